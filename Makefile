@@ -1,0 +1,70 @@
+# Every habit is one command. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := .tools/bin/uv
+STAMP := $(VENV)/.synced
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: prerequisites
+prerequisites:
+	@$(PYTHON) infra/prerequisites.py
+
+$(UV): requirements-bootstrap.lock
+	@$(MAKE) --no-print-directory prerequisites
+	@$(PYTHON) -m venv .tools
+	@.tools/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
+	@touch $@
+
+$(STAMP): $(UV) requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: setup
+setup: $(STAMP) ## the Python environment, from the hash-locked requirements
+
+.PHONY: lock
+lock: $(UV) ## pin the requirements anew (names no registry host)
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+
+.PHONY: lint
+lint: $(STAMP) ## ruff and strict type checking
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+.PHONY: format
+format: $(STAMP) ## let ruff format the tree
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: up
+up: $(STAMP) ## the embedded stack: Postgres, S3, Temporal, Kafka, gateways, worker
+	@$(BIN)/tideline stack up
+
+.PHONY: down
+down: $(STAMP) ## stop it; no process stays
+	@$(BIN)/tideline stack down
+
+.PHONY: demo
+demo: $(STAMP) ## the main job, with proof
+	@$(BIN)/tideline demo $(DEMO_FLAGS)
+
+.PHONY: test
+test: $(STAMP) ## all tests (the embedded stack is started once)
+	@$(BIN)/pytest $(PYTEST_FLAGS)
+
+.PHONY: test-unit
+test-unit: $(STAMP) ## unit, contract and replay tests only: seconds
+	@$(BIN)/pytest tests/unit tests/contract tests/replay $(PYTEST_FLAGS)
+
+.PHONY: bench
+bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
+	@$(BIN)/python -m benchmarks $(BENCH_FLAGS)
