@@ -1,0 +1,262 @@
+"""What goes in and out of the control plane. Offsets are inclusive unless a name says ``next``.
+
+Shapes only: the rules are in ``tideline.domain``, the transactions in
+``infra/postgres/migrations``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase, PhaseStatus
+from tideline.domain.producer_state import ProducerSeed
+
+
+class TrackingKind(StrEnum):
+    """Why a topic is tracked."""
+
+    MIGRATED = "migrated"
+    BORN_DISKLESS = "born_diskless"
+
+
+class TopicStatus(StrEnum):
+    """The life of a tracked topic."""
+
+    TRACKING = "tracking"
+    """Gateways are being told; not every one has acknowledged."""
+    ACTIVE = "active"
+    """Every gateway tracks it."""
+    ABORTED = "aborted"
+    """The migration was aborted before any B0; gateways let go of it."""
+    DELETED = "deleted"
+    """Deleted in Kafka. Commits are rejected for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedPartition:
+    """One row of ``logs``, as a gateway needs it."""
+
+    topic_id: UUID
+    partition: int
+    state: MigrationState
+    generation: int
+    """Fencing token of the migration; grows with every attempt."""
+    quiesced: bool
+    """The generation is closed: park produces."""
+    boundary: int = UNDEFINED_OFFSET
+    """B0 (``diskless_log_start_offset`` when it was set)."""
+    boundary_epoch: int = -1
+    high_watermark: int = UNDEFINED_OFFSET
+    """Next offset of the suffix; equals B0 while it is empty. -1 while B0 is unset."""
+    suffix_log_start: int = UNDEFINED_OFFSET
+    """Earliest offset of the suffix that retention has left; never below B0."""
+    prefix_max_timestamp: int = -1
+    """ms; largest record timestamp below B0 and the offset of its first record, or -1."""
+    prefix_max_timestamp_offset: int = -1
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOverride:
+    """A topic config that Tideline holds: what Kafka has, and what the user sees."""
+
+    key: str
+    imposed_value: str | None
+    """What the reconciler keeps in Kafka; ``None``: the key is removed."""
+    user_value: str | None
+    """The user's own dynamic value, restored on abort; ``None``: it was not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedTopic:
+    """A topic that no gateway passes through any more."""
+
+    name: str
+    topic_id: UUID | None
+    """``None`` only while a topic born diskless is being created in Kafka."""
+    kind: TrackingKind
+    status: TopicStatus
+    timestamp_type: str
+    """``CreateTime`` or ``LogAppendTime``."""
+    max_message_bytes: int
+    partitions: dict[int, TrackedPartition] = field(default_factory=dict)
+    overrides: dict[str, ConfigOverride] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRegistration:
+    """One row of ``gateways``."""
+
+    gateway_id: int
+    broker_id: int
+    incarnation: UUID
+    status: str
+    """``active``, ``fenced`` or ``retired``."""
+    renewals: int
+    """Renewal counter of the lease; a waiter counts how long it stays unchanged on its own clock."""
+    lease_ms: int
+    address: str
+    version: str
+    registered_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierEntry:
+    """Where one registered gateway stands at a barrier (tracking or quiesce)."""
+
+    gateway: GatewayRegistration
+    acknowledged: bool
+    highest_acknowledged_offset: int = UNDEFINED_OFFSET
+    """Quiesce only: the last offset (inclusive) this gateway has relayed as acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchToCommit:
+    """One record batch inside a WAL object, in the order of the object."""
+
+    log: TopicIdPartition
+    byte_offset: int
+    byte_size: int
+    record_count: int
+    max_timestamp: int
+    """ms, from the batch header."""
+    timestamp_type: str
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    last_sequence: int = -1
+
+
+class CommitError(StrEnum):
+    """Why a batch was not appended."""
+
+    NONE = "NONE"
+    DUPLICATE = "DUPLICATE"
+    """Not an error to the client: answered with the original offset."""
+    OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE"
+    INVALID_PRODUCER_EPOCH = "INVALID_PRODUCER_EPOCH"
+    UNKNOWN_LOG = "UNKNOWN_LOG"
+    """No row for the partition: fails closed as NOT_LEADER_OR_FOLLOWER."""
+    BOUNDARY_UNSET = "BOUNDARY_UNSET"
+    TOPIC_DELETED = "TOPIC_DELETED"
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBatch:
+    """The outcome of one :class:`BatchToCommit`."""
+
+    error: CommitError
+    base_offset: int = UNDEFINED_OFFSET
+    append_time: int = -1
+    """ms; the commit's time, the record timestamp of LogAppendTime topics."""
+    log_start: int = UNDEFINED_OFFSET
+    high_watermark: int = UNDEFINED_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class FindBatchesRequest:
+    log: TopicIdPartition
+    fetch_offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCoordinates:
+    """Where one committed batch lies."""
+
+    object_key: str
+    byte_offset: int
+    byte_size: int
+    base_offset: int
+    last_offset: int
+    timestamp_type: str
+    append_time: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBatches:
+    """Answer of ``find_batches`` for one log. ``error`` is one of ``NONE``, ``UNKNOWN_LOG``,
+    ``BOUNDARY_UNSET``, ``BELOW_BOUNDARY``, ``OFFSET_OUT_OF_RANGE``, ``TOPIC_DELETED``."""
+
+    error: str
+    log_start: int
+    high_watermark: int
+    batches: tuple[BatchCoordinates, ...] = ()
+
+
+class ListOffsetsKind(StrEnum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    MAX_TIMESTAMP = "max_timestamp"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixOffset:
+    """Suffix-only answer (seed 000: never an offset below B0). For a timestamp, ``batch`` is the
+    first batch that holds a record at or after it; the reader finds the record inside."""
+
+    error: str
+    offset: int = UNDEFINED_OFFSET
+    timestamp: int = -1
+    batch: BatchCoordinates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryToPersist:
+    """Input of ``initialize_diskless_migration``."""
+
+    log: TopicIdPartition
+    boundary: int
+    leader_epoch: int
+    generation: int
+    seeds: tuple[ProducerSeed, ...]
+    prefix_log_start: int
+    prefix_max_timestamp: int = -1
+    prefix_max_timestamp_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRecord:
+    """One row of ``migration_phases``: what was observed, when, on which replica."""
+
+    phase: Phase
+    status: PhaseStatus
+    generation: int
+    started_at: datetime
+    ended_at: datetime | None
+    waiting_reason: str | None
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMigrationStatus:
+    """What ``tideline status`` shows of a partition."""
+
+    topic: str
+    log: TopicIdPartition
+    state: MigrationState
+    generation: int
+    quiesced: bool
+    boundary: int
+    boundary_epoch: int
+    high_watermark: int
+    tiering_complete: bool
+    phases: tuple[PhaseRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationRequest:
+    """A trigger that waits for the worker to start or join its workflow."""
+
+    topic: str
+    topic_id: UUID
+    requested_by: str
+    options: dict[str, Any]
+    requested_at: datetime

@@ -1,0 +1,99 @@
+"""The life of a migration: states, phases, and the transitions between them, as data.
+
+What always holds: B0 is written once, in the phase ``SEED_AND_PERSIST``. Before that every
+step can be undone by an abort; after it the migration only goes forward
+(seed 000 "Choosing and persisting the boundary", seed 002 §3.2 and §7.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+UNDEFINED_OFFSET = -1
+"""The sentinel for "no boundary" (seed 000, State model)."""
+
+
+class MigrationState(StrEnum):
+    """Where a partition's records live (seed 002 §4.1.2)."""
+
+    TIERED_ONLY = "TIERED_ONLY"
+    """Only Kafka's tiered log. Before a migration, and after an abort."""
+    MIGRATING = "MIGRATING"
+    """Tracked by every gateway; B0 is not known yet."""
+    HYBRID = "HYBRID"
+    """Offsets below B0 in the tiered log, from B0 on in object storage. The stable end state."""
+    DISKLESS_ONLY = "DISKLESS_ONLY"
+    """No tiered prefix: born diskless (B0 = 0), migrated while empty, or the prefix expired."""
+
+
+STATE_TRANSITIONS: frozenset[tuple[MigrationState, MigrationState]] = frozenset(
+    {
+        (MigrationState.TIERED_ONLY, MigrationState.MIGRATING),  # tracking begins
+        (MigrationState.MIGRATING, MigrationState.TIERED_ONLY),  # abort, B0 unset
+        (MigrationState.MIGRATING, MigrationState.HYBRID),  # B0 > 0 persisted
+        (MigrationState.MIGRATING, MigrationState.DISKLESS_ONLY),  # B0 = 0 persisted
+        (MigrationState.HYBRID, MigrationState.DISKLESS_ONLY),  # prefix expired
+        (MigrationState.DISKLESS_ONLY, MigrationState.HYBRID),  # aged suffix tiered
+        (MigrationState.HYBRID, MigrationState.MIGRATING),  # boundary reset, suffix empty
+    }
+)
+
+
+def may_become(current: MigrationState, wanted: MigrationState) -> bool:
+    """Whether ``current -> wanted`` is a legal transition. Staying put always is."""
+    return current == wanted or (current, wanted) in STATE_TRANSITIONS
+
+
+class Phase(StrEnum):
+    """The seven phases of one partition's migration, in their order (architecture, "The life")."""
+
+    VALIDATE = "validate"
+    DRAIN_TRANSACTIONS = "drain_transactions"
+    QUIESCE = "quiesce"
+    ROLL_AND_FLUSH = "roll_and_flush"
+    SEED_AND_PERSIST = "seed_and_persist"
+    ZOMBIE_CLEANUP = "zombie_cleanup"
+    READINESS = "readiness"
+
+
+class PhaseStatus(StrEnum):
+    """How far a phase has come."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRule:
+    """What an operator and the workflow may assume of one phase."""
+
+    phase: Phase
+    abortable: bool
+    """B0 is unset until this phase ends, so an abort may still win."""
+    pausable_before: bool
+    """A pause is honoured before this phase starts; never inside the write pause."""
+    inside_write_pause: bool
+    next_step: str
+    """What happens when the phase is done, in an operator's words."""
+
+
+PHASES: tuple[PhaseRule, ...] = (
+    PhaseRule(Phase.VALIDATE, True, True, False, "drain open transactions"),
+    PhaseRule(Phase.DRAIN_TRANSACTIONS, True, True, False, "quiesce: park producers"),
+    PhaseRule(Phase.QUIESCE, True, True, True, "observe the log end on every replica"),
+    PhaseRule(Phase.ROLL_AND_FLUSH, True, False, True, "seed producer state and persist B0"),
+    PhaseRule(Phase.SEED_AND_PERSIST, True, False, True, "look for zombie tails and log gaps"),
+    PhaseRule(Phase.ZOMBIE_CLEANUP, False, True, False, "wait until the prefix is tiered up to B0"),
+    PhaseRule(Phase.READINESS, False, True, False, "nothing: the partition is hybrid"),
+)
+
+PHASE_ORDER: tuple[Phase, ...] = tuple(rule.phase for rule in PHASES)
+
+
+def phase_rule(phase: Phase) -> PhaseRule:
+    """The rule of ``phase``."""
+    return PHASES[PHASE_ORDER.index(phase)]

@@ -1,0 +1,171 @@
+"""Every setting, typed and validated, in one place.
+
+Values come from the environment (``TIDELINE_…``), else from the file that ``TIDELINE_CONFIG``
+names, else from the embedded stack's ``client.env`` in ``TIDELINE_HOME`` (default ``.tideline``).
+The tables in docs/settings.md are made from these classes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from tideline.errors import UsageError
+
+
+def _settings_file() -> Path | None:
+    if named := os.environ.get("TIDELINE_CONFIG"):
+        return Path(named)
+    embedded = Path(os.environ.get("TIDELINE_HOME", ".tideline")) / "client.env"
+    return embedded if embedded.is_file() else None
+
+
+def _address(value: str) -> tuple[str, int]:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"{value!r} is not an address: write host:port, for example 127.0.0.1:9092"
+        )
+    return host.strip("[]"), int(port)
+
+
+class _Base(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="TIDELINE_", extra="ignore", env_ignore_empty=True, frozen=True
+    )
+
+
+class ObjectStoreSettings(_Base):
+    """The object store that holds WAL objects (any S3)."""
+
+    s3_endpoint: str | None = Field(None, description="URL of the S3 server; unset: AWS")
+    s3_region: str = Field("us-east-1", description="region that requests are signed for")
+    s3_bucket: str = Field("tideline-diskless", description="bucket of WAL objects")
+    s3_access_key: SecretStr | None = Field(None, description="unset: the AWS default chain")
+    s3_secret_key: SecretStr | None = Field(None, description="unset: the AWS default chain")
+    s3_tiered_bucket: str = Field("tideline-tiered", description="bucket of the brokers' segments")
+    s3_tiered_prefix: str = Field("", description="key prefix of the brokers' segments")
+
+
+class ControlPlaneSettings(_Base):
+    """Postgres, the only authority on B0."""
+
+    postgres_dsn: SecretStr = Field(description="libpq connection string of the process's role")
+    postgres_connect_timeout_ms: int = Field(3_000, ge=100)
+    postgres_statement_timeout_ms: int = Field(5_000, ge=100)
+    postgres_pool_size: int = Field(8, ge=2, le=100)
+
+
+class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
+    """One gateway beside one broker."""
+
+    gateway_id: int = Field(ge=0, description="stable number of this gateway; the node id")
+    gateway_broker_id: int = Field(ge=0, description="node id of the paired broker")
+    gateway_listen: Annotated[tuple[str, int], NoDecode] = Field(description="host:port")
+    gateway_advertised: Annotated[tuple[str, int], NoDecode] = Field(
+        description="host:port told to clients"
+    )
+    gateway_broker: Annotated[tuple[str, int], NoDecode] = Field(
+        description="host:port of the paired broker"
+    )
+    gateway_peers: Annotated[dict[int, tuple[str, int]], NoDecode] = Field(
+        description="node id=host:port of every gateway, comma separated"
+    )
+    gateway_state_dir: Path = Field(description="where the fsynced snapshot lives")
+    metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(None)
+    gateway_lease_ms: int = Field(3_000, ge=300, description="D: how long a renewal is valid")
+    gateway_max_frame_bytes: int = Field(104_857_600, ge=1_048_576)
+    gateway_max_connections: int = Field(2_000, ge=1)
+    gateway_max_inflight_per_connection: int = Field(64, ge=1)
+    gateway_park_max_bytes: int = Field(67_108_864, ge=1_048_576, description="parked produces")
+    gateway_park_max_ms: int = Field(20_000, ge=100, description="then REQUEST_TIMED_OUT")
+    wal_max_bytes: int = Field(8_388_608, ge=65_536, description="a WAL object is closed at this")
+    wal_max_delay_ms: int = Field(250, ge=1, description="or after this; at once when idle")
+    wal_buffer_max_bytes: int = Field(134_217_728, ge=8_388_608, description="then backpressure")
+    wal_parallel_uploads: int = Field(4, ge=1, le=64)
+    produce_timeout_ms: int = Field(25_000, ge=100, description="a suffix produce waits this long")
+    cache_max_bytes: int = Field(134_217_728, ge=0, description="object cache of the reader")
+    suffix_poll_ms: int = Field(50, ge=5, description="batched polling of high watermarks")
+
+    @field_validator(
+        "gateway_listen", "gateway_advertised", "gateway_broker", "metrics_address", mode="before"
+    )
+    @classmethod
+    def _parse_address(cls, value: object) -> object:
+        return _address(value) if isinstance(value, str) else value
+
+    @field_validator("gateway_peers", mode="before")
+    @classmethod
+    def _parse_peers(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        peers = {}
+        for entry in filter(None, (part.strip() for part in value.split(","))):
+            node, equals, address = entry.partition("=")
+            if not equals or not node.isdigit():
+                raise ValueError(f"{entry!r} is not a peer: write node-id=host:port")
+            peers[int(node)] = _address(address)
+        return peers
+
+
+class TemporalSettings(_Base):
+    """Where the workflows run."""
+
+    temporal_address: str = Field("127.0.0.1:7233")
+    temporal_namespace: str = Field("default")
+    temporal_task_queue: str = Field("tideline")
+    temporal_ui: str | None = Field(None, description="base URL of the Temporal UI")
+
+
+class KafkaSettings(_Base):
+    """The brokers' own listeners, for the worker's observations; not for clients."""
+
+    kafka_bootstrap: Annotated[tuple[tuple[str, int], ...], NoDecode] = Field(
+        description="host:port, comma separated"
+    )
+    kafka_request_timeout_ms: int = Field(10_000, ge=100)
+
+    @field_validator("kafka_bootstrap", mode="before")
+    @classmethod
+    def _parse_bootstrap(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(_address(part.strip()) for part in value.split(",") if part.strip())
+        return value
+
+
+class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, KafkaSettings):
+    """The Temporal worker, and the commands that steer migrations."""
+
+    metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(None)
+    worker_max_concurrent_activities: int = Field(50, ge=1)
+    worker_graceful_shutdown_ms: int = Field(10_000, ge=0)
+
+    @field_validator("metrics_address", mode="before")
+    @classmethod
+    def _parse_address(cls, value: object) -> object:
+        return _address(value) if isinstance(value, str) else value
+
+
+S = TypeVar("S", bound=_Base)
+
+
+def load(kind: type[S]) -> S:
+    """Read ``kind`` from the environment and the settings file.
+
+    Raises :class:`UsageError` that names each wrong or missing variable.
+    """
+    file = _settings_file()
+    try:
+        return kind(_env_file=file)  # type: ignore[call-arg]
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            name = "TIDELINE_" + str(problem["loc"][0]).upper()
+            what = "is not set" if problem["type"] == "missing" else problem["msg"]
+            lines.append(f"{name}: {what}")
+        where = f"the environment or {file}" if file else "the environment (no settings file found)"
+        raise UsageError("settings: " + "; ".join(lines) + f". Set them in {where}.") from None
