@@ -98,7 +98,7 @@ class GatewayRegistration:
     status: str
     """``active``, ``fenced`` or ``retired``."""
     renewals: int
-    """Renewal counter of the lease; a waiter counts how long it stays unchanged on its own clock."""
+    """Renewal counter of the lease: a waiter times how long it stays unchanged, by its clock."""
     lease_ms: int
     address: str
     version: str

@@ -1,0 +1,165 @@
+"""Inputs and results of the workflows and their activities.
+
+Plain dataclasses of plain values, so that they cross Temporal as readable JSON and a person can
+type the input of a migration by hand: ``{"topic": "orders"}``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from uuid import UUID
+
+from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
+from tideline.domain.migration import UNDEFINED_OFFSET
+
+TASK_QUEUE = "tideline"
+
+
+class Durability(StrEnum):
+    """What must be true of the prefix before B0 is persisted (architecture, phase 4)."""
+
+    FSYNCED = "fsynced"
+    """Each replica flushed each append: ``flush.messages=1`` was armed before the quiesce."""
+    REPLICATED = "replicated"
+    """Every in-sync replica has it, perhaps only in page cache."""
+    TIERED = "tiered"
+    """The whole prefix is in remote storage first. The longest pause."""
+
+
+class OpenTransactions(StrEnum):
+    """What to do with a transaction that is still open at the drain deadline."""
+
+    WAIT = "wait"
+    """Go on waiting, with the reason shown."""
+    ABORT = "abort"
+    """Abort it, which fences the application that runs it."""
+
+
+class ConfigStage(StrEnum):
+    """Which topic configs the reconciler holds, by the stage of the topic's migration."""
+
+    TRACKED = "tracked"
+    ARMED = "armed"
+    CROSSED = "crossed"
+    ROLLING = "rolling"
+    FROZEN = "frozen"
+    RESTORED = "restored"
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationOptions:
+    """Choices of an operator. Times in ms."""
+
+    durability: Durability = Durability.FSYNCED
+    open_transactions: OpenTransactions = OpenTransactions.WAIT
+    drain_deadline_ms: int = 60_000
+    quiesce_hold_ms: int = 10_000
+    """A quiesce is void after this: gateways un-park and the attempt starts anew."""
+    parallel_partitions: int = 4
+    """How many partitions of the topic are between validate and B0 at once."""
+    segment_wait_ms: int = 30_000
+    """``inkless.migration.segment.wait.ms``: then the wait for tiering shows its reason."""
+    attested_closed_to_bypass: bool = True
+    """The operator attests that clients reach the brokers only through gateways."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMigrationInput:
+    """What starts a ``TopicMigration``."""
+
+    topic: str
+    options: MigrationOptions = field(default_factory=MigrationOptions)
+    requested_by: str = "temporal"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRef:
+    """A topic pinned to its id."""
+
+    topic: str
+    topic_id: str
+    """UUID in hexadecimal form."""
+    partitions: int
+
+    @property
+    def workflow_id(self) -> str:
+        """Where every trigger of this topic's migration meets."""
+        return f"tideline/topic/{self.topic}/{topic_id_to_base64(UUID(self.topic_id))}"
+
+    def partition_workflow_id(self, partition: int) -> str:
+        """The workflow id of one partition."""
+        return (
+            f"tideline/partition/{self.topic}/{topic_id_to_base64(UUID(self.topic_id))}/{partition}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRef:
+    """A partition pinned to its topic id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    @property
+    def log(self) -> TopicIdPartition:
+        """The durable key."""
+        return TopicIdPartition(UUID(self.topic_id), self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseInput:
+    """Input of every phase activity."""
+
+    ref: PartitionRef
+    options: MigrationOptions
+    generation: int = 0
+    """The generation that the quiesce closed; 0 before it."""
+    boundary: int = UNDEFINED_OFFSET
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class QuiesceResult:
+    """The generation is closed and every gateway that may speak has said so."""
+
+    generation: int
+    highest_acknowledged_offset: int
+    fenced_gateways: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryObservation:
+    """LSO = HW = the LEO of every in-sync replica: B0, seen at one leader epoch."""
+
+    boundary: int
+    leader_id: int
+    leader_epoch: int
+    log_start_offset: int
+    replicas: dict[str, int] = field(default_factory=dict)
+    """LEO by node id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """Result of a ``PartitionMigration``."""
+
+    partition: int
+    outcome: str
+    """``ready`` or ``aborted``."""
+    boundary: int
+    leader_epoch: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    """Result of a ``TopicMigration``."""
+
+    topic: str
+    topic_id: str
+    outcome: str
+    """``hybrid``, ``aborted`` or ``refused``."""
+    boundaries: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
