@@ -1,0 +1,1 @@
+"""The main job, shown and proven: stock clients write and read while a topic becomes hybrid."""

@@ -1,0 +1,137 @@
+"""The proof as a value, and its Markdown and JSON faces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tideline.demo.ledger import quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must hold."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """One partition of the migrated topic."""
+
+    partition: int
+    boundary: int
+    leader_epoch: int
+    state: str
+    acknowledged: int
+    consumed: int
+    pause_ms: float | None
+    raw_gap_ms: float | None
+    tiered_segments: int
+    tiered_bytes: int
+    suffix_records: int
+
+
+@dataclass(slots=True)
+class Proof:
+    """Everything that the demo found."""
+
+    topic: str
+    machine: str
+    workflow_id: str
+    workflow_url: str
+    rows: list[PartitionRow]
+    checks: list[Check]
+    phase_ms: dict[str, list[float]] = field(default_factory=dict)
+    """Durations by phase over the partitions; ``quiesce → B0 visible`` among them."""
+    storage: dict[str, Any] = field(default_factory=dict)
+    steady_latency_ms: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def pauses(self) -> list[float]:
+        return [row.pause_ms for row in self.rows if row.pause_ms is not None]
+
+    def raw_gaps(self) -> list[float]:
+        return [row.raw_gap_ms for row in self.rows if row.raw_gap_ms is not None]
+
+
+def spread(values: Sequence[float]) -> str:
+    """``p50 / p99 / max`` in ms."""
+    if not values:
+        return "not observed"
+    return f"{quantile(values, 0.5):.0f} / {quantile(values, 0.99):.0f} / {max(values):.0f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+
+
+def to_markdown(proof: Proof) -> str:
+    """A page a person can read from top to bottom."""
+    verdict = "every check passed" if proof.ok else "**a check failed**"
+    lines = [
+        f"# Migration of `{proof.topic}`: {verdict}",
+        "",
+        f"Machine: {proof.machine}",
+        "",
+        f"Workflow: `{proof.workflow_id}` ({proof.workflow_url})",
+        "",
+        "## Checks",
+        "",
+        *_table(
+            ["check", "verdict", "found"],
+            [(c.name, "ok" if c.ok else "FAILED", c.found) for c in proof.checks],
+        ),
+        "",
+        "## Write pause (ms, p50 / p99 / max)",
+        "",
+        *_table(
+            ["what", "ms"],
+            [
+                ("pause at the producer (longest gap - steady latency)", spread(proof.pauses())),
+                ("longest gap between acknowledgements, raw", spread(proof.raw_gaps())),
+                ("steady produce latency in the suffix, median", f"{proof.steady_latency_ms:.0f}"),
+                *((name, spread(values)) for name, values in proof.phase_ms.items()),
+            ],
+        ),
+        "",
+        "## Partitions",
+        "",
+        *_table(
+            ["partition", "state", "B0", "epoch", "acked", "consumed", "pause ms", "raw gap ms",
+             "tiered segments", "tiered bytes", "suffix records"],
+            [
+                (
+                    r.partition, r.state, r.boundary, r.leader_epoch, r.acknowledged, r.consumed,
+                    "-" if r.pause_ms is None else f"{r.pause_ms:.0f}",
+                    "-" if r.raw_gap_ms is None else f"{r.raw_gap_ms:.0f}",
+                    r.tiered_segments, r.tiered_bytes, r.suffix_records,
+                )
+                for r in proof.rows
+            ],
+        ),
+        "",
+        "## What is where in S3",
+        "",
+        *_table(["what", "value"], sorted(proof.storage.items())),
+        "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def write(proof: Proof, directory: Path) -> tuple[Path, Path]:
+    """Write ``proof.md`` and ``proof.json``; returns their paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    markdown, machine = directory / "proof.md", directory / "proof.json"
+    markdown.write_text(to_markdown(proof))
+    machine.write_text(json.dumps({**asdict(proof), "ok": proof.ok}, indent=2, default=str) + "\n")
+    return markdown, machine
