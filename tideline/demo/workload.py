@@ -127,7 +127,7 @@ class JavaProducer:
         directory.mkdir(parents=True, exist_ok=True)
         config = directory / f"{name}.properties"
         config.write_text(
-            f"enable.idempotence=true\nlinger.ms=2\ndelivery.timeout.ms=120000\nclient.id={name}\n"
+            f"enable.idempotence=true\nretries=2147483647\nlinger.ms=2\ndelivery.timeout.ms=120000\nclient.id={name}\n"
         )
         self._errors = (directory / f"{name}.log").open("w")
         self._command = [
