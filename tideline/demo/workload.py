@@ -31,8 +31,10 @@ class LibrdkafkaProducer:
         records_per_second: float,
         value_bytes: int = 200,
         config: Mapping[str, str | int | float | bool] | None = None,
+        limit: int | None = None,
     ) -> None:
         self.name = name
+        self._left = limit
         self._topic, self._partitions, self._ledger = topic, list(partitions), ledger
         self._interval = len(self._partitions) / records_per_second
         self._padding = "." * max(0, value_bytes - 32)
@@ -58,13 +60,17 @@ class LibrdkafkaProducer:
     def stop(self) -> None:
         """Send no more and wait until every record is acknowledged or given up."""
         self._stop.set()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until ``limit`` records, or those sent before a stop, are settled."""
         self._thread.join(STOP_TIMEOUT_S)
         if self._thread.is_alive():
             raise TimeoutError(f"producer {self.name} did not settle in {STOP_TIMEOUT_S:.0f} s")
 
     def _run(self) -> None:
         due = time.monotonic()
-        while not self._stop.is_set():
+        while not self._stop.is_set() and (self._left is None or self._left > 0):
             for partition in self._partitions:
                 self._send(partition)
             due = max(due + self._interval, time.monotonic() - 1.0)
@@ -100,6 +106,8 @@ class LibrdkafkaProducer:
             self._producer.poll(0.05)
             return
         self._sequence[partition] = sequence + 1
+        if self._left is not None:
+            self._left -= 1
 
 
 class JavaProducer:

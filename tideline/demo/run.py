@@ -1,0 +1,265 @@
+"""The demo, step by step: stack, history, live clients, migration, proof."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import boto3
+import psutil
+from botocore.config import Config
+from confluent_kafka.admin import AdminClient
+
+from tideline.control_plane import ControlPlane
+from tideline.control_plane.model import PartitionMigrationStatus
+from tideline.demo import topic as demo_topic
+from tideline.demo.history import StoredObject, last_segment_starts, list_objects
+from tideline.demo.ledger import Ledger
+from tideline.demo.prove import Evidence, prove
+from tideline.demo.report import Proof
+from tideline.demo.workload import (
+    GroupMember,
+    JavaProducer,
+    LibrdkafkaProducer,
+    wait_until_consumed,
+)
+from tideline.domain.ids import topic_id_to_base64
+from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.plan import TopicRef
+from tideline.errors import TidelineError
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+    from tideline.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """How large the demo is. Defaults suit two cores."""
+
+    topic: str = "orders"
+    partitions: int = 12
+    history_segments: int = 3
+    """Segments (1 MiB each) of history in S3 per partition before the migration."""
+    librdkafka_rate: float = 600.0
+    """Records per second over all partitions."""
+    java_rate: int = 100
+    before_s: float = 5.0
+    """How long clients run before the trigger."""
+    after_s: float = 8.0
+    """How long they go on after the last partition is hybrid."""
+    timeout_s: float = 300.0
+
+
+@dataclass(slots=True)
+class Console:
+    """Where the demo tells what it does. Replaced by a silent one in tests and benchmarks."""
+
+    step: Callable[[str], None] = field(default=lambda _: None)
+    progress: Callable[[list[PartitionMigrationStatus]], None] = field(default=lambda _: None)
+
+
+def s3_client(environment: dict[str, str]) -> S3Client:
+    """A client from the stack's environment."""
+    client: S3Client = boto3.client(
+        "s3",
+        endpoint_url=environment["TIDELINE_S3_ENDPOINT"],
+        region_name=environment["TIDELINE_S3_REGION"],
+        aws_access_key_id=environment["TIDELINE_S3_ACCESS_KEY"],
+        aws_secret_access_key=environment["TIDELINE_S3_SECRET_KEY"],
+        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 5}),
+    )
+    return client
+
+
+class Demo:
+    """One run against a stack that is up."""
+
+    def __init__(
+        self, stack: Stack, control_plane: ControlPlane, options: DemoOptions, console: Console
+    ) -> None:
+        self.stack, self.control_plane = stack, control_plane
+        self.options, self.console = options, console
+        self.environment = stack.environment("worker")
+        self.bootstrap = ",".join(stack.endpoints.gateways.values())
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self.s3 = s3_client(self.environment)
+        self.bucket = self.environment["TIDELINE_S3_TIERED_BUCKET"]
+        self.ledger = Ledger()
+
+    async def run(self) -> Proof:
+        """Raises :class:`TidelineError` when a step cannot be done; a bad outcome is in the
+        proof's checks instead."""
+        topic_id, before = await asyncio.to_thread(self._history)
+        ref = TopicRef(self.options.topic, str(topic_id), self.options.partitions)
+        members = await asyncio.to_thread(self._members)
+        try:
+            async with self._producers():
+                self.console.step(f"clients write and read for {self.options.before_s:.0f} s")
+                await asyncio.sleep(self.options.before_s)
+                self.console.step(
+                    f"trigger: a stock admin client sets diskless.enable=true on {ref.topic}"
+                )
+                await asyncio.to_thread(demo_topic.trigger_migration, self.admin, ref.topic)
+                statuses = await self._until_ready(ref)
+                self.console.step(f"hybrid; clients go on for {self.options.after_s:.0f} s")
+                await asyncio.sleep(self.options.after_s)
+            self.console.step("producers have settled; the group reads to the end")
+            caught_up = await asyncio.to_thread(wait_until_consumed, self.ledger, 60.0)
+        finally:
+            for member in members:
+                await asyncio.to_thread(member.stop)
+        evidence = Evidence(
+            ref=ref,
+            machine=machine(),
+            ledger=self.ledger,
+            statuses=await self.control_plane.migration_status(ref.topic) or statuses,
+            before=before,
+            after=await asyncio.to_thread(self._listing, ref),
+            tiered_before=last_segment_starts(before.values()),
+            resets=[reset for member in members for reset in member.resets],
+            caught_up=caught_up,
+            configs=await asyncio.to_thread(
+                demo_topic.topic_configs, self.admin, self.options.topic
+            ),
+            wal_objects=await asyncio.to_thread(self._wal_objects),
+            temporal_ui=self.environment["TIDELINE_TEMPORAL_UI"],
+        )
+        return prove(evidence)
+
+    def _history(self) -> tuple[UUID, dict[str, StoredObject]]:
+        options = self.options
+        self.console.step(f"tiered topic {options.topic}: {options.partitions} partitions")
+        brokers = len(self.stack.endpoints.gateways)
+        topic_id = demo_topic.create_tiered(
+            self.admin, options.topic, options.partitions, min(3, brokers)
+        )
+        self.console.step(
+            f"history: {options.history_segments} segments of 1 MiB per partition into S3"
+        )
+        records = (options.history_segments + 1) * 1100 * options.partitions
+        history = LibrdkafkaProducer(
+            "history",
+            self.bootstrap,
+            options.topic,
+            range(options.partitions),
+            self.ledger,
+            records_per_second=1e9,
+            value_bytes=1000,
+            config={"linger.ms": 20, "compression.type": "none"},
+            limit=records,
+        )
+        history.start()
+        history.wait()
+        if self.ledger.failures:
+            raise TidelineError(f"history could not be written: {self.ledger.failures[0]}")
+        prefix = self._topic_prefix(topic_id)
+        listing = demo_topic.wait_until_tiered(
+            self.s3,
+            self.bucket,
+            prefix,
+            options.partitions,
+            segments=options.history_segments,
+            timeout_s=120,
+        )
+        return topic_id, listing
+
+    def _topic_prefix(self, topic_id: UUID) -> str:
+        base = self.environment.get("TIDELINE_S3_TIERED_PREFIX", "").strip("/")
+        name = f"{self.options.topic}-{topic_id_to_base64(topic_id)}/"
+        return f"{base}/{name}" if base else name
+
+    def _listing(self, ref: TopicRef) -> dict[str, StoredObject]:
+        return list_objects(self.s3, self.bucket, self._topic_prefix(UUID(ref.topic_id)))
+
+    def _wal_objects(self) -> tuple[int, int]:
+        found = list_objects(self.s3, self.environment["TIDELINE_S3_BUCKET"], "")
+        return len(found), sum(stored.size for stored in found.values())
+
+    def _members(self) -> list[GroupMember]:
+        members = [
+            GroupMember(
+                f"reader-{n}", self.bootstrap, self.options.topic, "demo-group", self.ledger
+            )
+            for n in (1, 2)
+        ]
+        for member in members:
+            member.start()
+        for member in members:
+            if not member.assigned.wait(60):
+                raise TidelineError("the consumer group got no assignment within 60 s")
+        return members
+
+    @asynccontextmanager
+    async def _producers(self) -> AsyncIterator[None]:
+        options = self.options
+        producers: list[LibrdkafkaProducer | JavaProducer] = [
+            LibrdkafkaProducer(
+                "librdkafka",
+                self.bootstrap,
+                options.topic,
+                range(options.partitions),
+                self.ledger,
+                records_per_second=options.librdkafka_rate,
+            )
+        ]
+        if options.java_rate:
+            producers.append(
+                JavaProducer(
+                    "java",
+                    self.bootstrap,
+                    options.topic,
+                    self.ledger,
+                    classpath=str(self.stack.broker_libs / "*"),
+                    directory=self.stack.home / "demo",
+                    records_per_second=options.java_rate,
+                )
+            )
+        async with AsyncExitStack() as cleanup:
+            for producer in producers:
+                producer.start()
+                cleanup.push_async_callback(asyncio.to_thread, producer.stop)
+            yield
+
+    async def _until_ready(self, ref: TopicRef) -> list[PartitionMigrationStatus]:
+        deadline = time.monotonic() + self.options.timeout_s
+        while True:
+            statuses = await self.control_plane.migration_status(ref.topic)
+            self.console.progress(statuses)
+            if len(statuses) == ref.partitions and all(map(is_ready, statuses)):
+                return statuses
+            if time.monotonic() > deadline:
+                raise TidelineError(
+                    f"{ref.topic} was not hybrid after {self.options.timeout_s:.0f} s; "
+                    f"`tideline status {ref.topic}` tells the phase and the reason"
+                )
+            await asyncio.sleep(0.25)
+
+
+def is_ready(status: PartitionMigrationStatus) -> bool:
+    """Whether the last phase of the partition is done."""
+    return any(p.phase == Phase.READINESS and p.status == PhaseStatus.DONE for p in status.phases)
+
+
+def machine() -> str:
+    """The machine in a line, as benchmarks report it."""
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{psutil.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+
+
+def default_report_directory() -> Path:
+    """Where the proof is written."""
+    return Path("reports")
+
+
+def summary(proof: Proof) -> dict[str, Any]:
+    """The proof in a few values, for scripts."""
+    return {"ok": proof.ok, "failed": [c.name for c in proof.checks if not c.ok]}

@@ -1,0 +1,87 @@
+"""The demo's topic: created, filled, tiered and migrated through stock admin clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from tideline.demo.history import StoredObject, list_objects
+from tideline.domain.ids import topic_id_from_base64
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+TIERED_CONFIGS = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1048576",
+    "local.retention.bytes": "1048576",
+    "retention.ms": "604800000",
+    "min.insync.replicas": "1",
+}
+
+
+def create_tiered(
+    admin: AdminClient, topic: str, partitions: int, replication: int, **configs: str
+) -> UUID:
+    """Create a tiered topic and return its id."""
+    request = NewTopic(topic, partitions, replication, config={**TIERED_CONFIGS, **configs})
+    admin.create_topics([request], operation_timeout=30)[topic].result(60)
+    return topic_id(admin, topic)
+
+
+def topic_id(admin: AdminClient, topic: str) -> UUID:
+    """The topic's id, from a DescribeTopics of the stock client."""
+    described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+    return topic_id_from_base64(str(described.topic_id))
+
+
+def wait_until_tiered(
+    s3: S3Client,
+    bucket: str,
+    prefix: str,
+    partitions: int,
+    *,
+    segments: int,
+    timeout_s: float,
+    progress: Callable[[int], None] = lambda _: None,
+) -> dict[str, StoredObject]:
+    """Wait until every partition has ``segments`` ``.log`` objects in S3; returns the listing."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        objects = list_objects(s3, bucket, prefix)
+        logs = [o.segment[0] for o in objects.values() if o.segment and o.segment[2] == "log"]
+        progress(len(logs))
+        if all(logs.count(p) >= segments for p in range(partitions)):
+            return objects
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"only {len(logs)} segments of {partitions * segments} reached s3://{bucket}/"
+                f"{prefix} within {timeout_s:.0f} s: see `tideline stack logs kafka-1`"
+            )
+        time.sleep(0.5)
+
+
+def trigger_migration(admin: AdminClient, topic: str) -> None:
+    """``diskless.enable=true`` by IncrementalAlterConfigs: the only trigger a user needs."""
+    change = ConfigEntry("diskless.enable", "true", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    admin.incremental_alter_configs([resource])[resource].result(60)
+
+
+def topic_configs(admin: AdminClient, topic: str) -> dict[str, str | None]:
+    """The topic's configs as a user sees them."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    described = admin.describe_configs([resource])[resource].result(30)
+    return {name: entry.value for name, entry in described.items()}
