@@ -1,0 +1,46 @@
+"""Type names of the failures that an activity reports to its workflow.
+
+A retryable one is worth trying again as it is. Those in :data:`NON_RETRYABLE` need a decision:
+of the workflow (a new generation, an abort that won) or of a person.
+"""
+
+from __future__ import annotations
+
+WAITING = "Waiting"
+"""A condition does not hold yet; the reason is recorded. Retried by the phase's own policy."""
+UNREACHABLE = "Unreachable"
+"""Kafka, Postgres, the object store or Temporal did not answer."""
+NOT_SETTLED = "NotSettled"
+"""The log end did not come to rest inside the quiesce's hold: a new generation is needed."""
+QUIESCE_VOID = "QuiesceVoid"
+"""The quiesce's deadline passed before B0 was persisted: gateways have un-parked."""
+STALE_GENERATION = "StaleGeneration"
+"""A newer attempt exists, so this one has no say any more."""
+STALE_LEADER_EPOCH = "StaleLeaderEpoch"
+"""The leader moved; the observation is void."""
+BOUNDARY_BELOW_ACKNOWLEDGED = "BoundaryBelowAcknowledged"
+"""A gateway has acknowledged an offset at or past the observed log end: the leader is behind."""
+BOUNDARY_RESET = "BoundaryReset"
+"""B0 lies below the log start and the suffix is empty: B0 was unset, migrate anew."""
+PREFLIGHT_REFUSED = "PreflightRefused"
+UNKNOWN_TOPIC = "UnknownTopic"
+TOPIC_CHANGED = "TopicChanged"
+"""The name now belongs to a topic with another id."""
+REFUSED = "Refused"
+"""A rule forbids it; nothing was changed."""
+STALE_STAGE = "StaleStage"
+"""Postgres no longer allows this config stage: the attempt is out of date."""
+
+NON_RETRYABLE = (
+    NOT_SETTLED,
+    QUIESCE_VOID,
+    STALE_GENERATION,
+    STALE_LEADER_EPOCH,
+    BOUNDARY_BELOW_ACKNOWLEDGED,
+    BOUNDARY_RESET,
+    PREFLIGHT_REFUSED,
+    UNKNOWN_TOPIC,
+    TOPIC_CHANGED,
+    REFUSED,
+    STALE_STAGE,
+)

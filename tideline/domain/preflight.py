@@ -1,0 +1,456 @@
+"""Whether a topic may migrate: named checks over one observation, each with a verdict and remedy.
+
+The checks are pure, so that the same list judges a dry run, the Admin API trigger and the
+workflow's own validation (seed 000, "Prerequisites and validation"; architecture, phase 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+INTERNAL_TOPICS = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+        "__remote_log_metadata",
+    }
+)
+MANY_STUCK_COPIES = 10
+"""More unfinished old copies than this mean that tiering fails again and again."""
+
+
+class Verdict(StrEnum):
+    """The outcome of one check."""
+
+    PASSED = "passed"
+    WARNING = "warning"
+    """The migration may start; an operator should know."""
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    """It could not be observed; counts as refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check found."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightReport:
+    """Every check of one topic."""
+
+    topic: str
+    topic_id: str
+    """UUID in hexadecimal form; empty when there is no such topic."""
+    partitions: int
+    checks: tuple[CheckResult, ...]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the migration may start."""
+        return all(c.verdict in (Verdict.PASSED, Verdict.WARNING) for c in self.checks)
+
+    def refusal(self) -> str:
+        """Every reason why not, with its remedy, in one line."""
+        bad = [c for c in self.checks if c.verdict in (Verdict.REFUSED, Verdict.UNKNOWN)]
+        return "; ".join(f"{c.name}: {c.found} ({c.remedy})" for c in bad)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHealth:
+    """One partition, as its leader and the controller see it. Offsets: end is exclusive."""
+
+    partition: int
+    leader: int
+    """Node id, -1 when there is none."""
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    log_start: int
+    log_end: int
+    reassigning: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """No record to keep: B0 is the log end, and nothing needs tiered storage."""
+        return self.log_start == self.log_end
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayHealth:
+    """One registered gateway."""
+
+    gateway_id: int
+    status: str
+    version: str
+    silent_ms: float
+    """How long its lease was not renewed while this observation watched it."""
+    lease_ms: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a consumer group that reads the topic."""
+
+    group: str
+    client_id: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightObservation:
+    """Everything that the checks judge, observed once. ``None``: could not be observed."""
+
+    topic: str
+    topic_id: str | None
+    """``None``: there is no such topic."""
+    internal: bool = False
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Effective topic configs."""
+    partitions: tuple[PartitionHealth, ...] = ()
+    share_groups: tuple[str, ...] | None = ()
+    tiering_enabled_on_brokers: bool | None = True
+    """``remote.log.storage.system.enable`` on every broker."""
+    remote_metadata_error: str | None = None
+    stuck_copies: int = 0
+    bucket_error: str | None = None
+    brokers: tuple[int, ...] = ()
+    metadata_version: int | None = None
+    """Highest ``metadata.version`` level that every broker supports: tells their release."""
+    synchronous_commit: str | None = None
+    """Postgres' setting for the roles that write boundaries."""
+    gateways: tuple[GatewayHealth, ...] | None = None
+    outside_members: tuple[GroupMember, ...] | None = ()
+    """Group members whose host is no gateway's."""
+    attested_closed_to_bypass: bool = False
+    already: str | None = None
+    """The topic is tracked already: the status of its migration."""
+    tideline_version: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Every partition is empty."""
+        return all(p.empty for p in self.partitions)
+
+
+Check = Callable[[PreflightObservation], CheckResult]
+
+
+def _result(name: str, bad: object, found: str, remedy: str, *, warn: bool = False) -> CheckResult:
+    if not bad:
+        return CheckResult(name, Verdict.PASSED, found)
+    return CheckResult(name, Verdict.WARNING if warn else Verdict.REFUSED, found, remedy)
+
+
+def _exists(o: PreflightObservation) -> CheckResult:
+    return _result(
+        "topic_exists",
+        o.topic_id is None,
+        f"topic {o.topic!r} {'does not exist' if o.topic_id is None else 'exists'}",
+        "check the spelling; names are case-sensitive",
+    )
+
+
+def _not_internal(o: PreflightObservation) -> CheckResult:
+    internal = o.internal or o.topic in INTERNAL_TOPICS
+    return _result(
+        "not_internal",
+        internal,
+        f"{o.topic!r} is {'an internal topic' if internal else 'no internal topic'}",
+        "Kafka's own topics stay classic",
+    )
+
+
+def _not_compacted(o: PreflightObservation) -> CheckResult:
+    policy = o.configs.get("cleanup.policy", "delete")
+    return _result(
+        "cleanup_policy",
+        policy != "delete",
+        f"cleanup.policy={policy}",
+        "only cleanup.policy=delete can migrate; compaction of diskless data is not supported",
+    )
+
+
+def _tiered(o: PreflightObservation) -> CheckResult:
+    enabled = o.configs.get("remote.storage.enable", "false") == "true"
+    found = f"remote.storage.enable={str(enabled).lower()}"
+    if o.empty and not enabled:
+        found += ", and every partition is empty"
+    return _result(
+        "tiered_storage",
+        not enabled and not o.empty,
+        found,
+        "set remote.storage.enable=true and wait until the older segments are in remote storage",
+    )
+
+
+def _copying(o: PreflightObservation) -> CheckResult:
+    disabled = o.configs.get("remote.log.copy.disable", "false") == "true"
+    return _result(
+        "remote_copy",
+        disabled and not o.empty and o.already is None,
+        f"remote.log.copy.disable={str(disabled).lower()}",
+        "set remote.log.copy.disable=false: the prefix must reach remote storage",
+    )
+
+
+def _compression(o: PreflightObservation) -> CheckResult:
+    kind = o.configs.get("compression.type", "producer")
+    return _result(
+        "compression_type",
+        kind != "producer",
+        f"compression.type={kind}",
+        "set compression.type=producer: the suffix keeps batches as producers wrote them",
+    )
+
+
+def _in_sync(o: PreflightObservation) -> CheckResult:
+    behind = [
+        f"{p.partition} (missing {sorted(set(p.replicas) - set(p.in_sync))})"
+        for p in o.partitions
+        if p.leader < 0 or set(p.replicas) != set(p.in_sync)
+    ]
+    return _result(
+        "replicas_in_sync",
+        behind,
+        f"partitions not fully in sync: {', '.join(behind[:5])}"
+        if behind
+        else "every replica is in sync",
+        "bring the missing brokers back or finish the replication first",
+    )
+
+
+def _no_reassignment(o: PreflightObservation) -> CheckResult:
+    moving = [str(p.partition) for p in o.partitions if p.reassigning]
+    return _result(
+        "no_reassignment",
+        moving,
+        f"partitions being reassigned: {', '.join(moving)}" if moving else "no reassignment",
+        "wait until it is done, or cancel it",
+    )
+
+
+def _replication(o: PreflightObservation) -> CheckResult:
+    factors = {len(p.replicas) for p in o.partitions} or {0}
+    wanted = int(o.configs.get("min.insync.replicas", "1"))
+    found = f"replication factor {min(factors)}, min.insync.replicas={wanted}"
+    if wanted > min(factors):
+        return CheckResult(
+            "min_insync_replicas",
+            Verdict.REFUSED,
+            found,
+            "min.insync.replicas above the replication factor refuses every write: lower it",
+        )
+    single = min(factors) < 2 and len(o.brokers) > 1
+    return _result(
+        "min_insync_replicas",
+        single or (wanted < 2 and len(o.brokers) > 1),
+        found,
+        "acknowledged records may stand on one broker only; consider min.insync.replicas=2",
+        warn=True,
+    )
+
+
+def _no_share_group(o: PreflightObservation) -> CheckResult:
+    if o.share_groups is None:
+        return CheckResult(
+            "no_share_group",
+            Verdict.UNKNOWN,
+            "the share groups could not be listed",
+            "look at the brokers' logs, then try again",
+        )
+    return _result(
+        "no_share_group",
+        o.share_groups,
+        f"share groups on the topic: {', '.join(o.share_groups)}"
+        if o.share_groups
+        else "no share group",
+        "end them: share groups cannot read across the boundary",
+    )
+
+
+def _healthy_tiering(o: PreflightObservation) -> CheckResult:
+    name = "tiered_storage_healthy"
+    if o.empty and o.configs.get("remote.storage.enable", "false") != "true":
+        return CheckResult(name, Verdict.PASSED, "not needed: every partition is empty")
+    problems = []
+    if o.tiering_enabled_on_brokers is False:
+        problems.append("remote.log.storage.system.enable is false on a broker")
+    if o.remote_metadata_error:
+        problems.append(f"__remote_log_metadata cannot be read: {o.remote_metadata_error}")
+    if o.bucket_error:
+        problems.append(f"the bucket of the segments cannot be read: {o.bucket_error}")
+    if o.stuck_copies > MANY_STUCK_COPIES:
+        problems.append(f"{o.stuck_copies} copies began long ago and never finished")
+    if problems:
+        return _result(name, True, "; ".join(problems), "repair tiered storage first")
+    return _result(
+        name,
+        o.stuck_copies,
+        f"{o.stuck_copies} old copies never finished" if o.stuck_copies else "healthy",
+        "left by a failed upload; they go when retention passes them",
+        warn=True,
+    )
+
+
+def _postgres(o: PreflightObservation) -> CheckResult:
+    name = "postgres_synchronous_commit"
+    if o.synchronous_commit is None:
+        return CheckResult(
+            name, Verdict.UNKNOWN, "Postgres did not answer", "bring Postgres back, then try again"
+        )
+    return _result(
+        name,
+        o.synchronous_commit == "off",
+        f"synchronous_commit={o.synchronous_commit}",
+        "set synchronous_commit=on (remote_apply with standbys): a boundary must survive a crash",
+    )
+
+
+def _gateways(o: PreflightObservation) -> CheckResult:
+    name = "gateways_alive"
+    if o.gateways is None:
+        return CheckResult(
+            name,
+            Verdict.UNKNOWN,
+            "the registrations could not be read",
+            "bring Postgres back, then try again",
+        )
+    active = [g for g in o.gateways if g.status == "active"]
+    if not active:
+        return CheckResult(
+            name, Verdict.REFUSED, "no gateway is registered", "start a gateway beside each broker"
+        )
+    silent = [f"{g.gateway_id} at {g.address}" for g in active if g.silent_ms > g.lease_ms]
+    fenced = [f"{g.gateway_id} at {g.address}" for g in o.gateways if g.status == "fenced"]
+    if silent:
+        return CheckResult(
+            name,
+            Verdict.REFUSED,
+            f"no sign of life from gateway {', '.join(silent)}",
+            "bring it back, or retire it with `tideline gateway retire` if it is cut off",
+        )
+    return _result(
+        name,
+        fenced,
+        f"fenced, must register anew: gateway {', '.join(fenced)}"
+        if fenced
+        else f"{len(active)} gateways renew their leases",
+        "it does so by itself when it reaches Postgres; clients use the others meanwhile",
+        warn=True,
+    )
+
+
+def _versions(o: PreflightObservation) -> CheckResult:
+    versions = sorted({g.version for g in o.gateways or () if g.status == "active"})
+    other = [v for v in versions if o.tideline_version and v != o.tideline_version]
+    return _result(
+        "gateway_versions",
+        other,
+        f"gateways run {', '.join(versions) or 'nothing'}, the worker {o.tideline_version}",
+        "let gateways and worker run one version: each phase must mean the same to all",
+    )
+
+
+def _size_retention(o: PreflightObservation) -> CheckResult:
+    limit = o.configs.get("retention.bytes", "-1")
+    return _result(
+        "size_retention_race",
+        limit != "-1" and o.already is None,
+        f"retention.bytes={limit}, brokers support metadata.version {o.metadata_version}",
+        "KAFKA-20732: a new leader may expire live segments by size until tracking begins; from "
+        "then on Kafka's own limit is -1 and Tideline keeps yours",
+        warn=True,
+    )
+
+
+def _bypass(o: PreflightObservation) -> CheckResult:
+    name = "closed_to_bypass"
+    if not o.attested_closed_to_bypass:
+        return CheckResult(
+            name,
+            Verdict.REFUSED,
+            "nobody attested that clients reach the brokers only through gateways",
+            "close the brokers' listeners to clients and set attested_closed_to_bypass",
+        )
+    if o.outside_members is None:
+        return CheckResult(
+            name,
+            Verdict.WARNING,
+            "attested; the groups' members could not be listed",
+            "look at the group coordinators",
+        )
+    outside = [f"{m.group}: {m.client_id} at {m.host}" for m in o.outside_members]
+    return _result(
+        name,
+        outside,
+        f"attested, but these members come from no gateway's host: {'; '.join(outside[:5])}"
+        if outside
+        else "attested",
+        "let them bootstrap to the gateways, else they will not see the suffix",
+        warn=True,
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    _not_internal,
+    _not_compacted,
+    _tiered,
+    _copying,
+    _compression,
+    _in_sync,
+    _no_reassignment,
+    _replication,
+    _no_share_group,
+    _healthy_tiering,
+    _postgres,
+    _gateways,
+    _versions,
+    _size_retention,
+    _bypass,
+)
+
+
+def judge(observation: PreflightObservation) -> PreflightReport:
+    """Run every check. Of a topic that does not exist only that is said."""
+    exists = _exists(observation)
+    checks = [exists]
+    if exists.verdict is Verdict.PASSED:
+        checks += [check(observation) for check in CHECKS]
+    return PreflightReport(
+        topic=observation.topic,
+        topic_id=observation.topic_id or "",
+        partitions=len(observation.partitions),
+        checks=tuple(checks),
+    )
+
+
+ELIGIBILITY_CHECKS: tuple[Check, ...] = (
+    _not_internal,
+    _not_compacted,
+    _tiered,
+    _compression,
+)
+
+
+def eligible(observation: PreflightObservation) -> PreflightReport:
+    """The checks that an Admin API trigger answers at once: those of the topic alone."""
+    exists = _exists(observation)
+    checks = [exists]
+    if exists.verdict is Verdict.PASSED:
+        checks += [check(observation) for check in ELIGIBILITY_CHECKS]
+    return PreflightReport(
+        topic=observation.topic,
+        topic_id=observation.topic_id or "",
+        partitions=len(observation.partitions),
+        checks=tuple(checks),
+    )

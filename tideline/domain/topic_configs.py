@@ -1,0 +1,145 @@
+"""Which topic configs Tideline holds at each stage of a topic's migration.
+
+What always holds: only the reconciler writes configs, each write follows from what Postgres says
+*now*, and a stage that Postgres no longer allows is refused. So a stalled attempt that wakes
+late cannot undo a later step (schedules.md, 12), and an abort puts back exactly what the user
+had, key by key: a key that was unset becomes unset again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tideline.domain.plan import ConfigStage, Durability
+
+RETENTION_BYTES = "retention.bytes"
+FLUSH_MESSAGES = "flush.messages"
+LOCAL_RETENTION_BYTES = "local.retention.bytes"
+LOCAL_RETENTION_MS = "local.retention.ms"
+COPY_DISABLE = "remote.log.copy.disable"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+
+MANAGED_KEYS = (
+    RETENTION_BYTES,
+    FLUSH_MESSAGES,
+    LOCAL_RETENTION_BYTES,
+    LOCAL_RETENTION_MS,
+    COPY_DISABLE,
+    MAX_MESSAGE_BYTES,
+)
+"""Every key that a migration may ever touch. No other key is read or written."""
+
+SEAL_BYTES = "78"
+"""``max.message.bytes`` of a sealed topic: the size of a control batch. Transaction markers still
+get in; zero would wedge the coordinators of unrelated transactions (facts/kafka.md, "Sealing")."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProgress:
+    """What Postgres says of the topic, as far as its configs depend on it."""
+
+    aborted: bool
+    partitions: int
+    crossed: int
+    """Partitions whose B0 is set."""
+    ready: int
+    held: Mapping[str, str | None]
+    """What is held at present: key to imposed value (``config_overrides``)."""
+    tiered: bool
+    """``remote.storage.enable`` of the topic; an empty topic may be without it."""
+
+    @property
+    def all_crossed(self) -> bool:
+        """Every partition has its B0."""
+        return self.crossed == self.partitions
+
+    @property
+    def all_ready(self) -> bool:
+        """Every partition's prefix is covered."""
+        return self.ready == self.partitions
+
+
+def refusal(stage: ConfigStage, progress: TopicProgress) -> str | None:
+    """Why ``stage`` may not be held now, or ``None`` when it may."""
+    if progress.aborted:
+        if stage is not ConfigStage.RESTORED:
+            return "the migration was aborted: only the user's own configs may be put back"
+        return None
+    crossed = f"{progress.crossed} of {progress.partitions} partitions have a boundary"
+    match stage:
+        case ConfigStage.RESTORED if progress.crossed:
+            return f"{crossed}: a migration only goes forward from there"
+        case ConfigStage.TRACKED | ConfigStage.ARMED if progress.all_crossed:
+            return f"{crossed}: the topic is past this stage"
+        case ConfigStage.CROSSED | ConfigStage.ROLLING if not progress.all_crossed:
+            return f"{crossed}: this stage needs all of them"
+        case ConfigStage.CROSSED | ConfigStage.ROLLING if _frozen(progress):
+            return "copying is frozen already: the topic is past this stage"
+        case ConfigStage.FROZEN if not progress.all_ready:
+            return (
+                f"{progress.ready} of {progress.partitions} partitions have a complete prefix in "
+                "remote storage: freezing before that would strand local data"
+            )
+    return None
+
+
+def _frozen(progress: TopicProgress) -> bool:
+    return progress.held.get(MAX_MESSAGE_BYTES) == SEAL_BYTES and progress.all_ready
+
+
+def desired(
+    stage: ConfigStage, progress: TopicProgress, durability: Durability
+) -> dict[str, str | None]:
+    """What is to be held in ``stage``: key to imposed value. A managed key that is missing here
+    is the user's own.
+
+    Stages of one migration only add to or replace what an earlier one holds, so an earlier stage
+    that runs again (a retry, a workflow started anew) keeps what a later one has imposed.
+    """
+    # KAFKA-20732: a new leader may expire live segments by size, so size retention is Tideline's.
+    held: dict[str, str | None] = {RETENTION_BYTES: "-1"}
+    match stage:
+        case ConfigStage.RESTORED:
+            return {}
+        case ConfigStage.TRACKED:
+            if FLUSH_MESSAGES in progress.held:
+                held[FLUSH_MESSAGES] = progress.held[FLUSH_MESSAGES]
+        case ConfigStage.ARMED:
+            if durability is Durability.FSYNCED:
+                held[FLUSH_MESSAGES] = "1"
+        case ConfigStage.CROSSED:
+            if LOCAL_RETENTION_BYTES in progress.held:
+                held[LOCAL_RETENTION_BYTES] = progress.held[LOCAL_RETENTION_BYTES]
+        case ConfigStage.ROLLING:
+            if progress.tiered:
+                held[LOCAL_RETENTION_BYTES] = "0"
+        case ConfigStage.FROZEN:
+            held[MAX_MESSAGE_BYTES] = SEAL_BYTES
+            if progress.tiered:
+                held |= {
+                    COPY_DISABLE: "true",
+                    LOCAL_RETENTION_BYTES: "-2",
+                    LOCAL_RETENTION_MS: "-2",
+                }
+    return held
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One entry of an IncrementalAlterConfigs: set to ``value``, or removed when ``None``."""
+
+    key: str
+    value: str | None
+
+
+def differences(
+    target: Mapping[str, str | None], found: Mapping[str, str | None]
+) -> tuple[ConfigChange, ...]:
+    """What to write so that ``found`` (the topic's dynamic configs) becomes ``target``.
+
+    Only keys of ``target`` are compared; ``None`` in either means "not set on the topic".
+    """
+    return tuple(
+        ConfigChange(key, value) for key, value in sorted(target.items()) if found.get(key) != value
+    )
