@@ -1,0 +1,121 @@
+"""Each check of the preflight has a name, a verdict and a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tideline.domain.preflight import (
+    GatewayHealth,
+    GroupMember,
+    PartitionHealth,
+    PreflightObservation,
+    Verdict,
+    eligible,
+    judge,
+)
+
+PARTITION = PartitionHealth(0, 1, (1, 2, 3), (1, 2, 3), log_start=0, log_end=10)
+GATEWAY = GatewayHealth(1, "active", "0.1.0", silent_ms=0, lease_ms=3_000, address="h:1")
+GOOD = PreflightObservation(
+    topic="orders",
+    topic_id="00000000000000000000000000000001",
+    configs={"remote.storage.enable": "true", "min.insync.replicas": "2"},
+    partitions=(PARTITION,),
+    brokers=(1, 2, 3),
+    synchronous_commit="on",
+    gateways=(GATEWAY,),
+    attested_closed_to_bypass=True,
+    tideline_version="0.1.0",
+)
+
+
+def verdict(name: str, **changes: Any) -> Verdict:
+    report = judge(replace(GOOD, **changes))
+    return next(c.verdict for c in report.checks if c.name == name)
+
+
+def test_a_healthy_tiered_topic_is_accepted() -> None:
+    report = judge(GOOD)
+    assert report.accepted, report.refusal()
+    assert {c.verdict for c in report.checks} == {Verdict.PASSED}
+
+
+def test_of_an_unknown_topic_only_that_is_said() -> None:
+    report = judge(replace(GOOD, topic_id=None))
+    assert [c.name for c in report.checks] == ["topic_exists"]
+    assert not report.accepted
+    assert "'orders' does not exist" in report.refusal()
+
+
+@pytest.mark.parametrize(
+    ("check", "changes"),
+    [
+        ("not_internal", {"topic": "__consumer_offsets"}),
+        ("cleanup_policy", {"configs": {"cleanup.policy": "compact"}}),
+        ("cleanup_policy", {"configs": {"cleanup.policy": "compact,delete"}}),
+        ("tiered_storage", {"configs": {}}),
+        ("remote_copy", {"configs": {"remote.log.copy.disable": "true"}}),
+        ("compression_type", {"configs": {"compression.type": "zstd"}}),
+        ("replicas_in_sync", {"partitions": (replace(PARTITION, in_sync=(1, 2)),)}),
+        ("replicas_in_sync", {"partitions": (replace(PARTITION, leader=-1),)}),
+        ("no_reassignment", {"partitions": (replace(PARTITION, reassigning=True),)}),
+        ("min_insync_replicas", {"configs": {"min.insync.replicas": "4"}}),
+        ("no_share_group", {"share_groups": ("sg",)}),
+        ("tiered_storage_healthy", {"tiering_enabled_on_brokers": False}),
+        ("tiered_storage_healthy", {"remote_metadata_error": "timed out"}),
+        ("tiered_storage_healthy", {"bucket_error": "403"}),
+        ("tiered_storage_healthy", {"stuck_copies": 1_000}),
+        ("postgres_synchronous_commit", {"synchronous_commit": "off"}),
+        ("gateways_alive", {"gateways": ()}),
+        ("gateways_alive", {"gateways": (replace(GATEWAY, silent_ms=9_000),)}),
+        ("gateway_versions", {"gateways": (replace(GATEWAY, version="0.0.9"),)}),
+        ("closed_to_bypass", {"attested_closed_to_bypass": False}),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_with_a_remedy(check: str, changes: dict[str, Any]) -> None:
+    report = judge(replace(GOOD, **changes))
+    found = next(c for c in report.checks if c.name == check)
+    assert found.verdict is Verdict.REFUSED
+    assert found.remedy
+    assert not report.accepted
+    assert found.remedy in report.refusal()
+
+
+@pytest.mark.parametrize(
+    ("check", "changes"),
+    [
+        ("size_retention_race", {"configs": {"retention.bytes": "1000"}}),
+        ("closed_to_bypass", {"outside_members": (GroupMember("g", "c", "/10.0.0.1"),)}),
+        ("gateways_alive", {"gateways": (GATEWAY, replace(GATEWAY, status="fenced"))}),
+        ("tiered_storage_healthy", {"stuck_copies": 1}),
+        ("min_insync_replicas", {"configs": {"min.insync.replicas": "1"}}),
+    ],
+)
+def test_what_an_operator_should_know_is_a_warning(check: str, changes: dict[str, Any]) -> None:
+    assert verdict(check, **changes) is Verdict.WARNING
+
+
+def test_what_cannot_be_observed_is_not_accepted() -> None:
+    assert not judge(replace(GOOD, synchronous_commit=None)).accepted
+    assert not judge(replace(GOOD, gateways=None)).accepted
+    assert not judge(replace(GOOD, share_groups=None)).accepted
+
+
+def test_an_empty_topic_needs_no_tiered_storage() -> None:
+    empty = replace(PARTITION, log_start=5, log_end=5)
+    changes: dict[str, Any] = {"configs": {}, "partitions": (empty,), "bucket_error": "away"}
+    assert verdict("tiered_storage", **changes) is Verdict.PASSED
+    assert verdict("tiered_storage_healthy", **changes) is Verdict.PASSED
+
+
+def test_a_migration_that_holds_the_configs_passes_its_own_checks_again() -> None:
+    frozen = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
+    assert verdict("remote_copy", configs=frozen, already="active") is Verdict.PASSED
+
+
+def test_eligibility_looks_at_the_topic_alone() -> None:
+    report = eligible(replace(GOOD, gateways=None, synchronous_commit=None))
+    assert report.accepted

@@ -1,0 +1,125 @@
+"""Topic configs follow the stage that Postgres allows, and go back exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tideline.domain.plan import ConfigStage, Durability
+from tideline.domain.topic_configs import (
+    MANAGED_KEYS,
+    ConfigChange,
+    TopicProgress,
+    desired,
+    differences,
+    refusal,
+)
+
+BEGUN = TopicProgress(False, partitions=3, crossed=0, ready=0, held={}, tiered=True)
+CROSSED = replace(BEGUN, crossed=3)
+READY = replace(CROSSED, ready=3)
+ABORTED = replace(BEGUN, aborted=True)
+FSYNCED = Durability.FSYNCED
+
+
+def test_size_retention_is_taken_over_from_tracking_on() -> None:
+    assert desired(ConfigStage.TRACKED, BEGUN, FSYNCED) == {"retention.bytes": "-1"}
+
+
+def test_each_append_is_flushed_only_where_durability_asks_for_it() -> None:
+    assert desired(ConfigStage.ARMED, BEGUN, FSYNCED)["flush.messages"] == "1"
+    assert "flush.messages" not in desired(ConfigStage.ARMED, BEGUN, Durability.REPLICATED)
+
+
+def test_flushing_ends_when_all_have_crossed() -> None:
+    armed = replace(CROSSED, held={"retention.bytes": "-1", "flush.messages": "1"})
+    assert desired(ConfigStage.CROSSED, armed, FSYNCED) == {"retention.bytes": "-1"}
+
+
+def test_the_roll_is_by_local_retention() -> None:
+    assert desired(ConfigStage.ROLLING, CROSSED, FSYNCED)["local.retention.bytes"] == "0"
+
+
+def test_the_freeze_stops_copying_and_seals_the_classic_log() -> None:
+    assert desired(ConfigStage.FROZEN, READY, FSYNCED) == {
+        "retention.bytes": "-1",
+        "remote.log.copy.disable": "true",
+        "local.retention.bytes": "-2",
+        "local.retention.ms": "-2",
+        "max.message.bytes": "78",
+    }
+
+
+def test_a_topic_that_is_not_tiered_is_only_sealed() -> None:
+    plain = replace(READY, tiered=False)
+    held = desired(ConfigStage.FROZEN, plain, FSYNCED)
+    assert held == {"retention.bytes": "-1", "max.message.bytes": "78"}
+    assert "local.retention.bytes" not in desired(ConfigStage.ROLLING, plain, FSYNCED)
+
+
+def test_an_earlier_stage_that_runs_again_keeps_what_a_later_one_imposed() -> None:
+    armed = replace(BEGUN, held={"flush.messages": "1"})
+    assert desired(ConfigStage.TRACKED, armed, FSYNCED)["flush.messages"] == "1"
+    rolling = replace(CROSSED, held={"local.retention.bytes": "0"})
+    assert desired(ConfigStage.CROSSED, rolling, FSYNCED)["local.retention.bytes"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("stage", "progress"),
+    [
+        (ConfigStage.RESTORED, replace(BEGUN, crossed=1)),
+        (ConfigStage.TRACKED, CROSSED),
+        (ConfigStage.ARMED, CROSSED),
+        (ConfigStage.ARMED, ABORTED),
+        (ConfigStage.FROZEN, ABORTED),
+        (ConfigStage.CROSSED, replace(BEGUN, crossed=2)),
+        (ConfigStage.ROLLING, replace(BEGUN, crossed=2)),
+        (ConfigStage.ROLLING, replace(READY, held={"max.message.bytes": "78"})),
+        (ConfigStage.FROZEN, replace(CROSSED, ready=2)),
+    ],
+)
+def test_a_stage_that_postgres_does_not_allow_is_refused_with_its_reason(
+    stage: ConfigStage, progress: TopicProgress
+) -> None:
+    assert refusal(stage, progress)
+
+
+@pytest.mark.parametrize(
+    ("stage", "progress"),
+    [
+        (ConfigStage.TRACKED, BEGUN),
+        (ConfigStage.ARMED, replace(BEGUN, crossed=2)),
+        (ConfigStage.CROSSED, CROSSED),
+        (ConfigStage.ROLLING, CROSSED),
+        (ConfigStage.FROZEN, READY),
+        (ConfigStage.RESTORED, ABORTED),
+        (ConfigStage.RESTORED, BEGUN),
+    ],
+)
+def test_a_stage_in_its_turn_is_allowed(stage: ConfigStage, progress: TopicProgress) -> None:
+    assert refusal(stage, progress) is None
+
+
+def test_a_key_that_was_unset_becomes_unset_again() -> None:
+    target = {"retention.bytes": None, "flush.messages": "7"}
+    found = {"retention.bytes": "-1", "flush.messages": "1"}
+    assert differences(target, found) == (
+        ConfigChange("flush.messages", "7"),
+        ConfigChange("retention.bytes", None),
+    )
+
+
+_values = st.one_of(st.none(), st.sampled_from(["-1", "0", "1", "1000"]))
+_configs = st.fixed_dictionaries(dict.fromkeys(MANAGED_KEYS, _values))
+
+
+@given(target=_configs, found=_configs)
+def test_applying_the_differences_reaches_the_target(
+    target: dict[str, str | None], found: dict[str, str | None]
+) -> None:
+    changes = differences(target, found)
+    assert found | {c.key: c.value for c in changes} == target
+    assert differences(target, target) == ()
