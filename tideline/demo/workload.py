@@ -62,6 +62,11 @@ class LibrdkafkaProducer:
         self._stop.set()
         self.wait()
 
+    def abandon(self) -> None:
+        """Send no more and drop what is not acknowledged: for a run that has failed already."""
+        self._stop.set()
+        self._producer.purge()
+
     def wait(self) -> None:
         """Wait until ``limit`` records, or those sent before a stop, are settled."""
         self._thread.join(STOP_TIMEOUT_S)

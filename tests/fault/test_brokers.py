@@ -1,0 +1,67 @@
+"""Leaders that die or move around the boundary."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness import Breakpoint, leader_of, migration_case, until
+from tideline.domain.migration import Phase
+from tideline.stack import Stack
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault]
+
+
+@pytest.mark.parametrize("phase", [Phase.ROLL_AND_FLUSH, Phase.SEED_AND_PERSIST])
+def test_a_leader_killed_between_quiesce_and_persist_is_observed_anew(
+    stack: Stack, phase: Phase
+) -> None:
+    """Seed 000, "Leader failure during migration": B0 carries the new leader's epoch."""
+    with migration_case(stack, name="leader-killed") as case:
+        case.produce()
+        case.consume()
+        case.until_acknowledged(50)
+        stop = Breakpoint(case.superuser_dsn, case.topic_id, phase)
+        leader, epoch = leader_of(stack, case.topic, 0)
+        try:
+            case.trigger()
+            stop.wait_until_hit()
+            assert case.boundaries() == [-1]
+            stack.kill(f"kafka-{leader}", restart=False)
+            until(
+                "a new leader",
+                lambda: leader_of(stack, case.topic, 0, avoid=leader)[1] > epoch,
+            )
+        finally:
+            stop.release()
+        try:
+            case.until_crossed()
+            assert int(str(case.rows("diskless_log_start_epoch")[0][0])) > epoch
+        finally:
+            stack.start(f"kafka-{leader}")
+        case.until_ready()
+        case.until_acknowledged(50)
+        case.settle()
+
+
+def test_nobody_past_the_boundary_is_sent_back_when_the_leader_moves(stack: Stack) -> None:
+    """Schedule 8: positions past B0 survive a higher leader epoch."""
+    with migration_case(stack, name="leader-moves") as case:
+        case.produce()
+        case.consume()
+        case.until_acknowledged(50)
+        case.trigger()
+        case.until_ready()
+        boundary = case.boundaries()[0]
+        until("a consumer past B0", lambda: case.ledger.consumed_through(0) > boundary)
+        leader, epoch = leader_of(stack, case.topic, 0)
+        stack.kill(f"kafka-{leader}", restart=False)
+        try:
+            until(
+                "a new leader",
+                lambda: leader_of(stack, case.topic, 0, avoid=leader)[1] > epoch,
+            )
+            case.until_acknowledged(50)
+        finally:
+            stack.start(f"kafka-{leader}")
+        case.until_acknowledged(50)
+        case.settle()

@@ -1,0 +1,311 @@
+"""One migration under load with a fault in it: the pieces that every fault test shares.
+
+A fault test first proves that the fault overlapped the state it names (a
+:class:`Breakpoint` holds the migration in a phase, and Postgres says so), then that what was
+consumed is what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+from uuid import UUID
+
+import psycopg
+from confluent_kafka.admin import AdminClient
+from kafka.admin import KafkaAdminClient
+
+from tideline.demo import topic as topics
+from tideline.demo.ledger import Ledger
+from tideline.demo.workload import GroupMember, LibrdkafkaProducer, wait_until_consumed
+from tideline.domain.migration import Phase
+from tideline.stack import Stack
+
+T = TypeVar("T")
+_numbers = itertools.count(1)
+
+
+def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
+    """Poll ``probe`` until it answers something true."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := probe()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
+        time.sleep(0.02)
+    return found
+
+
+@dataclass(frozen=True)
+class GatewayRow:
+    """One registration."""
+
+    incarnation: UUID
+    status: str
+
+
+class Breakpoint:
+    """Holds a migration where it says that ``phase`` runs.
+
+    A trigger on ``migration_phases`` takes an advisory lock that the test holds, so the worker's
+    own write blocks there. Survives the worker; ends with :meth:`release` or with Postgres.
+    """
+
+    KEY = 815_001
+
+    def __init__(self, dsn: str, topic_id: UUID, phase: Phase) -> None:
+        self._dsn, self.phase, self._topic_id = dsn, phase, topic_id
+        self._holder = psycopg.connect(dsn, autocommit=True)
+        self._holder.execute("SELECT pg_advisory_lock(%s)", [self.KEY])
+        self._holder.execute(
+            f"""
+            CREATE OR REPLACE FUNCTION tideline.test_breakpoint() RETURNS trigger
+            LANGUAGE plpgsql AS $$
+            BEGIN
+                IF NEW.topic_id = '{topic_id}' AND NEW.phase = '{phase}'
+                   AND NEW.status IN ('running', 'waiting') THEN
+                    PERFORM pg_advisory_xact_lock_shared({self.KEY});
+                END IF;
+                RETURN NEW;
+            END $$;
+            CREATE OR REPLACE TRIGGER test_breakpoint BEFORE INSERT OR UPDATE
+                ON tideline.migration_phases
+                FOR EACH ROW EXECUTE FUNCTION tideline.test_breakpoint();
+            """
+        )
+
+    def wait_until_hit(self, timeout_s: float = 60.0) -> None:
+        """The worker's transaction waits at the breakpoint."""
+        until(f"the migration to reach {self.phase}", self._blocked, timeout_s)
+
+    def _blocked(self) -> bool:
+        row = self._holder.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            " AND objid = %s",
+            [self.KEY],
+        ).fetchone()
+        return row is not None and row[0] > 0
+
+    def release(self) -> None:
+        """Let the migration go on. Safe after Postgres was restarted."""
+        self._holder.close()
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute(
+                "DROP TRIGGER IF EXISTS test_breakpoint ON tideline.migration_phases"
+            )
+
+
+@dataclass
+class Case:
+    """A topic with history, live clients and a ledger."""
+
+    stack: Stack
+    topic: str
+    partitions: int
+    topic_id: UUID
+    ledger: Ledger
+    admin: AdminClient
+    bootstrap: str
+    producers: list[LibrdkafkaProducer] = field(default_factory=list)
+    members: list[GroupMember] = field(default_factory=list)
+
+    @property
+    def superuser_dsn(self) -> str:
+        return self.stack.endpoints.postgres_dsn("postgres")
+
+    def produce(self, name: str = "p1", rate: float = 100.0, **config: object) -> None:
+        """Start an idempotent producer over all partitions."""
+        producer = LibrdkafkaProducer(
+            name,
+            self.bootstrap,
+            self.topic,
+            range(self.partitions),
+            self.ledger,
+            records_per_second=rate,
+            config=config,  # type: ignore[arg-type]
+        )
+        producer.start()
+        self.producers.append(producer)
+
+    def consume(self, name: str = "c1") -> None:
+        """Start a group member from the earliest offset."""
+        member = GroupMember(name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger)
+        member.start()
+        assert member.assigned.wait(60), "no assignment within 60 s"
+        self.members.append(member)
+
+    def until_acknowledged(self, more: int, timeout_s: float = 60.0) -> None:
+        """Wait until producers got ``more`` acknowledgements from now on."""
+        start = self.ledger.counts()[0]
+        until(
+            f"{more} more acknowledgements",
+            lambda: self.ledger.counts()[0] >= start + more,
+            timeout_s,
+        )
+
+    def trigger(self) -> None:
+        """Start the migration as a user does: by a config change."""
+        topics.trigger_migration(self.admin, self.topic)
+
+    def rows(self, columns: str) -> list[tuple[object, ...]]:
+        """Columns of this topic's ``logs`` rows, by partition."""
+        with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
+            return connection.execute(
+                f"SELECT {columns} FROM tideline.logs WHERE topic_id = %s ORDER BY partition",  # type: ignore[arg-type]
+                [self.topic_id],
+            ).fetchall()
+
+    def boundaries(self) -> list[int]:
+        """B0 by partition, -1 where it is unset."""
+        return [int(str(row[0])) for row in self.rows("diskless_log_start_offset")]
+
+    def phases(self) -> dict[tuple[int, str], str]:
+        """Status by (partition, phase)."""
+        with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
+            found = connection.execute(
+                "SELECT partition, phase, status FROM tideline.migration_phases"
+                " WHERE topic_id = %s",
+                [self.topic_id],
+            ).fetchall()
+        return {(partition, phase): status for partition, phase, status in found}
+
+    def waiting_reason(self, phase: Phase, partition: int = 0) -> str | None:
+        """Why the phase waits, as an operator sees it."""
+        with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
+            row = connection.execute(
+                "SELECT waiting_reason FROM tideline.migration_phases"
+                " WHERE topic_id = %s AND partition = %s AND phase = %s",
+                [self.topic_id, partition, phase],
+            ).fetchone()
+        return row[0] if row else None
+
+    def until_crossed(self, timeout_s: float = 90.0) -> list[int]:
+        """Wait until every partition has its B0."""
+        until(
+            f"B0 of every partition of {self.topic}",
+            lambda: len(self.boundaries()) == self.partitions and min(self.boundaries()) >= 0,
+            timeout_s,
+        )
+        return self.boundaries()
+
+    def until_ready(self, timeout_s: float = 120.0) -> None:
+        """Wait until every partition's readiness is done."""
+        until(
+            f"readiness of every partition of {self.topic}",
+            lambda: all(
+                self.phases().get((p, Phase.READINESS)) == "done" for p in range(self.partitions)
+            ),
+            timeout_s,
+        )
+
+    def settle(self) -> None:
+        """Stop the producers, let the group read to the end, and compare."""
+        for producer in self.producers:
+            producer.stop()
+        caught_up = wait_until_consumed(self.ledger, 60.0)
+        for member in self.members:
+            member.stop()
+        assert not self.ledger.failures, self.ledger.failures[:3]
+        for partition in range(self.partitions):
+            verdict = self.ledger.verdict(partition)
+            assert verdict.ok, verdict
+        assert caught_up, "the group did not read to the end within 60 s"
+        assert not [reset for member in self.members for reset in member.resets]
+
+    def stop(self) -> None:
+        """Stop whatever still runs, after a failed test too."""
+        for producer in self.producers:
+            producer.abandon()
+        for member in self.members:
+            member.stop()
+
+
+@contextmanager
+def migration_case(
+    stack: Stack, *, partitions: int = 1, history: int = 200, name: str = "fault", **configs: str
+) -> Iterator[Case]:
+    """A tiered topic with ``history`` records per partition and nobody attached yet."""
+    bootstrap = ",".join(stack.endpoints.gateways.values())
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = f"{name}-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
+    topic_id = topics.create_tiered(
+        admin, topic, partitions, min(3, len(stack.endpoints.gateways)), **configs
+    )
+    case = Case(stack, topic, partitions, topic_id, Ledger(), admin, bootstrap)
+    if history:
+        first = LibrdkafkaProducer(
+            "history", bootstrap, topic, range(partitions), case.ledger,
+            records_per_second=1e9, limit=history * partitions,
+        )  # fmt: skip
+        first.start()
+        first.wait()
+    try:
+        yield case
+    finally:
+        case.stop()
+
+
+def leader_of(stack: Stack, topic: str, partition: int, *, avoid: int = -1) -> tuple[int, int]:
+    """(leader id, leader epoch) from the brokers; (-1, -1) while there is no leader."""
+    for node, address in stack.endpoints.brokers.items():
+        if node == avoid:
+            continue
+        client = KafkaAdminClient(bootstrap_servers=address, client_id="leader-of")
+        try:
+            for described in client.describe_topics([topic]):
+                for row in described["partitions"]:
+                    if row["partition_index"] == partition:
+                        return row["leader_id"], row["leader_epoch"]
+        finally:
+            client.close()
+    return -1, -1
+
+
+def gateways(case: Case) -> dict[int, GatewayRow]:
+    """Registrations by gateway id."""
+    with psycopg.connect(case.superuser_dsn, autocommit=True) as connection:
+        rows = connection.execute(
+            "SELECT gateway_id, incarnation, status FROM tideline.gateways"
+        ).fetchall()
+    return {row[0]: GatewayRow(row[1], row[2]) for row in rows}
+
+
+def quiesced(case: Case, partition: int) -> bool:
+    """Whether the partition's generation is closed."""
+    return bool(case.rows("quiesce_deadline IS NOT NULL")[partition][0])
+
+
+class Command:
+    """A ``tideline`` command in a process of its own."""
+
+    def __init__(self, stack: Stack, arguments: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tideline", *arguments],
+            env={**os.environ, **stack.environment("worker")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._output = ""
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code."""
+        self._output, _ = self._process.communicate(timeout=timeout_s)
+        return self._process.returncode
+
+    def output(self) -> str:
+        return self._output
+
+
+def command(stack: Stack, *arguments: str, wait: bool = False) -> Command:
+    """Run a command against the stack; ``wait`` asserts that it succeeds."""
+    started = Command(stack, arguments)
+    if wait:
+        assert started.wait(120) == 0, started.output()
+    return started
