@@ -8,8 +8,9 @@ The tables in docs/settings.md are made from these classes.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -37,6 +38,16 @@ class _Base(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="TIDELINE_", extra="ignore", env_ignore_empty=True, frozen=True
     )
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Self:
+        """From ``TIDELINE_…`` variables that are given instead of the process's own."""
+        values = {
+            key.removeprefix("TIDELINE_").lower(): value
+            for key, value in environment.items()
+            if key.startswith("TIDELINE_")
+        }
+        return cls(**values)  # type: ignore[arg-type]
 
 
 class ObjectStoreSettings(_Base):

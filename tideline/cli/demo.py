@@ -72,13 +72,7 @@ def _fresh_name() -> str:
 async def _run(
     environment: dict[str, str], stack: object, options: DemoOptions, console: Console
 ) -> report.Proof:
-    settings = WorkerSettings.model_validate(
-        {
-            key.removeprefix("TIDELINE_").lower(): value
-            for key, value in environment.items()
-            if key.startswith("TIDELINE_")
-        }
-    )
+    settings = WorkerSettings.of(environment)
     async with control_plane.connect(settings, application_name="tideline-demo") as plane:
         return await Demo(stack, plane, options, console).run()  # type: ignore[arg-type]
 
