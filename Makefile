@@ -68,3 +68,7 @@ test-unit: $(STAMP) ## unit, contract and replay tests only: seconds
 .PHONY: bench
 bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
 	@$(BIN)/python -m benchmarks $(BENCH_FLAGS)
+
+.PHONY: docs
+docs: $(STAMP) ## the pages that are made from code
+	@$(BIN)/python -m tideline.settings_table docs/settings.md

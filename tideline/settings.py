@@ -47,7 +47,7 @@ class _Base(BaseSettings):
             for key, value in environment.items()
             if key.startswith("TIDELINE_")
         }
-        return cls(**values)  # type: ignore[arg-type]
+        return cls(**values)
 
 
 class ObjectStoreSettings(_Base):

@@ -1,0 +1,63 @@
+"""docs/settings.md, made from the settings classes (`make docs`)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tideline import settings
+
+CLASSES = (
+    settings.ControlPlaneSettings,
+    settings.ObjectStoreSettings,
+    settings.KafkaSettings,
+    settings.TemporalSettings,
+    settings.GatewaySettings,
+    settings.WorkerSettings,
+)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "required"
+    return "unset" if field.default is None else f"`{field.default}`"
+
+
+def _bounds(field: FieldInfo) -> str:
+    found = [
+        f"{sign} {getattr(rule, name)}"
+        for rule in field.metadata
+        for name, sign in (("ge", "≥"), ("le", "≤"))
+        if hasattr(rule, name)
+    ]
+    return ", ".join(found)
+
+
+def render() -> str:
+    """The whole page."""
+    lines = [
+        "# Settings",
+        "",
+        "Each is an environment variable, or a line `NAME=value` in the file that",
+        "`TIDELINE_CONFIG` names, or in the embedded stack's `client.env` (in `TIDELINE_HOME`,",
+        "default `.tideline`). The environment wins. Times are in ms, sizes in bytes. This page is",
+        "made by `make docs`.",
+    ]
+    for cls in CLASSES:
+        own = [name for name in cls.__annotations__ if name in cls.model_fields]
+        lines += ["", f"## {cls.__name__}", "", (cls.__doc__ or "").strip(), ""]
+        lines += ["| variable | default | bounds | meaning |", "| --- | --- | --- | --- |"]
+        for name in own:
+            field = cls.model_fields[name]
+            lines.append(
+                f"| `TIDELINE_{name.upper()}` | {_default(field)} | {_bounds(field)} "
+                f"| {field.description or ''} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(render())
