@@ -1,0 +1,72 @@
+"""Generated passwords and keys: made once per home, readable by their owner only."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, field, fields
+
+from tideline.stack.errors import StackError
+from tideline.stack.home import Home, read_json, write_private
+
+ADMIN_ROLE = "tideline_admin"
+"""Postgres superuser: owns the schema and applies migrations."""
+
+LOGIN_ROLES = {
+    "admin": ADMIN_ROLE,
+    "gateway": "tideline_gateway",
+    "worker": "tideline_worker",
+    "jobs": "tideline_jobs",
+}
+"""Short role name: Postgres login role."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Never printed: every field is left out of ``repr``."""
+
+    postgres_admin: str = field(repr=False)
+    postgres_gateway: str = field(repr=False)
+    postgres_worker: str = field(repr=False)
+    postgres_jobs: str = field(repr=False)
+    s3_admin_access_key: str = field(repr=False)
+    s3_admin_secret_key: str = field(repr=False)
+    s3_broker_access_key: str = field(repr=False)
+    s3_broker_secret_key: str = field(repr=False)
+    s3_access_key: str = field(repr=False)
+    s3_secret_key: str = field(repr=False)
+    supervisor: str = field(repr=False)
+
+    def postgres(self, role: str) -> str:
+        """The password of a short role name, one of :data:`LOGIN_ROLES`."""
+        return {
+            "admin": self.postgres_admin,
+            "gateway": self.postgres_gateway,
+            "worker": self.postgres_worker,
+            "jobs": self.postgres_jobs,
+        }[role]
+
+    @property
+    def login_passwords(self) -> dict[str, str]:
+        """Postgres login role: password, without the superuser."""
+        return {
+            name: self.postgres(short) for short, name in LOGIN_ROLES.items() if short != "admin"
+        }
+
+
+def load_or_create(home: Home) -> Credentials:
+    """The home's credentials; made at the first call."""
+    stored = read_json(home.credentials_file)
+    names = [entry.name for entry in fields(Credentials)]
+    if stored is not None:
+        missing = [name for name in names if name not in stored]
+        if missing:
+            raise StackError(
+                f"{home.credentials_file} lacks {', '.join(missing)}. "
+                f"Remove {home.path} to start afresh."
+            )
+        return Credentials(**{name: stored[name] for name in names})
+    # Hex only: these end up in INI files, connection strings and property files.
+    made = Credentials(**{name: secrets.token_hex(20) for name in names})
+    write_private(home.credentials_file, json.dumps(asdict(made), indent=2) + "\n")
+    return made

@@ -1,0 +1,125 @@
+"""Stock Kafka brokers: combined KRaft nodes in racks of their own, tiered storage on S3."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import uuid
+from pathlib import Path
+from string import Template
+
+from tideline.stack.endpoints import S3_REGION, TIERED_BUCKET, TIERED_PREFIX
+from tideline.stack.errors import NotReadyError, StackError
+from tideline.stack.home import write_private
+from tideline.stack.kafka_jars import ensure, java, libraries, tool_command
+from tideline.stack.parts.base import Part, Plan
+from tideline.stack.probes import kafka_nodes, show
+from tideline.stack.programs import Program
+
+
+def new_cluster_id() -> str:
+    """Kafka's way to write a UUID: URL-safe base64 without padding, not starting with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+class Kafka(Part):
+    ready_within_s = 90
+
+    def __init__(self, plan: Plan, node: int) -> None:
+        super().__init__(plan)
+        self.node = node
+        self._jars = libraries()
+
+    @property
+    def name(self) -> str:
+        return f"kafka-{self.node}"
+
+    @property
+    def where(self) -> str:
+        return show(self.plan.address(self.name))
+
+    @property
+    def data(self) -> Path:
+        return self.plan.home.data / self.name
+
+    @property
+    def properties(self) -> Path:
+        return self.plan.home.run / f"{self.name}.properties"
+
+    def program(self) -> Program:
+        return Program(
+            name=self.name,
+            command=(
+                java(),
+                "-Xms128m",
+                "-Xmx384m",
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+ExitOnOutOfMemoryError",
+                "-Djava.awt.headless=true",
+                f"-Dlog4j2.configurationFile={self._jars.config / 'log4j2.properties'}",
+                f"-Dtideline.log={self.log()}",
+                "-cp",
+                f"{self._jars.broker}/*",
+                "kafka.Kafka",
+                str(self.properties),
+            ),
+            log=self.plan.home.logs / f"{self.name}.out",
+            main_log=self.log(),
+            stop_wait_s=5,
+        )
+
+    def prepare(self) -> None:
+        ensure(self._jars)
+        self._write_properties()
+        if (self.data / "meta.properties").exists():
+            return
+        command = tool_command(
+            "kafka.tools.StorageTool",
+            *("format", "-t", self.plan.state.kafka_cluster_id, "-c", str(self.properties)),
+        )
+        made = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        if made.returncode != 0:
+            raise StackError(
+                f"formatting {self.data} failed: {(made.stderr + made.stdout).strip()[-2000:]}"
+            )
+
+    def _write_properties(self) -> None:
+        state, credentials = self.plan.state, self.plan.credentials
+        template = Template((self._jars.config / "broker.properties.template").read_text())
+        nodes = range(1, state.brokers + 1)
+        text = template.substitute(
+            node_id=self.node,
+            rack=f"rack-{self.node}",
+            voters=",".join(
+                f"{node}@{show(self.plan.address(f'controller-{node}'))}" for node in nodes
+            ),
+            port=self.plan.port(self.name),
+            controller_port=self.plan.port(f"controller-{self.node}"),
+            log_dir=self.data,
+            replication_factor=min(3, state.brokers),
+            min_insync_replicas=min(2, state.brokers),
+            rsm_libs=self._jars.rsm,
+            tiered_bucket=TIERED_BUCKET,
+            tiered_prefix=TIERED_PREFIX,
+            s3_region=S3_REGION,
+            s3_endpoint=self.plan.endpoints.s3.url,
+            s3_access_key=credentials.s3_broker_access_key,
+            s3_secret_key=credentials.s3_broker_secret_key,
+        )
+        write_private(self.properties, text)
+
+    def probe(self) -> None:
+        """This broker answers and is unfenced."""
+        alive = kafka_nodes(self.plan.address(self.name))
+        if self.node not in alive:
+            raise NotReadyError(f"broker {self.node} is not among the alive {sorted(alive)}")

@@ -1,0 +1,68 @@
+"""Tideline's own processes: a gateway beside each broker, and the Temporal worker."""
+
+from __future__ import annotations
+
+import sys
+
+from tideline.stack.parts.base import Part, Plan
+from tideline.stack.probes import http_up, kafka_nodes, show
+from tideline.stack.programs import Program
+
+_PYTHON = {"PYTHONUNBUFFERED": "1"}
+
+
+class Gateway(Part):
+    def __init__(self, plan: Plan, node: int) -> None:
+        super().__init__(plan)
+        self.node = node
+
+    @property
+    def name(self) -> str:
+        return f"gateway-{self.node}"
+
+    @property
+    def where(self) -> str:
+        return show(self.plan.address(self.name))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("postgres", "s3", f"kafka-{self.node}")
+
+    def program(self) -> Program:
+        return Program(
+            name=self.name,
+            command=(sys.executable, "-m", "tideline.gateway"),
+            environment=self.plan.environment(self.name) | _PYTHON,
+            log=self.log(),
+        )
+
+    def prepare(self) -> None:
+        (self.plan.home.data / self.name).mkdir(mode=0o700, exist_ok=True)
+
+    def probe(self) -> None:
+        """Clients are answered through it."""
+        kafka_nodes(self.plan.address(self.name))
+
+
+class Worker(Part):
+    name = "worker"
+
+    @property
+    def where(self) -> str:
+        return f"metrics {show(self.plan.address('metrics-worker'))}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        nodes = range(1, self.plan.state.brokers + 1)
+        return ("postgres", "s3", "temporal", *(f"kafka-{node}" for node in nodes))
+
+    def program(self) -> Program:
+        return Program(
+            name=self.name,
+            command=(sys.executable, "-m", "tideline.worker"),
+            environment=self.plan.environment(self.name) | _PYTHON,
+            log=self.log(),
+        )
+
+    def probe(self) -> None:
+        http_up(self.plan.address("metrics-worker"), "/metrics")

@@ -1,0 +1,88 @@
+"""Which ports the parts listen on: the usual ones, moved when something else has them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+
+from tideline.stack.errors import StackError
+
+LOOPBACK = "127.0.0.1"
+STEP = 7
+ATTEMPTS = 400
+
+_FIXED = {
+    "postgres": 15432,
+    "s3": 18333,
+    "s3-grpc": 18334,
+    "s3-master": 18335,
+    "s3-master-grpc": 18336,
+    "s3-volume": 18337,
+    "s3-volume-grpc": 18338,
+    "s3-filer": 18339,
+    "s3-filer-grpc": 18340,
+    "temporal": 17233,
+    "temporal-ui": 18233,
+    "temporal-http": 17243,
+    "metrics-temporal": 19400,
+    "metrics-worker": 19410,
+}
+_PER_BROKER = {
+    "kafka": 19090,
+    "controller": 19290,
+    "gateway": 19190,
+    "metrics-gateway": 19420,
+}
+
+
+def preferred(brokers: int) -> dict[str, int]:
+    """The usual port of each listener of a stack with ``brokers`` nodes."""
+    return _FIXED | {
+        f"{name}-{node}": base + node
+        for name, base in _PER_BROKER.items()
+        for node in range(1, brokers + 1)
+    }
+
+
+def is_free(port: int) -> bool:
+    """Whether a listener on loopback could take ``port`` now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def allocate(
+    wanted: Mapping[str, int],
+    remembered: Mapping[str, int],
+    free: Callable[[int], bool] = is_free,
+) -> dict[str, int]:
+    """A free port per name: the remembered one, else the wanted one, else the next above it.
+
+    Stays below 32768, where the kernel picks the source ports of connections.
+    Raises :class:`StackError` when nothing is free in reach.
+    """
+    chosen: dict[str, int] = {}
+    taken: set[int] = set()
+    usual_ports = set(wanted.values())
+    for name, usual in wanted.items():
+        moved = (usual + STEP * step for step in range(1, ATTEMPTS))
+        candidates = [
+            remembered.get(name, usual),
+            usual,
+            *(port for port in moved if port not in usual_ports),
+        ]
+        for port in candidates:
+            if port < 32768 and port not in taken and free(port):
+                chosen[name] = port
+                taken.add(port)
+                break
+        else:
+            raise StackError(
+                f"no free port for {name}: tried {usual} to {usual + STEP * ATTEMPTS} on "
+                f"{LOOPBACK} in steps of {STEP}. Stop what listens there."
+            )
+    return chosen

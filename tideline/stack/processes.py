@@ -1,0 +1,86 @@
+"""Finding a stack's processes by the marker in their environment, never by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from tideline.stack.programs import MARKER, PROGRAM_MARKER
+
+GRACE_S = 5.0
+"""How long leftovers may take to end before SIGKILL."""
+
+_STOP_SIGNALS = {
+    "supervisord": signal.SIGKILL,
+    "postgres": signal.SIGINT,
+    "s3": signal.SIGKILL,
+}
+"""As the programs' own; supervisord is killed so that it restarts nothing."""
+
+
+@dataclass(frozen=True)
+class MarkedProcess:
+    """A process that carries the marker, or descends from one that does."""
+
+    process: psutil.Process
+    program: str
+
+
+def marked(identity: str) -> list[MarkedProcess]:
+    """All living processes of the stack ``identity``.
+
+    Postgres overwrites the environment of its backends, so descendants count too.
+    """
+    found: dict[int, MarkedProcess] = {}
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        with suppress(psutil.Error, OSError):
+            environment = process.environ()
+            if environment.get(MARKER) == identity and _alive(process):
+                program = environment.get(PROGRAM_MARKER, "")
+                found[process.pid] = MarkedProcess(process, program)
+    for parent in list(found.values()):
+        with suppress(psutil.Error):
+            for child in parent.process.children(recursive=True):
+                found.setdefault(child.pid, MarkedProcess(child, parent.program))
+    return list(found.values())
+
+
+def end(leftovers: Iterable[MarkedProcess]) -> list[str]:
+    """Stop ``leftovers``, by force after a grace; the names of their programs."""
+    chosen = sorted(leftovers, key=lambda each: each.program != "supervisord")
+    for each in chosen:
+        with suppress(psutil.Error):
+            each.process.send_signal(_STOP_SIGNALS.get(each.program, signal.SIGTERM))
+            each.process.send_signal(signal.SIGCONT)
+    _, alive = psutil.wait_procs([each.process for each in chosen], timeout=GRACE_S)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=GRACE_S)
+    return sorted({each.program for each in chosen})
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and its descendants, itself first; empty when it is gone."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def _alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

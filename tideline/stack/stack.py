@@ -1,0 +1,326 @@
+"""One embedded stack: start it, attach to it, disturb it, take it down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tideline.errors import UsageError
+from tideline.stack import processes
+from tideline.stack.credentials import load_or_create
+from tideline.stack.endpoints import Endpoints
+from tideline.stack.errors import StackError, StackNotRunningError
+from tideline.stack.home import Home, StackState, exclusive, write_private
+from tideline.stack.parts.base import Part, Plan
+from tideline.stack.parts.kafka import Kafka, new_cluster_id
+from tideline.stack.parts.postgres import Postgres, data_directory
+from tideline.stack.parts.s3 import S3
+from tideline.stack.parts.temporal import Temporal
+from tideline.stack.parts.tideline import Gateway, Worker
+from tideline.stack.ports import allocate, preferred
+from tideline.stack.startup import Report, Startup, await_ready
+from tideline.stack.supervision import ProcessInfo, Supervisor
+
+ALL_PARTS = ("postgres", "s3", "temporal", "kafka", "gateway", "worker")
+"""Kinds of parts, in the order in which they are started."""
+
+DEFAULT_BROKERS = 3
+MAX_BROKERS = 9
+STARTING_TURN_S = 300
+"""How long a start waits while another stack of this user starts on the machine."""
+
+_STOP_STAGES = (("worker", "gateway"), ("kafka",), ("temporal", "s3", "postgres"))
+"""Kinds of parts that are stopped side by side; clients before what they talk to."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What :meth:`Stack.down` did."""
+
+    programs: list[str]
+    leftovers: list[str]
+    """Programs that no supervisor looked after any more."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ProgramStatus:
+    """One row of ``tideline stack status``."""
+
+    info: ProcessInfo
+    where: str
+    log: Path
+
+
+class Stack:
+    """A running stack. Program names: postgres, s3, temporal, kafka-N, gateway-N, worker."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._supervisor = _supervisor(plan)
+        self._parts = {part.name: part for part in parts_of(plan, plan.state.parts)}
+        self.was_running = False
+        """Whether :meth:`up` found it running with every part that was asked for."""
+
+    @classmethod
+    def up(
+        cls,
+        home: Path | str | None = None,
+        brokers: int | None = None,
+        parts: Collection[str] = ALL_PARTS,
+        progress: Report | None = None,
+    ) -> Stack:
+        """Start what does not run yet; returns when every part answers.
+
+        ``home`` defaults to ``TIDELINE_HOME``, ``brokers`` to the home's own number, else 3.
+        Raises :class:`StackError` that names the part; what was started is stopped again, unless
+        the stack ran before.
+        """
+        _check(brokers, parts)
+        place = Home.locate(home)
+        place.create()
+        with place.locked():
+            state = place.state() or place.new_state(
+                brokers=brokers or DEFAULT_BROKERS, parts=[], cluster_id=new_cluster_id()
+            )
+            if brokers is not None and brokers != state.brokers:
+                raise UsageError(
+                    f"{place.path} holds a stack of {state.brokers} brokers, not {brokers}: the "
+                    f"number is fixed at the first start. Use --brokers {state.brokers}, or "
+                    "another TIDELINE_HOME."
+                )
+            credentials = load_or_create(place)
+            if _supervisor(Plan(place, state, credentials)).is_running():
+                wanted = {*state.parts, *parts}
+                state.parts = [kind for kind in ALL_PARTS if kind in wanted]
+                stack = cls(Plan(place, state, credentials))
+                stack._extend(progress or _ignore)
+                return stack
+            processes.end(processes.marked(state.id))
+            state.parts = [kind for kind in ALL_PARTS if kind in parts]
+            with exclusive(_turn_file(), STARTING_TURN_S, "the start of another stack"):
+                state.ports = allocate(preferred(state.brokers), state.ports)
+                state.postgres_data = _postgres_data(place, state)
+                place.remember(state)
+                stack = cls(Plan(place, state, credentials))
+                stack._start_all(progress or _ignore)
+            return stack
+
+    @classmethod
+    def attach(cls, home: Path | str | None = None) -> Stack:
+        """The running stack of ``home``; :class:`StackNotRunningError` when there is none."""
+        stack = cls._known(Home.locate(home))
+        if stack is None or not stack._supervisor.is_running():
+            raise StackNotRunningError(
+                f"no stack runs in {Home.locate(home).path}. Start one: tideline stack up"
+            )
+        return stack
+
+    @classmethod
+    def take_down(cls, home: Path | str | None = None) -> Stopped:
+        """Stop whatever runs of the stack in ``home``, supervised or left over."""
+        stack = cls._known(Home.locate(home))
+        return stack.down() if stack is not None else Stopped([], [], 0.0)
+
+    @classmethod
+    def _known(cls, place: Home) -> Stack | None:
+        state = place.state()
+        return None if state is None else cls(Plan(place, state, load_or_create(place)))
+
+    def _start_all(self, report: Report) -> None:
+        self._supervisor.launch([part.program() for part in self._parts.values()])
+        try:
+            Startup(list(self._parts.values()), self._supervisor, report).run()
+        except BaseException:
+            self._stop_everything()
+            raise
+        self._write_client_env()
+
+    def _extend(self, report: Report) -> None:
+        before = self._supervisor.processes()
+        self.was_running = all(
+            name in before and before[name].state == "RUNNING" for name in self._parts
+        )
+        self._supervisor.update([part.program() for part in self._parts.values()])
+        self._plan.home.remember(self._plan.state)
+        Startup(list(self._parts.values()), self._supervisor, report).run()
+        self._write_client_env()
+
+    def _write_client_env(self) -> None:
+        environment = self.environment("worker")
+        del environment["TIDELINE_METRICS_ADDRESS"]
+        environment["TIDELINE_GATEWAY_BOOTSTRAP"] = self.endpoints.gateway_bootstrap
+        lines = [f"{name}={value}\n" for name, value in environment.items()]
+        write_private(self._plan.home.client_env, "".join(lines))
+
+    @property
+    def home(self) -> Path:
+        return self._plan.home.path
+
+    @property
+    def brokers(self) -> int:
+        return self._plan.state.brokers
+
+    @property
+    def endpoints(self) -> Endpoints:
+        return self._plan.endpoints
+
+    def environment(self, role: str) -> dict[str, str]:
+        """The ``TIDELINE_*`` environment of ``worker``, ``jobs`` or ``gateway-<node id>``."""
+        return self._plan.environment(role)
+
+    @property
+    def programs(self) -> list[str]:
+        return list(self._parts)
+
+    def status(self) -> list[ProgramStatus]:
+        infos = self._supervisor.processes()
+        return [
+            ProgramStatus(infos[name], part.where, part.program().readable_log)
+            for name, part in self._parts.items()
+            if name in infos
+        ]
+
+    def log_path(self, name: str) -> Path:
+        return self._part(name).program().readable_log
+
+    def data_path(self, name: str) -> Path:
+        """Where a program keeps its data; of a broker: its log directory."""
+        self._part(name)
+        if name == "postgres":
+            return Path(self._plan.state.postgres_data)
+        return self._plan.home.data / name
+
+    def pid(self, name: str) -> int:
+        """Raises :class:`StackError` when the program does not run."""
+        info = self._supervisor.process(name)
+        if info.pid is None:
+            raise StackError(f"{name} does not run: {info.state}, {info.why}")
+        return info.pid
+
+    @property
+    def supervisor_pid(self) -> int:
+        return self._supervisor.pid()
+
+    def kill(self, name: str, *, restart: bool = True) -> None:
+        """SIGKILL. Supervision restarts it at once, unless ``restart`` is False."""
+        members = processes.family(self.pid(name))
+        if restart:
+            processes.signal_all(members, signal.SIGKILL)
+        else:
+            self._supervisor.kill(name)
+            processes.signal_all(members[1:], signal.SIGKILL)
+        psutil.wait_procs(members, timeout=5)
+
+    def stop(self, name: str) -> None:
+        """An orderly stop; returns when the process is gone. It stays down."""
+        self.resume(name)
+        self._supervisor.stop(name)
+
+    def start(self, name: str, *, wait: bool = True, within_s: float | None = None) -> None:
+        """Start a program that is down and, with ``wait``, wait until it answers."""
+        self._part(name).prepare()
+        self._supervisor.start(name)
+        if wait:
+            self.wait_ready(name, within_s=within_s)
+
+    def wait_ready(self, name: str, *, within_s: float | None = None) -> None:
+        """Wait until the program answers, through restarts by the supervision."""
+        await_ready(self._part(name), self._supervisor, within_s=within_s, restarts_allowed=True)
+
+    def suspend(self, name: str) -> None:
+        """SIGSTOP the program and its children."""
+        processes.signal_all(processes.family(self.pid(name)), signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT; nothing happens to a program that is not suspended or not running."""
+        pid = self._supervisor.process(name).pid
+        if pid is not None:
+            processes.signal_all(reversed(processes.family(pid)), signal.SIGCONT)
+
+    def down(self) -> Stopped:
+        """Stop everything; returns when no process of this stack is left."""
+        with self._plan.home.locked():
+            return self._stop_everything()
+
+    def _stop_everything(self) -> Stopped:
+        since = time.monotonic()
+        stopped = self._stop_supervised() if self._supervisor.is_running() else []
+        found = processes.marked(self._plan.state.id)
+        leftovers = processes.end(found) if found else []
+        remaining = processes.marked(self._plan.state.id)
+        if remaining:
+            named = ", ".join(f"{each.program} (pid {each.process.pid})" for each in remaining)
+            raise StackError(f"these processes did not end: {named}. Kill them by their pid.")
+        return Stopped(stopped, leftovers, time.monotonic() - since)
+
+    def _stop_supervised(self) -> list[str]:
+        running = [name for name, info in self._supervisor.processes().items() if info.pid]
+        for stage in _STOP_STAGES:
+            names = [name for name in running if name.partition("-")[0] in stage]
+            if names:
+                with ThreadPoolExecutor(len(names)) as pool:
+                    list(pool.map(self.stop, names))
+        supervisor = psutil.Process(self._supervisor.pid())
+        self._supervisor.shut_down()
+        with suppress(psutil.TimeoutExpired):
+            supervisor.wait(10)
+        return running
+
+    def _part(self, name: str) -> Part:
+        if name not in self._parts:
+            known = ", ".join(self._parts)
+            raise UsageError(f"{name!r} is no program of this stack. Choose one of: {known}.")
+        return self._parts[name]
+
+
+def parts_of(plan: Plan, kinds: Collection[str]) -> list[Part]:
+    """The parts of the chosen kinds, in the order in which they are started."""
+    nodes = range(1, plan.state.brokers + 1)
+    every: dict[str, list[Part]] = {
+        "postgres": [Postgres(plan)],
+        "s3": [S3(plan)],
+        "temporal": [Temporal(plan)],
+        "kafka": [Kafka(plan, node) for node in nodes],
+        "gateway": [Gateway(plan, node) for node in nodes],
+        "worker": [Worker(plan)],
+    }
+    return [part for kind in ALL_PARTS if kind in kinds for part in every[kind]]
+
+
+def _supervisor(plan: Plan) -> Supervisor:
+    return Supervisor(plan.home, plan.state, plan.credentials.supervisor)
+
+
+def _check(brokers: int | None, parts: Collection[str]) -> None:
+    if brokers is not None and not 1 <= brokers <= MAX_BROKERS:
+        raise UsageError(f"{brokers} brokers: choose 1 to {MAX_BROKERS}")
+    unknown = sorted(set(parts) - set(ALL_PARTS))
+    if unknown or not parts:
+        raise UsageError(
+            f"{', '.join(unknown) or 'nothing'} is no part of the stack. "
+            f"Choose among: {', '.join(ALL_PARTS)}."
+        )
+
+
+def _postgres_data(place: Home, state: StackState) -> str:
+    if (Path(state.postgres_data) / "PG_VERSION").exists():
+        return state.postgres_data
+    return str(data_directory(place.data / "postgres", state.id))
+
+
+def _turn_file() -> Path:
+    return Path(tempfile.gettempdir()) / f"tideline-{os.getuid()}-starting.lock"
+
+
+def _ignore(_: object) -> None:
+    """No progress is shown."""

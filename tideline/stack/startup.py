@@ -1,0 +1,158 @@
+"""Starts parts side by side, each when what it needs is ready."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tideline.stack.errors import NotReadyError, StackError
+from tideline.stack.parts.base import Part
+from tideline.stack.supervision import Supervisor
+
+PROBE_INTERVAL_S = 0.15
+SHOWN_LOG_LINES = 15
+SHOWN_LOG_BYTES = 8_000
+
+
+class Step(StrEnum):
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    STARTING = "starting"
+    FINISHING = "finishing"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step of one part."""
+
+    name: str
+    step: Step
+    where: str
+    seconds: float
+    """Since its preparation began."""
+    note: str = ""
+
+
+Report = Callable[[Progress], None]
+
+
+class Startup:
+    """One start of a set of parts."""
+
+    def __init__(self, parts: Sequence[Part], supervisor: Supervisor, report: Report) -> None:
+        self._parts = parts
+        self._supervisor = supervisor
+        self._report = report
+        self._done = {part.name: threading.Event() for part in parts}
+        self._failed = threading.Event()
+
+    def run(self) -> None:
+        """Returns when all are ready; raises the first :class:`StackError`."""
+        running = {
+            name for name, info in self._supervisor.processes().items() if info.state == "RUNNING"
+        }
+        with ThreadPoolExecutor(len(self._parts), thread_name_prefix="start") as pool:
+            futures = [pool.submit(self._bring_up, part, running) for part in self._parts]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            # A part that gave up because another failed has nothing to say of its own.
+            raise next((error for error in errors if not isinstance(error, _Abandoned)), errors[0])
+
+    def _bring_up(self, part: Part, running: set[str]) -> None:
+        since = time.monotonic()
+
+        def tell(step: Step, note: str = "") -> None:
+            self._report(Progress(part.name, step, part.where, time.monotonic() - since, note))
+
+        tell(Step.WAITING)
+        try:
+            for name in part.needs:
+                if name in self._done:
+                    self._await_part(name)
+            since = time.monotonic()
+            ran_before = part.name in running
+            if not ran_before:
+                tell(Step.PREPARING)
+                part.prepare()
+                tell(Step.STARTING)
+                self._supervisor.start(part.name)
+            await_ready(part, self._supervisor, abandoned=self._failed.is_set)
+            tell(Step.FINISHING)
+            part.finish()
+        except BaseException as error:
+            self._failed.set()
+            tell(Step.FAILED, str(error).splitlines()[0] if str(error) else type(error).__name__)
+            raise
+        self._done[part.name].set()
+        tell(Step.READY, "ran before" if ran_before else "")
+
+    def _await_part(self, name: str) -> None:
+        while not self._done[name].wait(PROBE_INTERVAL_S):
+            if self._failed.is_set():
+                raise _Abandoned(f"gave up waiting for {name}")
+
+
+class _Abandoned(StackError):
+    """Another part failed first."""
+
+
+def await_ready(
+    part: Part,
+    supervisor: Supervisor,
+    *,
+    within_s: float | None = None,
+    restarts_allowed: bool = False,
+    abandoned: Callable[[], bool] = lambda: False,
+) -> None:
+    """Wait until the part's probe passes.
+
+    Raises :class:`StackError` with the end of the part's log when its bound passes or, unless
+    ``restarts_allowed``, as soon as the process ends.
+    """
+    bound = within_s or part.ready_within_s
+    deadline = time.monotonic() + bound
+    first_pid: int | None = None
+    reason = "it was not asked yet"
+    while time.monotonic() < deadline:
+        if abandoned():
+            raise _Abandoned(f"gave up waiting for {part.name}")
+        info = supervisor.process(part.name)
+        first_pid = first_pid or info.pid
+        ended = info.state in ("EXITED", "BACKOFF", "STOPPED") or info.pid != first_pid
+        if info.state == "FATAL" or (ended and not restarts_allowed):
+            raise StackError(f"{part.name} ended: {info.why}\n{end_of_log(part)}")
+        try:
+            part.probe()
+        except NotReadyError as error:
+            reason = str(error)
+        else:
+            return
+        time.sleep(PROBE_INTERVAL_S)
+    raise StackError(f"{part.name} is not ready after {bound:.0f} s: {reason}\n{end_of_log(part)}")
+
+
+def end_of_log(part: Part) -> str:
+    """The last lines of what the part wrote, for an error message."""
+    program = part.program()
+    lines: list[str] = []
+    for path in dict.fromkeys((program.log, program.readable_log)):
+        lines += tail(path, SHOWN_LOG_LINES)
+    return "\n".join([f"The end of {program.readable_log}:", *lines])
+
+
+def tail(path: Path, lines: int, limit_bytes: int = SHOWN_LOG_BYTES) -> list[str]:
+    """The last ``lines`` of a file, of its last ``limit_bytes``; none when there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - limit_bytes))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return []
