@@ -17,6 +17,11 @@ from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 
 FOREVER = 2**63 - 1
 
+OWN_KINDS = frozenset({"index", "timeindex", "snapshot", "leader-epoch-checkpoint"})
+"""Beside ``log`` and, if the segment has aborted transactions, ``txnindex``."""
+AIVEN_KINDS = frozenset({"indexes", "rsm-manifest"})
+"""Aiven's plugin packs every index into one object."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
@@ -40,8 +45,15 @@ class SegmentObjects:
 
     log_bytes: int | None
     """Size of the segment's log object; ``None``: there is none."""
-    missing: tuple[str, ...] = ()
-    """Kinds of index objects that should be there and are not."""
+    kinds: frozenset[str] = frozenset()
+    """Suffixes of the other objects, without the dot."""
+
+    def missing(self, segment: RemoteSegment) -> tuple[str, ...]:
+        """Kinds of objects that ``segment`` must have and has not."""
+        if self.kinds & AIVEN_KINDS:
+            return tuple(sorted(AIVEN_KINDS - self.kinds))
+        needed = OWN_KINDS if segment.txn_index_empty else OWN_KINDS | {"txnindex"}
+        return tuple(sorted(needed - self.kinds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +179,8 @@ def _problem(segment: RemoteSegment, found: SegmentObjects | None) -> str | None
         return "its log object is not in the bucket"
     if found.log_bytes != segment.size_bytes:
         return f"its log object has {found.log_bytes} bytes instead of {segment.size_bytes}"
-    if found.missing:
-        return f"its {', '.join(found.missing)} object is not in the bucket"
+    if missing := found.missing(segment):
+        return f"its {', '.join(missing)} object is not in the bucket"
     return None
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.coverage import OffsetRange, SegmentObjects, assess
+from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS, OffsetRange, SegmentObjects, assess
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 
@@ -34,6 +35,7 @@ def segment(
         size_bytes=size,
         leader_epochs=tuple(EpochStart(e, s) for e, s in (epochs or ((0, start),))),
         state=state,
+        txn_index_empty=True,
     )
 
 
@@ -102,7 +104,7 @@ def test_only_the_common_part_of_a_segment_across_a_divergence_counts() -> None:
 
 def test_a_missing_object_uncovers_its_segment() -> None:
     first, second = segment(0, 9), segment(10, 19)
-    objects = {first.segment_id: SegmentObjects(100)}
+    objects = {first.segment_id: SegmentObjects(100, OWN_KINDS)}
     found = assess(0, 20, [first, second], objects, ONE_EPOCH)
     assert found.gaps == (OffsetRange(10, 20),)
     assert "not in the bucket" in found.reason()
@@ -110,20 +112,36 @@ def test_a_missing_object_uncovers_its_segment() -> None:
 
 def test_a_short_object_uncovers_its_segment() -> None:
     only = segment(0, 9)
-    found = assess(0, 10, [only], {only.segment_id: SegmentObjects(99)}, ONE_EPOCH)
+    found = assess(0, 10, [only], {only.segment_id: SegmentObjects(99, OWN_KINDS)}, ONE_EPOCH)
     assert not found.complete
     assert "99 bytes instead of 100" in next(iter(found.broken.values()))
 
 
 def test_a_missing_index_uncovers_its_segment() -> None:
     only = segment(0, 9)
-    objects = {only.segment_id: SegmentObjects(100, ("timeindex",))}
+    objects = {only.segment_id: SegmentObjects(100, OWN_KINDS - {"timeindex"})}
     assert not assess(0, 10, [only], objects, ONE_EPOCH).complete
+
+
+def test_a_segment_with_aborted_transactions_needs_their_index() -> None:
+    only = replace(segment(0, 9), txn_index_empty=False)
+    without = {only.segment_id: SegmentObjects(100, OWN_KINDS)}
+    assert not assess(0, 10, [only], without, ONE_EPOCH).complete
+    whole = {only.segment_id: SegmentObjects(100, OWN_KINDS | {"txnindex"})}
+    assert assess(0, 10, [only], whole, ONE_EPOCH).complete
+
+
+def test_aivens_packed_indexes_are_understood() -> None:
+    only = segment(0, 9)
+    whole = {only.segment_id: SegmentObjects(100, AIVEN_KINDS)}
+    assert assess(0, 10, [only], whole, ONE_EPOCH).complete
+    without = {only.segment_id: SegmentObjects(100, AIVEN_KINDS - {"rsm-manifest"})}
+    assert not assess(0, 10, [only], without, ONE_EPOCH).complete
 
 
 def test_a_good_copy_beside_a_broken_one_is_enough() -> None:
     good, bad = segment(0, 9, number=1), segment(0, 9, number=2)
-    objects = {good.segment_id: SegmentObjects(100)}
+    objects = {good.segment_id: SegmentObjects(100, OWN_KINDS)}
     found = assess(0, 10, [good, bad], objects, ONE_EPOCH)
     assert found.complete
     assert len(found.broken) == 1

@@ -1,0 +1,162 @@
+"""The values of ``__remote_log_metadata``, decoded.
+
+A value is ``uvarint 1 | uvarint api key | uvarint version | message``; every message is flexible
+(compact strings and arrays, tagged fields). Kafka: ``RemoteLogMetadataSerde`` and the messages
+``RemoteLogSegmentMetadataRecord``, ``…UpdateRecord``, ``RemotePartitionDeleteMetadataRecord``.
+"""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID
+
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.remote_log import (
+    EpochStart,
+    PartitionDelete,
+    PartitionDeleteState,
+    RemoteLogEvent,
+    RemoteSegment,
+    SegmentState,
+    SegmentUpdate,
+)
+
+TOPIC = "__remote_log_metadata"
+SEGMENT, UPDATE, PARTITION_DELETE = 0, 1, 2
+_TXN_INDEX_EMPTY_TAG = 0
+
+
+class MalformedMetadata(ValueError):
+    """A value that no broker of the known versions writes."""
+
+
+class _Reader:
+    """A bounds-checked cursor; each read raises :class:`MalformedMetadata` past the end."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise MalformedMetadata(
+                f"{size} bytes wanted at {self._position} of {len(self._data)} bytes"
+            )
+        piece = self._data[self._position : end]
+        self._position = end
+        return piece
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 28:
+                raise MalformedMetadata("an unsigned varint has more than five bytes")
+
+    def int8(self) -> int:
+        return int(struct.unpack(">b", self.take(1))[0])
+
+    def int32(self) -> int:
+        return int(struct.unpack(">i", self.take(4))[0])
+
+    def int64(self) -> int:
+        return int(struct.unpack(">q", self.take(8))[0])
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self.take(16))
+
+    def string(self) -> str:
+        return self.take(self.uvarint() - 1).decode()
+
+    def optional_bytes(self) -> bytes | None:
+        length = self.uvarint()
+        return None if length == 0 else self.take(length - 1)
+
+    def tags(self) -> dict[int, bytes]:
+        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
+
+
+def decode(value: bytes) -> RemoteLogEvent | None:
+    """One record's value as an event.
+
+    ``None`` for an api key of a newer Kafka, which this fold does not need. Raises
+    :class:`MalformedMetadata` for anything cut short or out of range.
+    """
+    reader = _Reader(value)
+    if (frame := reader.uvarint()) != 1:
+        raise MalformedMetadata(f"frame version {frame}; only 1 is known")
+    api_key, version = reader.uvarint(), reader.uvarint()
+    try:
+        match api_key:
+            case 0:
+                return _segment(reader)
+            case 1:
+                return _update(reader)
+            case 2:
+                return _partition_delete(reader)
+            case _:
+                return None
+    except ValueError as error:
+        raise MalformedMetadata(f"api key {api_key}, version {version}: {error}") from error
+
+
+def _log(reader: _Reader) -> tuple[str, TopicIdPartition]:
+    name, topic_id, partition = reader.string(), reader.uuid(), reader.int32()
+    reader.tags()
+    return name, TopicIdPartition(topic_id, partition)
+
+
+def _segment_id(reader: _Reader) -> tuple[str, TopicIdPartition, UUID]:
+    name, log = _log(reader)
+    segment_id = reader.uuid()
+    reader.tags()
+    return name, log, segment_id
+
+
+def _segment(reader: _Reader) -> RemoteSegment:
+    name, log, segment_id = _segment_id(reader)
+    start, end, broker = reader.int64(), reader.int64(), reader.int32()
+    max_timestamp, event_timestamp = reader.int64(), reader.int64()
+    epochs = []
+    for _ in range(reader.uvarint() - 1):
+        epochs.append(EpochStart(reader.int32(), reader.int64()))
+        reader.tags()
+    size = reader.int32()
+    reader.optional_bytes()
+    state = SegmentState(reader.int8())
+    tags = reader.tags()
+    return RemoteSegment(
+        log=log,
+        topic=name,
+        segment_id=segment_id,
+        start_offset=start,
+        end_offset=end,
+        size_bytes=size,
+        leader_epochs=tuple(sorted(epochs, key=lambda e: e.epoch)),
+        state=state,
+        broker_id=broker,
+        max_timestamp=max_timestamp,
+        event_timestamp=event_timestamp,
+        txn_index_empty=tags.get(_TXN_INDEX_EMPTY_TAG, b"\0") != b"\0",
+    )
+
+
+def _update(reader: _Reader) -> SegmentUpdate:
+    _, log, segment_id = _segment_id(reader)
+    broker, event_timestamp = reader.int32(), reader.int64()
+    reader.optional_bytes()
+    return SegmentUpdate(log, segment_id, SegmentState(reader.int8()), broker, event_timestamp)
+
+
+def _partition_delete(reader: _Reader) -> PartitionDelete:
+    _, log = _log(reader)
+    reader.int32()
+    event_timestamp = reader.int64()
+    return PartitionDelete(log, PartitionDeleteState(reader.int8()), event_timestamp)
