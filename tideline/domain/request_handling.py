@@ -1,0 +1,151 @@
+"""What each state of a partition answers to each request, as data.
+
+The table is seed 000's "Request handling during migration transition" and its error tables,
+for a gateway in the place of the broker. A handler looks its behaviour up here and holds no
+rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from tideline.domain.routing import RouteKind
+
+
+class KafkaErrorCode(IntEnum):
+    """The codes of Kafka's protocol that the rules name (``org.apache.kafka…protocol.Errors``)."""
+
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+
+
+class Request(StrEnum):
+    """The requests whose answer depends on a partition's state."""
+
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    LIST_OFFSETS = "list_offsets"
+    LEADER_EPOCH = "leader_epoch"
+    DELETE_RECORDS = "delete_records"
+
+
+class Behaviour(StrEnum):
+    """What a gateway does with one partition of a request."""
+
+    PASS = "pass"
+    """Kafka answers; its answer is relayed as it is."""
+    GATE = "gate"
+    """Kafka answers; the answer goes through the ack gate or the read ceiling."""
+    PARK = "park"
+    """Held back in arrival order, within bounds of bytes and time."""
+    SPLIT = "split"
+    """Each region answers for its own offsets."""
+    SUFFIX = "suffix"
+    """The suffix answers alone."""
+    REFUSE = "refuse"
+    """Answered with ``Handling.error`` at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    behaviour: Behaviour
+    error: KafkaErrorCode = KafkaErrorCode.NONE
+
+
+def _row(
+    produce: Handling,
+    fetch: Handling,
+    list_offsets: Handling,
+    leader_epoch: Handling,
+    delete_records: Handling,
+) -> Mapping[Request, Handling]:
+    return {
+        Request.PRODUCE: produce,
+        Request.FETCH: fetch,
+        Request.LIST_OFFSETS: list_offsets,
+        Request.LEADER_EPOCH: leader_epoch,
+        Request.DELETE_RECORDS: delete_records,
+    }
+
+
+_PASS = Handling(Behaviour.PASS)
+_GATE = Handling(Behaviour.GATE)
+_PARK = Handling(Behaviour.PARK)
+_SPLIT = Handling(Behaviour.SPLIT)
+_SUFFIX = Handling(Behaviour.SUFFIX)
+_WAIT = Handling(Behaviour.REFUSE, KafkaErrorCode.REQUEST_TIMED_OUT)
+_ELSEWHERE = Handling(Behaviour.REFUSE, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+_GONE = Handling(Behaviour.REFUSE, KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+ANSWERS: Mapping[RouteKind, Mapping[Request, Handling]] = {
+    #                         produce     fetch       list        epoch       delete records
+    RouteKind.CLASSIC: _row(_PASS, _PASS, _PASS, _PASS, _PASS),
+    RouteKind.PENDING: _row(_GATE, _GATE, _GATE, _PASS, _GATE),
+    RouteKind.QUIESCING: _row(_PARK, _GATE, _GATE, _PASS, _WAIT),
+    RouteKind.SUFFIX: _row(_SUFFIX, _SPLIT, _SPLIT, _SPLIT, _SPLIT),
+    RouteKind.DELETED: _row(_GONE, _GONE, _GONE, _GONE, _GONE),
+    RouteKind.UNKNOWN: _row(_ELSEWHERE, _ELSEWHERE, _ELSEWHERE, _ELSEWHERE, _ELSEWHERE),
+}
+
+
+def handling(kind: RouteKind, request: Request) -> Handling:
+    """What to do with one partition of ``request``. Total: every pair has an entry."""
+    return ANSWERS[kind][request]
+
+
+class Failure(StrEnum):
+    """Why the suffix could not do what was asked."""
+
+    TRANSIENT = "transient"
+    """Postgres or S3 did not answer in time; trying again helps."""
+    HARD = "hard"
+    """Trying again does not help until an operator acts (refused, corrupt, reconciled away)."""
+
+
+FAILURE_ERRORS: Mapping[Failure, KafkaErrorCode] = {
+    Failure.TRANSIENT: KafkaErrorCode.REQUEST_TIMED_OUT,
+    Failure.HARD: KafkaErrorCode.KAFKA_STORAGE_ERROR,
+}
+"""Seed 000: "If B0 lookup fails due to a transient control-plane error, REQUEST_TIMED_OUT; hard
+control-plane failures map to KAFKA_STORAGE_ERROR"."""
+
+COMMIT_ERRORS: Mapping[str, KafkaErrorCode] = {
+    "NONE": KafkaErrorCode.NONE,
+    "DUPLICATE": KafkaErrorCode.NONE,
+    "OUT_OF_ORDER_SEQUENCE": KafkaErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    "INVALID_PRODUCER_EPOCH": KafkaErrorCode.INVALID_PRODUCER_EPOCH,
+    "UNKNOWN_LOG": KafkaErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "BOUNDARY_UNSET": KafkaErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "TOPIC_DELETED": KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+"""How an outcome of ``commit_file`` is told to a producer. A duplicate is a success with the
+original offset (Kafka: ``UnifiedLog.analyzeAndValidateProducerState``)."""
+
+FIND_ERRORS: Mapping[str, KafkaErrorCode] = {
+    "NONE": KafkaErrorCode.NONE,
+    "UNKNOWN_LOG": KafkaErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "BOUNDARY_UNSET": KafkaErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "BELOW_BOUNDARY": KafkaErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "OFFSET_OUT_OF_RANGE": KafkaErrorCode.OFFSET_OUT_OF_RANGE,
+    "TOPIC_DELETED": KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+"""How an outcome of ``find_batches`` or ``list_offsets`` is told to a consumer."""
