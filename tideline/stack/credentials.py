@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field, fields
 from tideline.stack.errors import StackError
 from tideline.stack.home import Home, read_json, write_private
 
-ADMIN_ROLE = "tideline_admin"
+SUPERUSER = "postgres"
 """Postgres superuser: owns the schema and applies migrations."""
 
 LOGIN_ROLES = {
-    "admin": ADMIN_ROLE,
+    SUPERUSER: SUPERUSER,
     "gateway": "tideline_gateway",
     "worker": "tideline_worker",
     "jobs": "tideline_jobs",
@@ -25,7 +25,7 @@ LOGIN_ROLES = {
 class Credentials:
     """Never printed: every field is left out of ``repr``."""
 
-    postgres_admin: str = field(repr=False)
+    postgres_superuser: str = field(repr=False)
     postgres_gateway: str = field(repr=False)
     postgres_worker: str = field(repr=False)
     postgres_jobs: str = field(repr=False)
@@ -40,7 +40,7 @@ class Credentials:
     def postgres(self, role: str) -> str:
         """The password of a short role name, one of :data:`LOGIN_ROLES`."""
         return {
-            "admin": self.postgres_admin,
+            SUPERUSER: self.postgres_superuser,
             "gateway": self.postgres_gateway,
             "worker": self.postgres_worker,
             "jobs": self.postgres_jobs,
@@ -50,7 +50,7 @@ class Credentials:
     def login_passwords(self) -> dict[str, str]:
         """Postgres login role: password, without the superuser."""
         return {
-            name: self.postgres(short) for short, name in LOGIN_ROLES.items() if short != "admin"
+            name: self.postgres(short) for short, name in LOGIN_ROLES.items() if short != SUPERUSER
         }
 
 

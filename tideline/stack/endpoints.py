@@ -43,7 +43,7 @@ class Endpoints:
     temporal: str
     temporal_ui: str
     """URL."""
-    kafka: Mapping[int, str]
+    brokers: Mapping[int, str]
     """Node id: the broker's own listener, not for clients."""
     gateways: Mapping[int, str]
     """Node id: what clients bootstrap to."""
@@ -53,7 +53,10 @@ class Endpoints:
     _credentials: Credentials = field(repr=False)
 
     def postgres_dsn(self, role: str = "worker") -> str:
-        """Connection string of ``admin``, ``gateway``, ``worker`` or ``jobs``."""
+        """Connection string of ``gateway``, ``worker``, ``jobs`` or the superuser ``postgres``.
+
+        Raises :class:`UsageError` for another role.
+        """
         if role not in LOGIN_ROLES:
             raise UsageError(f"{role!r} is no role: choose one of {', '.join(LOGIN_ROLES)}")
         password = self._credentials.postgres(role)
@@ -62,7 +65,7 @@ class Endpoints:
 
     @property
     def kafka_bootstrap(self) -> str:
-        return ",".join(self.kafka.values())
+        return ",".join(self.brokers.values())
 
     @property
     def gateway_bootstrap(self) -> str:
@@ -88,7 +91,7 @@ def endpoints_of(state: StackState, credentials: Credentials) -> Endpoints:
         ),
         temporal=at("temporal"),
         temporal_ui=f"http://{at('temporal-ui')}",
-        kafka={node: at(f"kafka-{node}") for node in nodes},
+        brokers={node: at(f"kafka-{node}") for node in nodes},
         gateways={node: at(f"gateway-{node}") for node in nodes},
         metrics={f"gateway-{node}": at(f"metrics-gateway-{node}") for node in nodes}
         | {"worker": at("metrics-worker"), "temporal": at("metrics-temporal")},
@@ -132,7 +135,7 @@ def environment_of(
             "TIDELINE_GATEWAY_BROKER_ID": node,
             "TIDELINE_GATEWAY_LISTEN": own,
             "TIDELINE_GATEWAY_ADVERTISED": own,
-            "TIDELINE_GATEWAY_BROKER": endpoints.kafka[int(node)],
+            "TIDELINE_GATEWAY_BROKER": endpoints.brokers[int(node)],
             "TIDELINE_GATEWAY_PEERS": ",".join(
                 f"{peer}={where}" for peer, where in endpoints.gateways.items()
             ),

@@ -57,9 +57,4 @@ class _Board:
 
 def _line(console: Console, step: Progress) -> None:
     if step.step in (Step.READY, Step.FAILED):
-        console.print(
-            f"{step.name:<10} {step.step:<7} {step.seconds:5.1f} s  {step.where}  {step.note}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        console.print(str(step), markup=False, highlight=False, soft_wrap=True)

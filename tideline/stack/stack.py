@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tideline.stack.credentials import load_or_create
 from tideline.stack.endpoints import Endpoints
 from tideline.stack.errors import StackError, StackNotRunningError
 from tideline.stack.home import Home, StackState, exclusive, write_private
+from tideline.stack.kafka_jars import libraries
 from tideline.stack.parts.base import Part, Plan
 from tideline.stack.parts.kafka import Kafka, new_cluster_id
 from tideline.stack.parts.postgres import Postgres, data_directory
@@ -37,6 +38,8 @@ DEFAULT_BROKERS = 3
 MAX_BROKERS = 9
 STARTING_TURN_S = 300
 """How long a start waits while another stack of this user starts on the machine."""
+
+LAST_BROKER_GRACE_S = 0.5
 
 _STOP_STAGES = (("worker", "gateway"), ("kafka",), ("temporal", "s3", "postgres"))
 """Kinds of parts that are stopped side by side; clients before what they talk to."""
@@ -200,6 +203,11 @@ class Stack:
             return Path(self._plan.state.postgres_data)
         return self._plan.home.data / name
 
+    @property
+    def broker_libs(self) -> Path:
+        """The jars of Kafka's brokers and command-line tools; a class path is ``<this>/*``."""
+        return libraries().broker
+
     def pid(self, name: str) -> int:
         """Raises :class:`StackError` when the program does not run."""
         info = self._supervisor.process(name)
@@ -267,7 +275,9 @@ class Stack:
         running = [name for name, info in self._supervisor.processes().items() if info.pid]
         for stage in _STOP_STAGES:
             names = [name for name in running if name.partition("-")[0] in stage]
-            if names:
+            if stage == ("kafka",):
+                self._stop_brokers(names)
+            elif names:
                 with ThreadPoolExecutor(len(names)) as pool:
                     list(pool.map(self.stop, names))
         supervisor = psutil.Process(self._supervisor.pid())
@@ -275,6 +285,23 @@ class Stack:
         with suppress(psutil.TimeoutExpired):
             supervisor.wait(10)
         return running
+
+    def _stop_brokers(self, names: list[str]) -> None:
+        """The last one of several waits for a quorum that is gone, so it is not waited for."""
+        if not names:
+            return
+        with ThreadPoolExecutor(len(names)) as pool:
+            stopping = [pool.submit(self.stop, name) for name in names]
+            if len(names) > 1:
+                for count, _ in enumerate(as_completed(stopping), start=1):
+                    if count == len(names) - 1:
+                        break
+                wait(stopping, timeout=LAST_BROKER_GRACE_S)
+                for name, stop in zip(names, stopping, strict=True):
+                    if not stop.done():
+                        self._supervisor.kill(name)
+        for stop in stopping:
+            stop.result()
 
     def _part(self, name: str) -> Part:
         if name not in self._parts:

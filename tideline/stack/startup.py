@@ -39,6 +39,9 @@ class Progress:
     """Since its preparation began."""
     note: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.name:<10} {self.step:<7} {self.seconds:5.1f} s  {self.where}  {self.note}"
+
 
 Report = Callable[[Progress], None]
 

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from tideline.stack.control_plane import provision
-from tideline.stack.credentials import ADMIN_ROLE
+from tideline.stack.credentials import SUPERUSER
 from tideline.stack.endpoints import DATABASE
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.home import outside_directory
@@ -91,7 +91,7 @@ class Postgres(Part):
         with tempfile.TemporaryDirectory(prefix="tideline-initdb-") as directory:
             password = Path(directory) / "password"
             password.touch(0o600)
-            password.write_text(self.plan.credentials.postgres_admin)
+            password.write_text(self.plan.credentials.postgres_superuser)
             self.data.mkdir(mode=0o700)
             for path in (Path(directory), password, self.data):
                 if owner is not None:
@@ -101,7 +101,7 @@ class Postgres(Part):
                     *as_system_user(),
                     str(self.binaries / "initdb"),
                     f"--pgdata={self.data}",
-                    f"--username={ADMIN_ROLE}",
+                    f"--username={SUPERUSER}",
                     f"--pwfile={password}",
                     "--auth=scram-sha-256",
                     "--encoding=UTF8",
@@ -131,15 +131,17 @@ class Postgres(Part):
             ).fetchone()
             if known is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
-        provision(self.plan.endpoints.postgres_dsn("admin"), self.plan.credentials.login_passwords)
+        provision(
+            self.plan.endpoints.postgres_dsn(SUPERUSER), self.plan.credentials.login_passwords
+        )
 
     def _connect(self, database: str) -> psycopg.Connection:
         host, port = self.plan.address("postgres")
         return psycopg.connect(
             host=host,
             port=port,
-            user=ADMIN_ROLE,
-            password=self.plan.credentials.postgres_admin,
+            user=SUPERUSER,
+            password=self.plan.credentials.postgres_superuser,
             dbname=database,
             connect_timeout=2,
             autocommit=True,
