@@ -35,7 +35,9 @@ def main() -> int:
         print(f"{time.monotonic() - started:6.1f} s  {text}", file=sys.stderr)
 
     with tempfile.TemporaryDirectory(prefix="tideline-bench-") as home:
-        stack = Stack.up(Path(home), brokers=3, progress=step)
+        Path(home).chmod(0o755)
+        step("embedded stack")
+        stack = Stack.up(home, brokers=3)
         try:
             result = asyncio.run(run(stack, arguments.topics, Console(step)))
         finally:

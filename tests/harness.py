@@ -231,7 +231,7 @@ def migration_case(
     stack: Stack, *, partitions: int = 1, history: int = 200, name: str = "fault", **configs: str
 ) -> Iterator[Case]:
     """A tiered topic with ``history`` records per partition and nobody attached yet."""
-    bootstrap = ",".join(stack.endpoints.gateways.values())
+    bootstrap = stack.endpoints.gateway_bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = f"{name}-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
     topic_id = topics.create_tiered(

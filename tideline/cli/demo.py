@@ -21,11 +21,13 @@ from tideline.demo.run import Console, Demo, DemoOptions, default_report_directo
 from tideline.domain.migration import PHASE_ORDER, PhaseStatus
 from tideline.errors import ExitCode
 from tideline.settings import WorkerSettings
+from tideline.stack import Stack
+from tideline.stack.progress import shown
 
 
 def demo(
     keep: Annotated[bool, typer.Option(help="leave the stack up to play with")] = False,
-    brokers: Annotated[int, typer.Option(min=1, max=3)] = 3,
+    brokers: Annotated[int | None, typer.Option(min=1, max=3, help="default: 3")] = None,
     partitions: Annotated[int, typer.Option(min=1, max=200)] = 12,
     home: Annotated[
         Path | None, typer.Option(help="the stack's directory (default: .tideline)")
@@ -34,8 +36,6 @@ def demo(
     output: Annotated[str, typer.Option("-o", help="text or json")] = "text",
 ) -> None:
     """Migrate a live tiered topic on real Kafka and prove that nothing was lost or rewritten."""
-    from tideline.stack import Stack
-
     screen = RichConsole(stderr=output == "json")
     started = time.monotonic()
 
@@ -43,7 +43,8 @@ def demo(
         screen.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {text}")
 
     step("embedded stack: Postgres, S3, Temporal, Kafka, gateways, worker")
-    stack = Stack.up(home, brokers=brokers, progress=step)
+    with shown(screen) as progress:
+        stack = Stack.up(home, brokers=brokers, progress=progress)
     try:
         options = DemoOptions(topic=_fresh_name(), partitions=partitions)
         with Live(console=screen, auto_refresh=False, transient=True) as live:
@@ -70,11 +71,11 @@ def _fresh_name() -> str:
 
 
 async def _run(
-    environment: dict[str, str], stack: object, options: DemoOptions, console: Console
+    environment: dict[str, str], stack: Stack, options: DemoOptions, console: Console
 ) -> report.Proof:
     settings = WorkerSettings.of(environment)
     async with control_plane.connect(settings, application_name="tideline-demo") as plane:
-        return await Demo(stack, plane, options, console).run()  # type: ignore[arg-type]
+        return await Demo(stack, plane, options, console).run()
 
 
 def progress_table(statuses: list[PartitionMigrationStatus]) -> Table:

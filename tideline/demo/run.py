@@ -89,7 +89,7 @@ class Demo:
         self.stack, self.control_plane = stack, control_plane
         self.options, self.console = options, console
         self.environment = stack.environment("worker")
-        self.bootstrap = ",".join(stack.endpoints.gateways.values())
+        self.bootstrap = stack.endpoints.gateway_bootstrap
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
         self.s3 = s3_client(self.environment)
         self.bucket = self.environment["TIDELINE_S3_TIERED_BUCKET"]
@@ -218,7 +218,6 @@ class Demo:
                     self.bootstrap,
                     options.topic,
                     self.ledger,
-                    classpath=str(self.stack.broker_libs / "*"),
                     directory=self.stack.home / "demo",
                     records_per_second=options.java_rate,
                 )

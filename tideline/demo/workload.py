@@ -12,6 +12,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from tideline.demo.ledger import Acknowledgement, Ledger
+from tideline.stack.kafka_jars import tool_command
 
 STOP_TIMEOUT_S = 150.0
 """Longer than librdkafka's ``delivery.timeout.ms``: by then every record is settled."""
@@ -132,7 +133,6 @@ class JavaProducer:
         topic: str,
         ledger: Ledger,
         *,
-        classpath: str,
         directory: Path,
         records_per_second: int,
     ) -> None:
@@ -143,14 +143,13 @@ class JavaProducer:
             f"enable.idempotence=true\nretries=2147483647\nlinger.ms=2\ndelivery.timeout.ms=120000\nclient.id={name}\n"
         )
         self._errors = (directory / f"{name}.log").open("w")
-        self._command = [
-            "java", "-Xmx96m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
-            "-cp", classpath, "org.apache.kafka.tools.VerifiableProducer",
+        self._command = tool_command(
+            "org.apache.kafka.tools.VerifiableProducer",
             "--bootstrap-server", bootstrap, "--topic", topic,
             "--throughput", str(records_per_second), "--acks", "-1",
             "--value-prefix", str(self.PREFIX), "--repeating-keys", "1000",
             "--command-config", str(config),
-        ]  # fmt: skip
+        )  # fmt: skip
         self._process: subprocess.Popen[str] | None = None
         self._reader = threading.Thread(target=self._read, name=name, daemon=True)
 
