@@ -1,0 +1,39 @@
+"""One embedded stack per run, for the tests that need real brokers and stores."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tideline.stack import ALL_PARTS, Stack
+
+HOME_VARIABLE = "TIDELINE_TEST_HOME"
+"""Names the home of a stack to reuse and leave running, for quick turns while developing."""
+
+PARTS_VARIABLE = "TIDELINE_TEST_PARTS"
+"""Comma-separated kinds of parts to start; all of them by default."""
+
+
+@pytest.fixture(scope="session")
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """Three brokers, their stores, gateways and worker; taken down after the last test."""
+    parts = tuple(filter(None, os.environ.get(PARTS_VARIABLE, "").split(","))) or ALL_PARTS
+    if reused := os.environ.get(HOME_VARIABLE):
+        yield Stack.up(reused, parts=parts)
+        return
+    home = Path(tempfile.mkdtemp(prefix="tideline-test-"))
+    home.chmod(0o755)
+    try:
+        yield Stack.up(home, brokers=3, parts=parts)
+    finally:
+        Stack.take_down(home)
+        if request.session.testsfailed:
+            print(f"\nThe stack's logs are kept in {home / 'logs'}")
+            shutil.rmtree(home / "data", ignore_errors=True)
+        else:
+            shutil.rmtree(home, ignore_errors=True)
