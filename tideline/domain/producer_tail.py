@@ -1,0 +1,138 @@
+"""Producer seeds from the batches at a log's tail.
+
+What always holds: a seed comes only from a batch whose last offset is below B0. A later append's
+sequence in the seeds would answer a client's retry with "duplicate" while the record exists
+nowhere (schedules.md, 5). The newest seed of a producer has the last sequence that the broker
+itself reports; the broker's word is taken alone where the batches do not reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tideline.domain.producer_state import BATCHES_KEPT, ProducerSeed
+
+NO_PRODUCER = -1
+MAX_SEQUENCE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TailBatch:
+    """What the seeds need of a batch header. Offsets inclusive, timestamp in ms."""
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    max_timestamp: int
+    is_control: bool = False
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequences wrap to 0 after 2147483647 (``DefaultRecordBatch.incrementSequence``)."""
+        return (self.base_sequence + self.last_offset - self.base_offset) % (MAX_SEQUENCE + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LastSequence:
+    """A producer as the broker reports it (DescribeProducers)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+
+
+@dataclass(slots=True)
+class ProducerTail:
+    """The newest batches of each producer in ``[scanned_from, scanned_to)``, one contiguous range.
+
+    Grows at either end. Memory is bounded: five batches for each producer.
+    """
+
+    scanned_from: int
+    scanned_to: int
+    batches: dict[int, list[TailBatch]] = field(default_factory=dict)
+
+    def append(self, found: Iterable[TailBatch], up_to: int) -> None:
+        """Take in the batches of ``[scanned_to, up_to)``, in offset order."""
+        for batch in found:
+            if _counts(batch) and self.scanned_to <= batch.base_offset < up_to:
+                kept = self.batches.setdefault(batch.producer_id, [])
+                kept.append(batch)
+                del kept[:-BATCHES_KEPT]
+        self.scanned_to = max(self.scanned_to, up_to)
+
+    def prepend(self, found: Iterable[TailBatch], down_to: int) -> None:
+        """Take in the batches of ``[down_to, scanned_from)``, in offset order."""
+        older: dict[int, list[TailBatch]] = {}
+        for batch in found:
+            if _counts(batch) and down_to <= batch.base_offset < self.scanned_from:
+                older.setdefault(batch.producer_id, []).append(batch)
+        for producer_id, batches in older.items():
+            kept = batches + self.batches.get(producer_id, [])
+            self.batches[producer_id] = kept[-BATCHES_KEPT:]
+        self.scanned_from = min(self.scanned_from, down_to)
+
+    def satisfied(self, active: Iterable[LastSequence]) -> bool:
+        """Whether going further back would add nothing: five batches of each active producer, or
+        its first one (sequence 0 of its epoch)."""
+        return all(
+            len(mine) >= BATCHES_KEPT or (bool(mine) and mine[0].base_sequence == 0)
+            for producer in active
+            if producer.last_sequence >= 0
+            for mine in [self._of(producer)]
+        )
+
+    def _of(self, producer: LastSequence) -> list[TailBatch]:
+        return [
+            b
+            for b in self.batches.get(producer.producer_id, ())
+            if b.producer_epoch == producer.producer_epoch
+        ]
+
+    def seeds(self, active: Iterable[LastSequence], boundary: int) -> tuple[ProducerSeed, ...]:
+        """Up to five seeds of each active producer, below ``boundary``, in offset order.
+
+        A producer whose last sequence the scan did not reach (idle for long) gets one seed with
+        that sequence alone, placed just below what was scanned: its next batch is accepted, a
+        retry of its last one is refused as out of order, never stored twice.
+        """
+        result: list[ProducerSeed] = []
+        for producer in active:
+            if producer.last_sequence < 0:
+                continue
+            mine = [b for b in self._of(producer) if b.last_offset < boundary]
+            if mine and mine[-1].last_sequence == producer.last_sequence:
+                result += [
+                    ProducerSeed(
+                        producer_id=b.producer_id,
+                        producer_epoch=b.producer_epoch,
+                        base_sequence=b.base_sequence,
+                        last_sequence=b.last_sequence,
+                        base_offset=b.base_offset,
+                        last_offset=b.last_offset,
+                        timestamp=b.max_timestamp,
+                    )
+                    for b in mine
+                ]
+            else:
+                below = max(0, min(self.scanned_from, boundary) - 1)
+                result.append(
+                    ProducerSeed(
+                        producer_id=producer.producer_id,
+                        producer_epoch=producer.producer_epoch,
+                        base_sequence=producer.last_sequence,
+                        last_sequence=producer.last_sequence,
+                        base_offset=below,
+                        last_offset=below,
+                        timestamp=producer.last_timestamp,
+                    )
+                )
+        return tuple(sorted(result, key=lambda s: (s.producer_id, s.last_offset)))
+
+
+def _counts(batch: TailBatch) -> bool:
+    return batch.producer_id != NO_PRODUCER and not batch.is_control and batch.base_sequence >= 0
