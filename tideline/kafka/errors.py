@@ -1,0 +1,34 @@
+"""Failures of Kafka's own making: a broker that does not answer, an answer that is an error, and
+frames that are not Kafka's protocol."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from tideline.errors import RefusedError, TidelineError, UnreachableError
+
+
+class KafkaUnavailable(UnreachableError):
+    """A broker did not answer: refused, disconnected, or too late. Trying again may help."""
+
+
+class KafkaError(TidelineError):
+    """A broker answered with an error code."""
+
+    def __init__(self, code: ErrorCode, what: str) -> None:
+        super().__init__(f"{what}: Kafka answered {code.name.upper()} ({code.value})")
+        self.code = code
+        self.what = what
+
+    @property
+    def retriable(self) -> bool:
+        """Kafka calls this code retriable (``RetriableException``)."""
+        return self.code.retriable
+
+
+class UnsupportedVersion(RefusedError):
+    """The broker does not know this API, or not in this version."""
+
+
+class MalformedFrame(ValueError):
+    """Bytes that are not a frame of Kafka's protocol: nothing of it may be trusted."""

@@ -1,0 +1,186 @@
+"""Messages of Kafka's protocol, encoded and decoded by kio, guarded where the bytes are foreign.
+
+A *frame* here is what follows the 4-byte length on the wire: header, then body. Message classes
+are kio's, one per API and version; ``message.__version__`` decides how it is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from kio.index import (
+    UnknownAPIKey,
+    UnknownEntity,
+    load_request_schema,
+    load_response_schema,
+)
+from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+from kio.static.protocol import Entity, RequestPayload, ResponsePayload
+
+from tideline.kafka.errors import MalformedFrame, UnsupportedVersion
+from tideline.kafka.wire_guard import guard, top_level_tags
+
+API_VERSIONS_KEY = 18
+_HEAD = struct.Struct(">hhi")
+_LENGTH = struct.Struct(">i")
+_CLIENT_ID = struct.Struct(">h")
+
+M = TypeVar("M", bound=Entity)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """What every request begins with, in all versions of the header."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_start: int
+    """Offset of the byte after the client id: the header's tagged fields if the API version is
+    flexible, else the body."""
+
+
+def parse_header(frame: bytes) -> RequestHeader:
+    """Read the header without a schema. Raises :class:`MalformedFrame`."""
+    if len(frame) < 10:
+        raise MalformedFrame(f"a request of {len(frame)} bytes is shorter than its header")
+    key, version, correlation = _HEAD.unpack_from(frame)
+    (length,) = _CLIENT_ID.unpack_from(frame, 8)
+    end = 10 + max(length, 0)
+    if length < -1 or end > len(frame):
+        raise MalformedFrame(f"a client id of {length} bytes exceeds the frame")
+    try:
+        client = None if length < 0 else str(frame[10:end], "utf-8")
+    except UnicodeDecodeError:
+        raise MalformedFrame("the client id is not UTF-8") from None
+    return RequestHeader(key, version, correlation, client, end)
+
+
+def correlation_of(response: bytes) -> int:
+    """Correlation id of a response frame. Raises :class:`MalformedFrame`."""
+    if len(response) < 4:
+        raise MalformedFrame(f"a response of {len(response)} bytes has no correlation id")
+    return int.from_bytes(response[:4], "big", signed=True)
+
+
+def length_prefixed(frame: bytes) -> bytes:
+    """The frame as it goes onto the wire."""
+    return _LENGTH.pack(len(frame)) + frame
+
+
+@cache
+def request_class(api_key: int, version: int) -> type[RequestPayload] | None:
+    """kio's class, or ``None`` if it does not know this version."""
+    try:
+        return load_request_schema(api_key, version)
+    except (UnknownAPIKey, UnknownEntity):
+        return None
+
+
+@cache
+def response_class(api_key: int, version: int) -> type[ResponsePayload] | None:
+    """kio's class, or ``None`` if it does not know this version."""
+    try:
+        return load_response_schema(api_key, version)
+    except (UnknownAPIKey, UnknownEntity):
+        return None
+
+
+def decodable_versions(api_key: int) -> range:
+    """The versions of an API that can be decoded; empty for an API that is not known."""
+    name = api_key_map.get(api_key)
+    known = [
+        version
+        for version, kinds in (schema_name_map.get(name, {}) if name else {}).items()
+        if EntityType.request in kinds and EntityType.response in kinds
+    ]
+    return range(min(known), max(known) + 1) if known else range(0)
+
+
+def decode_request(frame: bytes, header: RequestHeader | None = None) -> RequestPayload:
+    """Decode a foreign request, guarded.
+
+    Raises :class:`UnsupportedVersion` for a version that is not known, :class:`MalformedFrame`
+    for anything else that is wrong with it.
+    """
+    header = header or parse_header(frame)
+    schema = request_class(header.api_key, header.api_version)
+    if schema is None:
+        raise UnsupportedVersion(
+            f"version {header.api_version} of API {header.api_key} is not known here"
+        )
+    clean = guard(frame, (schema.__header_schema__, schema))
+    return cast(RequestPayload, _read(clean, (schema.__header_schema__, schema)))
+
+
+def decode_response(frame: bytes, api_key: int, version: int) -> ResponsePayload:
+    """Decode the response frame of a request of ``version``, guarded.
+
+    Raises as :func:`decode_request` does.
+    """
+    schema = response_class(api_key, version)
+    if schema is None:
+        raise UnsupportedVersion(f"version {version} of API {api_key} is not known here")
+    clean = guard(frame, (schema.__header_schema__, schema))
+    return cast(ResponsePayload, _read(clean, (schema.__header_schema__, schema)))
+
+
+def response_has_tags(frame: bytes, api_key: int, version: int) -> bool:
+    """Whether a flexible response ends with tagged fields, found without decoding it."""
+    schema = response_class(api_key, version)
+    if schema is None or not schema.__flexible__:
+        return False
+    return top_level_tags(frame, 5, schema) > 0  # correlation id, empty header tags
+
+
+def encode_request(
+    message: RequestPayload, correlation_id: int, client_id: str | None = None
+) -> bytes:
+    """The frame of a request."""
+    schema: Any = type(message).__header_schema__
+    header = schema(
+        request_api_key=message.__api_key__,
+        request_api_version=message.__version__,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    return _write(header, message)
+
+
+def encode_response(message: ResponsePayload, correlation_id: int) -> bytes:
+    """The frame of a response."""
+    schema: Any = type(message).__header_schema__
+    return _write(schema(correlation_id=correlation_id), message)
+
+
+class _Parts(list[bytes]):
+    """Collects what kio writes, so that records are copied once, by the final join."""
+
+    write = list.append
+
+
+def _write(*messages: Entity) -> bytes:
+    parts = _Parts()
+    for message in messages:
+        entity_writer(type(message))(cast(Any, parts), message)
+    return b"".join(parts)
+
+
+def _read(frame: bytes, schemas: tuple[type[Entity], ...]) -> Entity:
+    at = 0
+    message: Entity | None = None
+    try:
+        for schema in schemas:
+            message, size = entity_reader(schema)(frame, at)
+            at += size
+    except Exception as error:
+        # kio raises its own errors, ValueError and KeyError for values it cannot represent.
+        raise MalformedFrame(f"{schemas[-1].__name__}: {error}") from error
+    assert message is not None
+    return message
