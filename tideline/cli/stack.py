@@ -90,18 +90,19 @@ def status(home: HomeOption = None, output: OutputOption = "table") -> None:
         return
     if output != "table":
         raise UsageError(f"-o {output}: choose table or json")
-    table = Table("program", "state", "pid", "since", "where", "log", box=None, pad_edge=False)
+    table = Table("program", "state", "pid", "since", "where", box=None, pad_edge=False)
     for row in rows:
         info = row.info
         table.add_row(
             info.name,
-            f"[{'green' if info.state == 'RUNNING' else 'red'}]{info.state.lower()}",
+            f"[{'green' if info.is_up else 'red'}]{info.state.lower()}",
             str(info.pid or ""),
             _duration(info.uptime_s) if info.pid else "",
             row.where,
-            str(row.log),
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(f"Logs are in {stack.home / 'logs'}; read one: tideline stack logs NAME")
 
 
 @app.command()

@@ -150,9 +150,7 @@ class Stack:
 
     def _extend(self, report: Report) -> None:
         before = self._supervisor.processes()
-        self.was_running = all(
-            name in before and before[name].state == "RUNNING" for name in self._parts
-        )
+        self.was_running = all(name in before and before[name].is_up for name in self._parts)
         self._supervisor.update([part.program() for part in self._parts.values()])
         self._plan.home.remember(self._plan.state)
         Startup(list(self._parts.values()), self._supervisor, report).run()

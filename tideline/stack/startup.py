@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -58,11 +58,15 @@ class Startup:
 
     def run(self) -> None:
         """Returns when all are ready; raises the first :class:`StackError`."""
-        running = {
-            name for name, info in self._supervisor.processes().items() if info.state == "RUNNING"
-        }
+        running = {name for name, info in self._supervisor.processes().items() if info.is_up}
         with ThreadPoolExecutor(len(self._parts), thread_name_prefix="start") as pool:
             futures = [pool.submit(self._bring_up, part, running) for part in self._parts]
+            try:
+                wait(futures)
+            except BaseException:
+                # Interrupted: leaving the pool waits for its threads, so let them give up.
+                self._failed.set()
+                raise
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             # A part that gave up because another failed has nothing to say of its own.

@@ -20,7 +20,8 @@ from tideline.stack.home import Home, StackState, write_private
 from tideline.stack.programs import MARKER, PROGRAM_MARKER, Program
 
 USER = "tideline"
-RUNNING_STATES = ("STARTING", "RUNNING", "BACKOFF", "STOPPING")
+LIVING_STATES = ("STARTING", "RUNNING")
+BUSY_STATES = (*LIVING_STATES, "BACKOFF", "STOPPING")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class ProcessInfo:
     pid: int | None
     uptime_s: int
     why: str
+
+    @property
+    def is_up(self) -> bool:
+        """Started and not known to fail; STARTING is only the first second."""
+        return self.state in LIVING_STATES
 
 
 class Supervisor:
@@ -123,7 +129,7 @@ class Supervisor:
 
     def await_gone(self, name: str, wait_s: float = 20) -> None:
         self._await(
-            lambda: self.process(name).state not in RUNNING_STATES, wait_s, f"the end of {name}"
+            lambda: self.process(name).state not in BUSY_STATES, wait_s, f"the end of {name}"
         )
 
     def kill(self, name: str) -> bool:

@@ -1,0 +1,287 @@
+"""Brokers tier to S3 through our storage manager, read back, delete, live through outages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from botocore.config import Config
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from tideline.stack import Stack
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+RECORD_BYTES = 50_000
+RECORDS_PER_MIB = 20
+SUFFIXES = {"log", "index", "timeindex", "snapshot", "leader-epoch-checkpoint"}
+
+
+def eventually(check: Callable[[], None], within_s: float = 30) -> None:
+    """Repeat ``check`` until it passes."""
+    Retrying(
+        retry=retry_if_exception_type(AssertionError),
+        wait=wait_fixed(0.25),
+        stop=stop_after_delay(within_s),
+        reraise=True,
+    )(check)
+
+
+@dataclass
+class TieredTopic:
+    """One partition, three replicas, segments of 1 MiB."""
+
+    stack: Stack
+    name: str
+    admin: AdminClient
+    produced: list[str]
+    """Digest of each acknowledged value, in the order of offsets."""
+
+    def produce(self, count: int) -> None:
+        """``count`` incompressible records, each acknowledged by all replicas."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.stack.endpoints.kafka_bootstrap,
+                "enable.idempotence": True,
+                "message.timeout.ms": 60_000,
+                "linger.ms": 5,
+            }
+        )
+        failures: list[object] = []
+        for _ in range(count):
+            value = os.urandom(RECORD_BYTES)
+            self.produced.append(hashlib.sha256(value).hexdigest())
+            producer.produce(
+                self.name,
+                value,
+                partition=0,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+        assert producer.flush(60) == 0
+        assert not failures
+
+    def consume_from(self, offset: int = 0) -> list[str]:
+        """Digests of the records from ``offset`` to the end."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.stack.endpoints.kafka_bootstrap,
+                "group.id": f"reader-{self.name}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.error.backoff.ms": 100,
+            }
+        )
+        consumer.assign([TopicPartition(self.name, 0, offset)])
+        digests: list[str] = []
+        deadline = time.monotonic() + 60
+        while len(digests) < len(self.produced) - offset:
+            assert time.monotonic() < deadline, f"{len(digests)} of {len(self.produced)} records"
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                value = message.value()
+                assert isinstance(value, bytes)
+                digests.append(hashlib.sha256(value).hexdigest())
+        consumer.close()
+        return digests
+
+    def set_configs(self, **values: str) -> None:
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in values.items()
+        ]
+        resource = ConfigResource("topic", self.name, incremental_configs=changes)
+        for done in self.admin.incremental_alter_configs([resource]).values():
+            done.result(10)
+
+    def objects(self) -> dict[str, str]:
+        """File name without the segment id (as on a broker's disk): key in S3."""
+        s3 = self.stack.endpoints.s3
+        pages = s3_client(self.stack).get_paginator("list_objects_v2")
+        found: dict[str, str] = {}
+        for page in pages.paginate(
+            Bucket=s3.tiered_bucket, Prefix=f"{s3.tiered_prefix}/{self.name}-"
+        ):
+            for entry in page.get("Contents", []):
+                parts = re.fullmatch(r".*/0/(\d{20})-[\w-]{22}\.([a-z-]+)", entry["Key"])
+                assert parts is not None, entry["Key"]
+                name = f"{parts[1]}.{parts[2]}"
+                assert name not in found, "one set of objects per segment"
+                found[name] = entry["Key"]
+        return found
+
+    def segments(self) -> set[int]:
+        """Base offsets of the segments whose ``.log`` is in S3."""
+        return {int(name[:20]) for name in self.objects() if name.endswith(".log")}
+
+    def content(self, key: str) -> bytes:
+        answer = s3_client(self.stack).get_object(
+            Bucket=self.stack.endpoints.s3.tiered_bucket, Key=key
+        )
+        return answer["Body"].read()
+
+    def replica_directories(self) -> list[Path]:
+        return [
+            self.stack.data_path(f"kafka-{node}") / f"{self.name}-0"
+            for node in self.stack.endpoints.brokers
+        ]
+
+    def local_bases(self, directory: Path) -> list[int]:
+        return sorted(int(path.stem) for path in directory.glob("*.log"))
+
+    def await_tiered(self, within_s: float = 30) -> None:
+        """Every segment but the active one is in S3."""
+
+        def check() -> None:
+            closed = self.local_bases(self.replica_directories()[0])[:-1]
+            assert closed
+            assert set(closed) <= self.segments()
+
+        eventually(check, within_s)
+
+    def await_local_deletion(self) -> None:
+        """Each replica has only the active segment."""
+
+        def check() -> None:
+            assert all(len(self.local_bases(each)) == 1 for each in self.replica_directories())
+
+        eventually(check)
+
+
+def s3_client(stack: Stack) -> S3Client:
+    s3 = stack.endpoints.s3
+    return boto3.client(
+        "s3",
+        endpoint_url=s3.url,
+        region_name=s3.region,
+        aws_access_key_id=s3.access_key,
+        aws_secret_access_key=s3.secret_key,
+        config=Config(s3={"addressing_style": "path"}),
+    )
+
+
+@pytest.fixture
+def topic(stack: Stack, request: pytest.FixtureRequest) -> Iterator[TieredTopic]:
+    admin = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
+    name = "tiered-" + hashlib.sha256(f"{request.node.name}{time.time()}".encode()).hexdigest()[:8]
+    new = NewTopic(
+        name,
+        1,
+        replication_factor=min(3, stack.brokers),
+        config={
+            "remote.storage.enable": "true",
+            "segment.bytes": "1048576",
+            "retention.ms": "-1",
+        },
+    )
+    admin.create_topics([new], operation_timeout=30)[name].result(30)
+    yield TieredTopic(stack, name, admin, [])
+    for done in admin.delete_topics([name]).values():
+        if done.exception(10) is None:
+            done.result()
+
+
+def test_objects_are_byte_identical_to_the_files_on_a_brokers_disk(topic: TieredTopic) -> None:
+    topic.produce(4 * RECORDS_PER_MIB)
+    topic.await_tiered()
+    objects = {name: topic.content(key) for name, key in topic.objects().items()}
+    disk = topic.replica_directories()[0]
+    bases = topic.local_bases(disk)
+    for base, following in pairwise(bases):
+        stem = f"{base:020d}"
+        assert {name[21:] for name in objects if name.startswith(stem)} == SUFFIXES
+        for suffix in ("log", "index", "timeindex"):
+            assert objects[f"{stem}.{suffix}"] == (disk / f"{stem}.{suffix}").read_bytes()
+        # A segment goes with the producer state at its end.
+        snapshot = disk / f"{following:020d}.snapshot"
+        assert objects[f"{stem}.snapshot"] == snapshot.read_bytes()
+        epochs = (disk / "leader-epoch-checkpoint").read_bytes()
+        assert objects[f"{stem}.leader-epoch-checkpoint"] == epochs
+
+
+def test_a_consumer_reads_from_s3_what_the_brokers_no_longer_have(topic: TieredTopic) -> None:
+    topic.produce(5 * RECORDS_PER_MIB)
+    topic.set_configs(**{"local.retention.bytes": "1"})
+    topic.await_tiered()
+    topic.await_local_deletion()
+    assert topic.consume_from(0) == topic.produced
+    middle = len(topic.produced) // 2
+    assert topic.consume_from(middle) == topic.produced[middle:]
+
+
+def test_deleting_records_deletes_the_objects_of_whole_segments_below(topic: TieredTopic) -> None:
+    topic.produce(4 * RECORDS_PER_MIB)
+    topic.await_tiered()
+    bases = topic.local_bases(topic.replica_directories()[0])
+    third = TopicPartition(topic.name, 0, bases[2])
+    for done in topic.admin.delete_records([third]).values():
+        assert done.result(10).low_watermark == bases[2]
+
+    def check() -> None:
+        assert min(int(name[:20]) for name in topic.objects()) == bases[2]
+
+    eventually(check)
+
+
+def test_deleting_the_topic_deletes_its_objects(topic: TieredTopic) -> None:
+    topic.produce(3 * RECORDS_PER_MIB)
+    topic.await_tiered()
+    topic.admin.delete_topics([topic.name])[topic.name].result(30)
+
+    def check() -> None:
+        assert topic.objects() == {}
+
+    eventually(check)
+
+
+@pytest.mark.parametrize("outage", ["suspended", "killed"])
+def test_an_outage_of_s3_loses_nothing_and_tiering_goes_on(
+    topic: TieredTopic, stack: Stack, outage: str
+) -> None:
+    topic.produce(2 * RECORDS_PER_MIB)
+    topic.await_tiered()
+    before = len(topic.segments())
+    if outage == "killed":
+        stack.kill("s3", restart=False)
+    else:
+        stack.suspend("s3")
+    try:
+        topic.produce(3 * RECORDS_PER_MIB)
+        # The outage must have met a copy, or this proves nothing.
+        eventually(lambda: _assert_a_copy_failed(topic))
+        assert topic.consume_from(0) == topic.produced
+    finally:
+        if outage == "killed":
+            stack.start("s3")
+        else:
+            stack.resume("s3")
+            stack.wait_ready("s3")
+    topic.produce(RECORDS_PER_MIB)
+    topic.await_tiered(within_s=60)
+    assert len(topic.segments()) > before
+    topic.set_configs(**{"local.retention.bytes": "1"})
+    topic.await_local_deletion()
+    assert topic.consume_from(0) == topic.produced
+
+
+def _assert_a_copy_failed(topic: TieredTopic) -> None:
+    logs = [topic.stack.log_path(f"kafka-{node}") for node in topic.stack.endpoints.brokers]
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+    assert any("Copy failed, cleaning segment" in line and topic.name in line for line in lines)

@@ -1,0 +1,202 @@
+"""The embedded stack starts once, moves its ports, and cleans up after itself and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import psutil
+import psycopg
+import pytest
+from botocore.exceptions import ClientError
+
+from tideline.stack import Stack, StackError, StackNotRunningError
+from tideline.stack.home import Home
+from tideline.stack.ports import LOOPBACK, is_free
+from tideline.stack.probes import kafka_nodes
+from tideline.stack.processes import marked
+from tideline.stack.programs import MARKER
+
+SMALL = ("postgres", "temporal")
+"""Parts that start within a second."""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="tideline-small-"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        Stack.take_down(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def processes_of(home: Path) -> list[str]:
+    state = Home.locate(home).state()
+    assert state is not None
+    return [each.program for each in marked(state.id)]
+
+
+def test_every_broker_knows_every_other(stack: Stack) -> None:
+    nodes = set(range(1, stack.brokers + 1))
+    for where in stack.endpoints.brokers.values():
+        host, _, port = where.partition(":")
+        assert kafka_nodes((host, int(port))) == nodes
+
+
+def test_a_second_start_finds_the_running_stack(stack: Stack) -> None:
+    pids = {row.info.name: row.info.pid for row in stack.status()}
+    kinds = {name.partition("-")[0] for name in pids}
+    again = Stack.up(stack.home, parts=kinds)
+    assert again.was_running
+    assert {row.info.name: row.info.pid for row in again.status()} == pids
+
+
+def test_everything_listens_on_loopback_only(stack: Stack) -> None:
+    listening = [
+        connection.laddr.ip
+        for row in stack.status()
+        if row.info.pid is not None
+        for process in [psutil.Process(row.info.pid)]
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) <= {LOOPBACK, "::ffff:127.0.0.1", "::1"}
+
+
+def test_each_key_of_the_object_store_opens_only_what_its_owner_needs(stack: Stack) -> None:
+    s3 = stack.endpoints.s3
+    owner = boto3.client(
+        "s3",
+        endpoint_url=s3.url,
+        region_name=s3.region,
+        aws_access_key_id=s3.access_key,
+        aws_secret_access_key=s3.secret_key,
+    )
+    with pytest.raises(ClientError, match="AccessDenied"):
+        owner.create_bucket(Bucket="another")
+    stranger = boto3.client(
+        "s3",
+        endpoint_url=s3.url,
+        region_name=s3.region,
+        aws_access_key_id=s3.access_key,
+        aws_secret_access_key="wrong",
+    )
+    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+        stranger.list_objects_v2(Bucket=s3.bucket)
+
+
+def test_secrets_are_readable_by_their_owner_only(stack: Stack) -> None:
+    private = ["client.env", "credentials.json", "run/supervisord.conf", "run/s3.json"]
+    private += [f"run/kafka-{node}.properties" for node in stack.endpoints.brokers]
+    for name in private:
+        assert (stack.home / name).stat().st_mode & 0o077 == 0, name
+
+
+def test_a_taken_port_is_moved_and_the_move_is_remembered(home: Path) -> None:
+    stack = Stack.up(home, parts=SMALL)
+    usual = stack.endpoints.temporal
+    stack.down()
+    with socket.create_server((LOOPBACK, int(usual.rpartition(":")[2]))):
+        stack = Stack.up(home, parts=SMALL)
+        moved = stack.endpoints.temporal
+        assert moved != usual
+        stack.down()
+    assert Stack.up(home, parts=SMALL).endpoints.temporal == moved
+
+
+def test_down_after_the_supervisor_was_killed_leaves_no_process_and_touches_no_other(
+    home: Path,
+) -> None:
+    bystander = subprocess.Popen(
+        [sys.executable, "-c", "input()"],
+        stdin=subprocess.PIPE,
+        env=os.environ | {MARKER: "another-home"},
+    )
+    try:
+        stack = Stack.up(home, parts=SMALL)
+        os.kill(stack.supervisor_pid, signal.SIGKILL)
+        assert {"postgres", "temporal"} <= set(processes_of(home))
+        assert {"postgres", "temporal"} <= set(Stack.take_down(home).leftovers)
+        assert processes_of(home) == []
+        assert bystander.poll() is None
+    finally:
+        bystander.communicate(b"\n", timeout=10)
+
+
+def test_up_after_the_supervisor_was_killed_starts_anew_with_the_same_data(home: Path) -> None:
+    stack = Stack.up(home, parts=SMALL)
+    dsn = stack.endpoints.postgres_dsn("postgres")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    before = stack.pid("postgres")
+    os.kill(stack.supervisor_pid, signal.SIGKILL)
+    stack = Stack.up(home, parts=SMALL)
+    assert not stack.was_running
+    assert stack.pid("postgres") != before
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+def test_down_frees_the_ports_and_says_what_it_stopped(home: Path) -> None:
+    stack = Stack.up(home, parts=SMALL)
+    port = int(stack.endpoints.temporal.rpartition(":")[2])
+    assert set(stack.down().programs) == {"postgres", "temporal"}
+    assert is_free(port)
+    assert processes_of(home) == []
+    with pytest.raises(StackNotRunningError, match="tideline stack up"):
+        Stack.attach(home)
+    assert Stack.take_down(home).programs == []
+
+
+def test_a_killed_program_comes_back_unless_told_otherwise(home: Path) -> None:
+    stack = Stack.up(home, parts=SMALL)
+    before = stack.pid("postgres")
+    stack.kill("postgres")
+    stack.wait_ready("postgres")
+    assert stack.pid("postgres") != before
+    stack.kill("postgres", restart=False)
+    with pytest.raises(StackError, match="postgres does not run"):
+        stack.pid("postgres")
+    stack.start("postgres")
+    assert stack.pid("postgres")
+
+
+def test_a_suspended_program_answers_again_after_its_resumption(home: Path) -> None:
+    stack = Stack.up(home, parts=SMALL)
+    stack.suspend("postgres")
+    assert psutil.Process(stack.pid("postgres")).status() == psutil.STATUS_STOPPED
+    with pytest.raises(StackError, match="postgres is not ready after 1 s"):
+        stack.wait_ready("postgres", within_s=1)
+    stack.resume("postgres")
+    stack.wait_ready("postgres")
+
+
+def test_a_part_that_cannot_start_is_named_with_its_log_and_nothing_is_left(home: Path) -> None:
+    Stack.up(home, parts=SMALL).down()
+    state = Home.locate(home).state()
+    assert state is not None
+    (Path(state.postgres_data) / "postgresql.conf").write_text("no such setting = 1\n")
+    with pytest.raises(StackError, match=r"(?s)postgres ended.*token \"setting\""):
+        Stack.up(home, parts=SMALL)
+    assert processes_of(home) == []
+
+
+def test_parts_can_be_added_to_a_running_stack(home: Path) -> None:
+    Stack.up(home, parts=("temporal",))
+    stack = Stack.up(home, parts=SMALL)
+    assert not stack.was_running
+    assert {row.info.name: row.info.is_up for row in stack.status()} == {
+        "postgres": True,
+        "temporal": True,
+    }

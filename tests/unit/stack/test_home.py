@@ -1,0 +1,78 @@
+"""A home keeps its secrets to its owner and remembers what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tideline.stack.credentials import load_or_create
+from tideline.stack.errors import StackError
+from tideline.stack.home import Home
+
+
+def home_at(path: Path) -> Home:
+    home = Home.locate(path)
+    home.create()
+    return home
+
+
+def test_the_environment_says_where_the_home_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELINE_HOME", str(tmp_path / "elsewhere"))
+    assert Home.locate().path == tmp_path / "elsewhere"
+    monkeypatch.delenv("TIDELINE_HOME")
+    monkeypatch.chdir(tmp_path)
+    assert Home.locate().path == tmp_path / ".tideline"
+
+
+def test_a_state_is_remembered_as_it_was(tmp_path: Path) -> None:
+    home = home_at(tmp_path / "home")
+    assert home.state() is None
+    state = home.new_state(brokers=1, parts=["postgres"], cluster_id="x")
+    state.ports = {"postgres": 1}
+    home.remember(state)
+    assert home.state() == state
+
+
+def test_a_damaged_state_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    home = home_at(tmp_path / "home")
+    home.state_file.write_text("{")
+    with pytest.raises(StackError, match="Remove the directory to start afresh"):
+        home.state()
+
+
+def test_the_supervisors_socket_keeps_to_the_kernels_limit_in_a_deep_home(tmp_path: Path) -> None:
+    home = Home(tmp_path / ("deep-" * 20))
+    state = home.new_state(brokers=1, parts=[], cluster_id="x")
+    assert len(state.runtime_dir) < 90
+
+
+def test_credentials_are_made_once_and_are_private(tmp_path: Path) -> None:
+    home = home_at(tmp_path / "home")
+    made = load_or_create(home)
+    assert load_or_create(home) == made
+    assert home.credentials_file.stat().st_mode & 0o777 == 0o600
+    assert made.postgres_worker not in repr(made)
+    assert made.login_passwords.keys() == {
+        "tideline_gateway",
+        "tideline_worker",
+        "tideline_jobs",
+    }
+
+
+def test_a_second_start_waits_its_turn_and_then_says_for_what(tmp_path: Path) -> None:
+    home = home_at(tmp_path / "home")
+    with (
+        home.locked(),
+        pytest.raises(StackError, match="another start or stop"),
+        home.locked(wait_s=0.2),
+    ):
+        pass
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StackError, match="Set TIDELINE_HOME"):
+        Home.locate(tmp_path / "file" / "home").create()

@@ -1,0 +1,112 @@
+"""What is handed to processes: settings that they can read, and a supervisor's configuration."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from tideline.errors import UsageError
+from tideline.settings import GatewaySettings, WorkerSettings, load
+from tideline.stack.credentials import load_or_create
+from tideline.stack.home import Home
+from tideline.stack.parts.base import Plan
+from tideline.stack.parts.kafka import new_cluster_id
+from tideline.stack.ports import preferred
+from tideline.stack.programs import MARKER, Program
+from tideline.stack.stack import ALL_PARTS, Stack, parts_of
+from tideline.stack.supervision import configuration
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    home = Home.locate(tmp_path / "home")
+    home.create()
+    state = home.new_state(brokers=3, parts=list(ALL_PARTS), cluster_id=new_cluster_id())
+    state.ports = preferred(3)
+    return Plan(home, state, load_or_create(home))
+
+
+def test_a_gateway_reads_its_settings_from_its_environment(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in plan.environment("gateway-2").items():
+        monkeypatch.setenv(name, value)
+    settings = load(GatewaySettings)
+    assert settings.gateway_id == settings.gateway_broker_id == 2
+    assert settings.gateway_broker == ("127.0.0.1", 19092)
+    assert settings.gateway_peers == {n: ("127.0.0.1", 19190 + n) for n in (1, 2, 3)}
+    assert "tideline_gateway:" in settings.postgres_dsn.get_secret_value()
+
+
+def test_the_worker_reads_its_settings_from_its_environment(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in plan.environment("worker").items():
+        monkeypatch.setenv(name, value)
+    settings = load(WorkerSettings)
+    assert [port for _, port in settings.kafka_bootstrap] == [19091, 19092, 19093]
+    assert settings.temporal_address == "127.0.0.1:17233"
+    assert "tideline_worker:" in settings.postgres_dsn.get_secret_value()
+
+
+def test_an_unknown_role_is_refused_by_name(plan: Plan) -> None:
+    with pytest.raises(UsageError, match="'gateway-4' is no gateway"):
+        plan.environment("gateway-4")
+    with pytest.raises(UsageError, match="'root' is no role"):
+        plan.endpoints.postgres_dsn("root")
+
+
+def test_no_secret_is_in_what_a_person_might_print(plan: Plan) -> None:
+    assert plan.credentials.s3_secret_key not in repr(plan.endpoints)
+    assert plan.credentials.s3_secret_key not in repr(Program("x", (), Path("x"), {"a": "b"}))
+
+
+def test_every_program_is_supervised_and_marked(plan: Plan) -> None:
+    programs = [part.program() for part in parts_of(plan, ("temporal", "s3", "gateway", "worker"))]
+    text = configuration(plan.home, plan.state, Path("/x.sock"), "secret", programs)
+    parsed = configparser.RawConfigParser()
+    parsed.read_string(text)
+    for program in programs:
+        section = parsed[f"program:{program.name}"]
+        assert section["autorestart"] == "true"
+        assert section["autostart"] == "false"
+        assert f'{MARKER}="{plan.state.id}"' in section["environment"]
+        assert int(section["stdout_logfile_maxbytes"]) > 0
+
+
+def test_a_percent_sign_survives_the_supervisors_interpolation(plan: Plan) -> None:
+    program = Program("x", ("run", "--format=%m"), Path("/x.log"))
+    text = configuration(plan.home, plan.state, Path("/x.sock"), "secret", [program])
+    assert "--format=%%m" in text
+
+
+def test_parts_start_in_the_order_of_their_needs(plan: Plan) -> None:
+    parts = parts_of(plan, ALL_PARTS)
+    names = [part.name for part in parts]
+    for part in parts:
+        assert all(names.index(need) < names.index(part.name) for need in part.needs)
+
+
+def test_a_cluster_id_is_22_characters_and_no_option() -> None:
+    for _ in range(200):
+        made = new_cluster_id()
+        assert len(made) == 22
+        assert not made.startswith("-")
+
+
+@pytest.mark.parametrize(
+    ("brokers", "parts", "message"),
+    [
+        (0, ALL_PARTS, "0 brokers: choose 1 to 9"),
+        (3, ("postgres", "zookeeper"), "zookeeper is no part"),
+        (3, (), "nothing is no part"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_is_made(
+    tmp_path: Path, brokers: int, parts: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        Stack.up(tmp_path / "home", brokers=brokers, parts=parts)
+    assert not (tmp_path / "home").exists()
