@@ -1,0 +1,49 @@
+"""The gauges say what Postgres says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from prometheus_client import CollectorRegistry
+
+from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase, PhaseStatus
+from tideline.worker.migration_metrics import MigrationGauges
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def partition(number: int, state: MigrationState, *done: Phase, waits: Phase | None = None,
+              boundary: int = -1) -> PartitionMigrationStatus:  # fmt: skip
+    records = [PhaseRecord(p, PhaseStatus.DONE, 1, NOW, NOW, None, {}) for p in done]
+    if waits:
+        records.append(PhaseRecord(waits, PhaseStatus.WAITING, 1, NOW, None, "because", {}))
+    return PartitionMigrationStatus(
+        "orders", TopicIdPartition(UUID(int=1), number), state, 1, False, boundary, 0, -1, False,
+        tuple(records),
+    )  # fmt: skip
+
+
+def test_a_topic_counts_as_its_least_advanced_partition() -> None:
+    registry = CollectorRegistry()
+    MigrationGauges(registry).update(
+        [
+            partition(0, MigrationState.HYBRID, *PHASE_ORDER, boundary=42),
+            partition(1, MigrationState.MIGRATING, Phase.VALIDATE, waits=Phase.DRAIN_TRANSACTIONS),
+        ]
+    )
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, labels)
+
+    assert value("inkless_migration_topics_state", state="MIGRATING") == 1
+    assert value("inkless_migration_topics_state", state="HYBRID") == 0
+    assert value("inkless_diskless_start_offset", topic="orders", partition="0") == 42
+    assert value("inkless_diskless_start_offset", topic="orders", partition="1") is None
+    assert value("inkless_migration_partitions_waiting", topic="orders",
+                 phase="drain_transactions") == 1  # fmt: skip
+    progress = value("inkless_migration_topic_progress", topic="orders")
+    assert progress is not None
+    assert round(progress) == 57
