@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +30,8 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     try:
         yield Stack.up(home, brokers=3, parts=parts)
     finally:
-        Stack.take_down(home)
         if request.session.testsfailed:
-            print(f"\nThe stack's logs are kept in {home / 'logs'}")
-            shutil.rmtree(home / "data", ignore_errors=True)
+            Stack.take_down(home)
+            print(f"\nThe stack's files are kept in {home}")
         else:
-            shutil.rmtree(home, ignore_errors=True)
+            Stack.purge(home)

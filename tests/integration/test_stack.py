@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -36,8 +35,7 @@ def home() -> Iterator[Path]:
     try:
         yield path
     finally:
-        Stack.take_down(path)
-        shutil.rmtree(path, ignore_errors=True)
+        Stack.purge(path)
 
 
 def processes_of(home: Path) -> list[str]:
@@ -157,6 +155,22 @@ def test_down_frees_the_ports_and_says_what_it_stopped(home: Path) -> None:
     with pytest.raises(StackNotRunningError, match="tideline stack up"):
         Stack.attach(home)
     assert Stack.take_down(home).programs == []
+
+
+def test_a_home_that_is_purged_keeps_only_what_others_put_there(home: Path) -> None:
+    Stack.up(home, parts=("postgres",))
+    (home / "mine.txt").write_text("keep")
+    assert Stack.purge(home).programs == ["postgres"]
+    assert [path.name for path in home.iterdir()] == ["mine.txt"]
+    (home / "mine.txt").unlink()
+
+
+def test_postgres_runs_from_a_home_that_its_system_user_cannot_reach(home: Path) -> None:
+    home.chmod(0o700)
+    stack = Stack.up(home, parts=("postgres",))
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    assert stack.data_path("postgres").is_relative_to(home) == (os.getuid() != 0)
 
 
 def test_a_killed_program_comes_back_unless_told_otherwise(home: Path) -> None:

@@ -65,11 +65,16 @@ def up(
 
 
 @app.command()
-def down(home: HomeOption = None) -> None:
+def down(
+    home: HomeOption = None,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Remove its data, logs and credentials, too.")
+    ] = False,
+) -> None:
     """Stop every process of the stack; its data stays."""
     console = Console()
     with console.status("stopping"):
-        stopped = Stack.take_down(home)
+        stopped = Stack.purge(home) if purge else Stack.take_down(home)
     if stopped.programs:
         console.print(f"Stopped {', '.join(stopped.programs)}.", soft_wrap=True)
     if stopped.leftovers:
@@ -78,6 +83,8 @@ def down(home: HomeOption = None) -> None:
     if not stopped.programs and not stopped.leftovers:
         console.print("Nothing was running.")
     console.print(f"No process of this stack is left ({stopped.seconds:.1f} s).")
+    if purge:
+        console.print("Its files are removed.")
 
 
 @app.command()

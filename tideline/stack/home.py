@@ -6,9 +6,10 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +118,22 @@ class Home:
             runtime_dir=str(runtime),
             ports={},
         )
+
+    def purge(self) -> None:
+        """Remove what a stack made, here and outside, and nothing that others put here.
+
+        Only when none of its processes runs.
+        """
+        state = self.state()
+        if state is not None:
+            shutil.rmtree(outside_directory(state.id), ignore_errors=True)
+        for directory in (self.data, self.logs, self.run):
+            shutil.rmtree(directory, ignore_errors=True)
+        for file in (self.client_env, self.credentials_file, self.state_file):
+            file.unlink(missing_ok=True)
+        # A home with other people's files in it stays.
+        with suppress(OSError):
+            self.path.rmdir()
 
     @contextmanager
     def locked(self, wait_s: float = 120) -> Iterator[None]:

@@ -135,6 +135,13 @@ class Stack:
         return stack.down() if stack is not None else Stopped([], [], 0.0)
 
     @classmethod
+    def purge(cls, home: Path | str | None = None) -> Stopped:
+        """Stop the stack in ``home`` and remove its data, logs and credentials for good."""
+        stopped = cls.take_down(home)
+        Home.locate(home).purge()
+        return stopped
+
+    @classmethod
     def _known(cls, place: Home) -> Stack | None:
         state = place.state()
         return None if state is None else cls(Plan(place, state, load_or_create(place)))
