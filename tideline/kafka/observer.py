@@ -1,0 +1,363 @@
+"""What each replica of a partition says about itself.
+
+A debug ListOffsets (replica id −2) may be answered by any replica and gives its log *end*; every
+request names the leader epoch that it expects, so that an answer of another epoch is an error
+instead of a number (Kafka: ``ReplicaManager.fetchOffset``; KIP-320).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import IntEnum
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v9 import request as lo
+from kio.schema.list_offsets.v9.response import ListOffsetsResponse
+from kio.schema.metadata.v12 import request as md
+from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
+from kio.schema.offset_for_leader_epoch.v4 import request as le
+from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i64
+
+from tideline.domain.remote_log import EpochStart
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
+
+DEBUG_CONSUMER = -2
+"""``FetchRequest.DEBUGGING_CONSUMER_ID``."""
+CONSUMER = -1
+MAX_EPOCHS = 10_000
+"""Bound of a lineage walk: a log with more leader elections than this is not looked at."""
+
+STALE_EPOCH_ERRORS = frozenset(
+    {
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.not_leader_or_follower,
+    }
+)
+"""The leader moved between two steps of one observation."""
+
+
+class Spot(IntEnum):
+    """The special timestamps of ListOffsets."""
+
+    LATEST = -1
+    """High watermark; last stable offset with read_committed; log end as debug consumer."""
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    """Highest offset in remote storage (inclusive). Never a proof of coverage."""
+
+
+class LeaderMoved(KafkaError):
+    """The partition's leader epoch is not the expected one any more: observe anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLayout:
+    """Who has a partition, as one broker's metadata says."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """A topic and where its partitions are."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: Mapping[int, PartitionLayout]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """One answer of ListOffsets. ``timestamp`` in ms."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of the log at one leader epoch, on every in-sync replica. Ends are exclusive."""
+
+    layout: PartitionLayout
+    last_stable_offset: int
+    high_watermark: int
+    log_ends: Mapping[int, int]
+    """LEO by node id."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Replicas that did not answer at this epoch, and why."""
+
+    @property
+    def settled(self) -> bool:
+        """LSO = HW = the LEO of every in-sync replica, all of which answered."""
+        in_sync = self.layout.in_sync
+        return (
+            not self.problems
+            and set(in_sync) <= self.log_ends.keys()
+            and {self.last_stable_offset, self.high_watermark}
+            == {self.log_ends[node] for node in in_sync}
+            and self.last_stable_offset == self.high_watermark
+        )
+
+    def describe(self) -> str:
+        """For a waiting reason."""
+        ends = ", ".join(f"{node}: {end}" for node, end in sorted(self.log_ends.items()))
+        text = f"LSO {self.last_stable_offset}, HW {self.high_watermark}, log ends {{{ends}}}"
+        if self.problems:
+            text += "; " + "; ".join(f"broker {n}: {why}" for n, why in self.problems.items())
+        return text
+
+
+class KafkaObserver:
+    """Reads the brokers directly, never through a gateway. Changes nothing."""
+
+    def __init__(self, cluster: KafkaCluster, timeout_ms: int = 10_000) -> None:
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+
+    async def topic(self, name: str, node: int | None = None) -> TopicLayout | None:
+        """The topic's layout as ``node`` (or any broker) knows it; ``None``: no such topic."""
+        request = md.MetadataRequest(
+            topics=(md.MetadataRequestTopic(topic_id=None, name=TopicName(name)),),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        connection = await (self._cluster.any() if node is None else self._cluster.node(node))
+        response = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(response, MetadataResponse)
+        (found,) = response.topics
+        if found.error_code is ErrorCode.unknown_topic_or_partition or found.topic_id is None:
+            return None
+        if found.error_code is not ErrorCode.none:
+            raise KafkaError(found.error_code, f"metadata of topic {name!r}")
+        return _layout(found)
+
+    async def partition(
+        self, topic: str, partition: int, node: int | None = None
+    ) -> PartitionLayout:
+        """One partition's layout. Raises :class:`KafkaError` if there is none."""
+        layout = await self.topic(topic, node)
+        if layout is None or partition not in layout.partitions:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"partition {topic}-{partition}")
+        return layout.partitions[partition]
+
+    async def offset(
+        self,
+        topic: str,
+        partition: int,
+        spot: int,
+        *,
+        node: int,
+        leader_epoch: int = -1,
+        replica_id: int = CONSUMER,
+        read_committed: bool = False,
+    ) -> OffsetAnswer:
+        """Ask one broker for one offset of one partition.
+
+        Raises :class:`LeaderMoved` if ``leader_epoch`` (−1: any) is not the broker's.
+        """
+        answers = await self.offsets(
+            topic,
+            [partition],
+            spot,
+            node=node,
+            leader_epochs={partition: leader_epoch},
+            replica_id=replica_id,
+            read_committed=read_committed,
+        )
+        answer = answers[partition]
+        if isinstance(answer, ErrorCode):
+            what = f"offset {Spot(spot).name if spot < 0 else spot} of {topic}-{partition}"
+            kind = LeaderMoved if answer in STALE_EPOCH_ERRORS else KafkaError
+            raise kind(answer, f"{what} on broker {node}")
+        return answer
+
+    async def offsets(
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        spot: int,
+        *,
+        node: int,
+        leader_epochs: Mapping[int, int] | None = None,
+        replica_id: int = DEBUG_CONSUMER,
+        read_committed: bool = False,
+    ) -> dict[int, OffsetAnswer | ErrorCode]:
+        """Ask one broker for the same spot of several partitions; errors are per partition."""
+        epochs = leader_epochs or {}
+        request = lo.ListOffsetsRequest(
+            replica_id=BrokerId(replica_id),
+            isolation_level=i8(1 if read_committed else 0),
+            topics=(
+                lo.ListOffsetsTopic(
+                    name=TopicName(topic),
+                    partitions=tuple(
+                        lo.ListOffsetsPartition(
+                            partition_index=i32(partition),
+                            current_leader_epoch=i32(epochs.get(partition, -1)),
+                            timestamp=i64(spot),
+                        )
+                        for partition in partitions
+                    ),
+                ),
+            ),
+        )
+        connection = await self._cluster.node(node)
+        response = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(response, ListOffsetsResponse)
+        return {
+            int(p.partition_index): (
+                OffsetAnswer(int(p.offset), int(p.timestamp), int(p.leader_epoch))
+                if p.error_code is ErrorCode.none
+                else p.error_code
+            )
+            for found in response.topics
+            for p in found.partitions
+        }
+
+    async def log_end(self, topic: str, layout: PartitionLayout) -> LogEnd:
+        """LSO, HW and every in-sync replica's LEO, all asked at once at ``layout``'s epoch.
+
+        A replica that cannot answer becomes a problem of the result. Raises
+        :class:`LeaderMoved` when the leader is another one, :class:`KafkaUnavailable` when it
+        does not answer.
+        """
+        partition, epoch = layout.partition, layout.leader_epoch
+
+        async def ask(node: int, replica_id: int, committed: bool = False) -> int:
+            answer = await self.offset(
+                topic,
+                partition,
+                Spot.LATEST,
+                node=node,
+                leader_epoch=epoch,
+                replica_id=replica_id,
+                read_committed=committed,
+            )
+            return answer.offset
+
+        lso, watermark, *ends = await asyncio.gather(
+            ask(layout.leader, CONSUMER, committed=True),
+            ask(layout.leader, CONSUMER),
+            *(ask(node, DEBUG_CONSUMER) for node in layout.in_sync),
+            return_exceptions=True,
+        )
+        if isinstance(lso, BaseException):
+            raise lso
+        if isinstance(watermark, BaseException):
+            raise watermark
+        log_ends: dict[int, int] = {}
+        problems: dict[int, str] = {}
+        for node, end in zip(layout.in_sync, ends, strict=True):
+            if isinstance(end, int):
+                log_ends[node] = end
+            elif isinstance(end, KafkaError | KafkaUnavailable):
+                problems[node] = str(end)
+            else:
+                raise end
+        return LogEnd(layout, lso, watermark, log_ends, problems)
+
+    async def on_replicas(
+        self, topic: str, layout: PartitionLayout, spot: Spot
+    ) -> dict[int, int | str]:
+        """One offset as every replica sees it, by node id; a text says why one did not answer."""
+
+        async def ask(node: int) -> int | str:
+            try:
+                answer = await self.offset(
+                    topic, layout.partition, spot, node=node, replica_id=DEBUG_CONSUMER
+                )
+            except (KafkaError, KafkaUnavailable) as error:
+                return str(error)
+            return answer.offset
+
+        answers = await asyncio.gather(*(ask(node) for node in layout.replicas))
+        return dict(zip(layout.replicas, answers, strict=True))
+
+    async def lineage(
+        self, topic: str, layout: PartitionLayout, log_start: int
+    ) -> tuple[EpochStart, ...]:
+        """The log's leader epochs with their first offsets, ascending, down to ``log_start``.
+
+        OffsetForLeaderEpoch answers the largest epoch at or below the one asked, with its end;
+        so the walk goes from the newest epoch down, each end being the start of the next.
+        """
+        entries: list[EpochStart] = []
+        epoch, end = await self._epoch_end(topic, layout, layout.leader_epoch)
+        while epoch >= 0 and len(entries) < MAX_EPOCHS:
+            older, start = await self._epoch_end(topic, layout, epoch - 1)
+            if older < 0 or start <= log_start:
+                entries.append(EpochStart(epoch, min(log_start, end)))
+                break
+            entries.append(EpochStart(epoch, start))
+            epoch, end = older, start
+        return tuple(reversed(entries))
+
+    async def _epoch_end(self, topic: str, layout: PartitionLayout, epoch: int) -> tuple[int, int]:
+        if epoch < 0:
+            return -1, -1
+        request = le.OffsetForLeaderEpochRequest(
+            replica_id=BrokerId(DEBUG_CONSUMER),
+            topics=(
+                le.OffsetForLeaderTopic(
+                    topic=TopicName(topic),
+                    partitions=(
+                        le.OffsetForLeaderPartition(
+                            partition=i32(layout.partition),
+                            current_leader_epoch=i32(layout.leader_epoch),
+                            leader_epoch=i32(epoch),
+                        ),
+                    ),
+                ),
+            ),
+        )
+        connection = await self._cluster.node(layout.leader)
+        response = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(response, OffsetForLeaderEpochResponse)
+        answer = response.topics[0].partitions[0]
+        if answer.error_code is not ErrorCode.none:
+            kind = LeaderMoved if answer.error_code in STALE_EPOCH_ERRORS else KafkaError
+            raise kind(answer.error_code, f"leader epochs of {topic}-{layout.partition}")
+        return int(answer.leader_epoch), int(answer.end_offset)
+
+
+def _layout(found: MetadataResponseTopic) -> TopicLayout:
+    assert found.topic_id is not None
+    assert found.name is not None
+    return TopicLayout(
+        name=str(found.name),
+        topic_id=found.topic_id,
+        internal=found.is_internal,
+        partitions={
+            int(p.partition_index): PartitionLayout(
+                partition=int(p.partition_index),
+                leader=int(p.leader_id),
+                leader_epoch=int(p.leader_epoch),
+                replicas=tuple(map(int, p.replica_nodes)),
+                in_sync=tuple(map(int, p.isr_nodes)),
+                offline=tuple(map(int, p.offline_replicas)),
+            )
+            for p in found.partitions
+        },
+    )
+
+
+def milliseconds(value: int) -> timedelta:
+    """A protocol duration."""
+    return timedelta(milliseconds=value)

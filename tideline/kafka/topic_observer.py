@@ -1,0 +1,291 @@
+"""What the cluster says about a topic: configs, reassignments, groups and transactions.
+
+Coordinators are spread over the brokers and each knows only its own groups and transactions, so
+every broker is asked; one that does not answer makes the whole answer unknown, never shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
+from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
+from kio.schema.describe_configs.v4 import request as dc
+from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v5.response import DescribeGroupsResponse
+from kio.schema.describe_producers.v0 import request as dp
+from kio.schema.describe_producers.v0.response import DescribeProducersResponse
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+from kio.schema.list_groups.v5.response import ListGroupsResponse
+from kio.schema.list_partition_reassignments.v0 import request as lr
+from kio.schema.list_partition_reassignments.v0.response import ListPartitionReassignmentsResponse
+from kio.schema.list_transactions.v0.request import ListTransactionsRequest
+from kio.schema.list_transactions.v0.response import ListTransactionsResponse
+from kio.schema.share_group_describe.v1.request import ShareGroupDescribeRequest
+from kio.schema.share_group_describe.v1.response import ShareGroupDescribeResponse
+from kio.schema.types import GroupId, TopicName, TransactionalId
+from kio.static.primitive import i8, i32, i32Timedelta
+
+from tideline.domain.ids import TopicPartition
+from tideline.domain.preflight import GroupMember
+from tideline.domain.transactions import OPEN_STATES, CoordinatorTransaction, OpenProducer
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.observer import milliseconds
+
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+DYNAMIC_TOPIC_CONFIG = 1
+"""``DescribeConfigsResponse.ConfigSource.TOPIC_CONFIG``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One effective config of a topic."""
+
+    value: str | None
+    own: bool
+    """Set on the topic itself, not inherited."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """One producer of a partition, as DescribeProducers gives it. Times in ms."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+    """First offset of its open transaction, -1 if none is open."""
+
+    def open(self) -> OpenProducer:
+        """As the drain's rule wants it."""
+        return OpenProducer(
+            self.producer_id,
+            self.producer_epoch,
+            self.coordinator_epoch,
+            self.transaction_start,
+            self.last_timestamp,
+        )
+
+
+class TopicObserver:
+    """Reads the brokers directly. Changes nothing."""
+
+    def __init__(self, cluster: KafkaCluster, timeout_ms: int = 10_000) -> None:
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+
+    async def configs(self, topic: str) -> dict[str, ConfigEntry]:
+        """The topic's effective configs by key. Raises :class:`KafkaError`."""
+        found = await self._describe_configs(TOPIC_RESOURCE, topic, None)
+        return {
+            name: ConfigEntry(value, source == DYNAMIC_TOPIC_CONFIG)
+            for name, (value, source) in found.items()
+        }
+
+    async def broker_config(self, node: int, key: str) -> str | None:
+        """One effective config of one broker."""
+        found = await self._describe_configs(BROKER_RESOURCE, str(node), node, (key,))
+        return found[key][0] if key in found else None
+
+    async def _describe_configs(
+        self, kind: int, name: str, node: int | None, keys: tuple[str, ...] | None = None
+    ) -> dict[str, tuple[str | None, int]]:
+        request = dc.DescribeConfigsRequest(
+            resources=(
+                dc.DescribeConfigsResource(
+                    resource_type=i8(kind), resource_name=name, configuration_keys=keys
+                ),
+            ),
+        )
+        connection = await (self._cluster.any() if node is None else self._cluster.node(node))
+        response = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(response, DescribeConfigsResponse)
+        (result,) = response.results
+        if result.error_code is not ErrorCode.none:
+            raise KafkaError(result.error_code, f"configs of {name!r}: {result.error_message}")
+        return {c.name: (c.value, int(c.config_source)) for c in result.configs}
+
+    async def reassigning(self, topic: str, partitions: Iterable[int]) -> frozenset[int]:
+        """Partitions that are being reassigned."""
+        request = lr.ListPartitionReassignmentsRequest(
+            timeout=i32Timedelta.parse(milliseconds(self._timeout_ms)),
+            topics=(
+                lr.ListPartitionReassignmentsTopics(
+                    name=TopicName(topic), partition_indexes=tuple(map(i32, partitions))
+                ),
+            ),
+        )
+        connection = await self._cluster.any()
+        response = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(response, ListPartitionReassignmentsResponse)
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, f"reassignments of topic {topic!r}")
+        return frozenset(
+            int(p.partition_index)
+            for found in response.topics
+            for p in found.partitions
+            if p.adding_replicas or p.removing_replicas
+        )
+
+    async def producers(self, topic: str, partition: int, node: int) -> tuple[ActiveProducer, ...]:
+        """Every producer that ``node``'s replica of the partition remembers."""
+        request = dp.DescribeProducersRequest(
+            topics=(dp.TopicRequest(name=TopicName(topic), partition_indexes=(i32(partition),)),)
+        )
+        connection = await self._cluster.node(node)
+        response = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(response, DescribeProducersResponse)
+        found = response.topics[0].partitions[0]
+        if found.error_code is not ErrorCode.none:
+            raise KafkaError(found.error_code, f"producers of {topic}-{partition} on {node}")
+        return tuple(
+            ActiveProducer(
+                int(p.producer_id),
+                int(p.producer_epoch),
+                int(p.last_sequence),
+                int(p.last_timestamp),
+                int(p.coordinator_epoch),
+                int(p.current_txn_start_offset),
+            )
+            for p in found.active_producers
+        )
+
+    async def open_transactions(self) -> tuple[CoordinatorTransaction, ...]:
+        """Every transaction that some coordinator has not ended yet."""
+        nodes = await self._cluster.nodes()
+        found = await asyncio.gather(*(self._open_on(node) for node in nodes))
+        return tuple(txn for on_node in found for txn in on_node)
+
+    async def _open_on(self, node: int) -> list[CoordinatorTransaction]:
+        connection = await self._cluster.node(node)
+        listed = await connection.send(
+            ListTransactionsRequest(
+                state_filters=tuple(sorted(OPEN_STATES)), producer_id_filters=()
+            ),
+            timeout_ms=self._timeout_ms,
+        )
+        assert isinstance(listed, ListTransactionsResponse)
+        if listed.error_code is not ErrorCode.none:
+            raise KafkaError(listed.error_code, f"transactions of coordinator {node}")
+        ids = tuple(TransactionalId(t.transactional_id) for t in listed.transaction_states)
+        if not ids:
+            return []
+        described = await connection.send(
+            DescribeTransactionsRequest(transactional_ids=ids), timeout_ms=self._timeout_ms
+        )
+        assert isinstance(described, DescribeTransactionsResponse)
+        result = []
+        for txn in described.transaction_states:
+            if txn.error_code is ErrorCode.transactional_id_not_found:
+                continue
+            if txn.error_code is not ErrorCode.none:
+                raise KafkaError(txn.error_code, f"transaction {txn.transactional_id!r} on {node}")
+            result.append(
+                CoordinatorTransaction(
+                    transactional_id=str(txn.transactional_id),
+                    producer_id=int(txn.producer_id),
+                    producer_epoch=int(txn.producer_epoch),
+                    state=txn.transaction_state,
+                    start_time=int(txn.transaction_start_time.timestamp() * 1000),
+                    timeout_ms=int(txn.transaction_timeout.total_seconds() * 1000),
+                    partitions=frozenset(
+                        TopicPartition(str(t.topic), int(p))
+                        for t in txn.topics
+                        for p in t.partitions
+                    ),
+                )
+            )
+        return result
+
+    async def groups_on(self, topic: str) -> tuple[tuple[str, ...], tuple[GroupMember, ...]]:
+        """The share groups on the topic, and the members of consumer groups that read it."""
+        nodes = await self._cluster.nodes()
+        found = await asyncio.gather(*(self._groups_of(node, topic) for node in nodes))
+        shares = sorted({group for on_node, _ in found for group in on_node})
+        return tuple(shares), tuple(m for _, members in found for m in members)
+
+    async def _groups_of(self, node: int, topic: str) -> tuple[set[str], list[GroupMember]]:
+        connection = await self._cluster.node(node)
+        listed = await connection.send(
+            ListGroupsRequest(states_filter=(), types_filter=()), timeout_ms=self._timeout_ms
+        )
+        assert isinstance(listed, ListGroupsResponse)
+        if listed.error_code is not ErrorCode.none:
+            raise KafkaError(listed.error_code, f"groups of coordinator {node}")
+        by_type: dict[str, list[GroupId]] = {}
+        for group in listed.groups:
+            by_type.setdefault(group.group_type.lower(), []).append(GroupId(group.group_id))
+        members: list[GroupMember] = []
+        if ids := by_type.get("classic"):
+            classic = await connection.send(
+                DescribeGroupsRequest(groups=tuple(ids), include_authorized_operations=False),
+                timeout_ms=self._timeout_ms,
+            )
+            assert isinstance(classic, DescribeGroupsResponse)
+            members += [
+                GroupMember(str(g.group_id), m.client_id, m.client_host.lstrip("/"))
+                for g in classic.groups
+                for m in g.members
+                if g.protocol_type == "consumer" and topic in subscribed_topics(m.member_metadata)
+            ]
+        if ids := by_type.get("consumer"):
+            consumers = await connection.send(
+                ConsumerGroupDescribeRequest(
+                    group_ids=tuple(ids), include_authorized_operations=False
+                ),
+                timeout_ms=self._timeout_ms,
+            )
+            assert isinstance(consumers, ConsumerGroupDescribeResponse)
+            members += [
+                GroupMember(str(cg.group_id), cm.client_id, cm.client_host.lstrip("/"))
+                for cg in consumers.groups
+                for cm in cg.members
+                if topic in cm.subscribed_topic_names
+                or any(topic == t.topic_name for t in cm.assignment.topic_partitions)
+            ]
+        shares: set[str] = set()
+        if ids := by_type.get("share"):
+            described = await connection.send(
+                ShareGroupDescribeRequest(
+                    group_ids=tuple(ids), include_authorized_operations=False
+                ),
+                timeout_ms=self._timeout_ms,
+            )
+            assert isinstance(described, ShareGroupDescribeResponse)
+            shares = {
+                str(sg.group_id)
+                for sg in described.groups
+                for sm in sg.members
+                if topic in sm.subscribed_topic_names
+            }
+        return shares, members
+
+
+def subscribed_topics(metadata: bytes) -> tuple[str, ...]:
+    """The topics in a classic member's subscription (``ConsumerProtocolSubscription``).
+
+    Empty for metadata that does not parse: it was written by the client.
+    """
+    topics = []
+    try:
+        (count,) = struct.unpack_from(">i", metadata, 2)
+        position = 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, position)
+            if length < 0 or position + 2 + length > len(metadata):
+                return ()
+            topics.append(metadata[position + 2 : position + 2 + length].decode())
+            position += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        return ()
+    return tuple(topics)
