@@ -1,4 +1,4 @@
-"""Inputs and results of the workflows and their activities.
+"""Names, inputs and results of the workflows and their activities.
 
 Plain dataclasses of plain values, so that they cross Temporal as readable JSON and a person can
 type the input of a migration by hand: ``{"topic": "orders"}``.
@@ -14,6 +14,44 @@ from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
 from tideline.domain.migration import UNDEFINED_OFFSET
 
 TASK_QUEUE = "tideline"
+"""Workflows, and the activities of the write pause: these must never queue behind a wait."""
+WAITS_TASK_QUEUE = "tideline-waits"
+"""Activities that may take long: preflight, barriers, drains, coverage. Same process, own slots."""
+
+TOPIC_WORKFLOW = "TopicMigration"
+PARTITION_WORKFLOW = "PartitionMigration"
+
+
+class TopicActivity(StrEnum):
+    """Activities beside the seven phases. A phase's activity is named as its ``Phase``, takes a
+    :class:`PhaseInput`, and returns a :class:`QuiesceResult` (quiesce), a
+    :class:`BoundaryObservation` (roll_and_flush) or nothing.
+    """
+
+    RESOLVE_TOPIC = "resolve_topic"
+    """``TopicMigrationInput`` -> ``TopicRef``. Fails as UnknownTopic."""
+    JOIN_TOPIC_MIGRATION = "join_topic_migration"
+    """``JoinRequest`` -> ``TopicOutcome``: start or join the canonical workflow, await it."""
+    VALIDATE_TOPIC = "validate_topic"
+    """``TopicStep`` -> nothing. Fails as PreflightRefused with every reason and remedy."""
+    BEGIN_TRACKING = "begin_tracking"
+    """``TopicStep`` -> nothing."""
+    AWAIT_TRACKING = "await_tracking"
+    """``TopicStep`` -> nothing, when every gateway tracks the topic and it is ACTIVE. Fails as
+    Waiting, naming the gateway."""
+    RECONCILE_CONFIGS = "reconcile_configs"
+    """``ConfigStep`` -> nothing. Fails as StaleStage when Postgres is past the stage."""
+    PROVE_COVERAGE_FOR_ROLL = "prove_coverage_for_roll"
+    """``TopicStep`` -> nothing, when all that counts as tiered is there. Fails as Waiting."""
+    ABORT_MIGRATION = "abort_migration"
+    """``TopicStep`` -> ``AbortDecision``: one SQL update that wins only while no B0 is set."""
+    STOP_TRACKING = "stop_tracking"
+    """``TopicStep`` -> nothing. After an abort, when the configs are restored."""
+    OBSERVE_PARTITION = "observe_partition"
+    """``PartitionRef`` -> ``PartitionSituation``, from Postgres."""
+    REOPEN_PARTITION = "reopen_partition"
+    """``PhaseInput`` -> ``PartitionSituation`` after it: let producers go on (reopen the
+    generation if it is still the newest and B0 is unset; otherwise change nothing)."""
 
 
 class Durability(StrEnum):
@@ -147,7 +185,7 @@ class PartitionOutcome:
 
     partition: int
     outcome: str
-    """``ready`` or ``aborted``."""
+    """``ready``, ``aborted``, or ``gone`` when the topic was deleted."""
     boundary: int
     leader_epoch: int
     reason: str = ""
@@ -160,6 +198,60 @@ class TopicOutcome:
     topic: str
     topic_id: str
     outcome: str
-    """``hybrid``, ``aborted`` or ``refused``."""
+    """``hybrid`` or ``aborted``. A refused migration fails, with the reason as its message."""
     boundaries: dict[str, int] = field(default_factory=dict)
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStep:
+    """Input of the activities that concern the whole topic."""
+
+    ref: TopicRef
+    options: MigrationOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigStep:
+    """Input of ``reconcile_configs``."""
+
+    ref: TopicRef
+    options: MigrationOptions
+    stage: ConfigStage
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """Input of ``join_topic_migration``."""
+
+    ref: TopicRef
+    given: TopicMigrationInput
+
+
+@dataclass(frozen=True, slots=True)
+class AbortDecision:
+    """What the one SQL update decided."""
+
+    won: bool
+    reason: str = ""
+    """Why not: names the partitions that have their B0."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSituation:
+    """Where Postgres says that a partition stands."""
+
+    tracked: bool
+    """False: no row, an aborted migration, or a deleted topic; ``why`` tells which."""
+    generation: int = 0
+    quiesced: bool = False
+    boundary: int = UNDEFINED_OFFSET
+    leader_epoch: int = -1
+    ready: bool = False
+    why: str = ""
+    """``aborted`` or ``deleted``, when it is not tracked any more."""
+
+    @property
+    def crossed(self) -> bool:
+        """B0 is persisted: the migration only goes forward."""
+        return self.boundary != UNDEFINED_OFFSET
