@@ -1,0 +1,241 @@
+-- Tracking: no topic starts to migrate before every gateway has acknowledged that it tracks it.
+CREATE TABLE tracking_acks (
+    topic_key bigint NOT NULL REFERENCES topics (topic_key),
+    gateway_id integer NOT NULL REFERENCES gateways (gateway_id),
+    incarnation uuid NOT NULL,
+    acknowledged_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (topic_key, gateway_id)
+);
+
+ALTER TABLE logs
+    -- Fencing token: every attempt takes the next one by updating the row.
+    ADD COLUMN generation integer NOT NULL DEFAULT 0,
+    -- open -> closed -> reopened within one generation, never back: an acknowledgement of a
+    -- closure that became void must not count for another one.
+    ADD COLUMN quiesce text NOT NULL DEFAULT 'open'
+        CHECK (quiesce IN ('open', 'closed', 'reopened')),
+    ADD COLUMN quiesce_deadline timestamptz,
+    ADD COLUMN prefix_max_timestamp bigint NOT NULL DEFAULT -1,
+    ADD COLUMN prefix_max_timestamp_offset bigint NOT NULL DEFAULT -1,
+    -- What was seeded: a digest of the input, and the last offset in it.
+    ADD COLUMN seeds_digest text,
+    ADD COLUMN seeds_last_offset bigint NOT NULL DEFAULT -1,
+    ADD COLUMN tiering_complete boolean NOT NULL DEFAULT false,
+    ADD COLUMN tiering_reason text;
+
+CREATE FUNCTION lock_live_topic(p_name text) RETURNS topics
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_topic topics;
+BEGIN
+    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted' FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM refuse('TL019', format('topic %s is not tracked', p_name),
+            'Begin tracking it first.');
+    END IF;
+    RETURN v_topic;
+END
+$$;
+
+CREATE FUNCTION add_migrating_logs(p_topic topics, p_partitions integer) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO logs (topic_id, partition, topic_name, migration_state)
+        SELECT p_topic.topic_id, p, p_topic.name, 'MIGRATING'
+        FROM generate_series(0, p_partitions - 1) AS p
+        ON CONFLICT (topic_id, partition) DO NOTHING
+$$;
+
+-- Born diskless: B0 = 0 at epoch 0, so that the whole log is the suffix.
+CREATE FUNCTION add_diskless_logs(p_topic topics, p_partitions integer) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO logs (topic_id, partition, topic_name, migration_state, log_start_offset,
+            high_watermark, diskless_start_offset, diskless_log_start_offset,
+            diskless_log_start_epoch, tiering_complete)
+        SELECT p_topic.topic_id, p, p_topic.name, 'DISKLESS_ONLY', 0, 0, 0, 0, 0, true
+        FROM generate_series(0, p_partitions - 1) AS p
+        ON CONFLICT (topic_id, partition) DO NOTHING
+$$;
+
+CREATE FUNCTION begin_tracking(
+    p_name text, p_topic_id uuid, p_kind text, p_partitions integer,
+    p_timestamp_type text, p_max_message_bytes integer
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('tideline topic ' || p_name, 0));
+    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted' FOR UPDATE;
+    IF NOT FOUND THEN
+        IF EXISTS (SELECT FROM topics WHERE topic_id = p_topic_id) THEN
+            PERFORM refuse('TL002', format('topic id %s was deleted', p_topic_id),
+                'Resolve the id of topic ' || p_name || ' again.');
+        END IF;
+        INSERT INTO topics (name, topic_id, kind, status, timestamp_type, max_message_bytes)
+            VALUES (p_name, p_topic_id, p_kind, 'tracking', p_timestamp_type, p_max_message_bytes)
+            RETURNING * INTO v_topic;
+    ELSIF v_topic.topic_id IS DISTINCT FROM p_topic_id OR v_topic.kind <> p_kind THEN
+        PERFORM refuse('TL014',
+            format('topic %s is tracked as %s with id %s, not as %s with id %s', p_name,
+                v_topic.kind, v_topic.topic_id, p_kind, p_topic_id),
+            'Report its deletion first, or leave it as it is.');
+    ELSE
+        UPDATE topics SET timestamp_type = p_timestamp_type,
+                max_message_bytes = p_max_message_bytes
+            WHERE topic_key = v_topic.topic_key;
+        IF v_topic.status = 'aborted' THEN
+            -- A new round: what was acknowledged or observed for the aborted one is void.
+            DELETE FROM tracking_acks WHERE topic_key = v_topic.topic_key;
+            UPDATE topics SET status = 'tracking', tracked = true
+                WHERE topic_key = v_topic.topic_key RETURNING * INTO v_topic;
+            PERFORM FROM logs WHERE topic_id = p_topic_id ORDER BY log_id FOR NO KEY UPDATE;
+            UPDATE logs SET migration_state = 'MIGRATING', generation = generation + 1,
+                    quiesce = 'open', quiesce_deadline = NULL
+                WHERE topic_id = p_topic_id;
+        END IF;
+    END IF;
+    IF v_topic.status = 'tracking' AND p_topic_id IS NOT NULL THEN
+        IF p_kind = 'migrated' THEN
+            PERFORM add_migrating_logs(v_topic, p_partitions);
+        ELSE
+            PERFORM add_diskless_logs(v_topic, p_partitions);
+        END IF;
+    END IF;
+    PERFORM notify_topic(p_name);
+END
+$$;
+
+-- Kafka has created the topic that is born diskless: its id is known now.
+CREATE FUNCTION complete_creation(p_name text, p_topic_id uuid, p_partitions integer)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics := lock_live_topic(p_name);
+BEGIN
+    IF v_topic.kind <> 'born_diskless'
+        OR (v_topic.topic_id IS NOT NULL AND v_topic.topic_id <> p_topic_id) THEN
+        PERFORM refuse('TL014',
+            format('topic %s is tracked as %s with id %s, not as born_diskless with id %s',
+                p_name, v_topic.kind, v_topic.topic_id, p_topic_id),
+            'Report the deletion of the old topic first.');
+    END IF;
+    UPDATE topics SET topic_id = p_topic_id WHERE topic_key = v_topic.topic_key
+        RETURNING * INTO v_topic;
+    PERFORM add_diskless_logs(v_topic, p_partitions);
+    PERFORM notify_topic(p_name);
+END
+$$;
+
+CREATE FUNCTION acknowledge_tracking(p_gateway_id integer, p_incarnation uuid, p_name text)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics;
+BEGIN
+    PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
+    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted' FOR KEY SHARE;
+    IF NOT FOUND OR NOT v_topic.tracked THEN
+        PERFORM refuse('TL019', format('topic %s is not tracked', p_name),
+            'Read the tracked topics again.');
+    END IF;
+    INSERT INTO tracking_acks (topic_key, gateway_id, incarnation)
+        VALUES (v_topic.topic_key, p_gateway_id, p_incarnation)
+        ON CONFLICT (topic_key, gateway_id) DO UPDATE
+            SET incarnation = excluded.incarnation, acknowledged_at = excluded.acknowledged_at;
+    PERFORM pg_notify('tideline_acks', 'tracking:' || p_name);
+END
+$$;
+
+-- Every gateway that is not retired. A fenced one counts too: while it does not know the topic it
+-- would pass produces through untracked when it wakes; it holds the start back until it registers
+-- anew or an operator retires it.
+CREATE FUNCTION tracking_barrier(p_name text)
+RETURNS TABLE (
+    gateway_id integer, broker_id integer, incarnation uuid, status text, renewals bigint,
+    lease_ms integer, address text, version text, registered_at timestamptz, acknowledged boolean
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT g.gateway_id, g.broker_id, g.incarnation, g.status, g.renewals, g.lease_ms, g.address,
+           g.version, g.registered_at, a.gateway_id IS NOT NULL
+    FROM gateways AS g
+    LEFT JOIN topics AS t ON t.name = p_name AND t.status <> 'deleted'
+    LEFT JOIN tracking_acks AS a ON a.topic_key = t.topic_key AND a.gateway_id = g.gateway_id
+        AND a.incarnation = g.incarnation
+    WHERE g.status <> 'retired'
+    ORDER BY g.gateway_id
+$$;
+
+CREATE FUNCTION activate_topic(p_name text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics := lock_live_topic(p_name);
+    v_missing text;
+BEGIN
+    IF v_topic.status = 'active' THEN
+        RETURN;
+    ELSIF v_topic.status <> 'tracking' THEN
+        PERFORM refuse('TL016', format('topic %s is %s, not tracking', p_name, v_topic.status),
+            'Begin tracking it again.');
+    END IF;
+    SELECT string_agg(format('%s (%s at %s)', gateway_id, status, address), ', ') INTO v_missing
+        FROM tracking_barrier(p_name) WHERE NOT acknowledged;
+    IF v_missing IS NOT NULL THEN
+        PERFORM refuse('TL015',
+            format('topic %s is not tracked yet by gateway %s', p_name, v_missing),
+            'Wait for it, or retire it once it is certainly cut off from the brokers.');
+    END IF;
+    UPDATE topics SET status = 'active' WHERE topic_key = v_topic.topic_key;
+    PERFORM notify_topic(p_name);
+END
+$$;
+
+-- New partitions of a topic that is diskless already are born diskless (schedule 22).
+CREATE FUNCTION add_partitions(p_name text, p_new_total integer) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics := lock_live_topic(p_name);
+    v_pending text;
+BEGIN
+    SELECT string_agg(partition::text, ', ' ORDER BY partition) INTO v_pending FROM logs
+        WHERE topic_id = v_topic.topic_id AND diskless_log_start_offset < 0;
+    IF v_pending IS NOT NULL OR v_topic.topic_id IS NULL THEN
+        PERFORM refuse('TL023',
+            format('topic %s is migrating (no B0 yet: partition %s)', p_name,
+                coalesce(v_pending, 'all, it is being created')),
+            'Add partitions when the migration is done, or abort it first.');
+    END IF;
+    PERFORM add_diskless_logs(v_topic, p_new_total);
+    PERFORM notify_topic(p_name);
+END
+$$;
+
+-- Gateways let go of the topic. Refused once a partition has B0: nobody else could serve it.
+CREATE FUNCTION stop_tracking(p_name text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics;
+    v_crossed text;
+BEGIN
+    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted' FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT string_agg(partition::text, ', ' ORDER BY partition) INTO v_crossed FROM logs
+        WHERE topic_id = v_topic.topic_id
+            AND (diskless_log_start_offset >= 0 OR migration_state <> 'TIERED_ONLY');
+    IF v_crossed IS NOT NULL THEN
+        PERFORM refuse('TL010',
+            format('partition %s of topic %s is migrating or has B0', v_crossed, p_name),
+            'Abort the migration first; after B0 a topic stays tracked until it is deleted.');
+    END IF;
+    DELETE FROM tracking_acks WHERE topic_key = v_topic.topic_key;
+    IF v_topic.topic_id IS NULL THEN
+        DELETE FROM topics WHERE topic_key = v_topic.topic_key;
+    ELSE
+        -- The rows stay: generations of a later migration go on from here.
+        UPDATE topics SET tracked = false, status = 'aborted'
+            WHERE topic_key = v_topic.topic_key;
+    END IF;
+    PERFORM notify_topic(p_name);
+END
+$$;

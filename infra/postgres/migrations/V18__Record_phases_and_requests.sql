@@ -1,0 +1,148 @@
+-- Evidence: what each phase observed, last attempt only.
+CREATE TABLE migration_phases (
+    log_id bigint NOT NULL REFERENCES logs (log_id),
+    phase text NOT NULL,
+    status text NOT NULL CHECK (status IN ('running', 'waiting', 'done', 'failed', 'aborted')),
+    generation integer NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at timestamptz,
+    waiting_reason text,
+    evidence jsonb NOT NULL DEFAULT '{}',
+    PRIMARY KEY (log_id, phase)
+);
+
+-- Triggers that wait for the worker.
+CREATE TABLE migration_requests (
+    topic_id uuid PRIMARY KEY,
+    topic text NOT NULL,
+    requested_by text NOT NULL,
+    options jsonb NOT NULL,
+    requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    taken_at timestamptz
+);
+
+-- Fenced: an attempt that was overtaken writes nothing. Generation 0 is "before any quiesce" and
+-- may record validate and drain_transactions only.
+CREATE FUNCTION record_phase(
+    p_topic_id uuid, p_partition integer, p_generation integer, p_phase text, p_status text,
+    p_evidence jsonb, p_waiting_reason text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_log logs;
+BEGIN
+    SELECT * INTO v_log FROM logs
+        WHERE topic_id = p_topic_id AND partition = p_partition FOR SHARE;
+    IF NOT FOUND THEN
+        PERFORM refuse_unknown_log(p_topic_id, p_partition);
+    ELSIF p_generation <> 0 OR p_phase NOT IN ('validate', 'drain_transactions') THEN
+        PERFORM assert_generation(v_log, p_generation);
+    END IF;
+    INSERT INTO migration_phases AS m (log_id, phase, status, generation, evidence,
+            waiting_reason, ended_at)
+        VALUES (v_log.log_id, p_phase, p_status, p_generation, p_evidence, p_waiting_reason,
+            CASE WHEN p_status IN ('done', 'failed', 'aborted') THEN clock_timestamp() END)
+        ON CONFLICT (log_id, phase) DO UPDATE SET
+            status = excluded.status, generation = excluded.generation,
+            evidence = excluded.evidence, waiting_reason = excluded.waiting_reason,
+            ended_at = excluded.ended_at,
+            -- An attempt begins when its first record follows an ended one or another generation.
+            started_at = CASE
+                WHEN m.generation = excluded.generation
+                    AND (m.ended_at IS NULL OR excluded.ended_at IS NOT NULL) THEN m.started_at
+                ELSE excluded.started_at
+            END;
+END
+$$;
+
+CREATE FUNCTION migration_status(p_topic text)
+RETURNS TABLE (
+    topic text, topic_id uuid, partition integer, state text, generation integer,
+    quiesced boolean, boundary bigint, boundary_epoch integer, high_watermark bigint,
+    tiering_complete boolean, phases jsonb
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT l.topic_name, l.topic_id, l.partition, l.migration_state, l.generation,
+           l.quiesce = 'closed', l.diskless_log_start_offset, l.diskless_log_start_epoch,
+           l.high_watermark, l.tiering_complete,
+           coalesce((SELECT jsonb_agg(to_jsonb(m) - 'log_id' ORDER BY m.started_at)
+               FROM migration_phases AS m WHERE m.log_id = l.log_id), '[]')
+    FROM logs AS l
+    WHERE l.deleted_at IS NULL AND (p_topic IS NULL OR l.topic_name = p_topic)
+    ORDER BY l.topic_name, l.partition
+$$;
+
+CREATE FUNCTION request_migration(
+    p_topic text, p_topic_id uuid, p_requested_by text, p_options jsonb
+) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    INSERT INTO migration_requests AS r (topic_id, topic, requested_by, options)
+        VALUES (p_topic_id, p_topic, p_requested_by, p_options)
+        ON CONFLICT (topic_id) DO UPDATE SET
+            requested_by = excluded.requested_by, options = excluded.options, taken_at = NULL,
+            requested_at = CASE WHEN r.taken_at IS NULL THEN r.requested_at
+                                ELSE excluded.requested_at END;
+    SELECT pg_notify('tideline_requests', p_topic);
+$$;
+
+CREATE FUNCTION pending_requests() RETURNS SETOF migration_requests
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT * FROM migration_requests WHERE taken_at IS NULL ORDER BY requested_at
+$$;
+
+CREATE FUNCTION request_taken(p_topic_id uuid) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    UPDATE migration_requests SET taken_at = clock_timestamp()
+        WHERE topic_id = p_topic_id AND taken_at IS NULL
+$$;
+
+-- tieringComplete: any replica may serve the prefix. Cleared when the prefix is no longer whole.
+CREATE FUNCTION set_tiering_complete(
+    p_topic_id uuid, p_partition integer, p_generation integer, p_complete boolean, p_reason text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_log logs := lock_log(p_topic_id, p_partition);
+BEGIN
+    PERFORM assert_generation(v_log, p_generation);
+    IF p_complete AND v_log.diskless_log_start_offset < 0 THEN
+        PERFORM refuse('TL022', format('%s has no B0 yet', log_label(v_log)),
+            'Tiering is complete up to B0 - 1 only once B0 is set.');
+    END IF;
+    UPDATE logs SET tiering_complete = p_complete, tiering_reason = p_reason,
+            tiered_high_offset = CASE
+                WHEN p_complete AND diskless_log_start_offset > 0
+                    THEN diskless_log_start_offset - 1
+                ELSE -1 END
+        WHERE log_id = v_log.log_id;
+    IF v_log.tiering_complete <> p_complete THEN
+        PERFORM notify_log(p_topic_id, p_partition);
+    END IF;
+END
+$$;
+
+-- Kafka's log start of the prefix moved (retention, DeleteRecords). Clipped to B0, which never
+-- moves; at B0 the prefix is gone and the partition is diskless only. Never moves back.
+CREATE FUNCTION advance_prefix_start(p_topic_id uuid, p_partition integer, p_log_start bigint)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_log logs := lock_log(p_topic_id, p_partition);
+    v_start bigint := least(p_log_start, v_log.diskless_log_start_offset);
+BEGIN
+    IF v_log.migration_state <> 'HYBRID' OR v_start <= v_log.tiered_log_start_offset THEN
+        RETURN;
+    ELSIF v_start < v_log.diskless_log_start_offset THEN
+        UPDATE logs SET tiered_log_start_offset = v_start,
+                log_start_offset = greatest(log_start_offset, v_start)
+            WHERE log_id = v_log.log_id;
+    ELSE
+        UPDATE logs SET tiered_log_start_offset = -1, tiered_high_offset = -1,
+                tiering_complete = true, tiering_reason = 'the prefix has expired',
+                migration_state = 'DISKLESS_ONLY',
+                log_start_offset = greatest(log_start_offset, diskless_start_offset)
+            WHERE log_id = v_log.log_id;
+    END IF;
+    PERFORM notify_log(p_topic_id, p_partition);
+END
+$$;

@@ -1,0 +1,54 @@
+-- Topic configs that Tideline holds, and what the user had (restored on abort).
+CREATE TABLE config_overrides (
+    topic_id uuid NOT NULL REFERENCES topics (topic_id),
+    key text NOT NULL,
+    imposed_value text,
+    user_value text,
+    PRIMARY KEY (topic_id, key)
+);
+
+CREATE FUNCTION notify_topic_id(p_topic_id uuid) RETURNS void
+LANGUAGE sql AS $$
+    SELECT notify_topic(name) FROM topics WHERE topic_id = p_topic_id
+$$;
+
+-- The user's value is kept from the first call: later ones see what was imposed.
+CREATE FUNCTION impose_config(
+    p_topic_id uuid, p_key text, p_imposed_value text, p_user_value text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM topics WHERE topic_id = p_topic_id) THEN
+        PERFORM refuse('TL019', format('topic id %s is not tracked', p_topic_id),
+            'Begin tracking it first.');
+    END IF;
+    INSERT INTO config_overrides VALUES (p_topic_id, p_key, p_imposed_value, p_user_value)
+        ON CONFLICT (topic_id, key) DO UPDATE SET imposed_value = excluded.imposed_value;
+    PERFORM notify_topic_id(p_topic_id);
+END
+$$;
+
+-- The user changed a config that is held: remembered for the day it is released.
+CREATE FUNCTION update_user_config(p_topic_id uuid, p_key text, p_user_value text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    UPDATE config_overrides SET user_value = p_user_value
+        WHERE topic_id = p_topic_id AND key = p_key;
+    PERFORM notify_topic_id(p_topic_id);
+END
+$$;
+
+CREATE FUNCTION release_config(p_topic_id uuid, p_key text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    DELETE FROM config_overrides WHERE topic_id = p_topic_id AND key = p_key;
+    PERFORM notify_topic_id(p_topic_id);
+END
+$$;
+
+CREATE FUNCTION overrides(p_topic_id uuid)
+RETURNS TABLE (key text, imposed_value text, user_value text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT key, imposed_value, user_value FROM config_overrides
+        WHERE topic_id = p_topic_id ORDER BY key
+$$;

@@ -1,0 +1,26 @@
+-- Group roles and the schema. Applied before every migration run; safe to repeat.
+-- tideline_owner owns every object, so that SECURITY DEFINER functions never run as a superuser.
+DO $$
+DECLARE
+    v_role text;
+BEGIN
+    FOREACH v_role IN ARRAY ARRAY[
+        'tideline_owner',
+        'tideline_gateway_rights',
+        'tideline_worker_rights',
+        'tideline_jobs_rights'
+    ] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = v_role) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', v_role);
+        END IF;
+    END LOOP;
+    IF NOT pg_has_role(current_user, 'tideline_owner', 'MEMBER') THEN
+        EXECUTE format('GRANT tideline_owner TO %I', current_user);
+    END IF;
+END
+$$;
+
+CREATE SCHEMA IF NOT EXISTS tideline AUTHORIZATION tideline_owner;
+GRANT USAGE ON SCHEMA tideline
+    TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
+ALTER DEFAULT PRIVILEGES FOR ROLE tideline_owner REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
