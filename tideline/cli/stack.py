@@ -119,8 +119,8 @@ def logs(
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, max=10_000)] = 100,
     follow: Annotated[bool, typer.Option("-f", "--follow")] = False,
 ) -> None:
-    """The end of a program's log."""
-    path = Stack.attach(home).log_path(name)
+    """The end of a program's log, of a stack that runs or ran."""
+    path = Stack.attach(home, running=False).log_path(name)
     if follow:
         subprocess.run(["tail", f"--lines={lines}", "-F", str(path)], check=False)
         return

@@ -119,10 +119,11 @@ class Stack:
             return stack
 
     @classmethod
-    def attach(cls, home: Path | str | None = None) -> Stack:
-        """The running stack of ``home``; :class:`StackNotRunningError` when there is none."""
+    def attach(cls, home: Path | str | None = None, *, running: bool = True) -> Stack:
+        """The stack of ``home``; :class:`StackNotRunningError` when there is none or, unless
+        ``running`` is False, when it does not run."""
         stack = cls._known(Home.locate(home))
-        if stack is None or not stack._supervisor.is_running():
+        if stack is None or (running and not stack._supervisor.is_running()):
             raise StackNotRunningError(
                 f"no stack runs in {Home.locate(home).path}. Start one: tideline stack up"
             )
