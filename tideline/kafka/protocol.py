@@ -7,7 +7,8 @@ are kio's, one per API and version; ``message.__version__`` decides how it is wr
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -18,14 +19,17 @@ from kio.index import (
     load_response_schema,
 )
 from kio.schema.index import api_key_map, schema_name_map
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader, entity_writer, readers, writers
+from kio.serial._introspect import EntityTupleField, classify_field
 from kio.static.constants import EntityType
 from kio.static.protocol import Entity, RequestPayload, ResponsePayload
 
 from tideline.kafka.errors import MalformedFrame, UnsupportedVersion
-from tideline.kafka.wire_guard import guard, top_level_tags
+from tideline.kafka.wire_guard import field_span, guard, top_level_tags
 
 API_VERSIONS_KEY = 18
+MAX_KNOWN_ARRAYS = 64
+"""Bound of :func:`splice_array`'s memory."""
 _HEAD = struct.Struct(">hhi")
 _LENGTH = struct.Struct(">i")
 _CLIENT_ID = struct.Struct(">h")
@@ -163,6 +167,67 @@ class _Parts(list[bytes]):
     """Collects what kio writes, so that records are copied once, by the final join."""
 
     write = list.append
+
+
+def splice_array(
+    frame: bytes,
+    api_key: int,
+    version: int,
+    name: str,
+    edit: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    known: dict[tuple[int, int, bytes], bytes],
+) -> bytes:
+    """Replace one top-level array of a response and copy the rest as it is.
+
+    ``known`` keeps what an array's bytes became: brokers answer the same ones again and again.
+    """
+    schema = response_class(api_key, version)
+    if schema is None:
+        raise UnsupportedVersion(f"version {version} of API {api_key} is not known here")
+    start, end = field_span(frame, 5 if schema.__flexible__ else 4, schema, name)
+    before = frame[start:end]
+    after = known.get((api_key, version, before))
+    if after is None:
+        element = _element_class(schema, name)
+        reader, writer = (
+            (readers.compact_array_reader, writers.compact_array_writer)
+            if schema.__flexible__
+            else (readers.legacy_array_reader, writers.legacy_array_writer)
+        )
+        elements, _ = reader(entity_reader(element))(before, 0)
+        parts = _Parts()
+        writer(entity_writer(element))(cast(Any, parts), edit(elements or ()))
+        after = b"".join(parts)
+        if len(known) >= MAX_KNOWN_ARRAYS:
+            known.clear()
+        known[api_key, version, before] = after
+    return frame if after == before else b"".join((frame[:start], after, frame[end:]))
+
+
+def _element_class(schema: type[Entity], name: str) -> type[Entity]:
+    (array,) = (field for field in fields(schema) if field.name == name)
+    kind = classify_field(array)
+    assert isinstance(kind, EntityTupleField), f"{name} is no array of structures"
+    return kind.type_
+
+
+def produce_acks(frame: bytes, header: RequestHeader) -> int:
+    """``acks`` of a Produce request (version 3 or later), found without decoding it.
+
+    Raises :class:`MalformedFrame`.
+    """
+    schema = request_class(header.api_key, header.api_version)
+    if schema is None:
+        raise UnsupportedVersion(f"version {header.api_version} of Produce is not known here")
+    at = header.body_start
+    if schema.__flexible__:
+        at += 1  # the header's tagged fields: no client writes any
+        if frame[at - 1 : at] != b"\0":
+            return int(cast(Any, decode_request(frame, header)).acks)
+    _, end = field_span(frame, at, schema, "transactional_id")
+    if len(frame) < end + 2:
+        raise MalformedFrame("a Produce request ends before its acks")
+    return int.from_bytes(frame[end : end + 2], "big", signed=True)
 
 
 def _write(*messages: Entity) -> bytes:

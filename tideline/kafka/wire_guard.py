@@ -305,6 +305,20 @@ def top_level_tags(frame: bytes, at: int, schema: type[Entity]) -> int:
     return walk.varint(_untagged(schema)(walk, at))[0]
 
 
+def field_span(frame: bytes, at: int, schema: type[Entity], name: str) -> tuple[int, int]:
+    """Where the untagged field ``name`` of the message at byte ``at`` begins and ends. Only what
+    stands before it is walked."""
+    walk = _Walk(frame)
+    for field in fields(schema):
+        if get_field_tag(field) is not None:
+            continue
+        end = _field(schema, field, False)[0](walk, at)
+        if field.name == name:
+            return at, end
+        at = end
+    raise KeyError(name)
+
+
 @cache
 def _untagged(entity: type[Entity]) -> Step:
     steps = [

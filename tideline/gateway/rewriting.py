@@ -1,0 +1,147 @@
+"""Brokers' addresses in responses become the addresses of the gateways beside them.
+
+A broker without a gateway among the peers is left out: a client must not be led around the
+gateways. An answer in which nothing changes keeps its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
+from kio.static.primitive import i16, i32
+
+from tideline.gateway.interception import ApiKey
+from tideline.kafka.errors import MalformedFrame
+from tideline.kafka.protocol import (
+    decodable_versions,
+    decode_response,
+    encode_response,
+    response_has_tags,
+    splice_array,
+)
+
+Address = tuple[str, int]
+Rewrite = Callable[[bytes, int], bytes]
+_UNSUPPORTED_VERSION = 35
+
+
+class ResponseRewriter:
+    """Rewrites each response of the paired broker on its way to a client."""
+
+    def __init__(self, peers: Mapping[int, Address], decoded: Iterable[int]) -> None:
+        """``decoded``: the APIs that the gateway looks into, beside those rewritten here."""
+        self._peers = dict(peers)
+        self._known: dict[tuple[int, int, bytes], bytes] = {}
+        self._rewrites: dict[int, Rewrite] = {
+            ApiKey.METADATA: self._metadata,
+            ApiKey.FIND_COORDINATOR: self._find_coordinator,
+            ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
+            ApiKey.PRODUCE: self._endpoints_of(ApiKey.PRODUCE, since=10),
+            ApiKey.FETCH: self._endpoints_of(ApiKey.FETCH, since=16),
+            ApiKey.SHARE_FETCH: self._share_endpoints_of(ApiKey.SHARE_FETCH),
+            ApiKey.SHARE_ACKNOWLEDGE: self._share_endpoints_of(ApiKey.SHARE_ACKNOWLEDGE),
+            ApiKey.API_VERSIONS: self._api_versions,
+        }
+        self._decodable = {
+            key: decodable_versions(key) for key in {*map(int, decoded), *self._rewrites}
+        }
+
+    def decodable(self, api_key: int, version: int) -> bool:
+        """Whether a request may pass: its answer, if it must be looked into, can be."""
+        versions = self._decodable.get(api_key)
+        return versions is None or version in versions
+
+    def __call__(self, frame: bytes, api_key: int, version: int) -> bytes:
+        """The frame for the client. Raises :class:`MalformedFrame` if the broker's cannot be
+        understood."""
+        rewrite = self._rewrites.get(api_key)
+        return frame if rewrite is None else rewrite(frame, version)
+
+    def _moved(self, nodes: tuple[Any, ...], id_field: str = "node_id") -> tuple[Any, ...]:
+        moved = []
+        for node in nodes:
+            peer = self._peers.get(getattr(node, id_field))
+            if peer is not None:
+                moved.append(replace(node, host=peer[0], port=i32(peer[1])))
+        return tuple(moved)
+
+    def _metadata(self, frame: bytes, version: int) -> bytes:
+        return splice_array(frame, ApiKey.METADATA, version, "brokers", self._moved, self._known)
+
+    def _describe_cluster(self, frame: bytes, version: int) -> bytes:
+        answer: Any = decode_response(frame, ApiKey.DESCRIBE_CLUSTER, version)
+        return _changed(frame, answer, brokers=self._moved(answer.brokers, "broker_id"))
+
+    def _find_coordinator(self, frame: bytes, version: int) -> bytes:
+        answer: Any = decode_response(frame, ApiKey.FIND_COORDINATOR, version)
+        if version < 4:
+            return _changed(frame, self._coordinator(answer), base=answer)
+        return _changed(
+            frame, answer, coordinators=tuple(self._coordinator(c) for c in answer.coordinators)
+        )
+
+    def _coordinator(self, found: Any) -> Any:
+        if found.node_id < 0:
+            return found
+        moved = self._moved((found,))
+        return (
+            moved[0]
+            if moved
+            else replace(
+                found,
+                node_id=BrokerId(-1),
+                host="",
+                port=i32(-1),
+                error_code=ErrorCode.coordinator_not_available,
+            )
+        )
+
+    def _endpoints_of(self, api_key: int, since: int) -> Rewrite:
+        def rewrite(frame: bytes, version: int) -> bytes:
+            if version < since or not response_has_tags(frame, api_key, version):
+                return frame
+            answer: Any = decode_response(frame, api_key, version)
+            return _changed(frame, answer, node_endpoints=self._moved(answer.node_endpoints))
+
+        return rewrite
+
+    def _share_endpoints_of(self, api_key: int) -> Rewrite:
+        def rewrite(frame: bytes, version: int) -> bytes:
+            answer: Any = decode_response(frame, api_key, version)
+            return _changed(frame, answer, node_endpoints=self._moved(answer.node_endpoints))
+
+        return rewrite
+
+    def _api_versions(self, frame: bytes, version: int) -> bytes:
+        # A broker that does not know the version says so in version 0 (KIP-511).
+        if len(frame) < 6:
+            raise MalformedFrame(f"an ApiVersions answer of {len(frame)} bytes")
+        refused = int.from_bytes(frame[4:6], "big") == _UNSUPPORTED_VERSION
+        answer: Any = decode_response(frame, ApiKey.API_VERSIONS, 0 if refused else version)
+        return _changed(
+            frame, answer, api_keys=tuple(filter(None, map(self._common, answer.api_keys)))
+        )
+
+    def _common(self, api: Any) -> Any:
+        """The versions that the broker knows and that can be decoded here; ``None``: none."""
+        decodable = self._decodable.get(api.api_key)
+        if decodable is None:
+            return api
+        low = max(api.min_version, decodable.start)
+        high = min(api.max_version, decodable.stop - 1)
+        if low > high:
+            return None
+        return replace(api, min_version=i16(low), max_version=i16(high))
+
+
+def _changed(frame: bytes, answer: Any, *, base: Any = None, **changes: Any) -> bytes:
+    """The frame of ``answer`` with ``changes``; the frame itself if nothing differs from
+    ``base`` (default: ``answer``)."""
+    after = replace(answer, **changes)
+    if after == (answer if base is None else base):
+        return frame
+    return encode_response(after, int.from_bytes(frame[:4], "big", signed=True))
