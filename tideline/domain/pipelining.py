@@ -1,0 +1,74 @@
+"""What may not be accepted after a batch of the same producer was refused.
+
+What always holds: a batch that was sent behind a refused one is not accepted before it
+(schedule 10). The control plane sees to it for producers whose state it knows; a producer
+without state may start at any sequence, so for those the gateway has to remember.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+SEQUENCES = 2**31
+"""Sequence numbers count modulo this: 0 follows 2147483647 (``DefaultRecordBatch``)."""
+
+REMEMBERED = 10_000
+FORGOTTEN_AFTER_S = 10.0
+"""What was pipelined behind a refused batch was sent before its refusal could be read, so it
+arrives soon after. A producer that sent the refused batch elsewhere is not held up for longer."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+def is_after(sequence: int, other: int) -> bool:
+    """Whether ``sequence`` comes after ``other`` within half of the cycle."""
+    return 0 < (sequence - other) % SEQUENCES < SEQUENCES // 2
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """Who sent a batch, and where in its sequence it stands. ``producer_id`` -1: not idempotent."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+class RefusedSequences(Generic[K]):
+    """The lowest refused sequence per key (a partition on a connection) and
+    producer, for a bounded while."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._refused: OrderedDict[tuple[K, int], tuple[int, int, float]] = OrderedDict()
+
+    def refuse(self, key: K, batch: ProducerBatch) -> None:
+        """Note that ``batch`` was refused and will come again."""
+        if batch.producer_id < 0:
+            return
+        place = (key, batch.producer_id)
+        known = self._refused.get(place)
+        sequence = batch.base_sequence
+        if known is not None and known[0] == batch.producer_epoch and is_after(sequence, known[1]):
+            sequence = known[1]
+        self._refused[place] = (batch.producer_epoch, sequence, self._clock())
+        self._refused.move_to_end(place)
+        while len(self._refused) > REMEMBERED:
+            self._refused.popitem(last=False)
+
+    def may_pass(self, key: K, batch: ProducerBatch) -> bool:
+        """Whether no earlier batch of this producer is still missing. Passing the refused batch
+        itself (or a newer epoch) forgets the refusal."""
+        place = (key, batch.producer_id)
+        known = self._refused.get(place)
+        if known is None:
+            return True
+        epoch, sequence, since = known
+        expired = self._clock() - since > FORGOTTEN_AFTER_S
+        if batch.producer_epoch != epoch or batch.base_sequence == sequence or expired:
+            del self._refused[place]
+            return True
+        return not is_after(batch.base_sequence, sequence)
