@@ -103,11 +103,17 @@ def desired(
         case ConfigStage.RESTORED:
             return {}
         case ConfigStage.TRACKED:
-            if FLUSH_MESSAGES in progress.held:
-                held[FLUSH_MESSAGES] = progress.held[FLUSH_MESSAGES]
+            held |= {
+                key: progress.held[key]
+                for key in (FLUSH_MESSAGES, LOCAL_RETENTION_BYTES)
+                if key in progress.held and progress.held.get(MAX_MESSAGE_BYTES) != SEAL_BYTES
+            }
         case ConfigStage.ARMED:
             if durability is Durability.FSYNCED:
                 held[FLUSH_MESSAGES] = "1"
+            if durability is Durability.TIERED and progress.tiered:
+                # B0 waits for the whole prefix, so the roll cannot wait for B0.
+                held[LOCAL_RETENTION_BYTES] = "0"
         case ConfigStage.CROSSED:
             if LOCAL_RETENTION_BYTES in progress.held:
                 held[LOCAL_RETENTION_BYTES] = progress.held[LOCAL_RETENTION_BYTES]

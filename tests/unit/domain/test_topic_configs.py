@@ -34,6 +34,17 @@ def test_each_append_is_flushed_only_where_durability_asks_for_it() -> None:
     assert "flush.messages" not in desired(ConfigStage.ARMED, BEGUN, Durability.REPLICATED)
 
 
+def test_a_prefix_that_must_be_tiered_first_is_rolled_before_the_boundary() -> None:
+    held = desired(ConfigStage.ARMED, BEGUN, Durability.TIERED)
+    assert held["local.retention.bytes"] == "0"
+    assert "local.retention.bytes" not in desired(ConfigStage.ARMED, BEGUN, FSYNCED)
+
+
+def test_a_migration_that_begins_anew_after_a_reset_lets_the_freeze_go() -> None:
+    frozen = replace(BEGUN, held=desired(ConfigStage.FROZEN, READY, FSYNCED))
+    assert desired(ConfigStage.TRACKED, frozen, FSYNCED) == {"retention.bytes": "-1"}
+
+
 def test_flushing_ends_when_all_have_crossed() -> None:
     armed = replace(CROSSED, held={"retention.bytes": "-1", "flush.messages": "1"})
     assert desired(ConfigStage.CROSSED, armed, FSYNCED) == {"retention.bytes": "-1"}

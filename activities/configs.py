@@ -1,0 +1,145 @@
+"""The reconciler: the only writer of topic configs, once per stage and topic.
+
+Postgres holds what is imposed and what the user had. A stage first changes Postgres, key by key,
+keeping the user's value from before the first change; then Postgres is read once more and Kafka
+made to follow it, until Kafka shows it. A key is let go of only after Kafka shows the user's
+value, so that a crash in between repeats and forgets nothing. A stalled attempt that wakes is
+refused by what Postgres says by then: it cannot undo a later stage (schedules.md, 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import structlog
+
+from activities.failing import failure, typed_failures, waiting
+from activities.readiness import prefix_coverage
+from activities.services import WorkerServices
+from activities.waits import heartbeat
+from tideline.control_plane.model import TopicStatus, TrackedTopic
+from tideline.domain import failures
+from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.plan import ConfigStep, PartitionRef, TopicRef
+from tideline.domain.topic_configs import (
+    LOCAL_RETENTION_BYTES,
+    TopicProgress,
+    desired,
+    differences,
+    refusal,
+)
+from tideline.kafka.observer import Spot
+
+log = structlog.get_logger()
+
+ROUNDS = 5
+"""Look, write, look again: rounds until Kafka shows what Postgres says."""
+
+
+async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> dict[str, str | None]:
+    """Hold what the stage asks for. Returns what was written to Kafka, by key.
+
+    Fails as StaleStage when Postgres no longer allows the stage, as Waiting when a roll is not
+    proven safe yet or Kafka does not show what was written.
+    """
+    ref, stage = step.ref, step.stage
+    written: dict[str, str | None] = {}
+    with typed_failures():
+        for _ in range(ROUNDS):
+            heartbeat()
+            configs = await services.topics.configs(ref.topic)
+            tiered = configs.get("remote.storage.enable")
+            own = {key: entry.value for key, entry in configs.items() if entry.own}
+            held = await _hold(
+                services, step, own, tiered=tiered is not None and tiered.value == "true"
+            )
+            # Read again, because what was decided above may be out of date by now.
+            topic = await _topic(services, ref)
+            if why := refusal(stage, _progress(topic, tiered=True)):
+                raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
+            target = {
+                key: override.imposed_value if key in held else override.user_value
+                for key, override in topic.overrides.items()
+            }
+            changes = differences(target, own)
+            if not changes:
+                for key in topic.overrides.keys() - held.keys():
+                    await services.control_plane.release_config(UUID(ref.topic_id), key)
+                log.info("topic_configs", topic=ref.topic, stage=stage.value, written=written)
+                return written
+            await services.admin.alter_configs(ref.topic, changes)
+            written |= {change.key: change.value for change in changes}
+    raise waiting(f"Kafka does not show the configs of {ref.topic!r} that were written: {written}")
+
+
+async def _hold(
+    services: WorkerServices, step: ConfigStep, own: Mapping[str, str | None], *, tiered: bool
+) -> dict[str, str | None]:
+    """Write into Postgres what the stage imposes, and what the user had before it did."""
+    ref, stage = step.ref, step.stage
+    progress = _progress(await _topic(services, ref), tiered=tiered)
+    if why := refusal(stage, progress):
+        raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
+    held = desired(stage, progress, step.options.durability)
+    rolls = held.get(LOCAL_RETENTION_BYTES) == "0"
+    if rolls and progress.held.get(LOCAL_RETENTION_BYTES) != "0":
+        await prove_coverage_for_roll(services, ref)
+    for key, value in held.items():
+        if progress.held.get(key, ...) != value:
+            await services.control_plane.impose_config(UUID(ref.topic_id), key, value, own.get(key))
+    return held
+
+
+async def _topic(services: WorkerServices, ref: TopicRef) -> TrackedTopic:
+    topic = await services.control_plane.tracked_topic(ref.topic)
+    if topic is None or topic.topic_id != UUID(ref.topic_id):
+        raise failure(
+            failures.STALE_STAGE, f"{ref.topic!r} ({ref.topic_id}) is not tracked: nothing to hold"
+        )
+    return topic
+
+
+def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
+    partitions = topic.partitions.values()
+    return TopicProgress(
+        aborted=topic.status is TopicStatus.ABORTED,
+        partitions=len(partitions),
+        crossed=sum(p.boundary != UNDEFINED_OFFSET for p in partitions),
+        ready=sum(p.ready for p in partitions),
+        held={key: override.imposed_value for key, override in topic.overrides.items()},
+        tiered=tiered,
+    )
+
+
+async def prove_coverage_for_roll(services: WorkerServices, ref: TopicRef) -> dict[str, int]:
+    """Prove that everything which Kafka takes for tiered is: up to the highest tiered offset.
+
+    ``local.retention.bytes=0`` lets Kafka delete local segments up to an offset that it may have
+    kept from before tiering was turned off and on again; what was never uploaded would be lost
+    (schedules.md, 11). Returns the proven offsets (exclusive) by partition. Fails as Waiting.
+    """
+    proven: dict[str, int] = {}
+    with typed_failures():
+        topic = await services.observer.topic(ref.topic)
+        if topic is None or topic.topic_id != UUID(ref.topic_id):
+            raise failure(failures.TOPIC_CHANGED, f"{ref.topic!r} is another topic now")
+        for number, layout in sorted(topic.partitions.items()):
+            heartbeat()
+            tiered = await services.observer.on_replicas(ref.topic, layout, Spot.LATEST_TIERED)
+            local = await services.observer.on_replicas(ref.topic, layout, Spot.EARLIEST_LOCAL)
+            silent = [str(node) for node, answer in tiered.items() if isinstance(answer, str)]
+            if silent:
+                raise waiting(f"{ref.topic}-{number}: replica {', '.join(silent)} does not answer")
+            highest = max(answer for answer in tiered.values() if isinstance(answer, int))
+            lowest = min((a for a in local.values() if isinstance(a, int)), default=0)
+            partition = PartitionRef(ref.topic, ref.topic_id, number)
+            coverage = await prefix_coverage(services, partition, layout, highest + 1, lowest)
+            if not coverage.complete:
+                raise waiting(
+                    f"{ref.topic}-{number}: Kafka says that offsets up to {highest} are in remote "
+                    f"storage, but {coverage.reason()}. If tiering was turned off and on again, "
+                    "these offsets exist locally only and must not be rolled"
+                )
+            proven[str(number)] = coverage.wanted.end
+    return proven

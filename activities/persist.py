@@ -1,0 +1,146 @@
+"""Phase 5: seed the producer state and persist B0 in one transaction. The point of no return.
+
+Everything read here is read at the leader epoch at which B0 was observed, and the log's end is
+read once more after the producers: a late append between the two would otherwise put its
+sequence into the seeds (schedules.md, 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from activities.evidence import phase_evidence
+from activities.failing import failure
+from activities.services import WorkerServices, monotonic_ms
+from activities.warming import prefix_maximum
+from tideline.control_plane import errors as refusals
+from tideline.control_plane.model import BoundaryToPersist
+from tideline.domain import failures
+from tideline.domain.ids import TopicPartition
+from tideline.domain.migration import UNDEFINED_OFFSET, Phase
+from tideline.domain.plan import PhaseInput
+from tideline.domain.producer_tail import LastSequence
+from tideline.domain.transactions import blockers
+from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved, PartitionLayout, Spot
+from tideline.kafka.topic_observer import ActiveProducer
+
+
+async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
+    """Persist ``given.boundary``. Succeeds at once if exactly that is persisted already.
+
+    Fails as NotSettled when the world moved since B0 was observed, as QuiesceVoid or
+    StaleGeneration when this attempt has lost its right.
+    """
+    plane, key = services.control_plane, given.ref.log
+    started = monotonic_ms()
+    async with phase_evidence(
+        services, given, Phase.SEED_AND_PERSIST, in_background=True
+    ) as evidence:
+        row = await plane.tracked_partition(key.topic_id, key.partition)
+        if row is None:
+            raise failure(failures.REFUSED, f"{given.ref.topic}-{key.partition} is not tracked")
+        if row.boundary == UNDEFINED_OFFSET:
+            request = await _observe(services, given)
+            observed = monotonic_ms()
+            await _persist(services, request)
+            evidence.seen |= {
+                "seeds": len(request.seeds),
+                "producers": len({seed.producer_id for seed in request.seeds}),
+                "prefix_log_start": request.prefix_log_start,
+                "prefix_max_timestamp": request.prefix_max_timestamp,
+                "observed_ms": round(observed - started, 1),
+                "persisted_ms": round(monotonic_ms() - observed, 1),
+            }
+        elif (row.boundary, row.boundary_epoch) != (given.boundary, given.leader_epoch):
+            raise failure(
+                failures.REFUSED,
+                f"{given.ref.topic}-{key.partition} has B0 = {row.boundary} at leader epoch "
+                f"{row.boundary_epoch} already, not {given.boundary} at {given.leader_epoch}",
+            )
+        services.forget(key)
+        evidence.seen |= {"boundary": given.boundary, "leader_epoch": given.leader_epoch}
+
+
+async def _observe(services: WorkerServices, given: PhaseInput) -> BoundaryToPersist:
+    topic, partition, key = given.ref.topic, given.ref.partition, given.ref.log
+    epoch, boundary = given.leader_epoch, given.boundary
+    try:
+        warm = services.warm.get(key)
+        layout = warm.layout if warm is not None else None
+        if layout is None or layout.leader_epoch != epoch:
+            layout = await services.observer.partition(topic, partition)
+        if layout.leader_epoch != epoch:
+            raise failure(
+                failures.NOT_SETTLED,
+                f"leader epoch {layout.leader_epoch} follows {epoch}, at which B0 was observed",
+            )
+        active, transactions, local_start, log_start = await asyncio.gather(
+            services.topics.producers(topic, partition, layout.leader),
+            services.topics.open_transactions(),
+            _offset(services, given, layout, Spot.EARLIEST_LOCAL),
+            _offset(services, given, layout, Spot.EARLIEST),
+        )
+        open_now = [p.open() for p in active if p.transaction_start >= 0]
+        if open_still := blockers(
+            TopicPartition(topic, partition), open_now, transactions, open_now
+        ):
+            raise failure(failures.NOT_SETTLED, open_still[0].describe())
+        sequences = _sequences(active)
+        tail, maximum = await asyncio.gather(
+            services.tails.scan(
+                topic, key, layout, sequences, local_start=local_start, end=boundary
+            ),
+            prefix_maximum(
+                services, given.ref, layout, log_start, local_start=local_start, end=boundary
+            ),
+        )
+        end = await _offset(services, given, layout, Spot.LATEST)
+    except LeaderMoved as error:
+        raise failure(failures.NOT_SETTLED, str(error)) from error
+    if end != boundary:
+        raise failure(
+            failures.NOT_SETTLED, f"the log's end moved from {boundary} to {end} meanwhile"
+        )
+    return BoundaryToPersist(
+        log=key,
+        boundary=boundary,
+        leader_epoch=epoch,
+        generation=given.generation,
+        seeds=tail.seeds(sequences, boundary),
+        prefix_log_start=log_start,
+        prefix_max_timestamp=maximum[0],
+        prefix_max_timestamp_offset=maximum[1],
+    )
+
+
+async def _offset(
+    services: WorkerServices, given: PhaseInput, layout: PartitionLayout, spot: Spot
+) -> int:
+    answer = await services.observer.offset(
+        given.ref.topic,
+        given.ref.partition,
+        spot,
+        node=layout.leader,
+        leader_epoch=given.leader_epoch,
+        replica_id=DEBUG_CONSUMER,
+    )
+    return answer.offset
+
+
+def _sequences(active: Sequence[ActiveProducer]) -> list[LastSequence]:
+    return [
+        LastSequence(p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp)
+        for p in active
+    ]
+
+
+async def _persist(services: WorkerServices, request: BoundaryToPersist) -> None:
+    try:
+        await services.control_plane.initialize_diskless_migration(request)
+    except refusals.StaleGeneration as error:
+        raise failure(failures.STALE_GENERATION, str(error)) from error
+    except refusals.QuiesceNotClosed as error:
+        raise failure(failures.QUIESCE_VOID, str(error)) from error
+    except (refusals.StaleLeaderEpoch, refusals.BoundaryBelowAcknowledged) as error:
+        raise failure(failures.NOT_SETTLED, str(error)) from error

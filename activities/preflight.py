@@ -1,0 +1,194 @@
+"""Observe everything that the preflight's checks judge, once. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from activities.failing import failure, typed_failures
+from activities.services import WorkerServices, monotonic_ms
+from activities.waits import heartbeat
+from tideline import __version__
+from tideline.control_plane.model import GatewayRegistration
+from tideline.domain import failures
+from tideline.domain.plan import MigrationOptions
+from tideline.domain.preflight import (
+    GatewayHealth,
+    GroupMember,
+    PartitionHealth,
+    PreflightObservation,
+    PreflightReport,
+    judge,
+)
+from tideline.domain.remote_log import stuck_copies
+from tideline.errors import TidelineError
+from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, Spot, TopicLayout
+from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
+
+T = TypeVar("T")
+
+STUCK_AFTER_MS = 15 * 60_000
+"""A copy that began this long ago and never finished counts as stuck."""
+TIERING_SWITCH = "remote.log.storage.system.enable"
+
+
+async def run_preflight(
+    services: WorkerServices, topic: str, options: MigrationOptions | None = None
+) -> PreflightReport:
+    """Every check of ``topic``, for a dry run and for the workflow alike.
+
+    A part that does not answer becomes a check that is refused; only Kafka itself must answer.
+    Raises :class:`KafkaUnavailable` when it does not.
+    """
+    return judge(await observe(services, topic, options or MigrationOptions()))
+
+
+async def validate_topic(
+    services: WorkerServices, topic: str, topic_id: str, options: MigrationOptions
+) -> None:
+    """The workflow's preflight. Fails as PreflightRefused with every reason and remedy."""
+    with typed_failures():
+        report = await run_preflight(services, topic, options)
+    if report.topic_id and report.topic_id != topic_id:
+        raise failure(
+            failures.TOPIC_CHANGED,
+            f"{topic!r} has id {report.topic_id} now, not {topic_id}: it was created again",
+        )
+    if not report.accepted:
+        raise failure(failures.PREFLIGHT_REFUSED, f"{topic!r}: {report.refusal()}")
+
+
+async def observe(
+    services: WorkerServices, topic: str, options: MigrationOptions
+) -> PreflightObservation:
+    """One observation of the topic, the cluster, Postgres and the object store."""
+    layout = await services.observer.topic(topic)
+    if layout is None:
+        return PreflightObservation(topic=topic, topic_id=None)
+    heartbeat()
+    nodes = sorted(await services.cluster.nodes())
+    configs = {
+        key: entry.value or "" for key, entry in (await services.topics.configs(topic)).items()
+    }
+    partitions = await _partitions(services, layout)
+    heartbeat()
+    registrations, durability, tracked, groups, switches, bucket_error = await asyncio.gather(
+        _or_none(services.leases.read()),
+        _or_none(services.control_plane.check_synchronous_commit()),
+        _or_none(services.control_plane.tracked_topic(topic)),
+        _or_none(services.topics.groups_on(topic)),
+        _or_none(
+            asyncio.gather(*(services.topics.broker_config(n, TIERING_SWITCH) for n in nodes))
+        ),
+        services.inventory.check(),
+    )
+    heartbeat()
+    metadata_error, stuck = await _remote_metadata(services, layout, configs)
+    held = tracked.overrides if tracked is not None else {}
+    return PreflightObservation(
+        topic=topic,
+        topic_id=layout.topic_id.hex,
+        internal=layout.internal or topic == REMOTE_LOG_METADATA,
+        configs=configs,
+        partitions=partitions,
+        share_groups=None if groups is None else groups[0],
+        tiering_enabled_on_brokers=None if switches is None else all(s == "true" for s in switches),
+        remote_metadata_error=metadata_error,
+        stuck_copies=stuck,
+        bucket_error=bucket_error,
+        brokers=tuple(nodes),
+        synchronous_commit=None
+        if durability is None
+        else durability.settings["synchronous_commit"]
+        if durability
+        else "off",
+        gateways=None if registrations is None else _gateways(services, registrations),
+        outside_members=None if groups is None else _outside(groups[1], registrations or ()),
+        attested_closed_to_bypass=options.attested_closed_to_bypass,
+        already=tracked.status.value if tracked is not None and held else None,
+        tideline_version=__version__,
+    )
+
+
+async def _or_none(part: Awaitable[T]) -> T | None:
+    try:
+        return await part
+    except TidelineError:
+        return None
+
+
+async def _partitions(services: WorkerServices, layout: TopicLayout) -> tuple[PartitionHealth, ...]:
+    moving = await services.topics.reassigning(layout.name, layout.partitions)
+    by_leader: dict[int, list[int]] = {}
+    for number, where in layout.partitions.items():
+        if where.leader >= 0:
+            by_leader.setdefault(where.leader, []).append(number)
+
+    async def ask(spot: Spot) -> dict[int, int]:
+        answers = await asyncio.gather(
+            *(
+                services.observer.offsets(
+                    layout.name, numbers, spot, node=leader, replica_id=DEBUG_CONSUMER
+                )
+                for leader, numbers in by_leader.items()
+            )
+        )
+        return {
+            number: answer.offset
+            for found in answers
+            for number, answer in found.items()
+            if isinstance(answer, OffsetAnswer)
+        }
+
+    starts, ends = await asyncio.gather(ask(Spot.EARLIEST), ask(Spot.LATEST))
+    return tuple(
+        PartitionHealth(
+            partition=number,
+            # One that did not answer is as good as without a leader now.
+            leader=where.leader if number in starts and number in ends else -1,
+            replicas=where.replicas,
+            in_sync=where.in_sync,
+            log_start=starts.get(number, 0),
+            log_end=ends.get(number, -1),
+            reassigning=number in moving,
+        )
+        for number, where in sorted(layout.partitions.items())
+    )
+
+
+async def _remote_metadata(
+    services: WorkerServices, layout: TopicLayout, configs: dict[str, str]
+) -> tuple[str | None, int]:
+    if configs.get("remote.storage.enable") != "true":
+        return None, 0
+    try:
+        segments = await services.remote_log.topic_segments(layout.topic_id)
+    except TidelineError as error:
+        return str(error), 0
+    return None, len(stuck_copies(segments, int(time.time() * 1000), STUCK_AFTER_MS))
+
+
+def _gateways(
+    services: WorkerServices, registrations: Sequence[GatewayRegistration]
+) -> tuple[GatewayHealth, ...]:
+    now = monotonic_ms()
+    return tuple(
+        GatewayHealth(
+            gateway_id=g.gateway_id,
+            status=g.status,
+            version=g.version,
+            silent_ms=services.leases.watch.silent_ms(g.incarnation, g.renewals, sent_ms=now),
+            lease_ms=g.lease_ms,
+            address=g.address,
+        )
+        for g in registrations
+    )
+
+
+def _outside(
+    members: Sequence[GroupMember], gateways: Sequence[GatewayRegistration]
+) -> tuple[GroupMember, ...]:
+    hosts = {g.address.rpartition(":")[0].strip("[]") for g in gateways if g.status != "retired"}
+    return tuple(member for member in members if member.host not in hosts)

@@ -1,0 +1,111 @@
+"""Phase 7: wait until any replica may serve the prefix, then mark the partition ready.
+
+Ready means that every replica has rolled to B0 or beyond and that remote segments, checked
+against the object store, cover ``[log start, B0)`` without a gap (seed 000, "Determining
+tieringComplete"). A replica with a stale high watermark never rolls, so it holds this back.
+"""
+
+from __future__ import annotations
+
+from activities.evidence import phase_evidence
+from activities.failing import waiting
+from activities.services import WorkerServices, monotonic_ms
+from activities.waits import BOUNDED_WAIT_MS, rounds
+from tideline.domain.coverage import Coverage, assess
+from tideline.domain.migration import Phase
+from tideline.domain.plan import PartitionRef, PhaseInput
+from tideline.kafka.observer import DEBUG_CONSUMER, PartitionLayout, Spot
+
+LOOK_EVERY_MS = 500.0
+
+
+async def readiness(services: WorkerServices, given: PhaseInput) -> None:
+    """Set ``tieringComplete`` when it is true. Fails as Waiting, with the reason, at its bound."""
+    ref, key = given.ref, given.ref.log
+    started = monotonic_ms()
+    bound = min(float(given.options.segment_wait_ms), BOUNDED_WAIT_MS)
+    why = "nothing was observed"
+    async with phase_evidence(services, given, Phase.READINESS) as evidence:
+        async for number in rounds(bound, LOOK_EVERY_MS):
+            layout = await services.observer.partition(ref.topic, ref.partition)
+            if layout.leader < 0:
+                why = "the partition has no leader"
+                continue
+            start = await services.observer.offset(
+                ref.topic,
+                ref.partition,
+                Spot.EARLIEST,
+                node=layout.leader,
+                replica_id=DEBUG_CONSUMER,
+            )
+            if start.offset >= given.boundary:
+                evidence.seen |= {"log_start": start.offset, "prefix": "empty"}
+                await services.control_plane.set_tiering_complete(
+                    key, given.generation, True, "the prefix is empty"
+                )
+                return
+            unrolled = await _unrolled(services, ref, layout, given.boundary)
+            coverage = await prefix_coverage(services, ref, layout, given.boundary)
+            evidence.seen |= coverage_evidence(coverage)
+            why = "; ".join(filter(None, [unrolled, coverage.reason()]))
+            if not why:
+                evidence.seen |= {"waited_ms": round(monotonic_ms() - started, 1)}
+                await services.control_plane.set_tiering_complete(
+                    key, given.generation, True, f"{coverage.segments} segments cover the prefix"
+                )
+                return
+            if number:
+                await evidence.waiting(why)
+        raise waiting(why)
+
+
+async def _unrolled(
+    services: WorkerServices, ref: PartitionRef, layout: PartitionLayout, boundary: int
+) -> str:
+    starts = await services.observer.on_replicas(ref.topic, layout, Spot.EARLIEST_LOCAL)
+    behind = []
+    for node, start in sorted(starts.items()):
+        if isinstance(start, str):
+            behind.append(f"replica {node} did not answer: {start}")
+        elif start < boundary:
+            behind.append(f"replica {node} has not rolled: it still has {start} to {boundary}")
+    return "; ".join(behind)
+
+
+async def prefix_coverage(
+    services: WorkerServices,
+    ref: PartitionRef,
+    layout: PartitionLayout,
+    end: int,
+    start: int | None = None,
+) -> Coverage:
+    """What remote storage has of ``[start, end)``; ``start`` defaults to the log start.
+
+    The log start is read first: retention that moves it meanwhile makes the answer stricter,
+    never looser.
+    """
+    log_start = await services.observer.offset(
+        ref.topic, ref.partition, Spot.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
+    )
+    first = log_start.offset if start is None else max(start, log_start.offset)
+    if first >= end:
+        return assess(first, end, (), None, ())
+    lineage = await services.observer.lineage(ref.topic, layout, log_start.offset)
+    segments = await services.remote_log.segments(ref.log)
+    objects = await services.inventory.objects(ref.topic, ref.log)
+    return assess(first, end, segments, objects, lineage)
+
+
+def coverage_evidence(coverage: Coverage) -> dict[str, object]:
+    """A coverage as JSON values."""
+    return {
+        "wanted": str(coverage.wanted),
+        "covered_to": coverage.covered_to,
+        "earliest_remote": coverage.earliest_remote,
+        "segments": coverage.segments,
+        "gaps": [str(gap) for gap in coverage.gaps[:10]],
+        "overlapping": coverage.overlapping,
+        "overshooting": coverage.overshooting,
+        "foreign": list(coverage.foreign[:10]),
+        "broken": dict(list(coverage.broken.items())[:10]),
+    }

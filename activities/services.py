@@ -1,0 +1,250 @@
+"""What the activities of one worker process share: connections, warm observations, watches.
+
+One of each per process, because the write pause is spent on round trips: everything that can be
+open, known or listening before the pause is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from temporalio.client import Client
+
+from tideline import control_plane as control_plane_package
+from tideline.control_plane import ControlPlane
+from tideline.control_plane.model import GatewayRegistration
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.quiescence import LeaseReading, LeaseWatch
+from tideline.errors import TidelineError, UnreachableError
+from tideline.kafka.admin import KafkaAdmin
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.log_reader import LogReader
+from tideline.kafka.observer import KafkaObserver, PartitionLayout
+from tideline.kafka.producer_seeds import TailScanner
+from tideline.kafka.remote_log_reader import RemoteLogReader
+from tideline.kafka.topic_observer import TopicObserver
+from tideline.object_store.inventory import SegmentInventory
+from tideline.settings import WorkerSettings
+
+log = structlog.get_logger()
+
+ACKS_CHANNEL = "tideline_acks"
+LEASE_POLL_S = 0.5
+MAX_WARM = 10_000
+"""Partitions whose warm observations are kept; the oldest go first."""
+
+
+def monotonic_ms() -> float:
+    """This process's suspend-proof clock: it goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
+
+
+@dataclass(slots=True)
+class Warmth:
+    """What is known of a partition before its write pause, checked again inside it."""
+
+    layout: PartitionLayout
+    scanned_end: int
+    """The high watermark up to which ``max_timestamp`` is known."""
+    max_timestamp: int = -1
+    """ms; largest record timestamp seen so far, with the offset of its record."""
+    max_timestamp_offset: int = -1
+
+
+class AckListener:
+    """Wakes waiters when a gateway acknowledges. A hint only: every waiter polls as well."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self._control_plane = control_plane
+        self._events: dict[str, set[asyncio.Event]] = defaultdict(set)
+
+    async def run(self) -> None:
+        """Listen until cancelled, over lost connections."""
+        while True:
+            try:
+                async for _, payload in self._control_plane.listen([ACKS_CHANNEL]):
+                    for event in self._events.get(payload, ()):
+                        event.set()
+            except UnreachableError as error:
+                log.warning("acknowledgements_not_heard", why=str(error))
+                await asyncio.sleep(LEASE_POLL_S)
+
+    @asynccontextmanager
+    async def subscribe(self, payload: str) -> AsyncIterator[asyncio.Event]:
+        """An event that is set whenever ``payload`` is notified."""
+        event = asyncio.Event()
+        self._events[payload].add(event)
+        try:
+            yield event
+        finally:
+            self._events[payload].discard(event)
+            if not self._events[payload]:
+                del self._events[payload]
+
+
+class LeaseObserver:
+    """Reads every gateway's renewal counter now and then, so that a gateway that died before a
+    quiesce needs no second wait inside it."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self._control_plane = control_plane
+        self.watch = LeaseWatch()
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            with suppress(UnreachableError):
+                await self.read()
+            await asyncio.sleep(LEASE_POLL_S)
+
+    async def read(self) -> list[GatewayRegistration]:
+        """One reading of all gateways, taken into the watch."""
+        sent = monotonic_ms()
+        gateways = await self._control_plane.list_gateways()
+        self.watch.observe((reading(g) for g in gateways), sent_ms=sent, received_ms=monotonic_ms())
+        return gateways
+
+
+def reading(gateway: GatewayRegistration) -> LeaseReading:
+    """A registration as the lease watch wants it."""
+    return LeaseReading(gateway.gateway_id, gateway.incarnation, gateway.renewals, gateway.lease_ms)
+
+
+class EvidenceQueue:
+    """Writes evidence in the background, in order per partition, so that the write pause does not
+    wait for it. Bounded by what the phases themselves submit: a few writes per partition."""
+
+    def __init__(self) -> None:
+        self._last: dict[TopicIdPartition, asyncio.Task[None]] = {}
+
+    def submit(self, key: TopicIdPartition, write: Callable[[], Awaitable[None]]) -> None:
+        """Write after everything submitted before for ``key``."""
+        previous = self._last.get(key)
+
+        async def run() -> None:
+            if previous is not None:
+                await asyncio.wait([previous])
+            try:
+                await write()
+            except TidelineError as error:
+                log.warning("evidence_not_recorded", partition=str(key), why=str(error))
+            finally:
+                if self._last.get(key) is asyncio.current_task():
+                    del self._last[key]
+
+        self._last[key] = asyncio.create_task(run())
+
+    async def flush(self, key: TopicIdPartition | None = None) -> None:
+        """Wait for what was submitted for ``key``, or for everything."""
+        tasks = list(self._last.values()) if key is None else [self._last.get(key)]
+        for task in tasks:
+            if task is not None:
+                await asyncio.wait([task])
+
+
+@dataclass(slots=True)
+class WorkerServices:
+    """Everything an activity may touch."""
+
+    settings: WorkerSettings
+    control_plane: ControlPlane
+    observer: KafkaObserver
+    topics: TopicObserver
+    admin: KafkaAdmin
+    reader: LogReader
+    tails: TailScanner
+    remote_log: RemoteLogReader
+    inventory: SegmentInventory
+    acks: AckListener
+    leases: LeaseObserver
+    cluster: KafkaCluster
+    temporal: Client | None = None
+    evidence: EvidenceQueue = field(default_factory=EvidenceQueue)
+    warm: dict[TopicIdPartition, Warmth] = field(default_factory=dict)
+
+    def keep_warm(self, key: TopicIdPartition, warmth: Warmth) -> None:
+        """Remember ``warmth`` for the pause of ``key``."""
+        self.warm.pop(key, None)
+        self.warm[key] = warmth
+        while len(self.warm) > MAX_WARM:
+            del self.warm[next(iter(self.warm))]
+
+    def forget(self, key: TopicIdPartition) -> None:
+        """The partition has crossed or its migration has ended."""
+        self.warm.pop(key, None)
+        self.tails.forget(key)
+
+
+@asynccontextmanager
+async def open_services(
+    settings: WorkerSettings, temporal: Client | None = None
+) -> AsyncIterator[WorkerServices]:
+    """Connect to Postgres and Kafka, and start the watches; stops and closes all at the end.
+
+    Raises an :class:`UnreachableError` that names the part that does not answer.
+    """
+    async with AsyncExitStack() as stack:
+        control_plane = await stack.enter_async_context(
+            control_plane_package.connect(settings, application_name="tideline-worker")
+        )
+        cluster = await stack.enter_async_context(
+            KafkaCluster(
+                settings.kafka_bootstrap,
+                client_id="tideline-worker",
+                timeout_ms=settings.kafka_request_timeout_ms,
+            )
+        )
+        services = assemble(settings, control_plane, cluster, temporal)
+        for watch in (services.acks.run(), services.leases.run()):
+            stack.push_async_callback(_stop, asyncio.create_task(_guarded(watch)))
+        stack.push_async_callback(services.evidence.flush)
+        yield services
+
+
+def assemble(
+    settings: WorkerSettings,
+    control_plane: ControlPlane,
+    cluster: KafkaCluster,
+    temporal: Client | None = None,
+) -> WorkerServices:
+    """The services over given connections; starts nothing."""
+    timeout_ms = settings.kafka_request_timeout_ms
+    reader = LogReader(cluster, timeout_ms)
+    return WorkerServices(
+        settings=settings,
+        control_plane=control_plane,
+        observer=KafkaObserver(cluster, timeout_ms),
+        topics=TopicObserver(cluster, timeout_ms),
+        admin=KafkaAdmin(cluster, timeout_ms),
+        reader=reader,
+        tails=TailScanner(reader),
+        remote_log=RemoteLogReader(cluster, timeout_ms),
+        inventory=SegmentInventory(settings),
+        acks=AckListener(control_plane),
+        leases=LeaseObserver(control_plane),
+        cluster=cluster,
+        temporal=temporal,
+    )
+
+
+async def _guarded(watch: Coroutine[Any, Any, None]) -> None:
+    try:
+        await watch
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        # A watch only makes waits shorter; without it every waiter still polls.
+        log.exception("watch_ended")
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,189 @@
+"""Between phase 1 and 2: every gateway learns of the topic before anything of it changes.
+
+A gateway that does not answer holds the start back with its name as the reason, until it answers
+or an operator retires it, attesting that it is cut off. It is never fenced here: it may be
+serving the topic as a classic one right now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.failing import failure, typed_failures, waiting
+from activities.services import WorkerServices
+from activities.waits import BOUNDED_WAIT_MS, heartbeat, rounds
+from tideline.control_plane import AbortRefused
+from tideline.control_plane.model import TrackingKind
+from tideline.domain import failures
+from tideline.domain.migration import MigrationState
+from tideline.domain.plan import (
+    TOPIC_WORKFLOW,
+    AbortDecision,
+    JoinRequest,
+    PartitionRef,
+    PartitionSituation,
+    PhaseInput,
+    TopicMigrationInput,
+    TopicOutcome,
+    TopicRef,
+)
+
+POLL_MS = 100.0
+JOIN_POLL_S = 5.0
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default of ``max.message.bytes``."""
+
+
+async def resolve_topic(services: WorkerServices, given: TopicMigrationInput) -> TopicRef:
+    """Pin a topic's name to its id. Fails as UnknownTopic, changing nothing."""
+    topic = given.topic
+    with typed_failures():
+        found = await services.observer.topic(topic)
+    if found is None:
+        raise failure(
+            failures.UNKNOWN_TOPIC,
+            f"topic {topic!r} does not exist: check the spelling, names are case-sensitive",
+        )
+    return TopicRef(topic, found.topic_id.hex, len(found.partitions))
+
+
+async def begin_tracking(services: WorkerServices, ref: TopicRef) -> None:
+    """Write the topic and its partitions into Postgres; gateways hear of it at once."""
+    with typed_failures():
+        configs = await services.topics.configs(ref.topic)
+
+        def value(key: str, default: str) -> str:
+            entry = configs.get(key)
+            return default if entry is None or entry.value is None else entry.value
+
+        tracked = await services.control_plane.tracked_topic(ref.topic)
+        max_message_bytes = int(value("max.message.bytes", str(DEFAULT_MAX_MESSAGE_BYTES)))
+        if tracked is not None and tracked.topic_id == UUID(ref.topic_id):
+            # Kafka's value may be our own seal by now: what the user had was kept at the start.
+            max_message_bytes = tracked.max_message_bytes
+        await services.control_plane.begin_tracking(
+            ref.topic,
+            UUID(ref.topic_id),
+            TrackingKind.MIGRATED,
+            ref.partitions,
+            value("message.timestamp.type", "CreateTime"),
+            max_message_bytes,
+        )
+
+
+async def await_tracking(services: WorkerServices, ref: TopicRef) -> None:
+    """Wait until every gateway has durably acknowledged the topic, then activate it.
+
+    Fails as Waiting at its bound, naming the gateways that are missing.
+    """
+    missing = "no gateway was asked"
+    with typed_failures():
+        async with services.acks.subscribe(f"tracking:{ref.topic}") as acknowledged:
+            async for _ in rounds(BOUNDED_WAIT_MS, POLL_MS, acknowledged):
+                entries = await services.control_plane.tracking_barrier(ref.topic)
+                open_entries = [e for e in entries if not e.acknowledged]
+                if not open_entries:
+                    await services.control_plane.activate_topic(ref.topic)
+                    return
+                missing = ", ".join(
+                    f"{e.gateway.gateway_id} at {e.gateway.address}" for e in open_entries
+                )
+    raise waiting(
+        f"gateway {missing} has not acknowledged that it tracks {ref.topic!r}: bring it back, or "
+        "retire it with `tideline gateway retire` if it is cut off"
+    )
+
+
+async def stop_tracking(services: WorkerServices, ref: TopicRef) -> None:
+    """Let the gateways treat the topic as a classic one again, after an abort."""
+    with typed_failures():
+        await services.control_plane.stop_tracking(ref.topic)
+    for partition in range(ref.partitions):
+        services.forget(PartitionRef(ref.topic, ref.topic_id, partition).log)
+    services.remote_log.forget(UUID(ref.topic_id))
+
+
+async def abort_migration(services: WorkerServices, ref: TopicRef) -> AbortDecision:
+    """The one update that decides (schedules.md, 20). Lost if some partition has its B0."""
+    with typed_failures():
+        try:
+            await services.control_plane.abort_migration(UUID(ref.topic_id))
+        except AbortRefused as error:
+            return AbortDecision(False, str(error))
+    return AbortDecision(True)
+
+
+async def observe_partition(services: WorkerServices, ref: PartitionRef) -> PartitionSituation:
+    """Where Postgres says that the partition stands."""
+    with typed_failures():
+        row = await services.control_plane.tracked_partition(ref.log.topic_id, ref.partition)
+        if row is not None and row.state is not MigrationState.TIERED_ONLY:
+            return PartitionSituation(
+                tracked=True,
+                generation=row.generation,
+                quiesced=row.quiesced,
+                boundary=row.boundary,
+                leader_epoch=row.boundary_epoch,
+                ready=row.ready,
+            )
+        # Deleted topics are in no status at all; aborted ones stay listed.
+        known = await services.control_plane.migration_status(ref.topic)
+    aborted = any(status.log == ref.log for status in known)
+    return PartitionSituation(tracked=False, why="aborted" if aborted else "deleted")
+
+
+async def reopen_partition(services: WorkerServices, given: PhaseInput) -> PartitionSituation:
+    """Let gateways un-park if B0 is unset: the attempt's quiesce is given up."""
+    with typed_failures():
+        if given.generation:
+            await services.control_plane.reopen_generation(given.ref.log, given.generation)
+    return await observe_partition(services, given.ref)
+
+
+async def join_topic_migration(services: WorkerServices, request: JoinRequest) -> TopicOutcome:
+    """Start the topic's canonical workflow or join the one that runs, and await its result.
+
+    Fails as Refused with that workflow's own reason when it fails.
+    """
+    ref, given = request.ref, request.given
+    client = services.temporal
+    if client is None:
+        raise failure(failures.UNREACHABLE, "this worker has no connection to Temporal")
+    try:
+        handle = await client.start_workflow(
+            TOPIC_WORKFLOW,
+            given,
+            id=ref.workflow_id,
+            task_queue=services.settings.temporal_task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            result_type=TopicOutcome,
+        )
+        return await _result(handle, ref)
+    except RPCError as error:
+        raise failure(failures.UNREACHABLE, f"Temporal: {error}") from error
+
+
+async def _result(handle: WorkflowHandle[object, TopicOutcome], ref: TopicRef) -> TopicOutcome:
+    while True:
+        heartbeat(ref.workflow_id)
+        status = (await handle.describe()).status
+        if status is WorkflowExecutionStatus.COMPLETED:
+            return await handle.result()
+        if status not in (
+            WorkflowExecutionStatus.RUNNING,
+            WorkflowExecutionStatus.CONTINUED_AS_NEW,
+        ):
+            ended = status.name if status is not None else "gone"
+            raise ApplicationError(
+                f"the migration {ref.workflow_id} is {ended}",
+                type=failures.REFUSED,
+                non_retryable=True,
+            )
+        await asyncio.sleep(JOIN_POLL_S)

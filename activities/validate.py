@@ -1,0 +1,58 @@
+"""Phase 1 of one partition: what the topic's preflight cannot know of the moment it starts."""
+
+from __future__ import annotations
+
+from activities.evidence import phase_evidence
+from activities.failing import failure, waiting
+from activities.services import WorkerServices
+from activities.waits import BOUNDED_WAIT_MS, rounds
+from tideline.domain import failures
+from tideline.domain.migration import Phase
+from tideline.domain.plan import PhaseInput
+
+LOOK_EVERY_MS = 500.0
+
+
+async def validate_partition(services: WorkerServices, given: PhaseInput) -> None:
+    """Pin topic id and leader epoch; wait until every replica is in sync and none is moving.
+
+    Fails as TopicChanged when the name belongs to another topic now, as Waiting at its bound.
+    """
+    ref = given.ref
+    why = ""
+    async with phase_evidence(services, given, Phase.VALIDATE) as evidence:
+        async for number in rounds(BOUNDED_WAIT_MS, LOOK_EVERY_MS):
+            topic = await services.observer.topic(ref.topic)
+            if topic is None:
+                raise failure(failures.UNKNOWN_TOPIC, f"topic {ref.topic!r} does not exist")
+            if topic.topic_id != ref.log.topic_id:
+                raise failure(
+                    failures.TOPIC_CHANGED,
+                    f"{ref.topic!r} has id {topic.topic_id} now, the migration began with "
+                    f"{ref.log.topic_id}: it was deleted and created again",
+                )
+            layout = topic.partitions.get(ref.partition)
+            if layout is None:
+                raise failure(
+                    failures.UNKNOWN_TOPIC, f"{ref.topic!r} has no partition {ref.partition}"
+                )
+            moving = await services.topics.reassigning(ref.topic, [ref.partition])
+            behind = sorted(set(layout.replicas) - set(layout.in_sync))
+            evidence.seen |= {
+                "leader": layout.leader,
+                "leader_epoch": layout.leader_epoch,
+                "replicas": list(layout.replicas),
+                "in_sync": list(layout.in_sync),
+            }
+            if layout.leader >= 0 and not behind and not moving:
+                return
+            why = (
+                "the partition is being reassigned"
+                if moving
+                else f"replicas {behind} are not in sync"
+                if behind
+                else "the partition has no leader"
+            )
+            if number:
+                await evidence.waiting(why)
+        raise waiting(why)

@@ -1,0 +1,99 @@
+"""What can be known of a partition before its write pause, so that the pause need not find out."""
+
+from __future__ import annotations
+
+from activities.services import Warmth, WorkerServices
+from tideline.domain.plan import PartitionRef
+from tideline.domain.producer_tail import LastSequence
+from tideline.domain.remote_log import SegmentState
+from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, PartitionLayout, Spot
+
+
+async def warm_up(services: WorkerServices, ref: PartitionRef) -> Warmth:
+    """Connect to every replica's broker, scan the tail for producers, find the prefix's largest
+    timestamp. Run while appends go on: all of it is extended inside the pause."""
+    observer, topic, partition = services.observer, ref.topic, ref.partition
+    layout = await observer.partition(topic, partition)
+    await observer.on_replicas(topic, layout, Spot.LATEST)
+
+    async def at_leader(spot: Spot, replica_id: int = DEBUG_CONSUMER) -> int:
+        answer = await observer.offset(
+            topic,
+            partition,
+            spot,
+            node=layout.leader,
+            leader_epoch=layout.leader_epoch,
+            replica_id=replica_id,
+        )
+        return answer.offset
+
+    log_start = await at_leader(Spot.EARLIEST)
+    local_start = await at_leader(Spot.EARLIEST_LOCAL)
+    watermark = await at_leader(Spot.LATEST, CONSUMER)
+    active = await services.topics.producers(topic, partition, layout.leader)
+    sequences = [
+        LastSequence(p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp)
+        for p in active
+    ]
+    await services.tails.scan(
+        topic, ref.log, layout, sequences, local_start=local_start, end=watermark
+    )
+    timestamp, offset = await prefix_maximum(
+        services, ref, layout, log_start, local_start=local_start, end=watermark
+    )
+    warmth = Warmth(layout, watermark, timestamp, offset)
+    services.keep_warm(ref.log, warmth)
+    return warmth
+
+
+async def prefix_maximum(
+    services: WorkerServices,
+    ref: PartitionRef,
+    layout: PartitionLayout,
+    log_start: int,
+    *,
+    local_start: int,
+    end: int,
+) -> tuple[int, int]:
+    """The largest record timestamp (ms) below ``end`` and the offset of its first record, or
+    (−1, −1) for an empty prefix.
+
+    The broker answers for the segments that it has locally; older ones come from their remote
+    metadata, which is looked at only if nothing warm covers them.
+    """
+    if log_start >= end:
+        return -1, -1
+    local = await services.observer.offset(
+        ref.topic,
+        ref.partition,
+        Spot.MAX_TIMESTAMP,
+        node=layout.leader,
+        leader_epoch=layout.leader_epoch,
+        replica_id=DEBUG_CONSUMER,
+    )
+    best = (local.timestamp, local.offset) if 0 <= local.offset < end else (-1, -1)
+    warm = services.warm.get(ref.log)
+    if warm is not None and local_start <= warm.scanned_end:
+        known = (warm.max_timestamp, warm.max_timestamp_offset)
+        return known if known[0] >= best[0] else best
+    if local_start <= log_start:
+        return best
+    remote = max(
+        (
+            s.max_timestamp
+            for s in await services.remote_log.segments(ref.log)
+            if s.state is SegmentState.COPY_SEGMENT_FINISHED and s.start_offset < end
+        ),
+        default=-1,
+    )
+    if remote <= best[0]:
+        return best
+    first = await services.observer.offset(
+        ref.topic,
+        ref.partition,
+        remote,
+        node=layout.leader,
+        leader_epoch=layout.leader_epoch,
+        replica_id=DEBUG_CONSUMER,
+    )
+    return (first.timestamp, first.offset) if 0 <= first.offset < end else best

@@ -1,0 +1,222 @@
+"""Phase 6: look at every replica's log end against B0 and deal with what does not fit.
+
+Above B0: a divergent tail, written by a zombie. It was never acknowledged and is never served;
+stock Kafka cannot truncate it, so it is exported for forensics and reported. Below B0: a log gap;
+leadership moves to a replica that reaches B0, and gateways refuse ``[LEO, B0)`` meanwhile. A log
+start past B0: the boundary points to nothing any more (seed 000, "Local Log Reconciliation").
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import structlog
+
+from activities.evidence import PhaseEvidence, phase_evidence
+from activities.failing import failure, waiting
+from activities.services import WorkerServices
+from activities.waits import BOUNDED_WAIT_MS, heartbeat, rounds
+from tideline.domain import failures
+from tideline.domain.ids import TopicPartition, topic_id_to_base64
+from tideline.domain.migration import Phase
+from tideline.domain.plan import PhaseInput
+from tideline.kafka.batches import iter_fetched
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.observer import DEBUG_CONSUMER, PartitionLayout, Spot
+
+log = structlog.get_logger()
+
+LOOK_EVERY_MS = 250.0
+STALE_AFTER_ROUNDS = 12
+"""A follower learns the high watermark with its next fetch, at most half a second later; one that
+still lags after this many looks will not catch up by itself."""
+MAX_EXPORT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Survey:
+    """One look at every replica. Log ends are exclusive."""
+
+    layout: PartitionLayout
+    log_start: int
+    log_ends: dict[int, int]
+    silent: dict[int, str]
+    watermarks: dict[int, int]
+
+    def reaching(self, boundary: int) -> list[int]:
+        """In-sync replicas that have everything below ``boundary``, the leader last."""
+        nodes = [n for n in self.layout.in_sync if self.log_ends.get(n, -1) >= boundary]
+        return sorted(nodes, key=lambda n: n == self.layout.leader)
+
+
+async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
+    """Return when every replica that answers reaches B0 and tails past it are exported.
+
+    Fails as Waiting at its bound, as BoundaryReset when B0 was unset because the log starts past
+    it while the suffix is empty.
+    """
+    why = ""
+    async with phase_evidence(services, given, Phase.ZOMBIE_CLEANUP) as evidence:
+        await services.evidence.flush(given.ref.log)
+        async for number in rounds(BOUNDED_WAIT_MS, LOOK_EVERY_MS):
+            survey = await _survey(services, given)
+            evidence.seen |= {
+                "log_start": survey.log_start,
+                "log_ends": {str(n): end for n, end in survey.log_ends.items()},
+                "high_watermarks": {str(n): hw for n, hw in survey.watermarks.items()},
+            }
+            if survey.log_start > given.boundary:
+                await _prefix_gone(services, given, survey, evidence)
+            why = await _gap(services, given, survey, number, evidence)
+            if not why:
+                await _export_tail(services, given, survey, evidence)
+                return
+            if number:
+                await evidence.waiting(why)
+        raise waiting(why)
+
+
+async def _survey(services: WorkerServices, given: PhaseInput) -> Survey:
+    topic, partition = given.ref.topic, given.ref.partition
+    layout = await services.observer.partition(topic, partition)
+    answers = await services.observer.on_replicas(topic, layout, Spot.LATEST)
+    ends = {node: end for node, end in answers.items() if isinstance(end, int)}
+    silent = {node: why for node, why in answers.items() if isinstance(why, str)}
+    log_start = 0
+    if layout.leader in ends:
+        start = await services.observer.offset(
+            topic, partition, Spot.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
+        )
+        log_start = start.offset
+    watermarks = {}
+    for node, end in ends.items():
+        try:
+            piece = await services.reader.fetch(
+                topic, partition, min(end, given.boundary), node=node, max_bytes=1
+            )
+            watermarks[node] = piece.high_watermark
+        except KafkaError as error:
+            # A follower below this offset's watermark calls it out of range: it has not got it.
+            log.debug("watermark_unknown", node=node, why=str(error))
+            watermarks[node] = -1
+        except KafkaUnavailable as error:
+            silent[node] = str(error)
+    return Survey(layout, log_start, ends, silent, watermarks)
+
+
+async def _gap(
+    services: WorkerServices,
+    given: PhaseInput,
+    survey: Survey,
+    number: int,
+    evidence: PhaseEvidence,
+) -> str:
+    """Why the replicas do not all reach B0 yet, after doing what can be done; empty if they do."""
+    leader, boundary = survey.layout.leader, given.boundary
+    if leader not in survey.log_ends:
+        return f"the leader {leader} does not answer: {survey.silent.get(leader, 'none elected')}"
+    short = {n: end for n, end in survey.log_ends.items() if end < boundary}
+    stale = {
+        n: hw
+        for n, hw in survey.watermarks.items()
+        if n not in short and hw < boundary and survey.log_ends.get(n, -1) >= boundary
+    }
+    if leader in short:
+        return await _move_leader(services, given, survey, evidence, avoid=leader)
+    if short:
+        return f"replicas {sorted(short)} do not reach B0 = {boundary} yet: {short}"
+    if stale and number >= STALE_AFTER_ROUNDS:
+        # A leader change makes every replica's watermark known again (facts/kafka.md).
+        return await _move_leader(services, given, survey, evidence, avoid=leader)
+    if stale:
+        return f"replicas {sorted(stale)} know a high watermark below B0 = {boundary}: {stale}"
+    return ""
+
+
+async def _move_leader(
+    services: WorkerServices,
+    given: PhaseInput,
+    survey: Survey,
+    evidence: PhaseEvidence,
+    *,
+    avoid: int,
+) -> str:
+    target = next((n for n in survey.reaching(given.boundary) if n != avoid), None)
+    if target is None:
+        return (
+            f"log gap: no in-sync replica but the leader {avoid} reaches B0 = {given.boundary}; "
+            f"log ends {survey.log_ends}, not answering {sorted(survey.silent)}"
+        )
+    partition = TopicPartition(given.ref.topic, given.ref.partition)
+    others = [n for n in survey.layout.replicas if n != target]
+    await services.admin.reorder_replicas(partition, [target, *others])
+    await services.admin.elect_preferred(partition)
+    evidence.seen |= {"leader_moved": {"from": avoid, "to": target}}
+    return f"log gap or stale high watermark at {avoid}: leadership is moving to {target}"
+
+
+async def _prefix_gone(
+    services: WorkerServices, given: PhaseInput, survey: Survey, evidence: PhaseEvidence
+) -> None:
+    row = await services.control_plane.tracked_partition(
+        given.ref.log.topic_id, given.ref.partition
+    )
+    empty = row is not None and row.high_watermark == given.boundary
+    evidence.seen |= {"prefix": "gone", "suffix_empty": empty}
+    if empty:
+        await services.control_plane.reset_boundary(given.ref.log, given.generation)
+        raise failure(
+            failures.BOUNDARY_RESET,
+            f"the log starts at {survey.log_start}, past B0 = {given.boundary}, and the suffix is "
+            "empty: B0 was unset; migrate the partition anew",
+        )
+
+
+async def _export_tail(
+    services: WorkerServices, given: PhaseInput, survey: Survey, evidence: PhaseEvidence
+) -> None:
+    """Keep a divergent tail's raw batches in the object store, as far as a broker serves them."""
+    tails = {n: end for n, end in survey.log_ends.items() if end > given.boundary}
+    if not tails:
+        evidence.seen |= {"divergent_tail": None}
+        return
+    node = max(tails, key=lambda n: (survey.watermarks.get(n, -1), tails[n]))
+    served_to = min(survey.watermarks[node], tails[node])
+    position = max(given.boundary, survey.log_start)
+    data = bytearray()
+    while position < served_to and len(data) < MAX_EXPORT_BYTES:
+        heartbeat()
+        piece = await services.reader.fetch(
+            given.ref.topic, given.ref.partition, position, node=node
+        )
+        whole = list(iter_fetched(piece.data))
+        if not whole or whole[-1].last_offset < position:
+            break
+        data += piece.data[: whole[-1].end]
+        position = whole[-1].last_offset + 1
+    address = None
+    if data:
+        ref = given.ref
+        key = (
+            f"forensics/{ref.topic}-{topic_id_to_base64(ref.log.topic_id)}/{ref.partition}/"
+            f"{given.boundary:020d}-{position:020d}.batches"
+        )
+        address = await services.inventory.export(key, bytes(data))
+    evidence.seen |= {
+        "divergent_tail": {
+            "replicas": {str(n): end for n, end in tails.items()},
+            "from": given.boundary,
+            "exported_to": position,
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "object": address,
+        }
+    }
+    log.warning(
+        "divergent_tail",
+        topic=given.ref.topic,
+        partition=given.ref.partition,
+        boundary=given.boundary,
+        log_ends=tails,
+    )
