@@ -87,6 +87,7 @@ class TieredTopic:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "fetch.error.backoff.ms": 100,
+                "isolation.level": "read_committed",
             }
         )
         consumer.assign([TopicPartition(self.name, 0, offset)])
@@ -224,6 +225,30 @@ def test_a_consumer_reads_from_s3_what_the_brokers_no_longer_have(topic: TieredT
     assert topic.consume_from(0) == topic.produced
     middle = len(topic.produced) // 2
     assert topic.consume_from(middle) == topic.produced[middle:]
+
+
+def test_an_aborted_transaction_stays_invisible_when_it_is_read_from_s3(
+    topic: TieredTopic,
+) -> None:
+    topic.produce(RECORDS_PER_MIB)
+    aborting = Producer(
+        {
+            "bootstrap.servers": topic.stack.endpoints.kafka_bootstrap,
+            "transactional.id": f"aborting-{topic.name}",
+        }
+    )
+    aborting.init_transactions(30)
+    aborting.begin_transaction()
+    for _ in range(RECORDS_PER_MIB):
+        aborting.produce(topic.name, os.urandom(RECORD_BYTES), partition=0)
+    assert aborting.flush(30) == 0
+    aborting.abort_transaction(30)
+    topic.produce(2 * RECORDS_PER_MIB)
+    topic.set_configs(**{"local.retention.bytes": "1"})
+    topic.await_tiered()
+    topic.await_local_deletion()
+    assert any(name.endswith(".txnindex") for name in topic.objects())
+    assert topic.consume_from(0) == topic.produced
 
 
 def test_deleting_records_deletes_the_objects_of_whole_segments_below(topic: TieredTopic) -> None:

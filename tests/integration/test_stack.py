@@ -154,6 +154,7 @@ def test_down_frees_the_ports_and_says_what_it_stopped(home: Path) -> None:
     assert processes_of(home) == []
     with pytest.raises(StackNotRunningError, match="tideline stack up"):
         Stack.attach(home)
+    assert Stack.attach(home, running=False).log_path("temporal").exists()
     assert Stack.take_down(home).programs == []
 
 
