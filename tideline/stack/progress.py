@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tideline.stack.startup import Progress, Report, Step
 
-_STYLES = {Step.READY: "green", Step.FAILED: "red", Step.WAITING: "dim"}
+_STYLES = {Step.READY: "green", Step.FAILED: "red", Step.WAITING: "dim", Step.ABANDONED: "dim"}
 
 
 @contextmanager
@@ -43,7 +43,7 @@ class _Board:
         with self._lock:
             steps = [(step, self._seen[step.name]) for step in self._steps.values()]
         for step, seen in steps:
-            ended = step.step in (Step.READY, Step.FAILED, Step.WAITING)
+            ended = step.step in (Step.READY, Step.FAILED, Step.ABANDONED, Step.WAITING)
             seconds = step.seconds + (0 if ended else time.monotonic() - seen)
             table.add_row(
                 step.name,

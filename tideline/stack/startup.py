@@ -26,6 +26,8 @@ class Step(StrEnum):
     FINISHING = "finishing"
     READY = "ready"
     FAILED = "failed"
+    ABANDONED = "abandoned"
+    """Another part failed first."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ class Startup:
             await_ready(part, self._supervisor, abandoned=self._failed.is_set)
             tell(Step.FINISHING)
             part.finish()
+        except _Abandoned:
+            tell(Step.ABANDONED)
+            raise
         except BaseException as error:
             self._failed.set()
             tell(Step.FAILED, str(error).splitlines()[0] if str(error) else type(error).__name__)

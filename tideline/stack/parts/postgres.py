@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from tideline.stack.control_plane import provision
+from tideline.control_plane.migrate import apply, provision_roles
 from tideline.stack.credentials import SUPERUSER
 from tideline.stack.endpoints import DATABASE
 from tideline.stack.errors import NotReadyError, StackError
@@ -131,17 +131,30 @@ class Postgres(Part):
             ).fetchone()
             if known is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
-        provision(
-            self.plan.endpoints.postgres_dsn(SUPERUSER), self.plan.credentials.login_passwords
+        dsn = self.plan.endpoints.postgres_dsn(SUPERUSER)
+        apply(dsn)
+        passwords = self.plan.credentials.login_passwords
+        provision_roles(
+            dsn, {role: word for role, word in passwords.items() if not self._opens(role, word)}
         )
 
-    def _connect(self, database: str) -> psycopg.Connection:
+    def _opens(self, role: str, password: str) -> bool:
+        """Whether a login role exists with this password already."""
+        try:
+            with self._connect(DATABASE, role, password):
+                return True
+        except psycopg.OperationalError:
+            return False
+
+    def _connect(
+        self, database: str, user: str = SUPERUSER, password: str | None = None
+    ) -> psycopg.Connection:
         host, port = self.plan.address("postgres")
         return psycopg.connect(
             host=host,
             port=port,
-            user=SUPERUSER,
-            password=self.plan.credentials.postgres_superuser,
+            user=user,
+            password=password or self.plan.credentials.postgres_superuser,
             dbname=database,
             connect_timeout=2,
             autocommit=True,
