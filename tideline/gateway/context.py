@@ -21,6 +21,7 @@ from tideline.settings import GatewaySettings
 if TYPE_CHECKING:
     from tideline.control_plane import ControlPlane
     from tideline.gateway.handlers.transactions import OpenTransactions
+    from tideline.gateway.tracked import TrackedParts
     from tideline.gateway.tracking import Tracking
 
 S = TypeVar("S")
@@ -87,9 +88,11 @@ class GatewayServices:
     tracking: Tracking
     control_plane: ControlPlane
     cluster: KafkaCluster
-    """Our own connections; ``broker()`` is the one to the paired broker."""
+    """Our own connections to brokers."""
     connections: ConnectionRegistry
     transactions: OpenTransactions
+    tracked: TrackedParts
+    """What serves tracked topics: lease, parking, suffix writer and reader."""
 
 
 @dataclass(slots=True)
