@@ -1,0 +1,125 @@
+"""Parts start in order of need; a failure is told with its reason and stops the rest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tideline.stack.errors import NotReadyError, StackError
+from tideline.stack.parts.base import Part
+from tideline.stack.programs import Program
+from tideline.stack.startup import Progress, Startup, Step, await_ready, tail
+from tideline.stack.supervision import ProcessInfo, Supervisor
+
+
+class FakeSupervisor:
+    """Programs run as soon as they are started, unless they crash."""
+
+    def __init__(self, *crashing: str, running: tuple[str, ...] = ()) -> None:
+        self.crashing = crashing
+        self.started: list[str] = list(running)
+        self._lock = threading.Lock()
+
+    def start(self, name: str) -> None:
+        with self._lock:
+            self.started.append(name)
+
+    def process(self, name: str) -> ProcessInfo:
+        if name in self.crashing:
+            return ProcessInfo(name, "BACKOFF", None, 0, "exited too quickly")
+        if name in self.started:
+            return ProcessInfo(name, "RUNNING", 1, 1, "")
+        return ProcessInfo(name, "STOPPED", None, 0, "")
+
+    def processes(self) -> dict[str, ProcessInfo]:
+        return {name: self.process(name) for name in self.started}
+
+
+class FakePart(Part):
+    def __init__(self, name: str, *needs: str, log: Path = Path("/nowhere")) -> None:
+        self._name, self._needs, self._log = name, needs, log
+        self.prepared = 0
+        self.finished = threading.Event()
+        self.refusals = 0
+
+    name = property(lambda self: self._name)  # type: ignore[assignment]
+    needs = property(lambda self: self._needs)  # type: ignore[assignment]
+    where = "here"
+
+    def program(self) -> Program:
+        return Program(self._name, ("x",), self._log)
+
+    def prepare(self) -> None:
+        self.prepared += 1
+
+    def probe(self) -> None:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise NotReadyError("still asleep")
+
+    def finish(self) -> None:
+        self.finished.set()
+
+
+def start(supervisor: FakeSupervisor, *parts: FakePart) -> list[Progress]:
+    told: list[Progress] = []
+    Startup(parts, cast(Supervisor, supervisor), told.append).run()
+    return told
+
+
+def test_a_part_starts_only_when_what_it_needs_is_finished() -> None:
+    first, second = FakePart("first"), FakePart("second", "first")
+    first.refusals = 2
+    supervisor = FakeSupervisor()
+    start(supervisor, second, first)
+    assert supervisor.started == ["first", "second"]
+    assert first.finished.is_set()
+
+
+def test_a_need_that_is_not_part_of_this_start_is_not_waited_for() -> None:
+    supervisor = FakeSupervisor()
+    start(supervisor, FakePart("only", "left-out"))
+    assert supervisor.started == ["only"]
+
+
+def test_a_part_that_runs_already_is_asked_but_not_started() -> None:
+    part = FakePart("old")
+    told = start(FakeSupervisor(running=("old",)), part)
+    assert part.prepared == 0
+    assert part.finished.is_set()
+    assert told[-1].note == "ran before"
+
+
+def test_a_crash_is_told_with_the_end_of_the_log_and_the_rest_gives_up(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("first line\nno space left\n")
+    told: list[Progress] = []
+    parts = [FakePart("bad", log=log), FakePart("waiting", "bad")]
+    supervisor = FakeSupervisor("bad")
+    with pytest.raises(StackError, match=r"(?s)bad ended: exited too quickly.*no space left"):
+        Startup(parts, cast(Supervisor, supervisor), told.append).run()
+    assert {step.name: step.step for step in told} == {
+        "bad": Step.FAILED,
+        "waiting": Step.ABANDONED,
+    }
+
+
+def test_the_bound_on_readiness_names_what_was_awaited() -> None:
+    part = FakePart("slow")
+    part.refusals = 10_000
+    since = time.monotonic()
+    with pytest.raises(StackError, match="slow is not ready after 0 s: still asleep"):
+        await_ready(part, cast(Supervisor, FakeSupervisor(running=("slow",))), within_s=0.3)
+    assert time.monotonic() - since < 5
+
+
+def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert tail(log, 3) == []
+    log.write_text("".join(f"line {n}\n" for n in range(100_000)))
+    assert tail(log, 2) == ["line 99998", "line 99999"]
+    assert len(tail(log, 10_000, limit_bytes=100)) <= 10
