@@ -1,0 +1,41 @@
+"""A small world for activities: one topic on three brokers, Postgres and S3 as dictionaries."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from activities.services import (
+    AckListener,
+    EvidenceQueue,
+    LeaseObserver,
+    WorkerServices,
+)
+from tests.unit.activities.world import FakeKafka, FakePlane, FakeStore, World
+
+
+@pytest.fixture
+def world() -> World:
+    plane = FakePlane()
+    kafka = FakeKafka()
+    store = FakeStore()
+    services = WorkerServices(
+        settings=cast(Any, SimpleNamespace(temporal_task_queue="tideline")),
+        control_plane=cast(Any, plane),
+        observer=cast(Any, kafka),
+        topics=cast(Any, kafka),
+        admin=cast(Any, kafka),
+        reader=cast(Any, kafka),
+        tails=cast(Any, kafka.tails),
+        remote_log=cast(Any, store),
+        inventory=cast(Any, store),
+        acks=AckListener(cast(Any, plane)),
+        leases=LeaseObserver(cast(Any, plane)),
+        cluster=cast(Any, kafka),
+        wait_bound_ms=60,
+        evidence=EvidenceQueue(),
+    )
+    return World(services, plane, kafka, store, UUID(int=1))

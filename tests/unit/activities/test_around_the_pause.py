@@ -1,0 +1,234 @@
+"""Drain before the pause; zombies and readiness after it; tracking around it all."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.drain import drain_transactions
+from activities.readiness import readiness
+from activities.tracking import (
+    abort_migration,
+    await_tracking,
+    observe_partition,
+    reopen_partition,
+    resolve_topic,
+)
+from activities.validate import validate_partition
+from activities.zombies import zombie_cleanup
+from tests.unit.activities.world import LOG, REF, TOPIC, World, gateway
+from tideline.control_plane.model import BarrierEntry, TopicStatus
+from tideline.domain import failures
+from tideline.domain.coverage import SegmentObjects
+from tideline.domain.ids import TopicPartition
+from tideline.domain.migration import MigrationState, Phase, PhaseStatus
+from tideline.domain.plan import OpenTransactions, TopicMigrationInput
+from tideline.domain.transactions import CoordinatorTransaction
+from tideline.kafka.topic_observer import ActiveProducer
+
+
+async def failure_of(call: Any) -> ApplicationError:
+    with pytest.raises(ApplicationError) as raised:
+        await call
+    return raised.value
+
+
+def open_transaction(state: str = "Ongoing") -> CoordinatorTransaction:
+    return CoordinatorTransaction(
+        "pay", 7, 0, state, 42, 60_000, frozenset({TopicPartition("orders", 0)})
+    )
+
+
+OPEN = ActiveProducer(7, 0, 3, 5, 2, transaction_start=90)
+ABORT = {"open_transactions": OpenTransactions.ABORT, "drain_deadline_ms": 0}
+
+
+async def test_a_drained_partition_is_warmed_up_for_its_pause(world: World) -> None:
+    await drain_transactions(world.services, world.given())
+    assert world.services.warm[LOG].layout.leader == 1
+    status, evidence, _ = await world.recorded(Phase.DRAIN_TRANSACTIONS)
+    assert (status, evidence["open_transactions"]) == (PhaseStatus.DONE, 0)
+
+
+async def test_an_open_transaction_is_waited_for_and_named(world: World) -> None:
+    world.kafka.active, world.kafka.transactions = [OPEN], [open_transaction()]
+    error = await failure_of(drain_transactions(world.services, world.given()))
+    assert (error.type, error.non_retryable) == (failures.WAITING, False)
+    status, _, reason = await world.recorded(Phase.DRAIN_TRANSACTIONS)
+    assert status is PhaseStatus.WAITING
+    assert reason is not None
+    assert "'pay'" in reason
+    assert "producer 7" in reason
+    assert world.kafka.done == []
+
+
+async def test_past_the_deadline_it_is_aborted_if_the_operator_chose_so(world: World) -> None:
+    world.kafka.active, world.kafka.transactions = [OPEN], [open_transaction()]
+    world.services.wait_bound_ms = 2_000
+    await drain_transactions(world.services, world.given(options=ABORT))
+    assert world.kafka.done == ["fence pay"]
+
+
+async def test_a_hanging_one_gets_an_abort_marker(world: World) -> None:
+    world.kafka.active = [OPEN]
+    world.services.wait_bound_ms = 2_000
+    await drain_transactions(world.services, world.given(options=ABORT))
+    assert world.kafka.done == ["marker 7"]
+
+
+async def test_a_prepared_one_is_left_to_end_by_itself(world: World) -> None:
+    world.kafka.transactions = [open_transaction("PrepareCommit")]
+    await failure_of(drain_transactions(world.services, world.given(options=ABORT)))
+    assert world.kafka.done == []
+
+
+async def test_a_partition_out_of_sync_is_waited_for(world: World) -> None:
+    world.kafka.layout = replace(world.kafka.layout, in_sync=(1, 2))
+    error = await failure_of(validate_partition(world.services, world.given()))
+    assert error.type == failures.WAITING
+    assert "[3]" in error.message
+
+
+async def test_a_topic_created_again_under_the_name_is_another_topic(world: World) -> None:
+    given = world.given()
+    given = replace(given, ref=replace(REF, topic_id=UUID(int=2).hex))
+    error = await failure_of(validate_partition(world.services, given))
+    assert (error.type, error.non_retryable) == (failures.TOPIC_CHANGED, True)
+
+
+def crossed(world: World) -> Any:
+    return world.given(generation=1, boundary=100, leader_epoch=5)
+
+
+async def test_replicas_that_all_end_at_the_boundary_are_clean(world: World) -> None:
+    await zombie_cleanup(world.services, crossed(world))
+    _, evidence, _ = await world.recorded(Phase.ZOMBIE_CLEANUP)
+    assert evidence["divergent_tail"] is None
+
+
+def record_batch(offset: int, records: int) -> bytes:
+    body = struct.pack(">ibIhiqqqhii", 5, 2, 0, 0, records - 1, 0, 0, -1, -1, -1, records)
+    return struct.pack(">qi", offset, len(body)) + body
+
+
+async def test_a_zombies_tail_is_exported_and_reported(world: World) -> None:
+    world.kafka.ends = dict.fromkeys((1, 2, 3), 102)
+    world.kafka.watermarks = dict.fromkeys((1, 2, 3), 102)
+    world.kafka.tail_bytes = record_batch(100, 2)
+    await zombie_cleanup(world.services, crossed(world))
+    ((key, data),) = world.store.exported.items()
+    assert key.startswith("forensics/orders-")
+    assert data == world.kafka.tail_bytes
+    _, evidence, _ = await world.recorded(Phase.ZOMBIE_CLEANUP)
+    assert evidence["divergent_tail"]["exported_to"] == 102
+
+
+async def test_leadership_moves_away_from_a_log_gap(world: World) -> None:
+    world.services.wait_bound_ms = 2_000
+    world.kafka.ends[1] = world.kafka.watermarks[1] = 80
+    await zombie_cleanup(world.services, crossed(world))
+    assert world.kafka.done == ["elect 2"]
+    _, evidence, _ = await world.recorded(Phase.ZOMBIE_CLEANUP)
+    assert evidence["leader_moved"] == {"from": 1, "to": 2}
+
+
+async def test_a_gap_that_nobody_can_close_is_waited_for_with_its_reason(world: World) -> None:
+    world.kafka.ends = dict.fromkeys((1, 2, 3), 80)
+    error = await failure_of(zombie_cleanup(world.services, crossed(world)))
+    assert error.type == failures.WAITING
+    assert "no in-sync replica" in error.message
+
+
+async def test_a_stale_high_watermark_is_waited_for(world: World) -> None:
+    world.kafka.watermarks[3] = 80
+    error = await failure_of(zombie_cleanup(world.services, crossed(world)))
+    assert error.type == failures.WAITING
+    assert world.kafka.done == []
+
+
+async def test_a_boundary_below_the_log_start_is_reset_while_the_suffix_is_empty(
+    world: World,
+) -> None:
+    world.kafka.log_start = 120
+    world.plane.row = replace(world.plane.row, boundary=100, high_watermark=100)
+    error = await failure_of(zombie_cleanup(world.services, crossed(world)))
+    assert error.type == failures.BOUNDARY_RESET
+    assert world.plane.reset
+
+
+async def test_a_live_suffix_is_never_reset(world: World) -> None:
+    world.kafka.log_start = 120
+    world.kafka.ends = world.kafka.watermarks = dict.fromkeys((1, 2, 3), 120)
+    world.plane.row = replace(world.plane.row, boundary=100, high_watermark=101)
+    await zombie_cleanup(world.services, crossed(world))
+    assert not world.plane.reset
+
+
+async def test_a_covered_and_rolled_prefix_is_ready(world: World) -> None:
+    await readiness(world.services, crossed(world))
+    assert world.plane.tiering is not None
+    assert world.plane.tiering[0]
+
+
+async def test_an_empty_prefix_is_ready_without_any_segment(world: World) -> None:
+    world.store.found = []
+    world.kafka.log_start = 100
+    await readiness(world.services, crossed(world))
+    assert world.plane.tiering == (True, "the prefix is empty")
+
+
+async def test_a_replica_that_has_not_rolled_holds_readiness_back(world: World) -> None:
+    world.kafka.local_starts[3] = 40
+    error = await failure_of(readiness(world.services, crossed(world)))
+    assert error.type == failures.WAITING
+    assert "replica 3 has not rolled" in error.message
+    assert world.plane.tiering is None
+
+
+async def test_a_short_object_holds_readiness_back(world: World) -> None:
+    world.store.listing = {UUID(int=9): SegmentObjects(3)}
+    error = await failure_of(readiness(world.services, crossed(world)))
+    assert "3 bytes instead of 10" in error.message
+
+
+async def test_tracking_waits_for_the_gateway_that_has_not_acknowledged(world: World) -> None:
+    world.plane.status = TopicStatus.TRACKING
+    world.plane.tracking = [BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), False)]
+    error = await failure_of(await_tracking(world.services, TOPIC))
+    assert error.type == failures.WAITING
+    assert "gateway 2" in error.message
+    assert world.plane.status is TopicStatus.TRACKING
+    world.plane.tracking = [BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), True)]
+    await await_tracking(world.services, TOPIC)
+    assert world.plane.status is TopicStatus.ACTIVE
+
+
+async def test_an_abort_is_won_before_and_lost_after_the_boundary(world: World) -> None:
+    assert (await abort_migration(world.services, TOPIC)).won
+    world.plane.row = replace(world.plane.row, boundary=100)
+    lost = await abort_migration(world.services, TOPIC)
+    assert not lost.won
+    assert "partition 0" in lost.reason
+
+
+async def test_a_quiesce_that_is_given_up_is_reopened(world: World) -> None:
+    world.plane.row = replace(world.plane.row, quiesced=True, generation=1)
+    found = await reopen_partition(world.services, world.given(generation=1))
+    assert found.tracked
+    assert not found.quiesced
+
+
+async def test_an_aborted_partition_says_so(world: World) -> None:
+    world.plane.row = replace(world.plane.row, state=MigrationState.TIERED_ONLY)
+    assert not (await observe_partition(world.services, REF)).tracked
+
+
+async def test_an_unknown_topic_is_named(world: World) -> None:
+    error = await failure_of(resolve_topic(world.services, TopicMigrationInput("nowhere")))
+    assert error.type == failures.UNKNOWN_TOPIC
+    assert "'nowhere'" in error.message

@@ -1,0 +1,169 @@
+"""The reconciler follows Postgres and gives back exactly what the user had."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.configs import prove_coverage_for_roll, reconcile_configs
+from tests.unit.activities.world import TOPIC, World
+from tideline.control_plane.model import TopicStatus
+from tideline.domain import failures
+from tideline.domain.plan import ConfigStage, ConfigStep, MigrationOptions
+
+
+def step(stage: ConfigStage) -> ConfigStep:
+    return ConfigStep(TOPIC, MigrationOptions(), stage)
+
+
+async def reach(world: World, *stages: ConfigStage) -> None:
+    for stage in stages:
+        if stage is ConfigStage.CROSSED:
+            world.plane.row = replace(world.plane.row, boundary=100)
+        if stage is ConfigStage.FROZEN:
+            world.plane.row = replace(world.plane.row, ready=True)
+        await reconcile_configs(world.services, step(stage))
+
+
+async def refused(call: Any) -> ApplicationError:
+    with pytest.raises(ApplicationError) as raised:
+        await call
+    return raised.value
+
+
+BEFORE = {"retention.bytes": "5000", "segment.bytes": "1048576", "flush.messages": "9"}
+
+
+async def test_an_abort_leaves_the_configs_as_they_were(world: World) -> None:
+    world.kafka.own_configs = dict(BEFORE)
+    await reach(world, ConfigStage.TRACKED, ConfigStage.ARMED)
+    assert world.kafka.own_configs != BEFORE
+    world.plane.status = TopicStatus.ABORTED
+    await reach(world, ConfigStage.RESTORED)
+    assert world.kafka.own_configs == BEFORE
+    assert world.plane.overrides == {}
+
+
+async def test_a_key_that_was_unset_becomes_unset_again(world: World) -> None:
+    await reach(world, ConfigStage.TRACKED, ConfigStage.ARMED)
+    world.plane.status = TopicStatus.ABORTED
+    await reach(world, ConfigStage.RESTORED)
+    assert world.kafka.own_configs == {}
+
+
+async def test_a_whole_migration_ends_frozen_and_sealed(world: World) -> None:
+    world.kafka.own_configs = {"flush.messages": "9"}
+    await reach(
+        world,
+        ConfigStage.TRACKED,
+        ConfigStage.ARMED,
+        ConfigStage.CROSSED,
+        ConfigStage.ROLLING,
+        ConfigStage.FROZEN,
+    )
+    assert world.kafka.own_configs == {
+        "retention.bytes": "-1",
+        "flush.messages": "9",
+        "remote.log.copy.disable": "true",
+        "local.retention.bytes": "-2",
+        "local.retention.ms": "-2",
+        "max.message.bytes": "78",
+    }
+
+
+async def test_a_stage_that_holds_already_writes_nothing(world: World) -> None:
+    await reach(world, ConfigStage.TRACKED)
+    world.kafka.done.clear()
+    await reach(world, ConfigStage.TRACKED)
+    assert world.kafka.done == []
+
+
+async def test_a_users_value_set_while_held_is_what_an_abort_restores(world: World) -> None:
+    await reach(world, ConfigStage.TRACKED)
+    held = world.plane.overrides["retention.bytes"]
+    world.plane.overrides["retention.bytes"] = replace(held, user_value="77")
+    world.plane.status = TopicStatus.ABORTED
+    await reach(world, ConfigStage.RESTORED)
+    assert world.kafka.own_configs == {"retention.bytes": "77"}
+
+
+async def test_an_attempt_that_wakes_after_the_freeze_undoes_nothing(world: World) -> None:
+    await reach(
+        world,
+        ConfigStage.TRACKED,
+        ConfigStage.ARMED,
+        ConfigStage.CROSSED,
+        ConfigStage.ROLLING,
+        ConfigStage.FROZEN,
+    )
+    frozen = dict(world.kafka.own_configs)
+    for stage in (ConfigStage.TRACKED, ConfigStage.ARMED, ConfigStage.ROLLING):
+        error = await refused(reconcile_configs(world.services, step(stage)))
+        assert (error.type, error.non_retryable) == (failures.STALE_STAGE, True)
+    assert world.kafka.own_configs == frozen
+
+
+async def test_an_attempt_that_stalls_between_its_reads_is_refused_before_it_writes(
+    world: World,
+) -> None:
+    """The topic crosses while the attempt that arms it is asleep."""
+    await reach(world, ConfigStage.TRACKED)
+    impose = world.plane.impose_config
+
+    async def stalled(*arguments: Any) -> None:
+        await impose(*arguments)
+        world.plane.row = replace(world.plane.row, boundary=100)
+
+    world.plane.impose_config = stalled  # type: ignore[method-assign]
+    world.kafka.done.clear()
+    error = await refused(reconcile_configs(world.services, step(ConfigStage.ARMED)))
+    assert error.type == failures.STALE_STAGE
+    assert world.kafka.done == []
+
+
+async def test_a_crash_before_the_key_is_let_go_forgets_nothing(world: World) -> None:
+    world.kafka.own_configs = {"flush.messages": "9"}
+    await reach(world, ConfigStage.TRACKED, ConfigStage.ARMED)
+    release = world.plane.release_config
+
+    async def crash(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    world.plane.release_config = crash  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        await reach(world, ConfigStage.CROSSED)
+    world.plane.release_config = release  # type: ignore[method-assign]
+    await reach(world, ConfigStage.CROSSED)
+    assert world.kafka.own_configs == {"flush.messages": "9", "retention.bytes": "-1"}
+
+
+async def test_a_write_that_kafka_does_not_show_is_reported(world: World) -> None:
+    world.kafka.ignore_writes = True
+    error = await refused(reconcile_configs(world.services, step(ConfigStage.TRACKED)))
+    assert error.type == failures.WAITING
+
+
+async def test_a_stale_highest_tiered_offset_forbids_the_roll(world: World) -> None:
+    """Kafka would delete local segments that were never uploaded."""
+    world.store.found = []
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    await reach(world, ConfigStage.TRACKED, ConfigStage.CROSSED)
+    error = await refused(reconcile_configs(world.services, step(ConfigStage.ROLLING)))
+    assert error.type == failures.WAITING
+    assert "turned off and on again" in error.message
+    assert "local.retention.bytes" not in world.kafka.own_configs
+
+
+async def test_what_is_tiered_and_there_may_roll(world: World) -> None:
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    assert await prove_coverage_for_roll(world.services, TOPIC) == {"0": 100}
+
+
+async def test_a_topic_of_which_nothing_is_tiered_yet_may_roll(world: World) -> None:
+    world.store.found = []
+    world.kafka.highest_tiered = -1
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    await prove_coverage_for_roll(world.services, TOPIC)

@@ -1,0 +1,249 @@
+"""The write pause: quiesce, observe the end, persist B0. Whatever moved starts it anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.persist import seed_and_persist
+from activities.quiesce import quiesce
+from activities.roll import roll_and_flush
+from activities.services import Warmth
+from tests.unit.activities.world import LOG, World, gateway
+from tideline.control_plane import (
+    BoundaryBelowAcknowledged,
+    ControlPlaneUnavailable,
+    QuiesceNotClosed,
+    StaleGeneration,
+    StaleLeaderEpoch,
+)
+from tideline.control_plane.model import BarrierEntry
+from tideline.domain import failures
+from tideline.domain.ids import TopicPartition
+from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.plan import Durability
+from tideline.domain.producer_tail import ProducerTail, TailBatch
+from tideline.domain.transactions import CoordinatorTransaction
+from tideline.kafka.observer import OffsetAnswer, PartitionLayout
+from tideline.kafka.topic_observer import ActiveProducer
+
+
+async def failure_of(call: Any) -> ApplicationError:
+    with pytest.raises(ApplicationError) as raised:
+        await call
+    return raised.value
+
+
+async def test_a_quiesce_passes_when_every_gateway_has_acknowledged(world: World) -> None:
+    world.plane.barrier = [
+        BarrierEntry(gateway(1), True, highest_acknowledged_offset=41),
+        BarrierEntry(gateway(2), True, highest_acknowledged_offset=98),
+    ]
+    result = await quiesce(world.services, world.given())
+    assert (result.generation, result.highest_acknowledged_offset) == (1, 98)
+    assert world.plane.row.quiesced
+    status, evidence, _ = await world.recorded(Phase.QUIESCE)
+    assert status is PhaseStatus.DONE
+    assert evidence["gateways"] == [1, 2]
+
+
+async def test_each_attempt_takes_a_newer_generation(world: World) -> None:
+    first = await quiesce(world.services, world.given())
+    second = await quiesce(world.services, world.given())
+    assert second.generation > first.generation
+
+
+async def test_a_gateway_whose_lease_has_ended_is_fenced_and_passed(world: World) -> None:
+    world.services.leases.watch._margin_ms = 10
+    world.plane.gateways = [gateway(2)]
+    world.plane.barrier = [
+        BarrierEntry(gateway(1), True, highest_acknowledged_offset=10),
+        BarrierEntry(gateway(2), False),
+    ]
+    await world.services.leases.read()
+    result = await quiesce(world.services, world.given())
+    assert result.fenced_gateways == [2]
+    assert world.plane.fenced == [2]
+    assert result.highest_acknowledged_offset == 10
+
+
+async def test_a_gateway_that_renews_but_does_not_acknowledge_voids_the_quiesce(
+    world: World,
+) -> None:
+    world.plane.barrier = [BarrierEntry(gateway(3), False)]
+    error = await failure_of(quiesce(world.services, world.given()))
+    assert error.type == failures.QUIESCE_VOID
+    assert error.non_retryable
+    assert "gateway 3" in error.message
+    assert world.plane.fenced == []
+
+
+async def test_a_partition_with_a_boundary_is_never_quiesced_again(world: World) -> None:
+    world.plane.row = replace(world.plane.row, boundary=100)
+    error = await failure_of(quiesce(world.services, world.given()))
+    assert error.type == failures.REFUSED
+    assert not world.plane.row.quiesced
+
+
+async def test_the_boundary_is_where_every_in_sync_replica_ends(world: World) -> None:
+    found = await roll_and_flush(world.services, world.given(generation=1))
+    assert (found.boundary, found.leader_id, found.leader_epoch) == (100, 1, 5)
+    assert found.replicas == {"1": 100, "2": 100, "3": 100}
+
+
+async def test_a_follower_that_is_behind_is_waited_for(world: World) -> None:
+    looks = []
+
+    def catch_up(kafka: Any) -> None:
+        looks.append(1)
+        kafka.ends[3] = 99 if len(looks) < 3 else 100
+
+    world.kafka.before_end = catch_up
+    found = await roll_and_flush(world.services, world.given(generation=1))
+    assert found.replicas["3"] == 100
+    _, evidence, _ = await world.recorded(Phase.ROLL_AND_FLUSH)
+    assert evidence["observations"] == 3
+
+
+@pytest.mark.parametrize(
+    "unsettled",
+    [
+        {"ends": {1: 100, 2: 100, 3: 99}},
+        {"watermarks": {1: 99, 2: 100, 3: 100}},
+        {"last_stable": 90},
+        {"silent": {3}},
+        {"silent": {1}},
+        {"layout": PartitionLayout(0, -1, 6, (1, 2, 3), (1, 2, 3))},
+    ],
+)
+async def test_a_log_that_does_not_come_to_rest_is_no_boundary(
+    world: World, unsettled: dict[str, Any]
+) -> None:
+    for name, value in unsettled.items():
+        setattr(world.kafka, name, value)
+    error = await failure_of(roll_and_flush(world.services, world.given(generation=1)))
+    assert error.type == failures.NOT_SETTLED
+    assert error.non_retryable
+
+
+async def test_a_leader_that_moved_is_observed_anew(world: World) -> None:
+    stale = replace(world.kafka.layout, leader=2, leader_epoch=4)
+    world.services.keep_warm(LOG, Warmth(stale, 0))
+    found = await roll_and_flush(world.services, world.given(generation=1))
+    assert (found.leader_id, found.leader_epoch) == (1, 5)
+
+
+async def test_a_tiered_durability_holds_the_boundary_until_the_prefix_is_covered(
+    world: World,
+) -> None:
+    given = world.given(generation=1, options={"durability": Durability.TIERED})
+    assert (await roll_and_flush(world.services, given)).boundary == 100
+    world.store.found = []
+    error = await failure_of(roll_and_flush(world.services, given))
+    assert error.type == failures.NOT_SETTLED
+    assert "[0, 100)" in error.message
+
+
+def persisting(world: World) -> Any:
+    return seed_and_persist(world.services, world.given(generation=1, boundary=100, leader_epoch=5))
+
+
+async def test_the_boundary_is_persisted_with_seeds_and_the_prefixs_largest_timestamp(
+    world: World,
+) -> None:
+    world.kafka.active = [ActiveProducer(7, 0, 9, 1_000, 0, -1)]
+    tail = ProducerTail(0, 0)
+    tail.append([TailBatch(90, 99, 7, 0, 0, 1_000)], 100)
+    world.kafka.tails.tail = tail
+    world.kafka.max_timestamp = OffsetAnswer(95, 1_700, 5)
+    await persisting(world)
+    (request,) = world.plane.persisted
+    assert (request.boundary, request.leader_epoch, request.generation) == (100, 5, 1)
+    assert [s.last_sequence for s in request.seeds] == [9]
+    assert (request.prefix_max_timestamp, request.prefix_max_timestamp_offset) == (1_700, 95)
+
+
+async def test_a_larger_timestamp_in_remote_storage_wins(world: World) -> None:
+    world.kafka.max_timestamp = OffsetAnswer(-1, -1, 5)
+    await persisting(world)
+    (request,) = world.plane.persisted
+    assert (request.prefix_max_timestamp, request.prefix_max_timestamp_offset) == (1_500, 3)
+
+
+async def test_an_empty_log_crosses_without_a_prefix(world: World) -> None:
+    world.kafka.ends = dict.fromkeys((1, 2, 3), 0)
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    given = world.given(generation=1, boundary=0, leader_epoch=5)
+    await seed_and_persist(world.services, given)
+    (request,) = world.plane.persisted
+    assert (request.boundary, request.prefix_max_timestamp) == (0, -1)
+
+
+async def test_a_repeat_after_success_changes_nothing(world: World) -> None:
+    await persisting(world)
+    await persisting(world)
+    assert len(world.plane.persisted) == 1
+
+
+async def test_another_boundary_than_the_persisted_one_is_refused(world: World) -> None:
+    world.plane.row = replace(world.plane.row, boundary=90, boundary_epoch=5)
+    error = await failure_of(persisting(world))
+    assert error.type == failures.REFUSED
+    assert "90" in error.message
+
+
+async def test_a_late_append_is_noticed_before_its_sequence_becomes_a_seed(world: World) -> None:
+    world.kafka.ends[1] = 101
+    error = await failure_of(persisting(world))
+    assert error.type == failures.NOT_SETTLED
+    assert world.plane.persisted == []
+
+
+async def test_a_transaction_that_a_coordinator_still_holds_forbids_the_boundary(
+    world: World,
+) -> None:
+    world.kafka.transactions = [
+        CoordinatorTransaction(
+            "pay", 7, 0, "PrepareAbort", 1, 2, frozenset({TopicPartition("orders", 0)})
+        )
+    ]
+    error = await failure_of(persisting(world))
+    assert error.type == failures.NOT_SETTLED
+    assert "'pay'" in error.message
+
+
+async def test_a_leader_that_moved_since_the_observation_forbids_the_boundary(
+    world: World,
+) -> None:
+    world.kafka.layout = replace(world.kafka.layout, leader=2, leader_epoch=6)
+    error = await failure_of(persisting(world))
+    assert error.type == failures.NOT_SETTLED
+
+
+@pytest.mark.parametrize(
+    ("refused", "kind", "final"),
+    [
+        (StaleGeneration("2 exists"), failures.STALE_GENERATION, True),
+        (QuiesceNotClosed("void"), failures.QUIESCE_VOID, True),
+        (StaleLeaderEpoch("6"), failures.NOT_SETTLED, True),
+        (BoundaryBelowAcknowledged("101"), failures.NOT_SETTLED, True),
+        (ControlPlaneUnavailable("away"), failures.UNREACHABLE, False),
+    ],
+)
+async def test_what_the_control_plane_refuses_keeps_its_meaning(
+    world: World, refused: Exception, kind: str, final: bool
+) -> None:
+    world.plane.refuse = refused
+    error = await failure_of(persisting(world))
+    assert (error.type, error.non_retryable) == (kind, final)
+
+
+async def test_no_warm_observation_survives_the_crossing(world: World) -> None:
+    world.services.keep_warm(LOG, Warmth(world.kafka.layout, 100))
+    await persisting(world)
+    assert LOG not in world.services.warm
+    assert UUID(int=1) == LOG.topic_id
