@@ -12,7 +12,7 @@ from kio.static.primitive import i32Timedelta
 
 
 @cache
-def nested(schema: type[Any], name: str) -> type[Any]:
+def nested(schema: Any, name: str) -> Any:
     """The class of the elements of the array ``name`` in a message class of kio."""
     (array,) = (field for field in fields(schema) if field.name == name)
     kind = classify_field(array)

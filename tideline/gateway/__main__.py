@@ -1,0 +1,102 @@
+"""``python -m tideline.gateway``: one gateway beside one broker, until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import structlog
+
+from tideline.control_plane import connect
+from tideline.errors import ExitCode, TidelineError
+from tideline.gateway.context import ConnectionRegistry, GatewayServices
+from tideline.gateway.handlers.transactions import OpenTransactions
+from tideline.gateway.rules import RULES, preload
+from tideline.gateway.server import GatewayServer
+from tideline.gateway.tracked import build
+from tideline.kafka.client import KafkaCluster
+from tideline.object_store import S3ObjectStore
+from tideline.observability import configure_logging, serve_metrics
+from tideline.settings import GatewaySettings, load
+
+BROKER_TIMEOUT_MS = 5_000
+log = structlog.get_logger()
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Run one gateway until it is told to stop. Listens once it is known what is tracked."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with (
+        connect(settings, application_name=f"tideline-gateway-{settings.gateway_id}") as plane,
+        S3ObjectStore(settings) as store,
+        KafkaCluster(
+            [settings.gateway_broker],
+            client_id=f"tideline-gateway-{settings.gateway_id}",
+            timeout_ms=BROKER_TIMEOUT_MS,
+            max_frame_bytes=settings.gateway_max_frame_bytes,
+        ) as cluster,
+    ):
+        connections = ConnectionRegistry()
+        tracked = build(settings, plane, store, cluster, connections)
+        services = GatewayServices(
+            settings=settings,
+            tracking=tracked.tracking,
+            control_plane=plane,
+            cluster=cluster,
+            connections=connections,
+            transactions=OpenTransactions(cluster, settings.gateway_broker_id),
+            tracked=tracked,
+        )
+        if not await _first(tracked.start(), stop):
+            return
+        server = GatewayServer(services, RULES)
+        await server.start()
+        try:
+            await stop.wait()
+        finally:
+            await server.stop()
+            await tracked.close()
+
+
+async def _first(work: object, stop: asyncio.Event) -> bool:
+    """Await ``work`` unless the process is told to stop first."""
+    assert asyncio.iscoroutine(work)
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        working.result()
+        return True
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    return False
+
+
+def main() -> int:
+    """Exit codes as :class:`tideline.errors.ExitCode` has them."""
+    configure_logging("gateway")
+    try:
+        settings = load(GatewaySettings)
+        structlog.contextvars.bind_contextvars(gateway=settings.gateway_id)
+        settings.gateway_state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        preload()
+        serve_metrics(settings.metrics_address)
+        asyncio.run(serve(settings))
+    except TidelineError as error:
+        log.error("gateway failed", error=str(error))
+        return int(error.exit_code)
+    except OSError as error:
+        log.error(
+            "the gateway cannot start: free the address or directory, or choose another one",
+            error=str(error),
+        )
+        return int(ExitCode.USAGE)
+    return int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""Every API that the gateway looks into, and its handler."""
+
+from __future__ import annotations
+
+from tideline.gateway.handlers import transactions
+from tideline.gateway.interception import ApiKey, Rules
+from tideline.kafka.protocol import decodable_versions, request_class, response_class
+
+RULES: Rules = {
+    **transactions.RULES,
+}
+
+
+def preload() -> None:
+    """Load the message classes now: the first request of each version would wait for them."""
+    for key in {*RULES, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.API_VERSIONS}:
+        for version in decodable_versions(key):
+            request_class(key, version)
+            response_class(key, version)
