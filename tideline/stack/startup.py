@@ -88,7 +88,7 @@ class Startup:
             since = time.monotonic()
             ran_before = part.name in running
             if not ran_before:
-                tell(Step.PREPARING)
+                tell(Step.PREPARING, part.preparation)
                 part.prepare()
                 tell(Step.STARTING)
                 self._supervisor.start(part.name)

@@ -64,6 +64,11 @@ class Part(ABC):
     @abstractmethod
     def program(self) -> Program: ...
 
+    @property
+    def preparation(self) -> str:
+        """What is slow about the preparation, for a person who waits; empty when nothing is."""
+        return ""
+
     def prepare(self) -> None:
         """Before the start; idempotent. Nothing by default."""
         return

@@ -11,7 +11,7 @@ from string import Template
 from tideline.stack.endpoints import S3_REGION, TIERED_BUCKET, TIERED_PREFIX
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.home import write_private
-from tideline.stack.kafka_jars import ensure, java, libraries, tool_command
+from tideline.stack.kafka_jars import ensure, is_current, java, libraries, tool_command
 from tideline.stack.parts.base import Part, Plan
 from tideline.stack.probes import kafka_nodes, show
 from tideline.stack.programs import Program
@@ -70,6 +70,10 @@ class Kafka(Part):
             main_log=self.log(),
             stop_wait_s=5,
         )
+
+    @property
+    def preparation(self) -> str:
+        return "" if is_current(self._jars) else "Maven fetches Kafka's jars"
 
     def prepare(self) -> None:
         ensure(self._jars)
