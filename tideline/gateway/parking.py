@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -42,7 +42,7 @@ class Refusal:
 class Waiting:
     """One partition's part of a produce request."""
 
-    source: Hashable
+    source: object
     """The client connection: order matters within it."""
     size: int
     """bytes"""
@@ -71,10 +71,10 @@ class ParkingLot:
         self._max_wait_s = max_wait_s
         self._clock = clock
         self._lanes: dict[TopicIdPartition, deque[Waiting]] = {}
-        self._overflowed: dict[TopicIdPartition, set[Hashable]] = {}
+        self._overflowed: dict[TopicIdPartition, set[object]] = {}
         self._draining: set[TopicIdPartition] = set()
         self._bytes = 0
-        self._refused: RefusedSequences[tuple[TopicIdPartition, Hashable]]
+        self._refused: RefusedSequences[tuple[TopicIdPartition, object]]
         self._refused = RefusedSequences(clock)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -104,7 +104,7 @@ class ParkingLot:
                     return
         self._park(log, entry)
 
-    def refused(self, log: TopicIdPartition, source: Hashable, batch: ProducerBatch) -> None:
+    def refused(self, log: TopicIdPartition, source: object, batch: ProducerBatch) -> None:
         """A batch that was let through has failed and will come again: what ``source`` has sent
         behind it is refused until it comes."""
         self._refused.refuse((log, source), batch)
@@ -137,7 +137,7 @@ class ParkingLot:
         for log in list(self._lanes):
             self.drain(log)
 
-    def drop(self, source: Hashable) -> None:
+    def drop(self, source: object) -> None:
         """The connection is gone: nobody waits for what it had parked, and it was never taken
         on."""
         for log, lane in list(self._lanes.items()):
@@ -174,7 +174,7 @@ class ParkingLot:
             self._arm()
 
     def _refuse_from(
-        self, log: TopicIdPartition, lane: deque[Waiting], source: Hashable, now: float
+        self, log: TopicIdPartition, lane: deque[Waiting], source: object, now: float
     ) -> None:
         """The first late entry of ``source`` and all of ``source`` behind it."""
         reached = False

@@ -68,7 +68,7 @@ class Append:
     """One accepted batch."""
 
     log: TopicIdPartition
-    source: Hashable
+    source: object
     batch: bytes
     producer: ProducerBatch
     last_sequence: int

@@ -1,0 +1,159 @@
+"""Fetch: the prefix from Kafka, the suffix from object storage, and no answer across B0.
+
+A fetch that names a tracked topic is answered without a session. It is served in rounds until it
+has enough bytes or its time is over; each round asks Kafka for a short while only, so that a
+partition whose B0 becomes known in the middle of a long poll is served by the suffix in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tideline.domain.request_handling import KafkaErrorCode, Request, handling
+from tideline.domain.routing import Region, RouteKind, region_of
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.handlers.fetch_kafka import KafkaSide
+from tideline.gateway.handlers.fetch_parts import Asked, PartitionAnswer, asked_of
+from tideline.gateway.handlers.fetch_sessions import FetchSessions, is_incremental
+from tideline.gateway.handlers.fetch_suffix import SuffixSide
+from tideline.gateway.handlers.versioned import (
+    NO_TIME,
+    Messages,
+    error,
+    group_by_topic,
+    key_fields,
+    messages,
+    named,
+)
+from tideline.gateway.interception import ApiKey
+from tideline.gateway.tracked import TrackedParts
+
+KAFKA_ROUND_S = 0.1
+"""How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
+SESSIONS_SINCE = 7
+
+
+class TrackedFetch:
+    """One Fetch request that names a tracked topic."""
+
+    def __init__(self, context: RequestContext, parts: TrackedParts, request: Any) -> None:
+        self.context = context
+        self.parts = parts
+        self.request = request
+        self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
+        self.asked = asked_of(request, parts.tracking)
+        self.kafka = KafkaSide(context, parts, request, self.messages)
+        self.suffix = SuffixSide(parts)
+
+    async def answer(self) -> bytes:
+        """Serve it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(0.0, self.request.max_wait.total_seconds())
+        max_bytes = int(self.request.max_bytes) if hasattr(self.request, "max_bytes") else 2**31 - 1
+        min_bytes = min(int(self.request.min_bytes), max_bytes)
+        while True:
+            left = max(0.0, deadline - loop.time())
+            answers = await self._round(left, min_bytes, max_bytes)
+            size = sum(answer.size for answer in answers.values())
+            settled = any(answer.settled for answer in answers.values())
+            if size >= min_bytes or settled or left <= 0:
+                return await self._respond(answers, max_bytes)
+
+    async def _round(
+        self, left_s: float, min_bytes: int, max_bytes: int
+    ) -> dict[Asked, PartitionAnswer]:
+        """Look at every partition once; wait a while if there is too little."""
+        tracking = self.parts.tracking
+        in_kafka, in_suffix = [], []
+        answers: dict[Asked, PartitionAnswer] = {}
+        for asked in self.asked:
+            route = asked.at.route(tracking)
+            match region_of(route, asked.offset):
+                case Region.KAFKA | Region.PREFIX:
+                    in_kafka.append(asked)
+                case Region.SUFFIX:
+                    in_suffix.append(asked)
+                case Region.NOWHERE:
+                    answers[asked] = PartitionAnswer.refusal(
+                        named(handling(route.kind, Request.FETCH).error, asked.at.key)
+                    )
+        wait_s = min(left_s, KAFKA_ROUND_S)
+        found = await self.suffix.find(in_suffix, max_bytes)
+        enough = answers or sum(a.size for a in found.values()) >= min_bytes
+        enough = enough or any(answer.settled for answer in found.values())
+        if in_kafka:
+            changed = (
+                asyncio.ensure_future(self.suffix.wait(in_suffix, wait_s)) if in_suffix else None
+            )
+            try:
+                answers |= await self.kafka.ask(in_kafka, 0.0 if enough else wait_s, min_bytes)
+            finally:
+                if changed is not None:
+                    changed.cancel()
+            if changed is not None and not enough:
+                found = await self.suffix.find(in_suffix, max_bytes)
+        elif in_suffix and not enough and left_s > 0:
+            await self.suffix.wait(in_suffix, left_s)
+            found = await self.suffix.find(in_suffix, max_bytes)
+        return answers | found
+
+    async def _respond(self, answers: dict[Asked, PartitionAnswer], max_bytes: int) -> bytes:
+        left = max_bytes - sum(a.size for a in answers.values() if a.found is None)
+        await self.suffix.read(answers, left)
+        rows = [(asked.at.key, answers[asked].row(self.messages, asked)) for asked in self.asked]
+        return self.context.respond(
+            self.messages.response(
+                throttle_time=self.kafka.throttle,
+                error_code=error(KafkaErrorCode.NONE),
+                session_id=0,
+                responses=tuple(
+                    self.messages.response_part(
+                        "FetchableTopicResponse", **key_fields(key), partitions=tuple(group)
+                    )
+                    for key, group in group_by_topic(rows)
+                ),
+                node_endpoints=tuple(self.kafka.endpoints.values()),
+            )
+        )
+
+
+def _ended_session(context: RequestContext, api: Messages) -> bytes:
+    """The client opens another session by a full fetch, which is looked into."""
+    return context.respond(
+        api.response(
+            throttle_time=NO_TIME,
+            error_code=error(KafkaErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+            session_id=0,
+            responses=(),
+        )
+    )
+
+
+async def handle(context: RequestContext, services: GatewayServices) -> bytes | None:
+    """Answer one Fetch request."""
+    request: Any = context.request()
+    parts, tracking = services.tracked, services.tracked.tracking
+    version = context.header.api_version
+    session_id = int(getattr(request, "session_id", 0))
+    session_epoch = int(getattr(request, "session_epoch", -1))
+    sessions = context.connection.state(FetchSessions)
+    named = [asked.at for asked in asked_of(request, tracking)]
+    tracked = any(at.route(tracking).kind is not RouteKind.CLASSIC for at in named)
+    if is_incremental(session_id, session_epoch):
+        if tracked or not sessions.may_continue(session_id, tracking.version):
+            return _ended_session(context, messages(ApiKey.FETCH, version))
+        return await context.forward()
+    if tracked:
+        return await TrackedFetch(context, parts, request).answer()
+    inspected_under = tracking.version
+    frame = await context.forward()
+    if version >= SESSIONS_SINCE and session_epoch == 0:
+        sessions.opened(_session_of(frame, version), inspected_under)
+    return frame
+
+
+def _session_of(frame: bytes, version: int) -> int:
+    """Correlation id, (header tags since version 12), throttle time, error code, session id."""
+    start = 4 + (1 if version >= 12 else 0) + 4 + 2
+    return int.from_bytes(frame[start : start + 4], "big", signed=True)
