@@ -11,7 +11,7 @@ import time
 from activities.evidence import PhaseEvidence, phase_evidence
 from activities.failing import waiting
 from activities.services import WorkerServices
-from activities.waits import BOUNDED_WAIT_MS, rounds
+from activities.waits import rounds
 from activities.warming import warm_up
 from tideline.domain.ids import TopicPartition
 from tideline.domain.migration import Phase
@@ -34,7 +34,7 @@ async def drain_transactions(services: WorkerServices, given: PhaseInput) -> Non
         deadline = since + given.options.drain_deadline_ms
         abort = given.options.open_transactions is OpenTransactions.ABORT
         aborted: list[str] = []
-        async for number in rounds(BOUNDED_WAIT_MS, LOOK_EVERY_MS):
+        async for number in rounds(services.wait_bound_ms, LOOK_EVERY_MS):
             leader = (
                 await services.observer.partition(partition.topic, partition.partition)
             ).leader

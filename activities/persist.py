@@ -34,14 +34,13 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
     """
     plane, key = services.control_plane, given.ref.log
     started = monotonic_ms()
-    async with phase_evidence(
-        services, given, Phase.SEED_AND_PERSIST, in_background=True
-    ) as evidence:
+    async with phase_evidence(services, given, Phase.SEED_AND_PERSIST) as evidence:
         row = await plane.tracked_partition(key.topic_id, key.partition)
         if row is None:
             raise failure(failures.REFUSED, f"{given.ref.topic}-{key.partition} is not tracked")
         if row.boundary == UNDEFINED_OFFSET:
             request = await _observe(services, given)
+            await evidence.begun()
             observed = monotonic_ms()
             await _persist(services, request)
             evidence.seen |= {

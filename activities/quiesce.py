@@ -35,7 +35,7 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
     """
     plane, key = services.control_plane, given.ref.log
     started = monotonic_ms()
-    async with phase_evidence(services, given, Phase.QUIESCE, in_background=True) as evidence:
+    async with phase_evidence(services, given, Phase.QUIESCE) as evidence:
         row = await plane.tracked_partition(key.topic_id, key.partition)
         if row is not None and row.boundary != UNDEFINED_OFFSET:
             raise failure(
@@ -45,6 +45,7 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
             )
         generation = await plane.next_generation(key)
         evidence.generation = generation
+        # Before the close: until then nobody waits for this write.
         await evidence.record(PhaseStatus.RUNNING)
         await plane.close_generation(key, generation, given.options.quiesce_hold_ms)
         fenced = await _pass_barrier(services, given, generation, started, evidence)

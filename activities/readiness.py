@@ -10,7 +10,7 @@ from __future__ import annotations
 from activities.evidence import phase_evidence
 from activities.failing import waiting
 from activities.services import WorkerServices, monotonic_ms
-from activities.waits import BOUNDED_WAIT_MS, rounds
+from activities.waits import rounds
 from tideline.domain.coverage import Coverage, assess
 from tideline.domain.migration import Phase
 from tideline.domain.plan import PartitionRef, PhaseInput
@@ -23,7 +23,7 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
     """Set ``tieringComplete`` when it is true. Fails as Waiting, with the reason, at its bound."""
     ref, key = given.ref, given.ref.log
     started = monotonic_ms()
-    bound = min(float(given.options.segment_wait_ms), BOUNDED_WAIT_MS)
+    bound = min(float(given.options.segment_wait_ms), services.wait_bound_ms)
     why = "nothing was observed"
     async with phase_evidence(services, given, Phase.READINESS) as evidence:
         async for number in rounds(bound, LOOK_EVERY_MS):

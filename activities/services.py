@@ -166,6 +166,9 @@ class WorkerServices:
     leases: LeaseObserver
     cluster: KafkaCluster
     temporal: Client | None = None
+    wait_bound_ms: float = 10_000
+    """How long one attempt waits inside an activity before it fails with its reason and is
+    retried."""
     evidence: EvidenceQueue = field(default_factory=EvidenceQueue)
     warm: dict[TopicIdPartition, Warmth] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from temporalio.service import RPCError
 
 from activities.failing import failure, typed_failures, waiting
 from activities.services import WorkerServices
-from activities.waits import BOUNDED_WAIT_MS, heartbeat, rounds
+from activities.waits import heartbeat, rounds
 from tideline.control_plane import AbortRefused
 from tideline.control_plane.model import TrackingKind
 from tideline.domain import failures
@@ -85,7 +85,7 @@ async def await_tracking(services: WorkerServices, ref: TopicRef) -> None:
     missing = "no gateway was asked"
     with typed_failures():
         async with services.acks.subscribe(f"tracking:{ref.topic}") as acknowledged:
-            async for _ in rounds(BOUNDED_WAIT_MS, POLL_MS, acknowledged):
+            async for _ in rounds(services.wait_bound_ms, POLL_MS, acknowledged):
                 entries = await services.control_plane.tracking_barrier(ref.topic)
                 open_entries = [e for e in entries if not e.acknowledged]
                 if not open_entries:

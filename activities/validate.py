@@ -5,7 +5,7 @@ from __future__ import annotations
 from activities.evidence import phase_evidence
 from activities.failing import failure, waiting
 from activities.services import WorkerServices
-from activities.waits import BOUNDED_WAIT_MS, rounds
+from activities.waits import rounds
 from tideline.domain import failures
 from tideline.domain.migration import Phase
 from tideline.domain.plan import PhaseInput
@@ -21,7 +21,7 @@ async def validate_partition(services: WorkerServices, given: PhaseInput) -> Non
     ref = given.ref
     why = ""
     async with phase_evidence(services, given, Phase.VALIDATE) as evidence:
-        async for number in rounds(BOUNDED_WAIT_MS, LOOK_EVERY_MS):
+        async for number in rounds(services.wait_bound_ms, LOOK_EVERY_MS):
             topic = await services.observer.topic(ref.topic)
             if topic is None:
                 raise failure(failures.UNKNOWN_TOPIC, f"topic {ref.topic!r} does not exist")

@@ -9,9 +9,6 @@ from temporalio import activity
 
 from activities.services import monotonic_ms
 
-BOUNDED_WAIT_MS = 10_000
-"""How long one attempt waits in the activity before it fails with its reason and is retried."""
-
 
 def heartbeat(detail: str = "") -> None:
     """Tell Temporal that the activity lives; nothing outside of one."""

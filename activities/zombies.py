@@ -16,7 +16,7 @@ import structlog
 from activities.evidence import PhaseEvidence, phase_evidence
 from activities.failing import failure, waiting
 from activities.services import WorkerServices
-from activities.waits import BOUNDED_WAIT_MS, heartbeat, rounds
+from activities.waits import heartbeat, rounds
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition, topic_id_to_base64
 from tideline.domain.migration import Phase
@@ -59,7 +59,7 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
     why = ""
     async with phase_evidence(services, given, Phase.ZOMBIE_CLEANUP) as evidence:
         await services.evidence.flush(given.ref.log)
-        async for number in rounds(BOUNDED_WAIT_MS, LOOK_EVERY_MS):
+        async for number in rounds(services.wait_bound_ms, LOOK_EVERY_MS):
             survey = await _survey(services, given)
             evidence.seen |= {
                 "log_start": survey.log_start,
