@@ -22,6 +22,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
+from tests.contract.scenes import Scene
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.settings import ControlPlaneSettings
@@ -159,3 +160,11 @@ async def control_plane(database: Database) -> AsyncIterator[ControlPlane]:
     """The adapter with every right, as a test's hands and eyes."""
     async with connect(database.settings(), application_name="contract-test") as plane:
         yield plane
+
+
+@pytest.fixture
+def scene(control_plane: ControlPlane, database: Database) -> Scene:
+    """An empty control plane and a builder of situations in it."""
+    scene = Scene(control_plane, database.dsn)
+    scene.clear()
+    return scene

@@ -75,7 +75,7 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
         with psycopg.connect(dsn) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
             for role, password in passwords.items():
-                exists = connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [role])
+                exists = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
                 verb = sql.SQL("ALTER" if exists.fetchone() else "CREATE")
                 connection.execute(
                     sql.SQL("{} ROLE {} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD {}")

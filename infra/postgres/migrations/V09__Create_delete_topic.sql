@@ -5,7 +5,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_topic topics;
 BEGIN
-    SELECT * INTO v_topic FROM topics WHERE topic_id = p_topic_id FOR UPDATE;
+    SELECT * INTO v_topic FROM topics WHERE topic_id = p_topic_id
+        FOR NO KEY UPDATE;
     IF NOT FOUND OR v_topic.status = 'deleted' THEN
         RETURN;
     END IF;

@@ -28,7 +28,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_topic topics;
 BEGIN
-    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted' FOR UPDATE;
+    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted'
+        FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM refuse('TL019', format('topic %s is not tracked', p_name),
             'Begin tracking it first.');
@@ -65,7 +66,8 @@ DECLARE
     v_topic topics;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('tideline topic ' || p_name, 0));
-    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted' FOR UPDATE;
+    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted'
+        FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         IF EXISTS (SELECT FROM topics WHERE topic_id = p_topic_id) THEN
             PERFORM refuse('TL002', format('topic id %s was deleted', p_topic_id),
@@ -216,7 +218,8 @@ DECLARE
     v_topic topics;
     v_crossed text;
 BEGIN
-    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted' FOR UPDATE;
+    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted'
+        FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;

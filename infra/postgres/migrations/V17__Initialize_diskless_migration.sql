@@ -271,7 +271,8 @@ DECLARE
     v_topic topics;
     v_crossed text;
 BEGIN
-    SELECT * INTO v_topic FROM topics WHERE topic_id = p_topic_id FOR UPDATE;
+    SELECT * INTO v_topic FROM topics WHERE topic_id = p_topic_id
+        FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM refuse('TL019', format('topic id %s is not tracked', p_topic_id),
             'Nothing to abort.');

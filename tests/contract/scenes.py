@@ -1,0 +1,167 @@
+"""What most contract tests begin with: gateways, topics, and a quiesced partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from uuid import UUID, uuid4
+
+import psycopg
+
+from tideline.control_plane import ControlPlane
+from tideline.control_plane.model import (
+    BatchToCommit,
+    BoundaryToPersist,
+    CommittedBatch,
+    TrackingKind,
+)
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import ProducerSeed
+
+TABLES = (
+    "config_overrides", "migration_requests", "migration_phases", "quiesce_acks", "tracking_acks",
+    "producer_state", "batches", "wal_files", "logs", "topics", "ended_incarnations", "gateways",
+)  # fmt: skip
+
+
+@dataclass
+class GatewayProcess:
+    """One gateway process."""
+
+    gateway_id: int
+    incarnation: UUID = field(default_factory=uuid4)
+
+
+def seed(producer_id: int = 7, *, epoch: int = 0, last_offset: int = 9) -> ProducerSeed:
+    """A batch of ten records that ends at ``last_offset``."""
+    return ProducerSeed(producer_id, epoch, 0, 9, last_offset - 9, last_offset, 1_000)
+
+
+def batch(
+    log: TopicIdPartition,
+    *,
+    records: int = 1,
+    timestamp: int = 1_000,
+    timestamp_type: str = "CreateTime",
+    producer: tuple[int, int, int] | None = None,
+    size: int = 100,
+) -> BatchToCommit:
+    """``producer``: id, epoch and base sequence of an idempotent one."""
+    identity = {}
+    if producer is not None:
+        producer_id, epoch, base = producer
+        identity = {
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "base_sequence": base,
+            "last_sequence": (base + records - 1) % 2**31,
+        }
+    return BatchToCommit(log, 0, size, records, timestamp, timestamp_type, **identity)
+
+
+class Scene:
+    """Builds situations through the adapter, and looks at the tables as the superuser."""
+
+    def __init__(self, plane: ControlPlane, dsn: str) -> None:
+        self.plane = plane
+        self.dsn = dsn
+        self._numbers = count(1)
+
+    def sql(self, query: str, *parameters: object) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.dsn, options="-c search_path=tideline") as connection:
+            cursor = connection.execute(query.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def clear(self) -> None:
+        self.sql("; ".join(f"DELETE FROM {table}" for table in TABLES))
+
+    async def gateway(self, gateway_id: int | None = None) -> GatewayProcess:
+        process = GatewayProcess(gateway_id or next(self._numbers))
+        await self.plane.register_gateway(
+            process.gateway_id, process.gateway_id, process.incarnation, "127.0.0.1:9", "1", 3_000
+        )
+        return process
+
+    async def tracking_topic(self, partitions: int = 1) -> tuple[str, list[TopicIdPartition]]:
+        """A topic whose migration has begun; no gateway has acknowledged it."""
+        name, topic_id = f"topic-{next(self._numbers)}", uuid4()
+        await self.plane.begin_tracking(
+            name, topic_id, TrackingKind.MIGRATED, partitions, "CreateTime", 1_048_588
+        )
+        return name, [TopicIdPartition(topic_id, p) for p in range(partitions)]
+
+    async def migrating_topic(
+        self, gateways: Sequence[GatewayProcess], partitions: int = 1
+    ) -> tuple[str, list[TopicIdPartition]]:
+        """A topic that every gateway tracks."""
+        name, logs = await self.tracking_topic(partitions)
+        for process in gateways:
+            await self.plane.acknowledge_tracking(process.gateway_id, process.incarnation, name)
+        await self.plane.activate_topic(name)
+        return name, logs
+
+    async def diskless_topic(self, partitions: int = 1) -> tuple[str, list[TopicIdPartition]]:
+        name, topic_id = f"topic-{next(self._numbers)}", uuid4()
+        await self.plane.begin_tracking(
+            name, topic_id, TrackingKind.BORN_DISKLESS, partitions, "CreateTime", 1_048_588
+        )
+        return name, [TopicIdPartition(topic_id, p) for p in range(partitions)]
+
+    async def quiesce(
+        self,
+        log: TopicIdPartition,
+        gateways: Sequence[GatewayProcess],
+        highest: int = -1,
+        hold_ms: int = 60_000,
+    ) -> int:
+        """The next generation, closed and acknowledged by ``gateways``."""
+        generation = await self.plane.next_generation(log)
+        await self.plane.close_generation(log, generation, hold_ms)
+        for process in gateways:
+            await self.plane.acknowledge_quiesce(
+                process.gateway_id, process.incarnation, log, generation, highest, highest + 1
+            )
+        return generation
+
+    def expire_quiesce(self, log: TopicIdPartition) -> None:
+        """Let the deadline pass without waiting for it."""
+        self.sql(
+            "UPDATE logs SET quiesce_deadline = now() - interval '1 s' "
+            "WHERE topic_id = %s AND partition = %s AND quiesce = 'closed'",
+            log.topic_id,
+            log.partition,
+        )
+
+    async def persist(
+        self,
+        log: TopicIdPartition,
+        boundary: int,
+        generation: int,
+        *,
+        epoch: int = 3,
+        seeds: Sequence[ProducerSeed] = (),
+    ) -> None:
+        await self.plane.initialize_diskless_migration(
+            BoundaryToPersist(log, boundary, epoch, generation, tuple(seeds), prefix_log_start=0)
+        )
+
+    async def hybrid_log(
+        self, gateway: GatewayProcess, boundary: int = 10, seeds: Sequence[ProducerSeed] = ()
+    ) -> TopicIdPartition:
+        """A partition that has just crossed at ``boundary``."""
+        _, (log,) = await self.migrating_topic([gateway])
+        generation = await self.quiesce(log, [gateway], boundary - 1)
+        await self.persist(log, boundary, generation, seeds=seeds)
+        return log
+
+    async def commit(
+        self, process: GatewayProcess, *batches: BatchToCommit, key: str | None = None
+    ) -> list[CommittedBatch]:
+        """Register a key unless one is given, and commit."""
+        if key is None:
+            key = f"wal/{uuid4()}"
+            await self.plane.register_object_keys(process.gateway_id, process.incarnation, [key])
+        return await self.plane.commit_file(
+            process.gateway_id, process.incarnation, key, 1_000, batches
+        )

@@ -1,0 +1,321 @@
+"""commit_file: one call, offsets without gaps, each record once, whatever is retried."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.rows import tuple_row
+
+from tests.contract.scenes import Scene, batch
+from tideline.control_plane import GatewayFenced, ObjectKeyRejected, OffsetOutOfRange, TopicDeleted
+from tideline.control_plane.model import (
+    CommitError,
+    FindBatchesRequest,
+    ListOffsetsKind,
+    TrackingKind,
+)
+from tideline.domain.ids import TopicIdPartition
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+async def test_offsets_follow_each_other_across_partitions_and_files(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (first, second) = await scene.diskless_topic(2)
+    outcomes = await scene.commit(
+        gateway, batch(first, records=3), batch(second, records=5), batch(first, records=2)
+    )
+    assert [o.base_offset for o in outcomes] == [0, 0, 3]
+    assert [o.high_watermark for o in outcomes] == [3, 5, 5]
+    (later,) = await scene.commit(gateway, batch(first))
+    assert later.base_offset == 5
+    assert await scene.plane.high_watermarks([first, second]) == {first: 6, second: 5}
+
+
+async def test_a_commit_of_unknown_outcome_finds_its_own_success(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+    batches = [batch(log, records=4), batch(log, producer=(7, 0, 3)), batch(log, records=2)]
+    first = await scene.commit(gateway, *batches, key="k")
+    assert await scene.commit(gateway, *batches, key="k") == first
+    assert await scene.plane.high_watermarks([log]) == {log: 7}
+    with pytest.raises(ObjectKeyRejected, match="exactly its first input"):
+        await scene.commit(gateway, batches[0], key="k")
+
+
+async def test_a_retry_while_the_first_call_still_runs_waits_for_its_outcome(
+    scene: Scene,
+) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+    blocker = await psycopg.AsyncConnection.connect(scene.dsn, row_factory=tuple_row)
+    async with blocker:
+        await blocker.execute("SELECT FROM tideline.logs FOR UPDATE")
+        calls = [
+            asyncio.create_task(scene.commit(gateway, batch(log, records=4), key="k"))
+            for _ in range(2)
+        ]
+        waiting = 0
+        async with asyncio.timeout(10):
+            while waiting < 2:
+                cursor = await blocker.execute(
+                    "SELECT count(*) FROM pg_stat_activity "
+                    "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+                )
+                row = await cursor.fetchone()
+                assert row is not None
+                waiting = row[0]
+                await asyncio.sleep(0.01)
+        await blocker.rollback()
+        first, second = await asyncio.gather(*calls)
+    assert first == second
+    assert await scene.plane.high_watermarks([log]) == {log: 4}
+
+
+async def test_a_key_must_be_registered_and_not_be_marked_for_deletion(scene: Scene) -> None:
+    """Schedule 17: the uploader slept past the collector's grace."""
+    gateway, other = await scene.gateway(), await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    with pytest.raises(ObjectKeyRejected, match="never is not registered"):
+        await scene.commit(gateway, batch(log), key="never")
+    await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["slow"])
+    with pytest.raises(ObjectKeyRejected, match="belongs to gateway"):
+        await scene.commit(other, batch(log), key="slow")
+    assert await scene.plane.claim_dead_files(grace_ms=60_000) == []
+    assert await scene.plane.claim_dead_files(grace_ms=0) == ["slow"]
+    assert await scene.plane.claim_dead_files(grace_ms=60_000) == ["slow"]
+    with pytest.raises(ObjectKeyRejected, match="slow is being deleted"):
+        await scene.commit(gateway, batch(log), key="slow")
+    assert await scene.plane.forget_dead_files(["slow"]) == 1
+    with pytest.raises(ObjectKeyRejected, match="slow is not registered"):
+        await scene.commit(gateway, batch(log), key="slow")
+
+
+async def test_a_used_key_is_not_registered_again(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    for _ in range(2):
+        await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+    await scene.commit(gateway, batch(log), key="k")
+    with pytest.raises(ObjectKeyRejected, match="k is taken"):
+        await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+
+
+async def test_a_fenced_gateway_commits_nothing(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+    await scene.plane.fence_gateway(gateway.gateway_id, gateway.incarnation, "lapsed")
+    with pytest.raises(GatewayFenced):
+        await scene.commit(gateway, batch(log), key="k")
+    assert await scene.plane.high_watermarks([log]) == {log: 0}
+
+
+async def test_a_deleted_topic_takes_no_commit_and_answers_no_read(scene: Scene) -> None:
+    """Schedule 19: also when a topic of the same name exists again."""
+    gateway = await scene.gateway()
+    name, (old,) = await scene.diskless_topic()
+    await scene.commit(gateway, batch(old, producer=(7, 0, 0)))
+    await scene.plane.delete_topic(old.topic_id)
+    await scene.plane.delete_topic(old.topic_id)
+    new = TopicIdPartition(uuid4(), 0)
+    tracked = await scene.plane.tracked_topic(name)
+    assert tracked is None
+    await scene.plane.begin_tracking(
+        name, new.topic_id, TrackingKind.BORN_DISKLESS, 1, "CreateTime", 1_000_000
+    )
+    dead, alive, unknown = await scene.commit(
+        gateway, batch(old), batch(new), batch(TopicIdPartition(new.topic_id, 5))
+    )
+    assert dead.error is CommitError.TOPIC_DELETED
+    assert (alive.error, alive.base_offset) == (CommitError.NONE, 0)
+    assert unknown.error is CommitError.UNKNOWN_LOG
+    (found,) = await scene.plane.find_batches([FindBatchesRequest(old, 0, 100)])
+    assert (found.error, found.batches) == ("TOPIC_DELETED", ())
+    with pytest.raises(TopicDeleted):
+        await scene.plane.delete_records(old, -1)
+    assert await scene.plane.prune_batches() == 1
+    assert scene.sql("SELECT * FROM producer_state") == []
+
+
+async def test_two_gateways_commit_to_the_same_partitions_without_deadlock(scene: Scene) -> None:
+    gateways = [await scene.gateway(), await scene.gateway()]
+    _, logs = await scene.diskless_topic(6)
+
+    async def commits(index: int) -> None:
+        order = logs if index % 2 else list(reversed(logs))
+        for _ in range(15):
+            outcomes = await scene.commit(gateways[index], *[batch(log) for log in order])
+            assert all(o.error is CommitError.NONE for o in outcomes)
+
+    await asyncio.gather(commits(0), commits(1))
+    assert set((await scene.plane.high_watermarks(logs)).values()) == {30}
+    rows = scene.sql("SELECT count(*), count(DISTINCT (log_id, base_offset)) FROM batches")
+    assert rows == [(180, 180)]
+
+
+async def test_a_duplicate_is_answered_with_its_first_offset_and_time(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    first, again = await scene.commit(
+        gateway,
+        batch(log, records=3, producer=(7, 0, 0)),
+        batch(log, records=3, producer=(7, 0, 0)),
+    )
+    (later,) = await scene.commit(gateway, batch(log, records=3, producer=(7, 0, 0)))
+    for duplicate in (again, later):
+        assert duplicate.error is CommitError.DUPLICATE
+        assert (duplicate.base_offset, duplicate.append_time) == (0, first.append_time)
+    assert await scene.plane.high_watermarks([log]) == {log: 3}
+
+
+async def test_only_the_last_five_batches_are_known_as_duplicates(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    sent = [batch(log, producer=(7, 0, sequence)) for sequence in range(6)]
+    await scene.commit(gateway, *sent)
+    oldest, kept = await scene.commit(gateway, sent[0], sent[1])
+    assert oldest.error is CommitError.OUT_OF_ORDER_SEQUENCE
+    assert (kept.error, kept.base_offset) == (CommitError.DUPLICATE, 1)
+
+
+async def test_sequences_wrap_to_0_between_and_inside_batches(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    outcomes = await scene.commit(
+        gateway,
+        batch(log, producer=(7, 0, MAX_SEQUENCE)),
+        batch(log, producer=(7, 0, 0)),
+        batch(log, producer=(8, 0, MAX_SEQUENCE - 1), records=4),
+        batch(log, producer=(8, 0, 2)),
+    )
+    assert [o.error for o in outcomes] == [CommitError.NONE] * 4
+
+
+async def test_epochs_fence_producers(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    outcomes = await scene.commit(
+        gateway,
+        batch(log, producer=(7, 4, 100)),  # without state: any first sequence
+        batch(log, producer=(7, 3, 101)),
+        batch(log, producer=(7, 5, 101)),
+        batch(log, producer=(7, 5, 0)),
+        batch(log, producer=(7, 4, 101)),
+    )
+    assert [o.error.value for o in outcomes] == [
+        "NONE",
+        "INVALID_PRODUCER_EPOCH",
+        "OUT_OF_ORDER_SEQUENCE",
+        "NONE",
+        "INVALID_PRODUCER_EPOCH",
+    ]
+
+
+async def test_a_producer_whose_state_expired_may_begin_anywhere(scene: Scene) -> None:
+    """Schedule 21."""
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    await scene.commit(gateway, batch(log, producer=(7, 0, 0)))
+    assert await scene.plane.expire_producers(idle_ms=60_000) == 0
+    assert await scene.plane.expire_producers(idle_ms=0) == 1
+    (returned,) = await scene.commit(gateway, batch(log, producer=(7, 0, 500)))
+    assert returned.error is CommitError.NONE
+
+
+async def test_log_append_time_is_the_commits_time(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    (committed,) = await scene.commit(
+        gateway, batch(log, timestamp=5, timestamp_type="LogAppendTime")
+    )
+    (found,) = await scene.plane.find_batches([FindBatchesRequest(log, 0, 100)])
+    assert found.batches[0].timestamp_type == "LogAppendTime"
+    assert found.batches[0].max_timestamp == committed.append_time > 5
+
+
+async def test_a_read_answers_at_least_one_batch_and_then_what_fits(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway, 10)
+    await scene.commit(gateway, *[batch(log, records=5, size=100) for _ in range(4)])
+
+    async def read(offset: int, max_bytes: int) -> tuple[str, list[int]]:
+        (found,) = await scene.plane.find_batches([FindBatchesRequest(log, offset, max_bytes)])
+        assert found.high_watermark == 30
+        return found.error, [b.base_offset for b in found.batches]
+
+    assert await read(10, 1) == ("NONE", [10])
+    assert await read(12, 250) == ("NONE", [10, 15])
+    assert await read(29, 10_000) == ("NONE", [25])
+    assert await read(30, 10_000) == ("NONE", [])
+    assert await read(31, 10_000) == ("OFFSET_OUT_OF_RANGE", [])
+    assert await read(9, 10_000) == ("BELOW_BOUNDARY", [])
+
+
+async def test_deleting_records_moves_the_suffix_but_never_b0(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway, 10)
+    assert await scene.plane.delete_records(log, -1) == 10  # empty: the prefix keeps its start
+    (found,) = await scene.plane.find_batches([FindBatchesRequest(log, 10, 100)])
+    assert found.log_start == 0
+    await scene.commit(gateway, *[batch(log, records=5) for _ in range(3)])
+    assert await scene.plane.delete_records(log, 17) == 17
+    assert await scene.plane.delete_records(log, 12) == 17
+    with pytest.raises(OffsetOutOfRange, match="offset 26"):
+        await scene.plane.delete_records(log, 26)
+    early, inside = await scene.plane.find_batches(
+        [FindBatchesRequest(log, 16, 1_000), FindBatchesRequest(log, 17, 1_000)]
+    )
+    assert early.error == "OFFSET_OUT_OF_RANGE"
+    assert (inside.log_start, [b.base_offset for b in inside.batches]) == (17, [15, 20])
+    assert await scene.plane.prune_batches() == 1
+    assert await scene.plane.delete_records(log, -1) == 25
+    assert await scene.plane.get_diskless_log_start_offset(log) == 10
+    earliest = await scene.plane.list_offsets(log, ListOffsetsKind.EARLIEST)
+    assert earliest.offset == 25
+
+
+async def test_lookups_by_time_survive_the_deletion_of_the_largest_timestamp(
+    scene: Scene,
+) -> None:
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway, 10)
+    await scene.commit(gateway, *[batch(log, timestamp=t) for t in (100, 900, 200, 300, 300)])
+
+    async def lookup(kind: ListOffsetsKind, timestamp: int | None = None) -> tuple[int, int]:
+        found = await scene.plane.list_offsets(log, kind, timestamp)
+        assert found.error == "NONE"
+        return found.offset, found.timestamp
+
+    assert await lookup(ListOffsetsKind.TIMESTAMP, 50) == (10, 100)
+    assert await lookup(ListOffsetsKind.TIMESTAMP, 150) == (11, 900)
+    assert await lookup(ListOffsetsKind.TIMESTAMP, 901) == (-1, -1)
+    assert await lookup(ListOffsetsKind.MAX_TIMESTAMP) == (11, 900)
+    await scene.plane.delete_records(log, 12)
+    for prune in (False, True):
+        if prune:
+            assert await scene.plane.prune_batches() == 2
+        assert await lookup(ListOffsetsKind.TIMESTAMP, 150) == (12, 200)
+        assert await lookup(ListOffsetsKind.TIMESTAMP, 250) == (13, 300)
+        assert await lookup(ListOffsetsKind.TIMESTAMP, 301) == (-1, -1)
+        assert await lookup(ListOffsetsKind.MAX_TIMESTAMP) == (13, 300)
+    assert await lookup(ListOffsetsKind.EARLIEST) == (12, -1)
+    assert await lookup(ListOffsetsKind.LATEST) == (15, -1)
+
+
+async def test_a_file_without_live_batches_is_collected(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["a", "b"])
+    await scene.commit(gateway, batch(log), key="a")
+    await scene.commit(gateway, replace(batch(log), byte_offset=7), key="b")
+    assert await scene.plane.claim_dead_files(grace_ms=0) == []
+    await scene.plane.delete_records(log, 1)
+    assert await scene.plane.prune_batches() == 1
+    assert await scene.plane.claim_dead_files(grace_ms=0) == ["a"]
