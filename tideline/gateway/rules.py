@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tideline.gateway.handlers import transactions
+from tideline.gateway.handlers import fetch, produce, transactions
 from tideline.gateway.interception import ApiKey, Rules
 from tideline.kafka.protocol import decodable_versions, request_class, response_class
 
 RULES: Rules = {
     **transactions.RULES,
+    **produce.RULES,
+    **fetch.RULES,
 }
 
 

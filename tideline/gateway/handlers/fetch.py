@@ -26,7 +26,7 @@ from tideline.gateway.handlers.versioned import (
     messages,
     named,
 )
-from tideline.gateway.interception import ApiKey
+from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.gateway.tracked import TrackedParts
 
 KAFKA_ROUND_S = 0.1
@@ -157,3 +157,6 @@ def _session_of(frame: bytes, version: int) -> int:
     """Correlation id, (header tags since version 12), throttle time, error code, session id."""
     start = 4 + (1 if version >= 12 else 0) + 4 + 2
     return int.from_bytes(frame[start : start + 4], "big", signed=True)
+
+
+RULES: Rules = {ApiKey.FETCH: Rule(handle)}

@@ -41,7 +41,7 @@ from tideline.gateway.handlers.versioned import (
     timestamp,
     topic_key,
 )
-from tideline.gateway.interception import ApiKey
+from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.gateway.parking import Gate, Waiting
 from tideline.gateway.suffix_batches import RefusedBatch, accept
 from tideline.gateway.tracked import TrackedParts
@@ -456,3 +456,6 @@ def _last_offset(row: Any, header: BatchHeader | None) -> int:
     if int(row.base_offset) < 0 or header is None or int(row.error_code) != 0:
         return UNKNOWN_OFFSET
     return int(row.base_offset) + header.last_offset_delta
+
+
+RULES: Rules = {ApiKey.PRODUCE: Rule(handle)}
