@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from botocore.exceptions import ClientError
 
-from tideline.stack import Stack, StackError, StackNotRunningError
+from tideline.stack import Stack, StackError, StackNotRunningError, supervision
 from tideline.stack.home import Home
 from tideline.stack.ports import LOOPBACK, is_free
 from tideline.stack.probes import kafka_nodes
@@ -102,15 +102,15 @@ def test_secrets_are_readable_by_their_owner_only(stack: Stack) -> None:
 
 
 def test_a_taken_port_is_moved_and_the_move_is_remembered(home: Path) -> None:
-    stack = Stack.up(home, parts=SMALL)
+    stack = Stack.up(home, parts=("temporal",))
     usual = stack.endpoints.temporal
     stack.down()
     with socket.create_server((LOOPBACK, int(usual.rpartition(":")[2]))):
-        stack = Stack.up(home, parts=SMALL)
+        stack = Stack.up(home, parts=("temporal",))
         moved = stack.endpoints.temporal
         assert moved != usual
         stack.down()
-    assert Stack.up(home, parts=SMALL).endpoints.temporal == moved
+    assert Stack.up(home, parts=("temporal",)).endpoints.temporal == moved
 
 
 def test_down_after_the_supervisor_was_killed_leaves_no_process_and_touches_no_other(
@@ -195,6 +195,19 @@ def test_a_suspended_program_answers_again_after_its_resumption(home: Path) -> N
         stack.wait_ready("postgres", within_s=1)
     stack.resume("postgres")
     stack.wait_ready("postgres")
+    stack.suspend("postgres")
+    assert "postgres" in stack.down().programs
+    assert processes_of(home) == []
+
+
+def test_down_does_not_wait_for_a_supervisor_that_hangs(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "ANSWER_TIMEOUT_S", 0.5)
+    stack = Stack.up(home, parts=SMALL)
+    os.kill(stack.supervisor_pid, signal.SIGSTOP)
+    assert {"supervisord", "postgres", "temporal"} <= set(stack.down().leftovers)
+    assert processes_of(home) == []
 
 
 def test_a_part_that_cannot_start_is_named_with_its_log_and_nothing_is_left(home: Path) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import xmlrpc.client
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from supervisor.xmlrpc import Faults, SupervisorTransport
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from tideline.stack.errors import StackError
+from tideline.stack.errors import StackError, StackNotRunningError
 from tideline.stack.home import Home, StackState, write_private
 from tideline.stack.programs import MARKER, PROGRAM_MARKER, Program
 
 USER = "tideline"
+ANSWER_TIMEOUT_S = 5.0
 LIVING_STATES = ("STARTING", "RUNNING")
 BUSY_STATES = (*LIVING_STATES, "BACKOFF", "STOPPING")
 
@@ -58,19 +61,28 @@ class Supervisor:
     def pid_file(self) -> Path:
         return self._home.run / "supervisord.pid"
 
-    def _proxy(self) -> Any:
-        transport = SupervisorTransport(USER, self._password, f"unix://{self._socket}")
-        return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
+    def _rpc(self, method: str, *arguments: object) -> Any:
+        """Call supervisord. Raises :class:`xmlrpc.client.Fault` when it refuses, and
+        :class:`StackNotRunningError` when it does not answer in time."""
+        transport = _Transport(self._socket, self._password)
+        try:
+            with xmlrpc.client.ServerProxy("http://localhost", transport=transport) as proxy:
+                return getattr(proxy, method)(*arguments)
+        except (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
+            raise StackNotRunningError(
+                f"the supervisor at {self._socket} does not answer ({error}). "
+                "`tideline stack down` cleans up what it left."
+            ) from None
 
     def is_running(self) -> bool:
-        """Whether the socket answers with our password."""
+        """Whether it answers, with our password."""
         try:
-            return bool(self._proxy().supervisor.getState()["statename"] == "RUNNING")
-        except (OSError, xmlrpc.client.Error):
+            return bool(self._rpc("supervisor.getState")["statename"] == "RUNNING")
+        except StackNotRunningError:
             return False
 
     def pid(self) -> int:
-        return int(self._proxy().supervisor.getPID())
+        return int(self._rpc("supervisor.getPID"))
 
     def launch(self, programs: Sequence[Program], wait_s: float = 15) -> None:
         """Start supervisord with ``programs``, none of them running yet."""
@@ -93,23 +105,22 @@ class Supervisor:
     def update(self, programs: Sequence[Program]) -> None:
         """Give a running supervisord programs that it does not know yet."""
         self._write_configuration(programs)
-        rpc = self._proxy().supervisor
-        added, _, _ = rpc.reloadConfig()[0]
+        added, _, _ = self._rpc("supervisor.reloadConfig")[0]
         for name in added:
-            rpc.addProcessGroup(name)
+            self._rpc("supervisor.addProcessGroup", name)
 
     def _write_configuration(self, programs: Sequence[Program]) -> None:
         text = configuration(self._home, self._state, self._socket, self._password, programs)
         write_private(self.configuration_file, text)
 
     def processes(self) -> dict[str, ProcessInfo]:
-        answer = cast("list[dict[str, Any]]", self._proxy().supervisor.getAllProcessInfo())
+        answer = self._rpc("supervisor.getAllProcessInfo")
         return {info["name"]: _info(info) for info in answer}
 
     def process(self, name: str) -> ProcessInfo:
         """Raises :class:`StackError` for a name that is no program of this stack."""
         try:
-            return _info(self._proxy().supervisor.getProcessInfo(name))
+            return _info(self._rpc("supervisor.getProcessInfo", name))
         except xmlrpc.client.Fault as fault:
             if fault.faultCode != Faults.BAD_NAME:
                 raise
@@ -134,16 +145,16 @@ class Supervisor:
 
     def kill(self, name: str) -> bool:
         """SIGKILL without a restart. False when the program did not run."""
-        killed = bool(self._proxy().tideline.kill(name))
+        killed = bool(self._rpc("tideline.kill", name))
         self.await_gone(name)
         return killed
 
     def shut_down(self) -> None:
-        self._proxy().supervisor.shutdown()
+        self._rpc("supervisor.shutdown")
 
     def _call(self, method: str, name: str, *ignored: int) -> None:
         try:
-            getattr(self._proxy().supervisor, method)(name, False)
+            self._rpc(f"supervisor.{method}", name, False)
         except xmlrpc.client.Fault as fault:
             if fault.faultCode not in ignored:
                 raise StackError(f"supervisord: {method} {name}: {fault.faultString}") from None
@@ -160,8 +171,27 @@ class Supervisor:
             raise StackError(f"waited {wait_s:.0f} s for {what}") from None
 
 
+class _Transport(SupervisorTransport):  # type: ignore[misc]
+    """Supervisor's own, with a bound on the wait for an answer."""
+
+    def __init__(self, path: Path, password: str) -> None:
+        super().__init__(USER, password, f"unix://{path}")
+        self._get_connection = lambda: _UnixConnection(path)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=ANSWER_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(ANSWER_TIMEOUT_S)
+        self.sock.connect(str(self._path))
+
+
 def configuration(
-    home: Home, state: StackState, socket: Path, password: str, programs: Sequence[Program]
+    home: Home, state: StackState, listener: Path, password: str, programs: Sequence[Program]
 ) -> str:
     """supervisord's INI file. Secrets are in it: write it privately."""
     sections = [
@@ -176,7 +206,7 @@ directory={_value(home.path)}
 nocleanup=true
 
 [unix_http_server]
-file={_value(socket)}
+file={_value(listener)}
 chmod=0600
 username={USER}
 password={password}
