@@ -22,17 +22,12 @@ from tideline.stack.errors import StackError, StackNotRunningError
 from tideline.stack.home import Home, StackState, exclusive, write_private
 from tideline.stack.kafka_jars import libraries
 from tideline.stack.parts.base import Part, Plan
-from tideline.stack.parts.kafka import Kafka, new_cluster_id
-from tideline.stack.parts.postgres import Postgres, data_directory
-from tideline.stack.parts.s3 import S3
-from tideline.stack.parts.temporal import Temporal
-from tideline.stack.parts.tideline import Gateway, Worker
+from tideline.stack.parts.catalog import ALL_PARTS, parts_of
+from tideline.stack.parts.kafka import new_cluster_id
+from tideline.stack.parts.postgres import data_directory
 from tideline.stack.ports import allocate, preferred
 from tideline.stack.startup import Report, Startup, await_ready
 from tideline.stack.supervision import ProcessInfo, Supervisor
-
-ALL_PARTS = ("postgres", "s3", "temporal", "kafka", "gateway", "worker")
-"""Kinds of parts, in the order in which they are started."""
 
 DEFAULT_BROKERS = 3
 MAX_BROKERS = 9
@@ -314,20 +309,6 @@ class Stack:
             known = ", ".join(self._parts)
             raise UsageError(f"{name!r} is no program of this stack. Choose one of: {known}.")
         return self._parts[name]
-
-
-def parts_of(plan: Plan, kinds: Collection[str]) -> list[Part]:
-    """The parts of the chosen kinds, in the order in which they are started."""
-    nodes = range(1, plan.state.brokers + 1)
-    every: dict[str, list[Part]] = {
-        "postgres": [Postgres(plan)],
-        "s3": [S3(plan)],
-        "temporal": [Temporal(plan)],
-        "kafka": [Kafka(plan, node) for node in nodes],
-        "gateway": [Gateway(plan, node) for node in nodes],
-        "worker": [Worker(plan)],
-    }
-    return [part for kind in ALL_PARTS if kind in kinds for part in every[kind]]
 
 
 def _supervisor(plan: Plan) -> Supervisor:

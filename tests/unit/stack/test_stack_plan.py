@@ -12,10 +12,11 @@ from tideline.settings import GatewaySettings, WorkerSettings, load
 from tideline.stack.credentials import load_or_create
 from tideline.stack.home import Home
 from tideline.stack.parts.base import Plan
+from tideline.stack.parts.catalog import ALL_PARTS, parts_of
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.ports import preferred
 from tideline.stack.programs import MARKER, Program
-from tideline.stack.stack import ALL_PARTS, Stack, parts_of
+from tideline.stack.stack import Stack
 from tideline.stack.supervision import configuration
 
 

@@ -1,0 +1,29 @@
+"""Which parts there are, and in which order they are started."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tideline.stack.parts.base import Part, Plan
+from tideline.stack.parts.kafka import Kafka
+from tideline.stack.parts.postgres import Postgres
+from tideline.stack.parts.s3 import S3
+from tideline.stack.parts.temporal import Temporal
+from tideline.stack.parts.tideline import Gateway, Worker
+
+ALL_PARTS = ("postgres", "s3", "temporal", "kafka", "gateway", "worker")
+"""Kinds of parts, in the order in which they are started."""
+
+
+def parts_of(plan: Plan, kinds: Collection[str]) -> list[Part]:
+    """The parts of the chosen kinds, in the order in which they are started."""
+    nodes = range(1, plan.state.brokers + 1)
+    every: dict[str, list[Part]] = {
+        "postgres": [Postgres(plan)],
+        "s3": [S3(plan)],
+        "temporal": [Temporal(plan)],
+        "kafka": [Kafka(plan, node) for node in nodes],
+        "gateway": [Gateway(plan, node) for node in nodes],
+        "worker": [Worker(plan)],
+    }
+    return [part for kind in ALL_PARTS if kind in kinds for part in every[kind]]
