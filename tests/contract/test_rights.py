@@ -1,0 +1,98 @@
+"""Each role may call the functions of its part, and touch no table."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+from tests.contract.conftest import Database
+from tests.contract.scenes import TABLES, Scene, batch
+from tideline.control_plane import ControlPlaneFailure, connect
+from tideline.control_plane.migrate import LOGIN_ROLES, apply, provision_roles
+from tideline.domain.ids import TopicIdPartition
+from tideline.errors import UsageError
+
+
+@pytest.mark.parametrize("role", sorted(LOGIN_ROLES))
+def test_no_role_can_touch_a_table(database: Database, role: str) -> None:
+    with psycopg.connect(database.as_role(role), autocommit=True) as connection:
+        for table in TABLES:
+            name = sql.Identifier("tideline", table)
+            for query in ("SELECT FROM {}", "DELETE FROM {}", "TRUNCATE {}"):
+                with pytest.raises(errors.InsufficientPrivilege):
+                    connection.execute(sql.SQL(query).format(name))
+
+
+@pytest.mark.parametrize("role", sorted(LOGIN_ROLES))
+def test_no_role_can_create_or_escalate(database: Database, role: str) -> None:
+    with psycopg.connect(database.as_role(role), autocommit=True) as connection:
+        for query in (
+            "CREATE TABLE tideline.mine (n int)",
+            "CREATE ROLE mine",
+            "SET ROLE tideline_owner",
+            "SELECT tideline.write_boundary(NULL, 0, 0, 0)",
+        ):
+            with pytest.raises(errors.InsufficientPrivilege):
+                connection.execute(query.encode())
+
+
+async def test_the_gateway_commits_but_does_not_set_boundaries(
+    scene: Scene, database: Database
+) -> None:
+    _, (log,) = await scene.diskless_topic()
+    async with connect(database.settings("tideline_gateway"), application_name="test") as plane:
+        as_gateway = Scene(plane, database.dsn)
+        process = await as_gateway.gateway()
+        await as_gateway.commit(process, batch(log))
+        assert await plane.identity() == await scene.plane.identity()
+        with pytest.raises(ControlPlaneFailure, match="permission denied"):
+            await plane.reset_boundary(log, 0)
+        with pytest.raises(ControlPlaneFailure, match="permission denied"):
+            await plane.abort_migration(log.topic_id)
+
+
+async def test_the_worker_migrates_but_does_not_commit(scene: Scene, database: Database) -> None:
+    process = await scene.gateway()
+    async with connect(database.settings("tideline_worker"), application_name="test") as plane:
+        name, (log,) = await Scene(plane, database.dsn).tracking_topic()
+        await scene.plane.acknowledge_tracking(process.gateway_id, process.incarnation, name)
+        await plane.activate_topic(name)
+        generation = await plane.next_generation(log)
+        await plane.close_generation(log, generation, 60_000)
+        await scene.plane.acknowledge_quiesce(
+            process.gateway_id, process.incarnation, log, generation, -1, 0
+        )
+        await Scene(plane, database.dsn).persist(log, 10, generation)
+        with pytest.raises(ControlPlaneFailure, match="permission denied"):
+            await plane.commit_file(process.gateway_id, process.incarnation, "k", 1, [batch(log)])
+
+
+async def test_jobs_collect_but_do_not_fence(scene: Scene, database: Database) -> None:
+    process = await scene.gateway()
+    async with connect(database.settings("tideline_jobs"), application_name="test") as plane:
+        assert await plane.prune_batches() == 0
+        assert await plane.expire_producers(1) == 0
+        assert await plane.claim_dead_files(1) == []
+        with pytest.raises(ControlPlaneFailure, match="permission denied"):
+            await plane.fence_gateway(process.gateway_id, process.incarnation, "no")
+        with pytest.raises(ControlPlaneFailure, match="permission denied"):
+            await plane.next_generation(TopicIdPartition(process.incarnation, 0))
+
+
+def test_migrating_and_provisioning_again_change_nothing(database: Database) -> None:
+    apply(database.dsn)
+    provision_roles(database.dsn, {"tideline_jobs": "jobs-secret"})
+    with pytest.raises(UsageError, match="unknown role postgres"):
+        provision_roles(database.dsn, {"postgres": "stolen"})
+
+
+def test_every_function_that_a_role_may_call_pins_its_search_path(database: Database) -> None:
+    with psycopg.connect(database.dsn) as connection:
+        rows = connection.execute(
+            "SELECT p.proname FROM pg_proc AS p "
+            "JOIN pg_namespace AS n ON n.oid = p.pronamespace AND n.nspname = 'tideline' "
+            "WHERE has_function_privilege('tideline_gateway', p.oid, 'EXECUTE') "
+            "AND NOT (p.prosecdef AND p.proconfig @> '{\"search_path=tideline, pg_temp\"}')"
+        ).fetchall()
+    assert rows == []

@@ -1,0 +1,122 @@
+"""Requests, evidence, readiness and held configs."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from tests.contract.scenes import Scene, batch
+from tideline.control_plane import BoundaryUnset, StaleGeneration, UnknownTopic
+from tideline.control_plane.model import ConfigOverride
+from tideline.domain.migration import MigrationState, Phase, PhaseStatus
+
+
+async def test_a_second_request_joins_the_first_until_it_is_taken(scene: Scene) -> None:
+    topic_id = uuid4()
+    await scene.plane.request_migration("orders", topic_id, "admin", {"parallel_partitions": 2})
+    await scene.plane.request_migration("orders", topic_id, "cli", {"parallel_partitions": 3})
+    (request,) = await scene.plane.pending_requests()
+    assert (request.topic, request.topic_id) == ("orders", topic_id)
+    assert (request.requested_by, request.options) == ("cli", {"parallel_partitions": 3})
+    await scene.plane.request_taken(topic_id)
+    assert await scene.plane.pending_requests() == []
+    await scene.plane.request_migration("orders", topic_id, "admin", {})
+    assert len(await scene.plane.pending_requests()) == 1
+
+
+async def test_evidence_is_kept_per_phase_and_fenced_by_generation(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    name, (log,) = await scene.migrating_topic([gateway])
+    record = scene.plane.record_phase
+    await record(log, 0, Phase.VALIDATE, PhaseStatus.RUNNING, {})
+    await record(log, 0, Phase.VALIDATE, PhaseStatus.DONE, {"isr": [1, 2]})
+    old = await scene.plane.next_generation(log)
+    await record(log, old, Phase.QUIESCE, PhaseStatus.WAITING, {}, "gateway 2 is silent")
+    new = await scene.plane.next_generation(log)
+    with pytest.raises(StaleGeneration):
+        await record(log, old, Phase.QUIESCE, PhaseStatus.DONE, {})
+    with pytest.raises(StaleGeneration):
+        await record(log, 0, Phase.QUIESCE, PhaseStatus.DONE, {})
+    (status,) = await scene.plane.migration_status(name)
+    assert status.generation == new
+    validate, quiesce = status.phases
+    assert (validate.status, validate.evidence) == (PhaseStatus.DONE, {"isr": [1, 2]})
+    assert validate.ended_at is not None
+    assert validate.ended_at >= validate.started_at
+    assert (quiesce.waiting_reason, quiesce.ended_at) == ("gateway 2 is silent", None)
+
+
+async def test_a_new_attempt_of_a_phase_begins_its_clock_anew(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    name, (log,) = await scene.migrating_topic([gateway])
+
+    async def started(status: PhaseStatus) -> object:
+        await scene.plane.record_phase(log, 0, Phase.VALIDATE, status, {})
+        (row,) = await scene.plane.migration_status(name)
+        return row.phases[0].started_at
+
+    first = await started(PhaseStatus.RUNNING)
+    assert await started(PhaseStatus.WAITING) == first
+    assert await started(PhaseStatus.FAILED) == first
+    assert await started(PhaseStatus.RUNNING) != first
+
+
+async def test_an_aborted_topic_still_shows_its_history(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    name, (log,) = await scene.migrating_topic([gateway])
+    await scene.plane.abort_migration(log.topic_id)
+    await scene.plane.stop_tracking(name)
+    (status,) = await scene.plane.migration_status()
+    assert (status.topic, status.state) == (name, MigrationState.TIERED_ONLY)
+
+
+async def test_readiness_is_set_and_cleared_and_fenced(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    _, (pending,) = await scene.migrating_topic([gateway])
+    with pytest.raises(BoundaryUnset):
+        await scene.plane.set_tiering_complete(pending, 0, True, "")
+    log = await scene.hybrid_log(gateway, 10)
+    with pytest.raises(StaleGeneration):
+        await scene.plane.set_tiering_complete(log, 0, True, "")
+    for complete in (True, False, True):
+        await scene.plane.set_tiering_complete(log, 1, complete, "coverage of [0, 10)")
+        partition = await scene.plane.tracked_partition(log.topic_id, log.partition)
+        assert partition is not None
+        assert partition.ready is complete
+
+
+async def test_a_prefix_that_expired_leaves_a_diskless_partition(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway, 10)
+    await scene.commit(gateway, batch(log))
+
+    async def advance(log_start: int) -> tuple[MigrationState, list[tuple[object, ...]]]:
+        await scene.plane.advance_prefix_start(log, log_start)
+        partition = await scene.plane.tracked_partition(log.topic_id, log.partition)
+        assert partition is not None
+        assert (partition.boundary, partition.suffix_log_start) == (10, 10)
+        return partition.state, scene.sql(
+            "SELECT log_start_offset, tiered_log_start_offset FROM logs WHERE partition = 0"
+        )
+
+    assert await advance(4) == (MigrationState.HYBRID, [(4, 4)])
+    assert await advance(2) == (MigrationState.HYBRID, [(4, 4)])
+    assert await advance(12) == (MigrationState.DISKLESS_ONLY, [(10, -1)])
+
+
+async def test_the_users_value_survives_what_is_imposed_on_it(scene: Scene) -> None:
+    name, (log,) = await scene.tracking_topic()
+    topic_id, key = log.topic_id, "retention.bytes"
+    await scene.plane.impose_config(topic_id, key, "-1", "1000")
+    await scene.plane.impose_config(topic_id, key, "-2", "-1")
+    assert await scene.plane.overrides(topic_id) == {key: ConfigOverride(key, "-2", "1000")}
+    await scene.plane.update_user_config(topic_id, key, "2000")
+    await scene.plane.update_user_config(topic_id, "flush.messages", "1")
+    topic = await scene.plane.tracked_topic(name)
+    assert topic is not None
+    assert topic.overrides == {key: ConfigOverride(key, "-2", "2000")}
+    await scene.plane.release_config(topic_id, key)
+    assert await scene.plane.overrides(topic_id) == {}
+    with pytest.raises(UnknownTopic):
+        await scene.plane.impose_config(uuid4(), key, "-1", None)
