@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tideline.gateway.handlers import fetch, produce, transactions
+from tideline.gateway.handlers import create_topics, fetch, produce, topics, transactions
 from tideline.gateway.interception import ApiKey, Rules
 from tideline.kafka.protocol import decodable_versions, request_class, response_class
 
 RULES: Rules = {
+    **create_topics.RULES,
+    **topics.RULES,
     **transactions.RULES,
     **produce.RULES,
     **fetch.RULES,

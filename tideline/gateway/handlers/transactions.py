@@ -23,7 +23,7 @@ from kio.static.primitive import i32
 from tideline.domain.ids import TopicPartition
 from tideline.gateway.context import GatewayServices, RequestContext
 from tideline.gateway.handlers.messages import nested, no_throttle
-from tideline.gateway.interception import ApiKey, Rule
+from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.protocol import response_class
@@ -251,4 +251,4 @@ def _results(
     )
 
 
-RULES = {ApiKey.ADD_PARTITIONS_TO_TXN: Rule(add_partitions_to_txn)}
+RULES: Rules = {ApiKey.ADD_PARTITIONS_TO_TXN: Rule(add_partitions_to_txn)}

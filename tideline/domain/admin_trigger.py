@@ -1,0 +1,112 @@
+"""The topic configs through which an Admin client talks to Tideline, and their rules.
+
+``diskless.enable`` is the trigger (seed 000, "Trigger"); ``diskless.migration.state`` is shown
+and never written. Neither is known to Kafka: the gateway takes them out of requests and puts them
+into answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tideline.domain.migration import MigrationState
+from tideline.domain.topic_configs import (
+    COPY_DISABLE,
+    FLUSH_MESSAGES,
+    LOCAL_RETENTION_BYTES,
+    LOCAL_RETENTION_MS,
+    MAX_MESSAGE_BYTES,
+    RETENTION_BYTES,
+)
+
+DISKLESS_ENABLE = "diskless.enable"
+MIGRATION_STATE = "diskless.migration.state"
+OWN_KEYS = (DISKLESS_ENABLE, MIGRATION_STATE)
+MARK = b"diskless."
+"""Bytes that a request must contain to name one of :data:`OWN_KEYS`."""
+
+
+def wants_diskless(value: str | None) -> bool:
+    """The meaning of a value of ``diskless.enable``. Raises ``ValueError`` with the remedy."""
+    if value is not None and (meaning := value.strip().lower()) in ("true", "false"):
+        return meaning == "true"
+    raise ValueError(f"{DISKLESS_ENABLE}={value!r} is not a boolean: write true or false")
+
+
+FORWARD_ONLY = (
+    f"{DISKLESS_ENABLE}=false: a topic does not come back from diskless storage. Before any "
+    "partition has crossed, `tideline abort TOPIC` ends the migration and restores the topic"
+)
+STATE_IS_READ_ONLY = f"{MIGRATION_STATE} shows how far a migration is and cannot be written"
+
+
+def _integer(least: int, most: int) -> Callable[[str], str | None]:
+    def check(value: str) -> str | None:
+        try:
+            number = int(value)
+        except ValueError:
+            return f"is not a number: write one from {least} to {most}"
+        if least <= number <= most:
+            return None
+        return f"is out of range: write a number from {least} to {most}"
+
+    return check
+
+
+def _boolean(value: str) -> str | None:
+    return None if value.lower() in ("true", "false") else "is not a boolean: write true or false"
+
+
+_LONG, _INT = 2**63 - 1, 2**31 - 1
+_HELD: Mapping[str, Callable[[str], str | None]] = {
+    RETENTION_BYTES: _integer(-1, _LONG),
+    FLUSH_MESSAGES: _integer(1, _LONG),
+    LOCAL_RETENTION_BYTES: _integer(-2, _LONG),
+    LOCAL_RETENTION_MS: _integer(-2, _LONG),
+    COPY_DISABLE: _boolean,
+    MAX_MESSAGE_BYTES: _integer(0, _INT),
+}
+
+
+def problem_with_held(key: str, value: str) -> str | None:
+    """What is wrong with a user's value of a config that Tideline holds, or ``None``.
+
+    Kafka cannot be asked: what it has at present is the imposed value. The bounds are those of
+    Kafka's ``TopicConfig``.
+    """
+    check = _HELD.get(key)
+    reason = check(value) if check else None
+    return None if reason is None else f"{key}={value!r} {reason}"
+
+
+_PRECEDENCE = (
+    MigrationState.MIGRATING,
+    MigrationState.HYBRID,
+    MigrationState.DISKLESS_ONLY,
+)
+
+
+def topic_state(partitions: Iterable[MigrationState]) -> MigrationState:
+    """One word for a whole topic: it migrates while any partition does, and is hybrid while any
+    has a tiered prefix."""
+    found = set(partitions)
+    return next((state for state in _PRECEDENCE if state in found), MigrationState.TIERED_ONLY)
+
+
+def refusal_at_birth(name: str, configs: Mapping[str, str | None], internal: bool) -> str | None:
+    """Why a topic cannot be created diskless, or ``None``."""
+    if internal:
+        return f"{name} is a topic of Kafka's own: it cannot be diskless"
+    policy = configs.get("cleanup.policy") or "delete"
+    if policy != "delete":
+        return (
+            f"cleanup.policy={policy}: compaction of diskless data is not supported; "
+            "leave it at delete"
+        )
+    compression = configs.get("compression.type") or "producer"
+    if compression != "producer":
+        return (
+            f"compression.type={compression}: batches are kept as producers wrote them; "
+            "leave it at producer"
+        )
+    return None
