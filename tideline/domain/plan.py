@@ -50,8 +50,9 @@ class TopicActivity(StrEnum):
     OBSERVE_PARTITION = "observe_partition"
     """``PartitionRef`` -> ``PartitionSituation``, from Postgres."""
     REOPEN_PARTITION = "reopen_partition"
-    """``PhaseInput`` -> ``PartitionSituation`` after it: let producers go on (reopen the
-    generation if it is still the newest and B0 is unset; otherwise change nothing)."""
+    """``PhaseInput`` -> ``PartitionSituation`` after it: let producers go on. Reopens the newest
+    generation, whichever ``PhaseInput`` names (a quiesce that failed does not know its own), if
+    it is closed and B0 is unset; otherwise changes nothing."""
 
 
 class Durability(StrEnum):
@@ -235,6 +236,8 @@ class AbortDecision:
     won: bool
     reason: str = ""
     """Why not: names the partitions that have their B0."""
+    tracked: bool = True
+    """False: the topic was not tracked, so that there is nothing to restore. Counts as won."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,131 @@
+"""Reads what a person or a program typed to start a migration: ``{"topic": "orders"}``.
+
+What always holds: a wrong input changes nothing and is refused with the field, the rule and the
+remedy, whether it comes from the Temporal UI, the Admin API or the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from enum import StrEnum
+from typing import Any
+
+from tideline.domain.plan import (
+    Durability,
+    MigrationOptions,
+    OpenTransactions,
+    TopicMigrationInput,
+)
+
+EXAMPLE = '{"topic": "orders"}'
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Kafka's own rule (``org.apache.kafka.common.internals.Topic``)."""
+_MS_BOUNDS = {
+    "drain_deadline_ms": (0, 86_400_000),
+    "quiesce_hold_ms": (1_000, 60_000),
+    "segment_wait_ms": (0, 86_400_000),
+    "parallel_partitions": (1, 1_000),
+}
+
+
+class InvalidInput(ValueError):
+    """The message names the field, the rule that its value breaks, and the remedy."""
+
+
+def parse_migration_input(given: object) -> TopicMigrationInput:
+    """The input of a ``TopicMigration``; every missing option takes its default.
+
+    Raises :class:`InvalidInput`.
+    """
+    if isinstance(given, str):
+        raise InvalidInput(
+            f"the input {given!r} is text: write a JSON object, for example {EXAMPLE}"
+        )
+    if not isinstance(given, Mapping):
+        raise InvalidInput(
+            f"the input is {_kind(given)}: write a JSON object, for example {EXAMPLE}"
+        )
+    known = {f.name for f in fields(TopicMigrationInput)}
+    _no_unknown("", given, known)
+    topic = given.get("topic")
+    if not isinstance(topic, str) or not topic:
+        raise InvalidInput(
+            f"topic: {'missing' if topic is None else repr(topic)}; name the topic to migrate, "
+            f"for example {EXAMPLE}"
+        )
+    if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
+        raise InvalidInput(
+            f"topic: {topic[:300]!r} is no topic name; Kafka allows 1 to 249 of letters, digits, "
+            "'.', '_' and '-'"
+        )
+    requested_by = given.get("requested_by", TopicMigrationInput(topic).requested_by)
+    if not isinstance(requested_by, str):
+        raise InvalidInput(f"requested_by: {requested_by!r} is {_kind(requested_by)}; write text")
+    return TopicMigrationInput(topic, parse_options(given.get("options")), requested_by[:200])
+
+
+def parse_options(given: object) -> MigrationOptions:
+    """The ``options`` of an input; ``None`` means all defaults. Raises :class:`InvalidInput`."""
+    if given is None:
+        return MigrationOptions()
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"options: {_kind(given)} instead of a JSON object")
+    _no_unknown("options.", given, set(_READERS))
+    values: dict[str, Any] = {
+        name: _READERS[name](name, value) for name, value in given.items() if value is not None
+    }
+    return MigrationOptions(**values)
+
+
+def to_json(given: TopicMigrationInput) -> dict[str, Any]:
+    """The inverse of :func:`parse_migration_input`."""
+    return asdict(given)
+
+
+def _no_unknown(prefix: str, given: Mapping[Any, Any], known: set[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidInput(
+                f"{prefix}{name}: no such field; known are {', '.join(sorted(known))}"
+            )
+
+
+def _number(name: str, value: object) -> int:
+    low, high = _MS_BOUNDS[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        unit = " (ms)" if name.endswith("_ms") else ""
+        raise InvalidInput(
+            f"options.{name}: {value!r}; write a whole number{unit} from {low} to {high}"
+        )
+    return value
+
+
+def _choice(kind: type[StrEnum]) -> Callable[[str, object], StrEnum]:
+    def read(name: str, value: object) -> StrEnum:
+        if not isinstance(value, str) or value not in tuple(kind):
+            raise InvalidInput(f"options.{name}: {value!r}; choose among {', '.join(kind)}")
+        return kind(value)
+
+    return read
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"options.{name}: {value!r}; write true or false")
+    return value
+
+
+def _kind(value: object) -> str:
+    names = {"NoneType": "missing", "list": "a list", "int": "a number", "float": "a number"}
+    name = type(value).__name__
+    return names.get(name, f"of type {name}")
+
+
+_READERS: dict[str, Callable[[str, object], Any]] = {
+    **dict.fromkeys(_MS_BOUNDS, _number),
+    "durability": _choice(Durability),
+    "open_transactions": _choice(OpenTransactions),
+    "attested_closed_to_bypass": _flag,
+}

@@ -1,0 +1,110 @@
+"""One activity call that can be interrupted, and what a failed one means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError
+
+with workflow.unsafe.imports_passed_through():
+    from tideline.domain.plan import TASK_QUEUE, WAITS_TASK_QUEUE, TopicActivity
+    from workflows.phases import PATIENT
+
+TIMED_OUT = "TimedOut"
+"""Kind of a failure: no attempt answered in time, perhaps because no worker runs."""
+
+
+class CallFailed(Exception):
+    """An activity failed for good. ``kind`` is one of ``tideline.domain.failures``, or
+    :data:`TIMED_OUT`, or the class of an unexpected error."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.message = kind, message
+
+
+class Interrupted(Exception):
+    """Something more urgent came up: the activity was cancelled, its outcome does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How one activity is run."""
+
+    name: str
+    task_queue: str = TASK_QUEUE
+    start_to_close: timedelta = timedelta(seconds=20)
+    schedule_to_close: timedelta | None = None
+    heartbeat: timedelta | None = None
+    retry: RetryPolicy = PATIENT
+    result: type | None = None
+
+
+def quick(name: TopicActivity, result: type | None = None) -> Call:
+    """A few round trips to Postgres or Kafka."""
+    return Call(name, result=result)
+
+
+def slow(name: TopicActivity, result: type | None = None, seconds: float = 60) -> Call:
+    """It waits, or looks at much; it heartbeats."""
+    return Call(
+        name,
+        task_queue=WAITS_TASK_QUEUE,
+        start_to_close=timedelta(seconds=seconds),
+        heartbeat=timedelta(seconds=15),
+        result=result,
+    )
+
+
+async def perform(
+    call: Call, given: Any, interrupted: Callable[[], bool], *, summary: str | None = None
+) -> Any:
+    """Run ``call`` to its end. Raises :class:`CallFailed`, or :class:`Interrupted` as soon as
+    ``interrupted()`` holds; the activity is then cancelled and not waited for."""
+    handle: asyncio.Task[Any] = workflow.start_activity(
+        str(call.name),
+        given,
+        result_type=call.result,
+        task_queue=call.task_queue,
+        start_to_close_timeout=call.start_to_close,
+        schedule_to_close_timeout=call.schedule_to_close,
+        heartbeat_timeout=call.heartbeat,
+        retry_policy=call.retry,
+        summary=summary,
+    )
+    try:
+        await workflow.wait_condition(lambda: handle.done() or interrupted())
+        if handle.done():
+            return await handle
+    except ActivityError as error:
+        raise failed(error) from error
+    finally:
+        if not handle.done():
+            handle.cancel()
+            with suppress(ActivityError, asyncio.CancelledError):
+                await handle
+    raise Interrupted
+
+
+def failed(error: ActivityError) -> CallFailed:
+    """The activity's own words, without Temporal's wrapping."""
+    match error.cause:
+        case ApplicationError() as cause:
+            return CallFailed(cause.type or type(cause).__name__, cause.message)
+        case TimeoutError() as cause:
+            last = cause.cause
+            why = (
+                f"; the last attempt said: {last.message}"
+                if isinstance(last, ApplicationError)
+                else "; is a worker running?"
+            )
+            return CallFailed(TIMED_OUT, f"{error.activity_type}: no answer in time{why}")
+        case other:
+            return CallFailed(type(other).__name__, str(other or error))

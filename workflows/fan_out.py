@@ -1,0 +1,227 @@
+"""Starts the partitions' workflows, a bounded number at once, and tells them what is wanted.
+
+A partition's workflow outlives its topic's (``ParentClosePolicy.ABANDON``) and answers to
+whichever runs under the topic's id, so starting one that runs already means: ask it to report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import ChildWorkflowError, TemporalError, WorkflowAlreadyStartedError
+from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from tideline.domain.migration import Phase
+    from tideline.domain.plan import PARTITION_WORKFLOW, PartitionOutcome, PartitionRef
+    from tideline.domain.steering import (
+        ABORTED,
+        DONE,
+        ENDINGS,
+        GONE,
+        TO_DO,
+        PartitionMigrationInput,
+        PartitionReport,
+        Signal,
+        Steering,
+        WaitsFor,
+    )
+    from workflows.showing import at_start, now
+    from workflows.topic_state import TopicState
+
+MOST_AT_ONCE = 50
+"""Starts and signals under way."""
+MOST_CHILDREN = 1_000
+"""Open children of one run; Temporal allows 2000. A new run begins with none."""
+LOOK_AFTER = timedelta(minutes=5)
+"""How often partitions that this run has not started itself are looked after."""
+START_AGAIN_AFTER = timedelta(seconds=5)
+
+Child = ChildWorkflowHandle[PartitionMigrationInput, PartitionOutcome]
+_PHASE_OF_OUTCOME = {"ready": DONE, ABORTED: ABORTED, GONE: GONE}
+
+
+class FanOut:
+    """Acts on the state's wishes; :meth:`tend` runs beside the topic's stages."""
+
+    def __init__(self, state: TopicState, arm: Callable[[], Awaitable[None]]) -> None:
+        self._state = state
+        self._arm = arm
+        self._children: dict[int, Child] = {}
+        self._lost: set[int] = set()
+        """Partitions that should run and perhaps do not."""
+        self._to_steer: set[int] = set()
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._busy = False
+
+    @property
+    def crowded(self) -> bool:
+        """This run has started as many children as one run should."""
+        return len(self._children) >= MOST_CHILDREN
+
+    def take(self, report: PartitionReport) -> None:
+        """A partition says where it stands."""
+        self._state.take(report)
+        if report.waits_for is WaitsFor.ROLL and self._state.rolled:
+            self._to_steer.add(report.partition)
+        if (
+            report.waits_for is WaitsFor.PERMIT
+            and 0 <= report.partition < len(self._state.permits)
+            and self._state.permits[report.partition] >= report.round
+        ):
+            self._to_steer.add(report.partition)
+
+    def steer_all(self) -> None:
+        """What is wanted has changed for all of them."""
+        self._to_steer.update(self._state.running())
+
+    async def rest(self) -> None:
+        """Wait until nothing is under way."""
+        await workflow.wait_condition(lambda: not self._busy)
+
+    async def end_all(self) -> None:
+        """After an abort: tell every partition and wait until it has ended, a minute at most;
+        a partition that does not hear of it is fenced by its generation."""
+        self.steer_all()
+        try:
+            await workflow.wait_condition(
+                lambda: not self._state.running(), timeout=timedelta(minutes=1)
+            )
+        except TimeoutError:
+            workflow.logger.warning("partitions_did_not_end")
+
+    async def tend(self) -> None:
+        """Start, permit and steer until cancelled."""
+        looking = asyncio.create_task(self._look_around())
+        try:
+            while True:
+                await workflow.wait_condition(self._has_work)
+                self._busy = True
+                try:
+                    await self._work()
+                finally:
+                    self._busy = False
+        finally:
+            looking.cancel()
+
+    async def _look_around(self) -> None:
+        """Look after partitions that an earlier run has started, some at a time: one that was
+        terminated meanwhile is started again, the others report."""
+        cursor = 0
+        while True:
+            await asyncio.sleep(LOOK_AFTER.total_seconds())
+            running = self._state.running()
+            silent = [p for p in running if p not in self._children]
+            behind = [p for p in silent if p >= cursor] or silent
+            self._lost.update(behind[:MOST_AT_ONCE])
+            cursor = behind[:MOST_AT_ONCE][-1] + 1 if behind else 0
+
+    def _has_work(self) -> bool:
+        if self._to_steer or self._state.to_permit():
+            return True
+        return not self.crowded and bool(self._lost or self._state.to_start())
+
+    async def _work(self) -> None:
+        state = self._state
+        if not self.crowded and not state.aborted:
+            starting = [*sorted(self._lost), *state.to_start()]
+            self._lost.clear()
+            for partition in starting:
+                if state.partitions[partition].phase == TO_DO:
+                    state.take(PartitionReport(partition, Phase.VALIDATE, now()))
+            await _together(self._start(partition) for partition in starting)
+        if permitted := state.to_permit():
+            if not state.armed:
+                await self._arm()
+                state.armed = True
+            for partition in permitted:
+                state.permits[partition] = state.partitions[partition].round
+            self._to_steer.update(permitted)
+        steering = sorted(self._to_steer)
+        self._to_steer.clear()
+        await _together(self._steer(p, state.steering(p)) for p in steering)
+
+    async def _start(self, partition: int) -> None:
+        ref = self._state.ref
+        given = PartitionMigrationInput(
+            PartitionRef(ref.topic, ref.topic_id, partition),
+            self._state.options,
+            ref.workflow_id,
+        )
+        given.state.steering = self._state.steering(partition)
+        try:
+            child: Child = await workflow.start_child_workflow(
+                PARTITION_WORKFLOW,
+                given,
+                result_type=PartitionOutcome,
+                id=ref.partition_workflow_id(partition),
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                parent_close_policy=ParentClosePolicy.ABANDON,
+                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+                search_attributes=at_start(ref.topic),
+                static_summary=f"partition {ref.topic}-{partition}",
+                static_details=f"Moves partition {partition} of topic {ref.topic} from tiered to "
+                f"diskless storage. Steered by `{ref.workflow_id}`.",
+            )
+        except WorkflowAlreadyStartedError:
+            steering = replace(self._state.steering(partition), report_again=True)
+            await self._steer(partition, steering)
+            return
+        self._children[partition] = child
+        child.add_done_callback(lambda _: self._ended(partition, child))
+
+    def _ended(self, partition: int, child: Child) -> None:
+        """Its last report may have been lost; its result, or the lack of one, is not."""
+        self._children.pop(partition, None)
+        if self._state.partitions[partition].phase in ENDINGS or child.cancelled():
+            return
+        if error := child.exception():
+            why = str(error.cause or error) if isinstance(error, ChildWorkflowError) else str(error)
+            again = asyncio.create_task(self._start_again(partition, why))
+            self._restarts.add(again)
+            again.add_done_callback(self._restarts.discard)
+            return
+        outcome = child.result()
+        self.take(
+            PartitionReport(
+                partition,
+                _PHASE_OF_OUTCOME[outcome.outcome],
+                now(),
+                outcome.boundary,
+                outcome.leader_epoch,
+                waiting_reason=outcome.reason,
+            )
+        )
+
+    async def _start_again(self, partition: int, why: str) -> None:
+        """Somebody cancelled or terminated it: a migration is stopped by an abort of the topic."""
+        known = self._state.partitions[partition]
+        reason = f"its workflow was ended from outside ({why}); it is started again"
+        self._state.take(replace(known, since=now(), waiting_reason=reason))
+        await asyncio.sleep(START_AGAIN_AFTER.total_seconds())
+        self._lost.add(partition)
+
+    async def _steer(self, partition: int, steering: Steering) -> None:
+        workflow_id = self._state.ref.partition_workflow_id(partition)
+        try:
+            await workflow.get_external_workflow_handle(workflow_id).signal(Signal.STEER, steering)
+        except TemporalError:
+            # It has ended: by itself, then its report or result tells, or from outside.
+            if partition not in self._children and partition in self._state.running():
+                self._lost.add(partition)
+
+
+async def _together(work: Iterable[Awaitable[None]]) -> None:
+    """All of ``work``, :data:`MOST_AT_ONCE` at a time."""
+    places = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def one(item: Awaitable[None]) -> None:
+        async with places:
+            await item
+
+    await asyncio.gather(*(one(item) for item in work))

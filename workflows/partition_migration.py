@@ -1,0 +1,317 @@
+"""One partition from tiered to hybrid: seven phases, in order, each an activity.
+
+What always holds: B0 is persisted at most once; before it every step can be undone, after it the
+workflow only goes forward. A failed write pause lets producers go before anything else happens.
+This workflow never fails by itself: what it cannot do it shows, and tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from tideline.domain import failures
+    from tideline.domain.migration import PHASE_ORDER, UNDEFINED_OFFSET, Phase, phase_rule
+    from tideline.domain.plan import (
+        PARTITION_WORKFLOW,
+        BoundaryObservation,
+        PartitionOutcome,
+        PartitionSituation,
+        PhaseInput,
+        QuiesceResult,
+        TopicActivity,
+    )
+    from tideline.domain.steering import (
+        ABORTED,
+        DONE,
+        GONE,
+        PartitionMigrationInput,
+        PartitionStatus,
+        PauseOutcome,
+        Query,
+        Signal,
+        Steering,
+        Update,
+    )
+    from workflows import partition_view as view
+    from workflows import phases
+    from workflows.calls import Call, CallFailed, Interrupted, perform, quick
+    from workflows.insisting import Insistent
+    from workflows.phases import PHASE_SPECS, OnFailure
+    from workflows.reporting import Reporter
+    from workflows.showing import Shown, now
+
+LONG_HISTORY = 4_000
+"""Events after which a waiting partition continues as new."""
+
+
+@workflow.defn(name=PARTITION_WORKFLOW)
+class PartitionMigration:
+    """Started by the topic's workflow; outlives it, and reports to whichever runs under its id."""
+
+    @workflow.init
+    def __init__(self, given: PartitionMigrationInput) -> None:
+        self._given = given
+        self._ref = given.ref
+        self._state = given.state
+        self._waiting_reason = ""
+        self._failed_tries = 0
+        self._phase_began = workflow.time()
+        self._shown = Shown()
+        self._reporter = Reporter(given.topic_workflow_id)
+        self._insistent = Insistent(self._show)
+
+    @workflow.run
+    async def run(self, given: PartitionMigrationInput) -> PartitionOutcome:
+        """Returns how it ended: ``ready``, ``aborted`` or ``gone``."""
+        reporting = asyncio.create_task(self._reporter.run())
+        state = self._state
+        try:
+            if not state.phase:
+                await self._begin()
+            while not view.has_ended(state):
+                await self._step(Phase(state.phase))
+        except asyncio.CancelledError:
+            if view.parks_producers(state) or state.phase == Phase.QUIESCE:
+                await self._let_producers_go()
+            raise
+        self._enter(state.phase)
+        await self._reporter.flushed()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        reporting.cancel()
+        return PartitionOutcome(
+            partition=self._ref.partition,
+            outcome="ready" if state.phase == DONE else state.phase,
+            boundary=state.boundary,
+            leader_epoch=state.leader_epoch,
+            reason=self._waiting_reason,
+        )
+
+    # The steps
+
+    async def _begin(self) -> None:
+        """A first run validates; one that finds B0 persisted goes on behind it."""
+        self._move_to(Phase.VALIDATE)
+        situation = await self._look()
+        if situation.tracked:
+            self._take(situation)
+
+    async def _step(self, phase: Phase) -> None:
+        await self._gate(phase)
+        if self._state.steering.aborted:
+            self._move_to(ABORTED)
+            return
+        self._enter(phase)
+        spec, options = PHASE_SPECS[phase], self._given.options
+        call = Call(
+            phase,
+            task_queue=spec.task_queue,
+            start_to_close=spec.start_to_close(options),
+            schedule_to_close=spec.schedule_to_close and spec.schedule_to_close(options),
+            heartbeat=spec.heartbeat,
+            retry=spec.retry,
+            result=spec.result,
+        )
+        try:
+            result = await perform(call, self._input(), self._aborted)
+        except Interrupted:
+            return
+        except CallFailed as failure:
+            await self._after_failure(phase, failure)
+        else:
+            self._advance(phase, result)
+
+    def _advance(self, phase: Phase, result: Any) -> None:
+        state = self._state
+        state.durations_ms[phase] = round((workflow.time() - self._phase_began) * 1000, 1)
+        match result:
+            case QuiesceResult():
+                state.generation = result.generation
+            case BoundaryObservation():
+                state.boundary, state.leader_epoch = result.boundary, result.leader_epoch
+        self._failed_tries = 0
+        self._waiting_reason = ""
+        following = PHASE_ORDER.index(phase) + 1
+        self._move_to(PHASE_ORDER[following] if following < len(PHASE_ORDER) else DONE)
+
+    async def _after_failure(self, phase: Phase, failure: CallFailed) -> None:
+        self._failed_tries += 1
+        reason = failure.message
+        if PHASE_SPECS[phase].on_failure is OnFailure.REOPEN_AND_START_ANEW:
+            self._take(await self._let_producers_go())
+            if view.has_ended(self._state) or view.crossed(self._state):
+                return
+            self._move_to(Phase.DRAIN_TRANSACTIONS)
+            reason = (
+                f"write pause {self._state.write_pauses} ended without B0, producers go on: "
+                f"{phase} failed: {reason}"
+            )
+        elif failure.kind in phases.TOPIC_IS_GONE:
+            self._waiting_reason = reason
+            self._move_to(GONE)
+            return
+        elif failure.kind in phases.LEFT_BY_A_RESET:
+            self._state.round += 1
+            self._forget_boundary()
+            self._move_to(Phase.DRAIN_TRANSACTIONS)
+        elif failure.kind in phases.ASK_POSTGRES:
+            self._take(await self._look())
+            if view.has_ended(self._state):
+                return
+        self._show(reason)
+        # An activity that waits has waited for seconds already.
+        waited = failure.kind == failures.WAITING
+        await self._insistent.rest(1 if waited else self._failed_tries, self._aborted)
+
+    async def _let_producers_go(self) -> PartitionSituation:
+        """Reopen the quiesce; nothing is reopened if B0 turns out to be persisted."""
+        reopen = quick(TopicActivity.REOPEN_PARTITION, PartitionSituation)
+        situation: PartitionSituation = await self._insistent.call(reopen, self._input())
+        return situation
+
+    async def _look(self) -> PartitionSituation:
+        observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
+        situation: PartitionSituation = await self._insistent.call(observe, self._ref)
+        return situation
+
+    def _take(self, situation: PartitionSituation) -> None:
+        """Postgres is right about where the partition stands."""
+        state = self._state
+        if not situation.tracked:
+            self._forget_boundary()
+            self._move_to(GONE if situation.why == "deleted" else ABORTED)
+        elif situation.crossed:
+            state.generation = situation.generation
+            state.boundary, state.leader_epoch = situation.boundary, situation.leader_epoch
+            if phase_rule(Phase(state.phase)).abortable:
+                self._move_to(Phase.ZOMBIE_CLEANUP)
+        else:
+            self._forget_boundary()
+
+    def _forget_boundary(self) -> None:
+        self._state.boundary, self._state.leader_epoch = UNDEFINED_OFFSET, -1
+
+    # Waiting
+
+    async def _gate(self, phase: Phase) -> None:
+        """Wait until nobody has paused the partition and the topic lets it go on."""
+        while reason := view.held_because(self._state):
+            self._show(reason)
+            await workflow.wait_condition(
+                lambda known=reason: view.held_because(self._state) != known or self._is_long()  # type: ignore[misc]
+            )
+            self._waiting_reason = ""
+            await self._continue_if_long()
+        if not view.parks_producers(self._state):
+            await self._continue_if_long()
+
+    def _is_long(self) -> bool:
+        info = workflow.info()
+        return (
+            info.is_continue_as_new_suggested() or info.get_current_history_length() > LONG_HISTORY
+        )
+
+    async def _continue_if_long(self) -> None:
+        if not self._is_long():
+            return
+        await self._reporter.flushed()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(replace(self._given, state=self._state))
+
+    def _aborted(self) -> bool:
+        return self._state.steering.aborted
+
+    def _input(self) -> PhaseInput:
+        state = self._state
+        return PhaseInput(
+            self._ref, self._given.options, state.generation, state.boundary, state.leader_epoch
+        )
+
+    # What is shown
+
+    def _move_to(self, phase: str) -> None:
+        if phase != self._state.phase:
+            self._state.phase, self._state.since = phase, now()
+
+    def _enter(self, phase: str) -> None:
+        """Begin ``phase``. Inside the write pause nothing is written that costs a round trip."""
+        self._phase_began = workflow.time()
+        if phase == Phase.QUIESCE:
+            self._state.write_pauses += 1
+        if not view.parks_producers(self._state):
+            self._upsert()
+            if phase not in (Phase.QUIESCE, Phase.VALIDATE):
+                self._report()
+        workflow.set_current_details(view.details(self.status()))
+
+    def _show(self, reason: str) -> None:
+        if reason == self._waiting_reason:
+            return
+        self._waiting_reason = reason
+        self._upsert()
+        self._report()
+        workflow.set_current_details(view.details(self.status()))
+
+    def _upsert(self) -> None:
+        known = self.status()
+        self._shown.show(
+            topic=known.topic,
+            phase=known.phase,
+            waiting_reason=known.waiting_reason,
+            boundary=known.boundary,
+        )
+
+    def _report(self) -> None:
+        self._reporter.send(view.report(self._ref, self._state, self._waiting_reason))
+
+    @workflow.query(name=Query.STATUS)
+    def status(self) -> PartitionStatus:
+        """Where this partition stands, and what comes next."""
+        return view.status(self._ref, self._state, self._waiting_reason)
+
+    # Steering
+
+    @workflow.signal(name=Signal.STEER)
+    def steer(self, steering: Steering) -> None:
+        """The topic's workflow says what it wants."""
+        if self._state.steering.paused and not steering.paused:
+            self._insistent.nudge()
+        self._state.steering = replace(steering, report_again=False)
+        if steering.report_again and self._state.phase:
+            self._report()
+
+    @workflow.update(name=Update.PAUSE)
+    def pause(self) -> PauseOutcome:
+        """Stop before the next phase that may be paused; a write pause is finished first."""
+        self._state.paused = True
+        return PauseOutcome(True, "stops before the next phase; a write pause is finished first")
+
+    @workflow.update(name=Update.RESUME)
+    def resume(self) -> PauseOutcome:
+        """Go on, and try again at once what is being waited for."""
+        self._state.paused = False
+        self._insistent.nudge()
+        if self._state.steering.paused:
+            return PauseOutcome(True, "the topic's migration is still paused: resume that, too")
+        return PauseOutcome(False, "goes on")
+
+    @pause.validator
+    def _may_pause(self) -> None:
+        self._must_run()
+
+    @resume.validator
+    def _may_resume(self) -> None:
+        self._must_run()
+
+    def _must_run(self) -> None:
+        if view.has_ended(self._state):
+            raise ApplicationError(
+                f"{self._ref.topic}-{self._ref.partition} has ended ({self._state.phase}): "
+                "there is nothing to pause or resume",
+                type=failures.REFUSED,
+            )

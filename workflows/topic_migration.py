@@ -1,0 +1,249 @@
+"""One topic from tiered to hybrid: the workflow that every trigger meets at.
+
+What always holds: there is one workflow id per topic id. A start under any other id finds that
+one, starting it if need be, and returns its result; a wrong input changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from tideline.domain import failures
+    from tideline.domain.migration_input import InvalidInput, parse_migration_input
+    from tideline.domain.plan import (
+        TOPIC_WORKFLOW,
+        WAITS_TASK_QUEUE,
+        AbortDecision,
+        JoinRequest,
+        TopicActivity,
+        TopicMigrationInput,
+        TopicOutcome,
+        TopicRef,
+    )
+    from tideline.domain.steering import (
+        PartitionReport,
+        PauseOutcome,
+        Query,
+        Signal,
+        TopicStatus,
+        Update,
+    )
+    from workflows.calls import Call, CallFailed, perform, slow
+    from workflows.insisting import Insistent, never
+    from workflows.phases import TOPIC_IS_GONE
+    from workflows.showing import Shown, now, table
+    from workflows.topic_run import Continued, TopicRun, refused
+    from workflows.topic_state import NEXT_STEP, Stage, TopicState
+
+INVALID_INPUT = "InvalidInput"
+JOINED_FOR = timedelta(days=365)
+"""Longer than a migration that is paused over the holidays."""
+
+
+@workflow.defn(name=TOPIC_WORKFLOW)
+class TopicMigration:
+    """Started with JSON as short as ``{"topic": "orders"}``."""
+
+    @workflow.init
+    def __init__(self, *raw: RawValue) -> None:
+        self._refusal = ""
+        self._given: TopicMigrationInput | None = None
+        self._run: TopicRun | None = None
+        self._early: list[PartitionReport] = []
+        self._follows = ""
+        self._shown = Shown()
+        try:
+            self._read(raw)
+        except InvalidInput as error:
+            self._refusal = str(error)
+
+    def _read(self, raw: tuple[RawValue, ...]) -> None:
+        if len(raw) != 1:
+            self._given = parse_migration_input(None)
+            return
+        converter = workflow.payload_converter()
+        try:
+            value = converter.from_payload(raw[0].payload)
+        except Exception as error:
+            raise InvalidInput(f"the input is not JSON: {error}") from error
+        if isinstance(value, dict) and "continued" in value:
+            state = converter.from_payload(raw[0].payload, Continued).continued
+            self._run = TopicRun(state, self._show)
+        else:
+            self._given = parse_migration_input(value)
+
+    @workflow.run
+    async def run(self, *raw: RawValue) -> TopicOutcome:
+        """Returns ``hybrid`` or ``aborted``. Fails, with nothing changed, when it is refused."""
+        if self._run is None:
+            if self._given is None:
+                raise ApplicationError(self._refusal, type=INVALID_INPUT, non_retryable=True)
+            ref = await self._resolve(self._given)
+            if ref.workflow_id != workflow.info().workflow_id:
+                return await self._join(ref, self._given)
+            self._run = TopicRun(TopicState(ref, self._given.options, since=now()), self._show)
+        self._run.state.begin()
+        for report in self._early:
+            self._run.fan_out.take(report)
+        self._show()
+        outcome = await self._run.migrate()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return outcome
+
+    async def _resolve(self, given: TopicMigrationInput) -> TopicRef:
+        show = Insistent(workflow.set_current_details)
+        leave = (*TOPIC_IS_GONE, failures.REFUSED)
+        try:
+            call = slow(TopicActivity.RESOLVE_TOPIC, TopicRef)
+            ref: TopicRef = await show.call(call, given, leave=leave)
+        except CallFailed as failure:
+            raise refused(failure) from failure
+        return ref
+
+    async def _join(self, ref: TopicRef, given: TopicMigrationInput) -> TopicOutcome:
+        self._follows = ref.workflow_id
+        workflow.set_current_details(f"Follows `{ref.workflow_id}`: look and steer there.")
+        self._shown.show(topic=ref.topic, phase="following", waiting_reason="")
+        call = Call(
+            TopicActivity.JOIN_TOPIC_MIGRATION,
+            task_queue=WAITS_TASK_QUEUE,
+            start_to_close=JOINED_FOR,
+            heartbeat=timedelta(seconds=30),
+            result=TopicOutcome,
+        )
+        try:
+            outcome: TopicOutcome = await perform(call, JoinRequest(ref, given), never)
+        except CallFailed as failure:
+            raise refused(failure) from failure
+        return outcome
+
+    # What is shown
+
+    @workflow.query(name=Query.STATUS)
+    def status(self) -> TopicStatus:
+        """Where the topic and each of its partitions stand, and what comes next."""
+        run = self._run
+        if run is None:
+            topic = self._given.topic if self._given is not None else ""
+            where = f"follows {self._follows}" if self._follows else "resolving the topic"
+            return TopicStatus(topic, "", where, "", self._refusal, False, "")
+        state = run.state
+        return TopicStatus(
+            topic=state.ref.topic,
+            topic_id=state.ref.topic_id,
+            stage=state.stage,
+            since=state.since,
+            waiting_reason=self._reason(run),
+            paused=state.paused,
+            next_step=NEXT_STEP[state.stage],
+            partitions=list(state.partitions),
+        )
+
+    def _reason(self, run: TopicRun) -> str:
+        if run.waiting_reason:
+            return run.waiting_reason
+        if run.state.paused:
+            return "paused by an operator"
+        waiting = [p for p in run.state.partitions if p.waiting_reason and not p.waits_for]
+        if not waiting:
+            return ""
+        more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+        return f"partition {waiting[0].partition}: {waiting[0].waiting_reason}{more}"
+
+    def _show(self) -> None:
+        status = self.status()
+        self._shown.show(
+            topic=status.topic, phase=status.stage, waiting_reason=status.waiting_reason
+        )
+        phases = Counter(p.phase for p in status.partitions)
+        waiting = [p for p in status.partitions if p.waiting_reason and not p.waits_for]
+        workflow.set_current_details(
+            table(
+                [
+                    ("topic", f"{status.topic} (id {status.topic_id})"),
+                    ("stage", f"**{status.stage}** since {status.since}"),
+                    ("paused", "yes" if status.paused else ""),
+                    ("waits because", status.waiting_reason),
+                    ("partitions", ", ".join(f"{n} {phase}" for phase, n in phases.items())),
+                    ("next", status.next_step),
+                    *((f"partition {p.partition}", p.waiting_reason) for p in waiting[:10]),
+                ]
+            )
+        )
+
+    # Steering
+
+    @workflow.signal(name=Signal.REPORT)
+    def report(self, report: PartitionReport) -> None:
+        """A partition says where it stands."""
+        if self._run is None:
+            self._early.append(report)
+        else:
+            self._run.fan_out.take(report)
+            self._show()
+
+    @workflow.update(name=Update.PAUSE)
+    def pause(self) -> PauseOutcome:
+        """No partition begins another phase; write pauses that run are finished first."""
+        return self._set_paused(True, "no further phase begins; running write pauses are finished")
+
+    @workflow.update(name=Update.RESUME)
+    def resume(self) -> PauseOutcome:
+        """Go on, and try again at once what is being waited for."""
+        outcome = self._set_paused(False, "goes on")
+        self._running().insistent.nudge()
+        return outcome
+
+    @workflow.update(name=Update.ABORT)
+    async def abort(self) -> AbortDecision:
+        """Undo everything, if no partition has its B0 yet. Says whether that was so."""
+        try:
+            return await self._running().decide_abort()
+        except CallFailed as failure:
+            raise ApplicationError(
+                f"the abort was not decided, try again: {failure.message}", type=failure.kind
+            ) from failure
+
+    @pause.validator
+    def _may_pause(self) -> None:
+        self._running()
+
+    @resume.validator
+    def _may_resume(self) -> None:
+        self._running()
+
+    @abort.validator
+    def _may_abort(self) -> None:
+        self._running()
+
+    def _set_paused(self, paused: bool, explanation: str) -> PauseOutcome:
+        run = self._running()
+        run.state.paused = paused
+        run.fan_out.steer_all()
+        self._show()
+        return PauseOutcome(paused, explanation)
+
+    def _running(self) -> TopicRun:
+        """Raises when there is nothing to steer."""
+        if self._follows:
+            raise ApplicationError(
+                f"this workflow follows {self._follows}: steer that one", type=failures.REFUSED
+            )
+        if self._run is None:
+            raise ApplicationError(
+                self._refusal or "the topic is being resolved: try again in a moment",
+                type=failures.REFUSED,
+            )
+        if self._run.state.stage in (Stage.ENDED, Stage.ABORTING):
+            raise ApplicationError(
+                f"the migration of {self._run.state.ref.topic!r} is {self._run.state.stage}: "
+                "there is nothing to steer",
+                type=failures.REFUSED,
+            )
+        return self._run

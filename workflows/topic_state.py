@@ -1,0 +1,139 @@
+"""What a topic's workflow remembers, and what follows from it. Pure: no Temporal in here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tideline.domain.plan import MigrationOptions, TopicRef
+from tideline.domain.steering import (
+    ABORTED,
+    DONE,
+    GONE,
+    TO_DO,
+    PartitionReport,
+    Steering,
+    WaitsFor,
+)
+
+
+class Stage(StrEnum):
+    """What the topic's workflow does. In this order, except that an abort goes to ABORTING."""
+
+    VALIDATING = "validating"
+    TRACKING = "tracking"
+    CROSSING = "crossing"
+    """Partitions get their B0, ``parallel_partitions`` at once."""
+    ROLLING = "rolling"
+    """Every partition has its B0: the segments are rolled, after coverage is proven."""
+    TIERING = "tiering"
+    """Partitions wait for their prefix to be complete in remote storage."""
+    FREEZING = "freezing"
+    ABORTING = "aborting"
+    ENDED = "ended"
+
+
+NEXT_STEP = {
+    Stage.VALIDATING: "tell every gateway to track the topic",
+    Stage.TRACKING: "move the partitions across B0",
+    Stage.CROSSING: "roll the segments once every partition has its B0",
+    Stage.ROLLING: "wait until every prefix is complete in remote storage",
+    Stage.TIERING: "freeze copying and seal the classic log",
+    Stage.FREEZING: "nothing: the topic is hybrid",
+    Stage.ABORTING: "nothing: the topic is as it was",
+    Stage.ENDED: "nothing",
+}
+
+
+@dataclass(slots=True)
+class TopicState:
+    """Survives continue-as-new. Lists are indexed by partition."""
+
+    ref: TopicRef
+    options: MigrationOptions
+    stage: Stage = Stage.VALIDATING
+    since: str = ""
+    partitions: list[PartitionReport] = field(default_factory=list)
+    permits: list[int] = field(default_factory=list)
+    """The round up to which each partition's write pause may begin."""
+    armed: bool = False
+    rolled: bool = False
+    paused: bool = False
+    aborted: bool = False
+    """The SQL update has won."""
+    restore: bool = True
+    """After an abort: the topic was tracked, so configs and tracking must be put back."""
+
+    def begin(self) -> None:
+        """Every partition is to do."""
+        if not self.partitions:
+            count = self.ref.partitions
+            self.partitions = [PartitionReport(p, TO_DO, self.since) for p in range(count)]
+            self.permits = [0] * count
+
+    def take(self, report: PartitionReport) -> None:
+        """Remember the newest report of a partition. One of an unknown partition is ignored."""
+        if not 0 <= report.partition < len(self.partitions):
+            return
+        self.partitions[report.partition] = report
+        if report.phase == ABORTED:
+            # Only the SQL update aborts a partition, and it aborts the whole topic.
+            self.aborted = True
+
+    @property
+    def all_crossed(self) -> bool:
+        """Every partition has its B0."""
+        return all(p.crossed for p in self.partitions)
+
+    @property
+    def all_done(self) -> bool:
+        """Every partition is ready."""
+        return all(p.phase == DONE for p in self.partitions)
+
+    @property
+    def gone(self) -> str:
+        """Why the topic is no more, or empty."""
+        for report in self.partitions:
+            if report.phase == GONE:
+                return report.waiting_reason or "the topic was deleted"
+        return ""
+
+    @property
+    def must_cross_again(self) -> bool:
+        """B0 of a partition was reset after all had crossed."""
+        return self.stage in (Stage.ROLLING, Stage.TIERING) and not self.all_crossed
+
+    def running(self) -> list[int]:
+        """Partitions whose workflow was started and has not ended."""
+        return [p.partition for p in self.partitions if p.phase != TO_DO and not p.ended]
+
+    def to_start(self) -> list[int]:
+        """Partitions that may start now: a place is free until B0 is persisted."""
+        if self.paused or self.aborted:
+            return []
+        busy = sum(p.phase != TO_DO and not p.ended and not p.crossed for p in self.partitions)
+        free = max(0, self.options.parallel_partitions - busy)
+        return [p.partition for p in self.partitions if p.phase == TO_DO][:free]
+
+    def to_permit(self) -> list[int]:
+        """Partitions that are drained and wait for their write pause."""
+        if self.paused or self.aborted or self.stage is not Stage.CROSSING:
+            return []
+        return [
+            p.partition
+            for p in self.partitions
+            if p.waits_for is WaitsFor.PERMIT and self.permits[p.partition] < p.round
+        ]
+
+    def steering(self, partition: int) -> Steering:
+        """What is wanted of ``partition`` now."""
+        return Steering(
+            permit=self.permits[partition],
+            rolled=self.rolled,
+            paused=self.paused,
+            aborted=self.aborted,
+        )
+
+    def boundaries(self) -> dict[str, int]:
+        """B0 by partition, where it is set."""
+        return {str(p.partition): p.boundary for p in self.partitions if p.crossed}
