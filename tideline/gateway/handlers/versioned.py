@@ -50,11 +50,11 @@ class Messages:
         """The response message."""
         return _build(self._response, values)
 
-    def request_part(self, name: str, **values: Any) -> Any:
+    def request_part(self, name: str, /, **values: Any) -> Any:
         """A structure inside the request, by the name of its class."""
         return _build(_part(self._request, name), values)
 
-    def response_part(self, name: str, **values: Any) -> Any:
+    def response_part(self, name: str, /, **values: Any) -> Any:
         """A structure inside the response, by the name of its class."""
         return _build(_part(self._response, name), values)
 
