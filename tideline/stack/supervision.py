@@ -91,7 +91,7 @@ class Supervisor:
         launched = subprocess.run(
             [sys.executable, "-m", "supervisor.supervisord", "-c", str(self.configuration_file)],
             env=_clean_environment() | {MARKER: self._state.id, PROGRAM_MARKER: "supervisord"},
-            cwd=self._home.path,
+            cwd=self._home.run,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -202,7 +202,7 @@ logfile_backups=2
 pidfile={_value(home.run / "supervisord.pid")}
 childlogdir={_value(home.logs)}
 identifier=tideline-{state.id}
-directory={_value(home.path)}
+directory={_value(home.run)}
 nocleanup=true
 
 [unix_http_server]
