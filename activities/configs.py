@@ -9,6 +9,7 @@ refused by what Postgres says by then: it cannot undo a later stage (schedules.m
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -29,12 +30,15 @@ from tideline.domain.topic_configs import (
     differences,
     refusal,
 )
-from tideline.kafka.observer import Spot
+from tideline.kafka.layout import Spot
 
 log = structlog.get_logger()
 
-ROUNDS = 5
-"""Look, write, look again: rounds until Kafka shows what Postgres says."""
+ROUNDS = 40
+SETTLE_S = 0.05
+"""Look, write, look again: rounds, and the pause between them, until every broker shows what
+Postgres says. Brokers follow the controller one by one, so one that lags must neither pass for
+what is set nor for what the user had."""
 
 
 async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> dict[str, str | None]:
@@ -46,14 +50,14 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> dict[
     ref, stage = step.ref, step.stage
     written: dict[str, str | None] = {}
     with typed_failures():
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             heartbeat()
-            configs = await services.topics.configs(ref.topic)
-            tiered = configs.get("remote.storage.enable")
-            own = {key: entry.value for key, entry in configs.items() if entry.own}
-            held = await _hold(
-                services, step, own, tiered=tiered is not None and tiered.value == "true"
-            )
+            if number:
+                await asyncio.sleep(SETTLE_S)
+            own, tiered = await _dynamic(services, ref)
+            if own is None:
+                continue
+            held = await _hold(services, step, own, tiered=tiered)
             # Read again, because what was decided above may be out of date by now.
             topic = await _topic(services, ref)
             if why := refusal(stage, _progress(topic, tiered=True)):
@@ -70,7 +74,19 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> dict[
                 return written
             await services.admin.alter_configs(ref.topic, changes)
             written |= {change.key: change.value for change in changes}
-    raise waiting(f"Kafka does not show the configs of {ref.topic!r} that were written: {written}")
+    what = written or "not every broker agrees on them"
+    raise waiting(f"Kafka does not show the configs of {ref.topic!r} that were written: {what}")
+
+
+async def _dynamic(
+    services: WorkerServices, ref: TopicRef
+) -> tuple[dict[str, str | None] | None, bool]:
+    """What is set on the topic itself, if all brokers agree, and whether it is tiered."""
+    views = await services.topics.configs_by_broker(ref.topic)
+    owns = [{k: e.value for k, e in view.items() if e.own} for view in views]
+    tiered = views[0].get("remote.storage.enable")
+    agreed = all(own == owns[0] for own in owns)
+    return (owns[0] if agreed else None), tiered is not None and tiered.value == "true"
 
 
 async def _hold(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kio.schema.errors import ErrorCode
 from temporalio.exceptions import ApplicationError
 
 from tideline.domain import failures
@@ -31,8 +30,6 @@ def translate(error: TidelineError) -> ApplicationError:
             kind = failures.STALE_LEADER_EPOCH
         case UnreachableError():
             kind = failures.UNREACHABLE
-        case KafkaError(code=ErrorCode.unknown_topic_or_partition):
-            kind = failures.UNKNOWN_TOPIC
         case KafkaError() if error.retriable:
             kind = failures.UNREACHABLE
         case FencedError():

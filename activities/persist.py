@@ -22,7 +22,8 @@ from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.domain.plan import PhaseInput
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.transactions import blockers
-from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved, PartitionLayout, Spot
+from tideline.kafka.layout import PartitionLayout, Spot
+from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved
 from tideline.kafka.topic_observer import ActiveProducer
 
 

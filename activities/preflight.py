@@ -24,7 +24,8 @@ from tideline.domain.preflight import (
 )
 from tideline.domain.remote_log import stuck_copies
 from tideline.errors import TidelineError
-from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, Spot, TopicLayout
+from tideline.kafka.layout import OffsetAnswer, Spot, TopicLayout
+from tideline.kafka.observer import DEBUG_CONSUMER
 from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from activities.waits import rounds
 from tideline.domain.coverage import Coverage, assess
 from tideline.domain.migration import Phase
 from tideline.domain.plan import PartitionRef, PhaseInput
-from tideline.kafka.observer import DEBUG_CONSUMER, PartitionLayout, Spot
+from tideline.kafka.layout import PartitionLayout, Spot
+from tideline.kafka.observer import DEBUG_CONSUMER
 
 LOOK_EVERY_MS = 500.0
 

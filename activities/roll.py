@@ -17,7 +17,8 @@ from tideline.domain import failures
 from tideline.domain.migration import Phase
 from tideline.domain.plan import BoundaryObservation, Durability, PhaseInput
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved, LogEnd, PartitionLayout, Spot
+from tideline.kafka.layout import LogEnd, PartitionLayout, Spot
+from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved
 
 SETTLE_EVERY_MS = 5.0
 TIERED_EVERY_MS = 250.0

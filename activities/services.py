@@ -25,8 +25,9 @@ from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.admin import KafkaAdmin
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.layout import PartitionLayout
 from tideline.kafka.log_reader import LogReader
-from tideline.kafka.observer import KafkaObserver, PartitionLayout
+from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.producer_seeds import TailScanner
 from tideline.kafka.remote_log_reader import RemoteLogReader
 from tideline.kafka.topic_observer import TopicObserver

@@ -6,7 +6,8 @@ from activities.services import Warmth, WorkerServices
 from tideline.domain.plan import PartitionRef
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.remote_log import SegmentState
-from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, PartitionLayout, Spot
+from tideline.kafka.layout import PartitionLayout, Spot
+from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER
 
 
 async def warm_up(services: WorkerServices, ref: PartitionRef) -> Warmth:

@@ -23,7 +23,8 @@ from tideline.domain.migration import Phase
 from tideline.domain.plan import PhaseInput
 from tideline.kafka.batches import iter_fetched
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.observer import DEBUG_CONSUMER, PartitionLayout, Spot
+from tideline.kafka.layout import PartitionLayout, Spot
+from tideline.kafka.observer import DEBUG_CONSUMER
 
 log = structlog.get_logger()
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import IntEnum
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v9 import request as lo
@@ -25,8 +22,9 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
 from tideline.domain.remote_log import EpochStart
-from tideline.kafka.client import KafkaCluster
+from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.layout import LogEnd, OffsetAnswer, PartitionLayout, Spot, TopicLayout
 
 DEBUG_CONSUMER = -2
 """``FetchRequest.DEBUGGING_CONSUMER_ID``."""
@@ -44,84 +42,8 @@ STALE_EPOCH_ERRORS = frozenset(
 """The leader moved between two steps of one observation."""
 
 
-class Spot(IntEnum):
-    """The special timestamps of ListOffsets."""
-
-    LATEST = -1
-    """High watermark; last stable offset with read_committed; log end as debug consumer."""
-    EARLIEST = -2
-    MAX_TIMESTAMP = -3
-    EARLIEST_LOCAL = -4
-    LATEST_TIERED = -5
-    """Highest offset in remote storage (inclusive). Never a proof of coverage."""
-
-
 class LeaderMoved(KafkaError):
     """The partition's leader epoch is not the expected one any more: observe anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLayout:
-    """Who has a partition, as one broker's metadata says."""
-
-    partition: int
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    in_sync: tuple[int, ...]
-    offline: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TopicLayout:
-    """A topic and where its partitions are."""
-
-    name: str
-    topic_id: UUID
-    internal: bool
-    partitions: Mapping[int, PartitionLayout]
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAnswer:
-    """One answer of ListOffsets. ``timestamp`` in ms."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """The end of the log at one leader epoch, on every in-sync replica. Ends are exclusive."""
-
-    layout: PartitionLayout
-    last_stable_offset: int
-    high_watermark: int
-    log_ends: Mapping[int, int]
-    """LEO by node id."""
-    problems: Mapping[int, str] = field(default_factory=dict)
-    """Replicas that did not answer at this epoch, and why."""
-
-    @property
-    def settled(self) -> bool:
-        """LSO = HW = the LEO of every in-sync replica, all of which answered."""
-        in_sync = self.layout.in_sync
-        return (
-            not self.problems
-            and set(in_sync) <= self.log_ends.keys()
-            and {self.last_stable_offset, self.high_watermark}
-            == {self.log_ends[node] for node in in_sync}
-            and self.last_stable_offset == self.high_watermark
-        )
-
-    def describe(self) -> str:
-        """For a waiting reason."""
-        ends = ", ".join(f"{node}: {end}" for node, end in sorted(self.log_ends.items()))
-        text = f"LSO {self.last_stable_offset}, HW {self.high_watermark}, log ends {{{ends}}}"
-        if self.problems:
-            text += "; " + "; ".join(f"broker {n}: {why}" for n, why in self.problems.items())
-        return text
 
 
 class KafkaObserver:
@@ -132,13 +54,26 @@ class KafkaObserver:
         self._timeout_ms = timeout_ms
 
     async def topic(self, name: str, node: int | None = None) -> TopicLayout | None:
-        """The topic's layout as ``node`` (or any broker) knows it; ``None``: no such topic."""
+        """The topic's layout as ``node`` (or any broker) knows it; ``None``: no such topic.
+
+        Without ``node`` a topic does not exist only if no broker knows it: one that has just
+        started, or lags behind the controller, does not know the newest topics.
+        """
+        if node is not None:
+            return await self._topic_from(name, await self._cluster.node(node))
+        found = await self._topic_from(name, await self._cluster.any())
+        if found is None:
+            for other in await self._cluster.nodes():
+                if found := await self._topic_from(name, await self._cluster.node(other)):
+                    break
+        return found
+
+    async def _topic_from(self, name: str, connection: KafkaConnection) -> TopicLayout | None:
         request = md.MetadataRequest(
             topics=(md.MetadataRequestTopic(topic_id=None, name=TopicName(name)),),
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
-        connection = await (self._cluster.any() if node is None else self._cluster.node(node))
         response = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(response, MetadataResponse)
         (found,) = response.topics

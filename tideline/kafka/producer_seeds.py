@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_tail import LastSequence, ProducerTail, TailBatch
 from tideline.kafka.batches import iter_fetched
+from tideline.kafka.layout import PartitionLayout
 from tideline.kafka.log_reader import LogReader
-from tideline.kafka.observer import PartitionLayout
 
 STEP_OFFSETS = 2_000
 MAX_BACK_BYTES = 64 * 1024 * 1024

@@ -19,8 +19,9 @@ from tideline.domain.remote_log import RemoteLogIndex, RemoteSegment
 from tideline.kafka import remote_log_metadata as codec
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
+from tideline.kafka.layout import Spot, TopicLayout
 from tideline.kafka.log_reader import LogReader
-from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, Spot, TopicLayout
+from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver
 
 log = structlog.get_logger()
 

@@ -85,12 +85,23 @@ class TopicObserver:
         self._timeout_ms = timeout_ms
 
     async def configs(self, topic: str) -> dict[str, ConfigEntry]:
-        """The topic's effective configs by key. Raises :class:`KafkaError`."""
-        found = await self._describe_configs(TOPIC_RESOURCE, topic, None)
-        return {
-            name: ConfigEntry(value, source == DYNAMIC_TOPIC_CONFIG)
-            for name, (value, source) in found.items()
-        }
+        """The topic's effective configs by key, from any broker that knows the topic."""
+        try:
+            return _entries(await self._describe_configs(TOPIC_RESOURCE, topic, None))
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+        # A broker that lags behind the controller does not know the newest topics.
+        return (await self.configs_by_broker(topic))[0]
+
+    async def configs_by_broker(self, topic: str) -> list[dict[str, ConfigEntry]]:
+        """The same, as each broker knows it: they follow the controller one by one. Raises
+        :class:`KafkaError` (retriable) while one does not know the topic."""
+        nodes = await self._cluster.nodes()
+        found = await asyncio.gather(
+            *(self._describe_configs(TOPIC_RESOURCE, topic, node) for node in nodes)
+        )
+        return [_entries(view) for view in found]
 
     async def broker_config(self, node: int, key: str) -> str | None:
         """One effective config of one broker."""
@@ -269,6 +280,13 @@ class TopicObserver:
                 if topic in sm.subscribed_topic_names
             }
         return shares, members
+
+
+def _entries(found: dict[str, tuple[str | None, int]]) -> dict[str, ConfigEntry]:
+    return {
+        name: ConfigEntry(value, source == DYNAMIC_TOPIC_CONFIG)
+        for name, (value, source) in found.items()
+    }
 
 
 def subscribed_topics(metadata: bytes) -> tuple[str, ...]:

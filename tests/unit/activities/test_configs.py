@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from activities import configs
 from activities.configs import prove_coverage_for_roll, reconcile_configs
 from tests.unit.activities.world import TOPIC, World
 from tideline.control_plane.model import TopicStatus
@@ -140,8 +141,18 @@ async def test_a_crash_before_the_key_is_let_go_forgets_nothing(world: World) ->
     assert world.kafka.own_configs == {"flush.messages": "9", "retention.bytes": "-1"}
 
 
-async def test_a_write_that_kafka_does_not_show_is_reported(world: World) -> None:
+async def test_a_broker_that_lags_does_not_pass_for_what_the_user_had(world: World) -> None:
+    world.kafka.own_configs = {"retention.bytes": "5000"}
+    world.kafka.lagging = [{}]
+    await reach(world, ConfigStage.TRACKED)
+    assert world.plane.overrides["retention.bytes"].user_value == "5000"
+
+
+async def test_a_write_that_kafka_does_not_show_is_reported(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.kafka.ignore_writes = True
+    monkeypatch.setattr(configs, "SETTLE_S", 0.0)
     error = await refused(reconcile_configs(world.services, step(ConfigStage.TRACKED)))
     assert error.type == failures.WAITING
 

@@ -28,7 +28,7 @@ from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.plan import Durability
 from tideline.domain.producer_tail import ProducerTail, TailBatch
 from tideline.domain.transactions import CoordinatorTransaction
-from tideline.kafka.observer import OffsetAnswer, PartitionLayout
+from tideline.kafka.layout import OffsetAnswer, PartitionLayout
 from tideline.kafka.topic_observer import ActiveProducer
 
 

@@ -31,17 +31,9 @@ from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.domain.topic_configs import ConfigChange
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.layout import LogEnd, OffsetAnswer, PartitionLayout, Spot, TopicLayout
 from tideline.kafka.log_reader import FetchedPiece
-from tideline.kafka.observer import (
-    CONSUMER,
-    DEBUG_CONSUMER,
-    LeaderMoved,
-    LogEnd,
-    OffsetAnswer,
-    PartitionLayout,
-    Spot,
-    TopicLayout,
-)
+from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, LeaderMoved
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
 
 TOPIC_ID = UUID(int=1)
@@ -205,6 +197,8 @@ class FakeKafka:
     done: list[str] = field(default_factory=list)
     tail_bytes: bytes = b""
     ignore_writes: bool = False
+    lagging: list[dict[str, ConfigEntry]] = field(default_factory=list)
+    """What one broker says first, while it follows the controller."""
     before_end: Any = None
 
     async def topic(self, name: str, node: int | None = None) -> TopicLayout | None:
@@ -283,6 +277,10 @@ class FakeKafka:
     async def configs(self, topic: str) -> dict[str, ConfigEntry]:
         own = {key: ConfigEntry(value, True) for key, value in self.own_configs.items()}
         return {"remote.storage.enable": ConfigEntry("true", True), **own}
+
+    async def configs_by_broker(self, topic: str) -> list[dict[str, ConfigEntry]]:
+        view = await self.configs(topic)
+        return [self.lagging.pop(0) if self.lagging else view, view]
 
     async def alter_configs(self, topic: str, changes: tuple[ConfigChange, ...]) -> None:
         self.done.append("alter " + ", ".join(f"{c.key}={c.value}" for c in changes))

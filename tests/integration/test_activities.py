@@ -1,0 +1,433 @@
+"""The activities against real brokers, Postgres and S3: observations are what Kafka does.
+
+Records are written to the brokers directly: no gateway has to let them through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+import boto3
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from temporalio.exceptions import ApplicationError
+
+from activities import MigrationActivities, WorkerServices, open_services, run_preflight
+from activities.configs import prove_coverage_for_roll
+from activities.readiness import prefix_coverage
+from tests.harness import until
+from tideline.demo import topic as topics
+from tideline.domain import failures
+from tideline.domain.ids import TopicPartition
+from tideline.domain.plan import (
+    BoundaryObservation,
+    ConfigStage,
+    ConfigStep,
+    MigrationOptions,
+    OpenTransactions,
+    PartitionRef,
+    PhaseInput,
+    QuiesceResult,
+    TopicRef,
+    TopicStep,
+)
+from tideline.domain.preflight import Verdict
+from tideline.kafka.layout import LogEnd, PartitionLayout, Spot
+from tideline.kafka.observer import DEBUG_CONSUMER
+from tideline.object_store.inventory import partition_prefix
+from tideline.settings import WorkerSettings
+from tideline.stack import Stack
+
+SMALL = {"internal.segment.bytes": "65536", "local.retention.bytes": "-2"}
+T = TypeVar("T")
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+async def services(stack: Stack) -> AsyncIterator[WorkerServices]:
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in stack.environment("worker").items():
+            patch.setenv(key, value)
+        settings = WorkerSettings()
+    async with open_services(settings) as opened:
+        yield opened
+
+
+@dataclass
+class Subject:
+    """One topic, the activities, and clients that reach its brokers directly."""
+
+    stack: Stack
+    services: WorkerServices
+    admin: AdminClient
+    topic: str
+    topic_id: UUID
+    options: MigrationOptions
+
+    @property
+    def activities(self) -> MigrationActivities:
+        return MigrationActivities(self.services)
+
+    @property
+    def ref(self) -> PartitionRef:
+        return PartitionRef(self.topic, self.topic_id.hex, 0)
+
+    @property
+    def topic_ref(self) -> TopicRef:
+        return TopicRef(self.topic, self.topic_id.hex, 1)
+
+    def given(self, quiesced: QuiesceResult | None = None, **seen: int) -> PhaseInput:
+        return PhaseInput(
+            self.ref, self.options, generation=quiesced.generation if quiesced else 0, **seen
+        )
+
+    def producer(self, **config: object) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self.stack.endpoints.kafka_bootstrap,
+                "enable.idempotence": True,
+                "batch.size": 10_000,
+                "linger.ms": 2,
+                **config,
+            }
+        )
+
+    def write(self, records: int, size: int = 300, **config: object) -> None:
+        producer = self.producer(**config)
+        failed: list[object] = []
+        for number in range(records):
+            producer.produce(
+                self.topic,
+                key=str(number),
+                value=b"x" * size,
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
+        assert producer.flush(30) == 0
+        assert not failed, failed[0]
+
+    def configs(self) -> dict[str, str]:
+        """The configs that are set on the topic itself."""
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        found = self.admin.describe_configs([resource])[resource].result(30)
+        return {key: entry.value for key, entry in found.items() if entry.source == 1}
+
+    def set_config(self, key: str, value: str) -> None:
+        change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[change])
+        self.admin.incremental_alter_configs([resource])[resource].result(30)
+
+    async def offset(self, spot: Spot) -> int:
+        layout = await self.services.observer.partition(self.topic, 0)
+        answer = await self.services.observer.offset(
+            self.topic, 0, spot, node=layout.leader, replica_id=DEBUG_CONSUMER
+        )
+        return answer.offset
+
+    async def tiered_up_to(self, offset: int) -> None:
+        """Wait until the broker says that everything up to ``offset`` (inclusive) is tiered."""
+
+        async def enough() -> bool:
+            return await self.offset(Spot.LATEST_TIERED) >= offset
+
+        await eventually(f"offset {offset} to be tiered", enough)
+
+    async def track(self) -> None:
+        step = TopicStep(self.topic_ref, self.options)
+        await again(lambda: self.activities.begin_tracking(step))
+        await again(lambda: self.activities.await_tracking(step))
+
+    async def hold(self, stage: ConfigStage) -> None:
+        await again(
+            lambda: self.activities.reconcile_configs(
+                ConfigStep(self.topic_ref, self.options, stage)
+            )
+        )
+
+    async def cross(self) -> tuple[QuiesceResult, BoundaryObservation]:
+        """The write pause."""
+        quiesced = await self.activities.quiesce(self.given())
+        seen = await self.activities.roll_and_flush(self.given(quiesced))
+        await self.activities.seed_and_persist(self.after(quiesced, seen))
+        return quiesced, seen
+
+    def after(self, quiesced: QuiesceResult, seen: BoundaryObservation) -> PhaseInput:
+        return self.given(quiesced, boundary=seen.boundary, leader_epoch=seen.leader_epoch)
+
+
+async def eventually(what: str, probe: Callable[[], Awaitable[T | None]], limit_s: float = 60) -> T:
+    """Ask until the answer is true."""
+    ends = time.monotonic() + limit_s
+    while not (found := await probe()):
+        assert time.monotonic() < ends, f"waited {limit_s:.0f} s for {what}"
+        await asyncio.sleep(0.05)
+    return found
+
+
+async def again(call: Callable[[], object]) -> None:
+    """Retry as a workflow does: a wait whose bound has passed begins anew."""
+    async with asyncio.timeout(90):
+        while True:
+            try:
+                await call()  # type: ignore[misc]
+            except ApplicationError as error:
+                if error.non_retryable:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+
+def known_id(admin: AdminClient, topic: str) -> UUID | None:
+    try:
+        return topics.topic_id(admin, topic)
+    except KafkaException:
+        return None
+
+
+@pytest.fixture
+def subject(stack: Stack, services: WorkerServices) -> Iterator[Subject]:
+    admin = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
+    topic = f"activities-{next(_numbers)}-{int(time.time() * 1000)}"
+    new = NewTopic(topic, 1, 3, config={**topics.TIERED_CONFIGS, **SMALL})
+    admin.create_topics([new], operation_timeout=30)[topic].result(60)
+    topic_id = until("every broker to know the topic", lambda: known_id(admin, topic))
+    yield Subject(stack, services, admin, topic, topic_id, MigrationOptions())
+    admin.delete_topics([topic])[topic].result(30)
+
+
+async def test_every_replica_tells_its_own_log_end(subject: Subject) -> None:
+    subject.write(500)
+    observer = subject.services.observer
+    layout = await observer.partition(subject.topic, 0)
+
+    async def settled() -> LogEnd | None:
+        end = await observer.log_end(subject.topic, layout)
+        return end if end.settled else None
+
+    end = await eventually("the followers to catch up", settled)
+    assert end.log_ends == {1: 500, 2: 500, 3: 500}
+    assert (end.last_stable_offset, end.high_watermark) == (500, 500)
+
+
+async def test_the_lineage_follows_the_leaders(subject: Subject) -> None:
+    subject.write(100)
+    observer, admin = subject.services.observer, subject.services.admin
+    before = await observer.partition(subject.topic, 0)
+    target = before.replicas[1]
+    partition = TopicPartition(subject.topic, 0)
+    await admin.reorder_replicas(partition, [target, *(n for n in before.replicas if n != target)])
+
+    async def moved() -> PartitionLayout | None:
+        await admin.elect_preferred(partition)
+        now = await observer.partition(subject.topic, 0)
+        return now if now.leader == target else None
+
+    now = await eventually("the leader to move", moved)
+    subject.write(50)
+    lineage = await observer.lineage(subject.topic, now, 0)
+    assert [(e.epoch, e.start_offset) for e in lineage] == [
+        (before.leader_epoch, 0),
+        (now.leader_epoch, 100),
+    ]
+
+
+async def test_a_dry_run_names_what_stands_in_the_way(subject: Subject) -> None:
+    subject.set_config("compression.type", "zstd")
+    report = await run_preflight(subject.services, subject.topic)
+    found = {check.name: check for check in report.checks}
+    assert found["compression_type"].verdict is Verdict.REFUSED
+    for name in ("tiered_storage", "tiered_storage_healthy", "replicas_in_sync", "no_share_group"):
+        assert found[name].verdict is Verdict.PASSED, found[name]
+
+
+async def test_an_open_transaction_is_seen_named_and_aborted(subject: Subject) -> None:
+    await subject.track()
+    producer = subject.producer(**{"transactional.id": f"pay-{subject.topic}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(subject.topic, b"inside", partition=0)
+    producer.flush(30)
+    subject.services.wait_bound_ms = 500
+    with pytest.raises(ApplicationError) as waits:
+        await subject.activities.drain_transactions(subject.given())
+    assert waits.value.type == failures.WAITING
+    assert f"pay-{subject.topic}" in waits.value.message
+    subject.options = MigrationOptions(
+        open_transactions=OpenTransactions.ABORT, drain_deadline_ms=0
+    )
+    subject.services.wait_bound_ms = 10_000
+    await subject.activities.drain_transactions(subject.given())
+    assert subject.services.warm[subject.ref.log].scanned_end == 2, "the record and its marker"
+
+
+async def test_a_partition_crosses_rolls_and_is_frozen(subject: Subject) -> None:
+    subject.set_config("flush.messages", "50")
+    subject.write(1_000)
+    await subject.tiered_up_to(600)
+    steps = subject.activities
+    await subject.track()
+    await subject.hold(ConfigStage.TRACKED)
+    await subject.hold(ConfigStage.ARMED)
+    assert subject.configs()["flush.messages"] == "1"
+    await steps.validate(subject.given())
+    await steps.drain_transactions(subject.given())
+    quiesced, seen = await subject.cross()
+    assert seen.boundary == 1_000
+    assert seen.replicas == {"1": 1_000, "2": 1_000, "3": 1_000}
+    crossed = subject.after(quiesced, seen)
+    await steps.seed_and_persist(crossed)
+    await subject.hold(ConfigStage.CROSSED)
+    assert subject.configs()["flush.messages"] == "50"
+    await steps.zombie_cleanup(crossed)
+    await subject.hold(ConfigStage.ROLLING)
+    await again(lambda: steps.readiness(crossed))
+    await subject.hold(ConfigStage.FROZEN)
+    assert subject.configs()["max.message.bytes"] == "78"
+    layout = await subject.services.observer.partition(subject.topic, 0)
+    starts = await subject.services.observer.on_replicas(subject.topic, layout, Spot.EARLIEST_LOCAL)
+    assert starts == {1: 1_000, 2: 1_000, 3: 1_000}
+    status = next(
+        s
+        for s in await subject.services.control_plane.migration_status(subject.topic)
+        if s.log == subject.ref.log
+    )
+    await subject.services.evidence.flush()
+    assert status.tiering_complete
+    assert all(p.status == "done" for p in status.phases), status.phases
+
+
+async def test_the_seeds_are_the_producers_last_five_batches(subject: Subject) -> None:
+    await subject.track()
+    subject.write(2_000, **{"batch.size": 3_000})
+    await subject.activities.drain_transactions(subject.given())
+    layout = await subject.services.observer.partition(subject.topic, 0)
+    (active,) = await subject.services.topics.producers(subject.topic, 0, layout.leader)
+    kept = subject.services.tails._tails[subject.ref.log][1].batches[active.producer_id]
+    assert len(kept) == 5
+    assert kept[-1].last_sequence == active.last_sequence == 1_999
+    assert kept[-1].last_offset == 1_999
+    await subject.cross()
+
+
+async def test_an_abort_restores_every_config_exactly(subject: Subject) -> None:
+    subject.set_config("retention.bytes", "123456789")
+    before = subject.configs()
+    await subject.track()
+    await subject.hold(ConfigStage.TRACKED)
+    await subject.hold(ConfigStage.ARMED)
+    assert subject.configs() != before
+    step = TopicStep(subject.topic_ref, subject.options)
+    assert (await subject.activities.abort_migration(step)).won
+    await subject.hold(ConfigStage.RESTORED)
+    await subject.activities.stop_tracking(step)
+    assert subject.configs() == before
+    assert not (await subject.activities.observe_partition(subject.ref)).tracked
+
+
+async def test_an_abort_after_the_boundary_is_lost_and_says_why(subject: Subject) -> None:
+    subject.write(10)
+    await subject.track()
+    await subject.cross()
+    step = TopicStep(subject.topic_ref, subject.options)
+    decision = await subject.activities.abort_migration(step)
+    assert not decision.won
+    assert decision.reason
+
+
+async def test_a_missing_object_uncovers_the_prefix(subject: Subject, stack: Stack) -> None:
+    subject.write(1_000)
+    await subject.tiered_up_to(600)
+    layout = await subject.services.observer.partition(subject.topic, 0)
+    whole = await prefix_coverage(subject.services, subject.ref, layout, 600)
+    assert whole.complete, whole.reason()
+    place = stack.endpoints.s3
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=place.url,
+        region_name=place.region,
+        aws_access_key_id=place.access_key,
+        aws_secret_access_key=place.secret_key,
+    )
+    prefix = partition_prefix(place.tiered_prefix, subject.topic, subject.ref.log)
+    found = s3.list_objects_v2(Bucket=place.tiered_bucket, Prefix=prefix)["Contents"]
+    first = min(entry["Key"] for entry in found if entry["Key"].endswith(".log"))
+    s3.delete_object(Bucket=place.tiered_bucket, Key=first)
+    broken = await prefix_coverage(subject.services, subject.ref, layout, 600)
+    assert broken.gaps[0].start == 0
+    assert "not in the bucket" in broken.reason()
+
+
+async def test_a_highest_tiered_offset_from_before_a_re_enable_is_no_proof(
+    subject: Subject,
+) -> None:
+    """Stock Kafka would delete local segments that were never uploaded."""
+    subject.write(1_000)
+    await subject.tiered_up_to(600)
+    for key, value in (
+        ("remote.log.copy.disable", "true"),
+        ("remote.log.delete.on.disable", "true"),
+        ("remote.storage.enable", "false"),
+    ):
+        subject.set_config(key, value)
+    subject.write(1_000)
+    subject.set_config("remote.log.copy.disable", "false")
+    subject.set_config("remote.log.delete.on.disable", "false")
+    subject.set_config("remote.storage.enable", "true")
+    with pytest.raises(ApplicationError) as unproven:
+        await prove_coverage_for_roll(subject.services, subject.topic_ref)
+    assert unproven.value.type == failures.WAITING
+    assert "turned off and on again" in unproven.value.message
+
+
+async def test_a_tail_past_the_boundary_is_exported_and_never_moves_it(subject: Subject) -> None:
+    subject.write(20)
+    await subject.track()
+    quiesced, seen = await subject.cross()
+    subject.write(5)
+    await subject.activities.zombie_cleanup(subject.after(quiesced, seen))
+    status = next(
+        s
+        for s in await subject.services.control_plane.migration_status(subject.topic)
+        if s.log == subject.ref.log
+    )
+    evidence = next(p.evidence for p in status.phases if p.phase == "zombie_cleanup")
+    tail = evidence["divergent_tail"]
+    assert (tail["from"], tail["exported_to"]) == (20, 25)
+    assert tail["object"].startswith("s3://")
+    row = await subject.services.control_plane.tracked_partition(subject.topic_id, 0)
+    assert row is not None
+    assert row.boundary == 20
+
+
+async def test_an_empty_topic_crosses_at_zero_and_is_ready_at_once(subject: Subject) -> None:
+    await subject.track()
+    await subject.activities.drain_transactions(subject.given())
+    quiesced, seen = await subject.cross()
+    assert seen.boundary == 0
+    await subject.activities.readiness(subject.after(quiesced, seen))
+
+
+async def test_a_second_attempt_makes_the_first_one_stale(subject: Subject) -> None:
+    subject.write(10)
+    await subject.track()
+    first = await subject.activities.quiesce(subject.given())
+    seen = await subject.activities.roll_and_flush(subject.given(first))
+    await subject.activities.quiesce(subject.given())
+    with pytest.raises(ApplicationError) as stale:
+        await subject.activities.seed_and_persist(subject.after(first, seen))
+    assert stale.value.type == failures.STALE_GENERATION
+    assert stale.value.non_retryable
