@@ -117,7 +117,7 @@ class Fences:
                 await changed.wait()
 
     def ceiling_of(self, at: TopicIdPartition, route: PartitionRoute) -> int:
-        """First offset that must not be shown from Kafka's log."""
+        """First offset that must not be shown from Kafka's log, or ``UNKNOWN_CEILING``."""
         return self.of(at).ceiling.limit(route, lease_valid=self._tracking.lease_valid())
 
 
@@ -223,7 +223,7 @@ class QuiesceKeeper:
                     log=at,
                     generation=generation,
                     highest_acknowledged_offset=fence.highest_acknowledged,
-                    read_ceiling=ceiling,
+                    read_ceiling=max(0, ceiling),
                 )
             except ControlPlaneUnavailable as error:
                 log.warning("quiesce.not_acknowledged", partition=str(at), error=str(error))

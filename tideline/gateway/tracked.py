@@ -53,6 +53,7 @@ class TrackedParts:
     paired_broker: PairedBroker
     sync: TrackingSync
     quiesce: QuiesceKeeper
+    control_plane: ControlPlane
     patience_s: float
     """How long a produce may wait for its outcome in the suffix or behind the ack gate."""
 
@@ -153,6 +154,7 @@ class _Assembly:
             paired_broker=self.paired,
             sync=self.sync,
             quiesce=self.quiesce,
+            control_plane=control_plane,
             patience_s=patience_s,
         )
 

@@ -12,7 +12,12 @@ from datetime import timedelta
 from typing import Any
 
 from tideline.domain.ids import TopicPartition
-from tideline.domain.read_ceiling import NO_CEILING, out_of_range_may_be_told, prefix_answer
+from tideline.domain.read_ceiling import (
+    NO_CEILING,
+    UNKNOWN_CEILING,
+    out_of_range_may_be_told,
+    prefix_answer,
+)
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.routing import PartitionRoute, RouteKind
 from tideline.gateway.context import RequestContext
@@ -116,6 +121,8 @@ class KafkaSide:
         fence = self._parts.fences.of(log)
         fence.ceiling.observe(int(row.high_watermark), lease_valid=tracking.lease_valid())
         limit = self._parts.fences.ceiling_of(log, route)
+        if limit == UNKNOWN_CEILING:
+            return PartitionAnswer.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
         if limit == NO_CEILING:
             return PartitionAnswer(records=row.records, relayed=row)

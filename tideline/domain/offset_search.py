@@ -1,0 +1,90 @@
+"""One offset out of two regions: what ListOffsets and OffsetForLeaderEpoch say of the whole log.
+
+What always holds: the prefix answers below B0, the suffix from B0 on, and of two candidates the
+smaller offset wins (seed 000 "ListOffsets semantics"). A candidate on the wrong side of B0 is
+refused: it would send a consumer to records that are not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tideline.domain.migration import UNDEFINED_OFFSET
+
+UNDEFINED_EPOCH = -1
+NO_TIMESTAMP = -1
+
+
+class SpecialTimestamp(IntEnum):
+    """``ListOffsetsRequest``'s sentinels; anything from 0 on is a time in ms."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An offset (inclusive) with its record's timestamp in ms, -1 if it has none to tell."""
+
+    offset: int
+    timestamp: int = NO_TIMESTAMP
+    leader_epoch: int = UNDEFINED_EPOCH
+
+
+NOTHING = Candidate(UNDEFINED_OFFSET)
+
+
+class WrongSide(ValueError):
+    """A region answered for the other one: KAFKA_STORAGE_ERROR (seed 000)."""
+
+
+def below(candidate: Candidate, boundary: int) -> Candidate:
+    """Kafka's candidate, or nothing if it is B0 or past it: a late append that does not count."""
+    return candidate if 0 <= candidate.offset < boundary else NOTHING
+
+
+def smallest(prefix: Candidate, suffix: Candidate, boundary: int) -> Candidate:
+    """The answer to a search by timestamp. Raises :class:`WrongSide`."""
+    if suffix.offset != UNDEFINED_OFFSET and suffix.offset < boundary:
+        raise WrongSide(f"the suffix answered {suffix.offset}, below B0 {boundary}")
+    kept = below(prefix, boundary)
+    return kept if kept is not NOTHING else suffix
+
+
+def latest_of_maxima(prefix: Candidate, suffix: Candidate) -> Candidate:
+    """The record with the largest timestamp of the log; the first of several."""
+    return suffix if suffix.timestamp > prefix.timestamp else prefix
+
+
+def earliest(prefix_start: int | None, suffix_start: int, boundary: int) -> int:
+    """Log start of the whole log: Kafka's while it is below B0, else the suffix's.
+
+    ``prefix_start``: Kafka's log start offset; ``None`` if there is no prefix.
+    """
+    if prefix_start is not None and 0 <= prefix_start < boundary:
+        return prefix_start
+    return max(boundary, suffix_start)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """The largest leader epoch that is not above the asked one, and its end offset (exclusive)."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+def end_in_suffix(asked_epoch: int, boundary_epoch: int, high_watermark: int) -> EpochEnd | None:
+    """The suffix's answer, or ``None`` if the asked epoch ends below B0. The suffix has one epoch
+    for ever, the one at B0, whoever leads the partition now (schedule 8)."""
+    return EpochEnd(boundary_epoch, high_watermark) if asked_epoch >= boundary_epoch else None
+
+
+def end_below(answer: EpochEnd, boundary: int) -> EpochEnd:
+    """Kafka's answer, never past B0."""
+    return EpochEnd(answer.leader_epoch, min(answer.end_offset, boundary))
