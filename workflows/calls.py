@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -43,7 +43,7 @@ class Call:
     start_to_close: timedelta = timedelta(seconds=20)
     schedule_to_close: timedelta | None = None
     heartbeat: timedelta | None = None
-    retry: RetryPolicy = PATIENT
+    retry: RetryPolicy = field(default_factory=lambda: PATIENT)
     result: type | None = None
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
@@ -42,6 +43,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.topic_state import NEXT_STEP, Stage, TopicState
 
 INVALID_INPUT = "InvalidInput"
+NO_INPUT = RawValue(Payload())
+"""Started without any input, as the Temporal UI allows."""
 JOINED_FOR = timedelta(days=365)
 """Longer than a migration that is paused over the holidays."""
 
@@ -51,7 +54,7 @@ class TopicMigration:
     """Started with JSON as short as ``{"topic": "orders"}``."""
 
     @workflow.init
-    def __init__(self, *raw: RawValue) -> None:
+    def __init__(self, raw: RawValue = NO_INPUT) -> None:
         self._refusal = ""
         self._given: TopicMigrationInput | None = None
         self._run: TopicRun | None = None
@@ -63,23 +66,23 @@ class TopicMigration:
         except InvalidInput as error:
             self._refusal = str(error)
 
-    def _read(self, raw: tuple[RawValue, ...]) -> None:
-        if len(raw) != 1:
+    def _read(self, raw: RawValue) -> None:
+        if raw is NO_INPUT:
             self._given = parse_migration_input(None)
             return
         converter = workflow.payload_converter()
         try:
-            value = converter.from_payload(raw[0].payload)
+            value = converter.from_payload(raw.payload)
         except Exception as error:
             raise InvalidInput(f"the input is not JSON: {error}") from error
         if isinstance(value, dict) and "continued" in value:
-            state = converter.from_payload(raw[0].payload, Continued).continued
+            state = converter.from_payload(raw.payload, Continued).continued
             self._run = TopicRun(state, self._show)
         else:
             self._given = parse_migration_input(value)
 
     @workflow.run
-    async def run(self, *raw: RawValue) -> TopicOutcome:
+    async def run(self, raw: RawValue = NO_INPUT) -> TopicOutcome:
         """Returns ``hybrid`` or ``aborted``. Fails, with nothing changed, when it is refused."""
         if self._run is None:
             if self._given is None:

@@ -158,7 +158,7 @@ class PartitionState:
     write_pauses: int = 0
     round: int = 1
     paused: bool = False
-    steering: Steering = Steering()
+    steering: Steering = field(default_factory=Steering)
     durations_ms: dict[str, float] = field(default_factory=dict)
 
 

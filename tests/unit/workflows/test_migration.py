@@ -1,0 +1,37 @@
+"""A migration from start to hybrid, over a fake world."""
+
+from __future__ import annotations
+
+from temporalio.client import Client
+
+from tests.unit.workflows.world import World
+from tideline.domain.migration import PHASE_ORDER
+from tideline.domain.plan import ConfigStage
+
+
+async def test_a_topic_named_in_one_field_becomes_hybrid(world: World, client: Client) -> None:
+    world.partitions = 3
+    async with world.worker(client):
+        outcome = await (await world.start(client)).result()
+    assert outcome.outcome == "hybrid"
+    assert outcome.boundaries == {"0": 100, "1": 101, "2": 102}
+
+
+async def test_each_partition_goes_through_the_seven_phases_in_order(
+    world: World, client: Client
+) -> None:
+    async with world.worker(client):
+        await (await world.start(client)).result()
+    assert [name for name in world.order() if name in set(PHASE_ORDER)] == list(PHASE_ORDER)
+
+
+async def test_configs_are_held_stage_by_stage(world: World, client: Client) -> None:
+    async with world.worker(client):
+        await (await world.start(client)).result()
+    assert world.stages == [
+        ConfigStage.TRACKED,
+        ConfigStage.ARMED,
+        ConfigStage.CROSSED,
+        ConfigStage.ROLLING,
+        ConfigStage.FROZEN,
+    ]

@@ -1,0 +1,284 @@
+"""A world in memory that the activities' names act on, so that the workflows can be run alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from tideline.domain import failures
+from tideline.domain.migration import UNDEFINED_OFFSET, Phase
+from tideline.domain.plan import (
+    TASK_QUEUE,
+    TOPIC_WORKFLOW,
+    WAITS_TASK_QUEUE,
+    AbortDecision,
+    BoundaryObservation,
+    ConfigStage,
+    ConfigStep,
+    JoinRequest,
+    PartitionRef,
+    PartitionSituation,
+    PhaseInput,
+    QuiesceResult,
+    TopicActivity,
+    TopicMigrationInput,
+    TopicOutcome,
+    TopicRef,
+    TopicStep,
+)
+from workflows.partition_migration import PartitionMigration
+from workflows.topic_migration import TopicMigration
+
+TOPIC_ID = UUID("6f1d3a52-0f1a-4b0e-9a39-5f0a52f1c0de")
+
+
+def fails(kind: str, message: str = "", *, times: int = 1) -> list[ApplicationError]:
+    """The next ``times`` calls fail so."""
+    error = ApplicationError(
+        message or f"a scripted {kind}", type=kind, non_retryable=kind in failures.NON_RETRYABLE
+    )
+    return [error] * times
+
+
+@dataclass
+class FakePartition:
+    """What Postgres and Kafka know of a partition."""
+
+    generation: int = 0
+    quiesced: bool = False
+    boundary: int = UNDEFINED_OFFSET
+    ready: bool = False
+
+
+@dataclass
+class World:
+    """Kafka, Postgres and the gateways, reduced to what the workflows can tell apart."""
+
+    topic: str = "orders"
+    partitions: int = 1
+    client: Client | None = None
+    tracked: bool = False
+    aborted: bool = False
+    stages: list[ConfigStage] = field(default_factory=list)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    """Activity and partition (-1: the topic), in the order of their starts."""
+    script: dict[str, list[ApplicationError]] = field(default_factory=lambda: defaultdict(list))
+    held: dict[str, asyncio.Event] = field(default_factory=dict)
+    reached: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+    before: dict[str, Callable[[], None]] = field(default_factory=dict)
+    logs: dict[int, FakePartition] = field(default_factory=lambda: defaultdict(FakePartition))
+    most_at_once: int = 0
+    _between: set[int] = field(default_factory=set)
+
+    @property
+    def ref(self) -> TopicRef:
+        return TopicRef(self.topic, TOPIC_ID.hex, self.partitions)
+
+    def hold(self, name: str) -> asyncio.Event:
+        """Let every call of ``name`` wait until the event that is returned is set."""
+        return self.held.setdefault(name, asyncio.Event())
+
+    def count(self, name: str) -> int:
+        return sum(called == name for called, _ in self.calls)
+
+    def order(self, partition: int = 0) -> list[str]:
+        """What was called for a partition, in order."""
+        return [name for name, of in self.calls if of == partition]
+
+    async def _enter(self, name: str, partition: int = -1) -> None:
+        self.calls.append((name, partition))
+        if name in self.before:
+            self.before[name]()
+        self.reached[name].set()
+        if name in self.held:
+            while not self.held[name].is_set():
+                activity.heartbeat()
+                await asyncio.sleep(0.02)
+        if self.script[name]:
+            raise self.script[name].pop(0)
+
+    def _not_stale(self, given: PhaseInput) -> FakePartition:
+        log = self.logs[given.ref.partition]
+        if self.aborted or log.generation != given.generation:
+            raise fails(failures.STALE_GENERATION)[0]
+        return log
+
+    # Topic
+
+    @activity.defn(name=TopicActivity.RESOLVE_TOPIC)
+    async def resolve_topic(self, given: TopicMigrationInput) -> TopicRef:
+        await self._enter(TopicActivity.RESOLVE_TOPIC)
+        if given.topic != self.topic:
+            raise fails(failures.UNKNOWN_TOPIC, f"topic {given.topic!r} does not exist")[0]
+        return self.ref
+
+    @activity.defn(name=TopicActivity.JOIN_TOPIC_MIGRATION)
+    async def join(self, request: JoinRequest) -> TopicOutcome:
+        await self._enter(TopicActivity.JOIN_TOPIC_MIGRATION)
+        assert self.client is not None
+        handle = await self.client.start_workflow(
+            TOPIC_WORKFLOW,
+            request.given,
+            id=request.ref.workflow_id,
+            task_queue=TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            result_type=TopicOutcome,
+        )
+        result = asyncio.ensure_future(handle.result())
+        while not result.done():
+            activity.heartbeat()
+            await asyncio.wait([result], timeout=0.1)
+        outcome: TopicOutcome = result.result()
+        return outcome
+
+    @activity.defn(name=TopicActivity.VALIDATE_TOPIC)
+    async def validate_topic(self, step: TopicStep) -> None:
+        await self._enter(TopicActivity.VALIDATE_TOPIC)
+
+    @activity.defn(name=TopicActivity.BEGIN_TRACKING)
+    async def begin_tracking(self, step: TopicStep) -> None:
+        await self._enter(TopicActivity.BEGIN_TRACKING)
+        self.tracked, self.aborted = True, False
+
+    @activity.defn(name=TopicActivity.AWAIT_TRACKING)
+    async def await_tracking(self, step: TopicStep) -> None:
+        await self._enter(TopicActivity.AWAIT_TRACKING)
+
+    @activity.defn(name=TopicActivity.RECONCILE_CONFIGS)
+    async def reconcile_configs(self, step: ConfigStep) -> None:
+        await self._enter(f"{TopicActivity.RECONCILE_CONFIGS}:{step.stage}")
+        self.stages.append(step.stage)
+
+    @activity.defn(name=TopicActivity.PROVE_COVERAGE_FOR_ROLL)
+    async def prove_coverage_for_roll(self, step: TopicStep) -> None:
+        await self._enter(TopicActivity.PROVE_COVERAGE_FOR_ROLL)
+
+    @activity.defn(name=TopicActivity.ABORT_MIGRATION)
+    async def abort_migration(self, step: TopicStep) -> AbortDecision:
+        await self._enter(TopicActivity.ABORT_MIGRATION)
+        crossed = [p for p, log in self.logs.items() if log.boundary != UNDEFINED_OFFSET]
+        if crossed:
+            return AbortDecision(False, f"B0 of partition {crossed} is set")
+        self.aborted = True
+        return AbortDecision(True)
+
+    @activity.defn(name=TopicActivity.STOP_TRACKING)
+    async def stop_tracking(self, step: TopicStep) -> None:
+        await self._enter(TopicActivity.STOP_TRACKING)
+        self.tracked = False
+
+    @activity.defn(name=TopicActivity.OBSERVE_PARTITION)
+    async def observe_partition(self, ref: PartitionRef) -> PartitionSituation:
+        await self._enter(TopicActivity.OBSERVE_PARTITION, ref.partition)
+        return self._situation(ref.partition)
+
+    @activity.defn(name=TopicActivity.REOPEN_PARTITION)
+    async def reopen_partition(self, given: PhaseInput) -> PartitionSituation:
+        await self._enter(TopicActivity.REOPEN_PARTITION, given.ref.partition)
+        self.logs[given.ref.partition].quiesced = False
+        return self._situation(given.ref.partition)
+
+    def _situation(self, partition: int) -> PartitionSituation:
+        log = self.logs[partition]
+        if not self.tracked or self.aborted:
+            return PartitionSituation(False, why="aborted")
+        epoch = 0 if log.boundary != UNDEFINED_OFFSET else -1
+        return PartitionSituation(
+            True, log.generation, log.quiesced, log.boundary, epoch, log.ready
+        )
+
+    # Phases
+
+    @activity.defn(name=Phase.VALIDATE)
+    async def validate(self, given: PhaseInput) -> None:
+        self._between.add(given.ref.partition)
+        self.most_at_once = max(self.most_at_once, len(self._between))
+        await self._enter(Phase.VALIDATE, given.ref.partition)
+
+    @activity.defn(name=Phase.DRAIN_TRANSACTIONS)
+    async def drain_transactions(self, given: PhaseInput) -> None:
+        await self._enter(Phase.DRAIN_TRANSACTIONS, given.ref.partition)
+
+    @activity.defn(name=Phase.QUIESCE)
+    async def quiesce(self, given: PhaseInput) -> QuiesceResult:
+        await self._enter(Phase.QUIESCE, given.ref.partition)
+        log = self.logs[given.ref.partition]
+        if self.aborted:
+            raise fails(failures.STALE_GENERATION)[0]
+        log.generation += 1
+        log.quiesced = True
+        return QuiesceResult(log.generation, 99)
+
+    @activity.defn(name=Phase.ROLL_AND_FLUSH)
+    async def roll_and_flush(self, given: PhaseInput) -> BoundaryObservation:
+        await self._enter(Phase.ROLL_AND_FLUSH, given.ref.partition)
+        return BoundaryObservation(100 + given.ref.partition, 1, 0, 0, {"1": 100})
+
+    @activity.defn(name=Phase.SEED_AND_PERSIST)
+    async def seed_and_persist(self, given: PhaseInput) -> None:
+        await self._enter(Phase.SEED_AND_PERSIST, given.ref.partition)
+        log = self._not_stale(given)
+        log.boundary, log.quiesced = given.boundary, False
+        self._between.discard(given.ref.partition)
+
+    @activity.defn(name=Phase.ZOMBIE_CLEANUP)
+    async def zombie_cleanup(self, given: PhaseInput) -> None:
+        try:
+            await self._enter(Phase.ZOMBIE_CLEANUP, given.ref.partition)
+        except ApplicationError as error:
+            if error.type == failures.BOUNDARY_RESET:
+                self.logs[given.ref.partition].boundary = UNDEFINED_OFFSET
+            raise
+
+    @activity.defn(name=Phase.READINESS)
+    async def readiness(self, given: PhaseInput) -> None:
+        await self._enter(Phase.READINESS, given.ref.partition)
+        self.logs[given.ref.partition].ready = True
+
+    @property
+    def activities(self) -> Sequence[Callable[..., Any]]:
+        return [
+            getattr(self, name)
+            for name in dir(type(self))
+            if hasattr(getattr(type(self), name), "__temporal_activity_definition")
+        ]
+
+    @asynccontextmanager
+    async def worker(self, client: Client, **options: Any) -> AsyncIterator[None]:
+        """Both queues of the worker process, over this world."""
+        self.client = client
+        async with (
+            Worker(
+                client,
+                task_queue=TASK_QUEUE,
+                workflows=[TopicMigration, PartitionMigration],
+                activities=self.activities,
+                **options,
+            ),
+            Worker(client, task_queue=WAITS_TASK_QUEUE, activities=self.activities),
+        ):
+            yield
+
+    async def start(
+        self, client: Client, given: Any = None, workflow_id: str | None = None
+    ) -> WorkflowHandle[Any, TopicOutcome]:
+        """Start the topic's migration, or join it."""
+        return await client.start_workflow(
+            TOPIC_WORKFLOW,
+            given if given is not None else {"topic": self.topic},
+            id=workflow_id or self.ref.workflow_id,
+            task_queue=TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            result_type=TopicOutcome,
+        )
