@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from tideline.gateway.handlers import create_topics, fetch, produce, topics, transactions
+from tideline.gateway.handlers import (
+    alter_configs,
+    create_topics,
+    delete_records,
+    describe_configs,
+    fetch,
+    leader_epoch,
+    list_offsets,
+    produce,
+    share_groups,
+    topics,
+    transactions,
+)
 from tideline.gateway.interception import ApiKey, Rules
 from tideline.kafka.protocol import decodable_versions, request_class, response_class
 
 RULES: Rules = {
+    **alter_configs.RULES,
     **create_topics.RULES,
+    **describe_configs.RULES,
+    **share_groups.RULES,
     **topics.RULES,
     **transactions.RULES,
     **produce.RULES,
     **fetch.RULES,
+    **list_offsets.RULES,
+    **leader_epoch.RULES,
+    **delete_records.RULES,
 }
 
 

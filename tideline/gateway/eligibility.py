@@ -1,0 +1,91 @@
+"""What the Admin trigger must know of a topic before it says yes, observed through the brokers.
+
+Only the checks of the topic alone are made here, so that the answer is quick; the workflow makes
+all of them (:mod:`tideline.domain.preflight`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from tideline.domain.preflight import (
+    INTERNAL_TOPICS,
+    PartitionHealth,
+    PreflightObservation,
+    eligible,
+)
+from tideline.errors import RefusedError
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.layout import PartitionLayout, Spot, TopicLayout
+from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver
+from tideline.kafka.topic_observer import TopicObserver
+
+TIMEOUT_MS = 5_000
+
+
+async def accept(cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]) -> UUID:
+    """The id of a topic that may migrate once ``changes`` (configs of the same request) hold.
+
+    Raises :class:`RefusedError` naming value, rule and remedy, and
+    :class:`tideline.kafka.errors.KafkaUnavailable` when that cannot be told.
+    """
+    observer = KafkaObserver(cluster, TIMEOUT_MS)
+    layout = await observer.topic(topic)
+    configs: dict[str, str] = {}
+    if layout is not None:
+        found = await TopicObserver(cluster, TIMEOUT_MS).configs(topic)
+        configs = {key: entry.value for key, entry in found.items() if entry.value is not None}
+        configs |= {key: value for key, value in changes.items() if value is not None}
+    tiered = configs.get("remote.storage.enable", "false").lower() == "true"
+    report = eligible(
+        PreflightObservation(
+            topic=topic,
+            topic_id=None if layout is None else str(layout.topic_id),
+            internal=topic in INTERNAL_TOPICS or (layout is not None and layout.internal),
+            configs=configs,
+            partitions=() if layout is None else await _health(observer, layout, needed=not tiered),
+        )
+    )
+    if not report.accepted or layout is None:
+        raise RefusedError(f"topic {topic} cannot become diskless: {report.refusal()}")
+    return layout.topic_id
+
+
+async def _health(
+    observer: KafkaObserver, layout: TopicLayout, *, needed: bool
+) -> tuple[PartitionHealth, ...]:
+    """The partitions with their log ends, which matter only to a topic that is not tiered."""
+    rows = layout.partitions.values()
+    ends = (
+        await asyncio.gather(*(_ends(observer, layout.name, row) for row in rows))
+        if needed
+        else [(0, 0)] * len(rows)
+    )
+    return tuple(
+        PartitionHealth(
+            partition=row.partition,
+            leader=row.leader,
+            replicas=row.replicas,
+            in_sync=row.in_sync,
+            log_start=start,
+            log_end=end,
+        )
+        for row, (start, end) in zip(rows, ends, strict=True)
+    )
+
+
+async def _ends(observer: KafkaObserver, topic: str, row: PartitionLayout) -> tuple[int, int]:
+    if row.leader < 0:
+        raise KafkaError(ErrorCode.leader_not_available, f"partition {topic}-{row.partition}")
+    start, end = await asyncio.gather(
+        observer.offset(topic, row.partition, Spot.EARLIEST, node=row.leader),
+        observer.offset(
+            topic, row.partition, Spot.LATEST, node=row.leader, replica_id=DEBUG_CONSUMER
+        ),
+    )
+    return start.offset, end.offset
