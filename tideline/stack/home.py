@@ -16,10 +16,14 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from tideline.errors import UsageError
 from tideline.stack.errors import StackError
 
 SOCKET_PATH_LIMIT = 100
 """Bytes. The kernel takes 107; supervisord binds a temporary name a little longer than ours."""
+
+
+FORBIDDEN_IN_PATHS = frozenset(",;%\"'\\\n")
 
 
 class StackState(BaseModel):
@@ -76,7 +80,16 @@ class Home:
         return self.path / "stack.json"
 
     def create(self) -> None:
-        """Make the directories. Raises :class:`StackError` when the place is not writable."""
+        """Make the directories.
+
+        Raises :class:`UsageError` for a path that a part's configuration cannot hold and
+        :class:`StackError` when the place is not writable.
+        """
+        if wrong := sorted(set(str(self.path)) & FORBIDDEN_IN_PATHS):
+            raise UsageError(
+                f"{str(self.path)!r} cannot be the stack's home: {wrong[0]!r} has a meaning in "
+                "the configuration of Kafka or supervisord. Set TIDELINE_HOME to another directory."
+            )
         try:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             self.data.mkdir(mode=0o755, exist_ok=True)

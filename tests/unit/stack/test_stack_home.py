@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tideline.errors import UsageError
 from tideline.stack.credentials import load_or_create
 from tideline.stack.errors import StackError
 from tideline.stack.home import Home
@@ -70,6 +71,12 @@ def test_a_second_start_waits_its_turn_and_then_says_for_what(tmp_path: Path) ->
         home.locked(wait_s=0.2),
     ):
         pass
+
+
+def test_a_path_that_would_break_a_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="',' has a meaning"):
+        Home.locate(tmp_path / "a,b").create()
+    assert not (tmp_path / "a,b").exists()
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

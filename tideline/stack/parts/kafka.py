@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import subprocess
 import uuid
 from pathlib import Path
@@ -49,6 +50,11 @@ class Kafka(Part):
     def properties(self) -> Path:
         return self.plan.home.run / f"{self.name}.properties"
 
+    @property
+    def temporary(self) -> Path:
+        """Codecs unpack their native libraries here; a killed JVM leaves them behind."""
+        return self.plan.home.run / f"{self.name}.tmp"
+
     def program(self) -> Program:
         return Program(
             name=self.name,
@@ -58,7 +64,9 @@ class Kafka(Part):
                 "-Xmx384m",
                 "-XX:TieredStopAtLevel=1",
                 "-XX:+ExitOnOutOfMemoryError",
+                "-XX:-UsePerfData",
                 "-Djava.awt.headless=true",
+                f"-Djava.io.tmpdir={self.temporary}",
                 f"-Dlog4j2.configurationFile={self._jars.config / 'log4j2.properties'}",
                 f"-Dtideline.log={self.log()}",
                 "-cp",
@@ -78,6 +86,8 @@ class Kafka(Part):
     def prepare(self) -> None:
         ensure(self._jars)
         self._write_properties()
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        self.temporary.mkdir(exist_ok=True)
         if (self.data / "meta.properties").exists():
             return
         command = tool_command(
