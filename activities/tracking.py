@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 from activities.failing import failure, typed_failures, waiting
 from activities.services import WorkerServices
 from activities.waits import heartbeat, rounds
-from tideline.control_plane import AbortRefused
+from tideline.control_plane import AbortRefused, UnknownTopic
 from tideline.control_plane.model import TrackingKind
 from tideline.domain import failures
 from tideline.domain.migration import MigrationState
@@ -110,12 +110,15 @@ async def stop_tracking(services: WorkerServices, ref: TopicRef) -> None:
 
 
 async def abort_migration(services: WorkerServices, ref: TopicRef) -> AbortDecision:
-    """The one update that decides (schedules.md, 20). Lost if some partition has its B0."""
+    """The one update that decides (schedules.md, 20). Lost if some partition has its B0; a topic
+    that is not tracked has nothing to restore."""
     with typed_failures():
         try:
             await services.control_plane.abort_migration(UUID(ref.topic_id))
         except AbortRefused as error:
             return AbortDecision(False, str(error))
+        except UnknownTopic as error:
+            return AbortDecision(True, str(error), tracked=False)
     return AbortDecision(True)
 
 
@@ -139,10 +142,13 @@ async def observe_partition(services: WorkerServices, ref: PartitionRef) -> Part
 
 
 async def reopen_partition(services: WorkerServices, given: PhaseInput) -> PartitionSituation:
-    """Let gateways un-park if B0 is unset: the attempt's quiesce is given up."""
+    """Let gateways un-park if B0 is unset: the newest quiesce is given up, whichever attempt
+    closed it (one that failed on its way does not know its own generation)."""
+    key = given.ref.log
     with typed_failures():
-        if given.generation:
-            await services.control_plane.reopen_generation(given.ref.log, given.generation)
+        row = await services.control_plane.tracked_partition(key.topic_id, key.partition)
+        if row is not None and row.quiesced:
+            await services.control_plane.reopen_generation(key, row.generation)
     return await observe_partition(services, given.ref)
 
 

@@ -22,6 +22,7 @@ from activities.tracking import (
 from activities.validate import validate_partition
 from activities.zombies import zombie_cleanup
 from tests.unit.activities.world import LOG, REF, TOPIC, World, gateway
+from tideline.control_plane import UnknownTopic
 from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
@@ -216,11 +217,19 @@ async def test_an_abort_is_won_before_and_lost_after_the_boundary(world: World) 
     assert "partition 0" in lost.reason
 
 
+async def test_an_abort_of_a_topic_that_is_not_tracked_has_nothing_to_restore(
+    world: World,
+) -> None:
+    world.plane.refuse_abort = UnknownTopic("orders")
+    decision = await abort_migration(world.services, TOPIC)
+    assert (decision.won, decision.tracked) == (True, False)
+
+
 async def test_a_quiesce_that_is_given_up_is_reopened(world: World) -> None:
     world.plane.row = replace(world.plane.row, quiesced=True, generation=1)
-    found = await reopen_partition(world.services, world.given(generation=1))
+    found = await reopen_partition(world.services, world.given())
     assert found.tracked
-    assert not found.quiesced
+    assert not found.quiesced, "whichever attempt closed it"
 
 
 async def test_an_aborted_partition_says_so(world: World) -> None:

@@ -76,6 +76,7 @@ class FakePlane:
     reset: bool = False
     tiering: tuple[bool, str] | None = None
     refuse: Exception | None = None
+    refuse_abort: Exception | None = None
 
     async def tracked_partition(self, topic_id: UUID, partition: int) -> TrackedPartition:
         return self.row
@@ -148,6 +149,8 @@ class FakePlane:
         self.tiering = (complete, reason)
 
     async def abort_migration(self, topic_id: UUID) -> None:
+        if self.refuse_abort is not None:
+            raise self.refuse_abort
         if self.row.boundary >= 0:
             raise AbortRefused("partition 0 has its boundary")
         self.status = TopicStatus.ABORTED
