@@ -14,7 +14,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError
 
 with workflow.unsafe.imports_passed_through():
-    from tideline.domain.plan import TASK_QUEUE, WAITS_TASK_QUEUE, TopicActivity
+    from tideline.domain.plan import TopicActivity, waits_queue
     from workflows.phases import PATIENT
 
 TIMED_OUT = "TimedOut"
@@ -39,7 +39,8 @@ class Call:
     """How one activity is run."""
 
     name: str
-    task_queue: str = TASK_QUEUE
+    waits: bool = False
+    """It may take long, so it must not occupy a slot that a write pause needs."""
     start_to_close: timedelta = timedelta(seconds=20)
     schedule_to_close: timedelta | None = None
     heartbeat: timedelta | None = None
@@ -56,7 +57,7 @@ def slow(name: TopicActivity, result: type | None = None, seconds: float = 60) -
     """It waits, or looks at much; it heartbeats."""
     return Call(
         name,
-        task_queue=WAITS_TASK_QUEUE,
+        waits=True,
         start_to_close=timedelta(seconds=seconds),
         heartbeat=timedelta(seconds=15),
         result=result,
@@ -68,11 +69,12 @@ async def perform(
 ) -> Any:
     """Run ``call`` to its end. Raises :class:`CallFailed`, or :class:`Interrupted` as soon as
     ``interrupted()`` holds; the activity is then cancelled and not waited for."""
+    queue = workflow.info().task_queue
     handle: asyncio.Task[Any] = workflow.start_activity(
         str(call.name),
         given,
         result_type=call.result,
-        task_queue=call.task_queue,
+        task_queue=waits_queue(queue) if call.waits else queue,
         start_to_close_timeout=call.start_to_close,
         schedule_to_close_timeout=call.schedule_to_close,
         heartbeat_timeout=call.heartbeat,

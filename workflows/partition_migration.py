@@ -110,7 +110,7 @@ class PartitionMigration:
         spec, options = PHASE_SPECS[phase], self._given.options
         call = Call(
             phase,
-            task_queue=spec.task_queue,
+            waits=spec.waits,
             start_to_close=spec.start_to_close(options),
             schedule_to_close=spec.schedule_to_close and spec.schedule_to_close(options),
             heartbeat=spec.heartbeat,

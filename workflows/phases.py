@@ -18,8 +18,6 @@ from temporalio.common import RetryPolicy
 from tideline.domain import failures
 from tideline.domain.migration import Phase
 from tideline.domain.plan import (
-    TASK_QUEUE,
-    WAITS_TASK_QUEUE,
     BoundaryObservation,
     MigrationOptions,
     QuiesceResult,
@@ -71,7 +69,8 @@ class PhaseSpec:
     """How the activity of one phase is run."""
 
     phase: Phase
-    task_queue: str
+    waits: bool
+    """It may take long, so it must not occupy a slot that a write pause needs."""
     start_to_close: Bound
     """One attempt."""
     schedule_to_close: Bound | None
@@ -85,7 +84,7 @@ class PhaseSpec:
 def _slow(phase: Phase, seconds: float = 60) -> PhaseSpec:
     return PhaseSpec(
         phase=phase,
-        task_queue=WAITS_TASK_QUEUE,
+        waits=True,
         start_to_close=_seconds(seconds),
         schedule_to_close=None,
         heartbeat=timedelta(seconds=15),
@@ -97,7 +96,7 @@ def _slow(phase: Phase, seconds: float = 60) -> PhaseSpec:
 def _in_write_pause(phase: Phase, result: type | None) -> PhaseSpec:
     return PhaseSpec(
         phase=phase,
-        task_queue=TASK_QUEUE,
+        waits=False,
         start_to_close=_hold,
         schedule_to_close=_hold,
         heartbeat=None,

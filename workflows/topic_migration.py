@@ -19,7 +19,6 @@ with workflow.unsafe.imports_passed_through():
     from tideline.domain.migration_input import InvalidInput, parse_migration_input
     from tideline.domain.plan import (
         TOPIC_WORKFLOW,
-        WAITS_TASK_QUEUE,
         AbortDecision,
         JoinRequest,
         TopicActivity,
@@ -115,7 +114,7 @@ class TopicMigration:
         self._shown.show(topic=ref.topic, phase="following", waiting_reason="")
         call = Call(
             TopicActivity.JOIN_TOPIC_MIGRATION,
-            task_queue=WAITS_TASK_QUEUE,
+            waits=True,
             start_to_close=JOINED_FOR,
             heartbeat=timedelta(seconds=30),
             result=TopicOutcome,

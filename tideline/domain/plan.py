@@ -14,12 +14,17 @@ from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
 from tideline.domain.migration import UNDEFINED_OFFSET
 
 TASK_QUEUE = "tideline"
-"""Workflows, and the activities of the write pause: these must never queue behind a wait."""
-WAITS_TASK_QUEUE = "tideline-waits"
-"""Activities that may take long: preflight, barriers, drains, coverage. Same process, own slots."""
+"""Default queue of the workflows, and of the activities of the write pause: these must never queue
+behind a wait."""
 
 TOPIC_WORKFLOW = "TopicMigration"
 PARTITION_WORKFLOW = "PartitionMigration"
+
+
+def waits_queue(task_queue: str) -> str:
+    """The queue of activities that may take long: preflight, barriers, drains, coverage. The same
+    worker process serves it, with slots of its own."""
+    return f"{task_queue}-waits"
 
 
 class TopicActivity(StrEnum):

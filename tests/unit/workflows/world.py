@@ -21,7 +21,6 @@ from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.domain.plan import (
     TASK_QUEUE,
     TOPIC_WORKFLOW,
-    WAITS_TASK_QUEUE,
     AbortDecision,
     BoundaryObservation,
     ConfigStage,
@@ -36,6 +35,7 @@ from tideline.domain.plan import (
     TopicOutcome,
     TopicRef,
     TopicStep,
+    waits_queue,
 )
 from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
@@ -266,7 +266,7 @@ class World:
                 activities=self.activities,
                 **options,
             ),
-            Worker(client, task_queue=WAITS_TASK_QUEUE, activities=self.activities),
+            Worker(client, task_queue=waits_queue(TASK_QUEUE), activities=self.activities),
         ):
             yield
 

@@ -1,0 +1,180 @@
+"""The worker process: connects, serves workflows and activities, takes requests, stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import structlog
+from temporalio.client import Client
+from temporalio.common import WorkerDeploymentVersion
+from temporalio.worker import Worker, WorkerDeploymentConfig
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from activities.migration import MigrationActivities
+from activities.services import WorkerServices, open_services
+from tideline import __version__
+from tideline.domain.plan import TopicMigrationInput, TopicRef, waits_queue
+from tideline.errors import UnreachableError
+from tideline.settings import WorkerSettings
+from tideline.worker import temporal
+from tideline.worker.health import Health, serve
+from tideline.worker.migration_metrics import MigrationGauges, keep_updated
+from tideline.worker.requests import RequestDispatcher
+from workflows.partition_migration import PartitionMigration
+from workflows.topic_migration import TopicMigration
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+START_FOR_S = 300.0
+"""How long parts may be away at the start; then the process ends and says which one is."""
+MANY_WAITS = 1_000
+"""Activities that wait are coroutines that sleep: cheap, and every one of them must be served."""
+
+
+async def run(settings: WorkerSettings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises :class:`UnreachableError` when a part stays away."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    health = Health(versions={"version": __version__})
+    stop_health = serve(settings.metrics_address, health)
+    try:
+        async with AsyncExitStack() as stack:
+            starting = asyncio.create_task(_start(settings, health, stack))
+            if not await _first(starting, stopping):
+                log.info("stopped_while_starting")
+                return
+            await starting
+            health.ready()
+            log.info("serving", task_queue=settings.temporal_task_queue, version=__version__)
+            await stopping.wait()
+            log.info("stopping", bound_ms=settings.worker_graceful_shutdown_ms)
+            health.waiting("stopping")
+    finally:
+        stop_health()
+
+
+async def _first(starting: asyncio.Task[None], stopping: asyncio.Event) -> bool:
+    """Whether ``starting`` has ended before the stop; otherwise it is cancelled."""
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if starting.done():
+        return True
+    starting.cancel()
+    with suppress(asyncio.CancelledError):
+        await starting
+    return False
+
+
+async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack) -> None:
+    client = await insist(health, lambda: temporal.connect(settings))
+    await insist(health, lambda: temporal.register_search_attributes(client))
+    services = await insist(
+        health, lambda: stack.enter_async_context(open_services(settings, client))
+    )
+    for worker in workers(settings, client, services):
+        await stack.enter_async_context(worker)
+    dispatcher = RequestDispatcher(
+        services.control_plane, _starter(settings, client), _current_id(services)
+    )
+    for background in (
+        dispatcher.run(),
+        keep_updated(MigrationGauges(), services.control_plane),
+    ):
+        stack.push_async_callback(_stop, asyncio.create_task(_logged(background)))
+
+
+def workers(settings: WorkerSettings, client: Client, services: WorkerServices) -> list[Worker]:
+    """One per task queue. Both know every activity, so that moving one between the queues needs
+    no particular order of deployment."""
+    activities = MigrationActivities(services).all
+    common: dict[str, Any] = {
+        "activities": activities,
+        "graceful_shutdown_timeout": timedelta(milliseconds=settings.worker_graceful_shutdown_ms),
+        "deployment_config": WorkerDeploymentConfig(
+            version=WorkerDeploymentVersion(deployment_name="tideline", build_id=__version__),
+            use_worker_versioning=False,
+        ),
+    }
+    queue = settings.temporal_task_queue
+    return [
+        Worker(
+            client,
+            task_queue=queue,
+            workflows=[TopicMigration, PartitionMigration],
+            max_concurrent_activities=settings.worker_max_concurrent_activities,
+            **common,
+        ),
+        Worker(
+            client, task_queue=waits_queue(queue), max_concurrent_activities=MANY_WAITS, **common
+        ),
+    ]
+
+
+async def insist(health: Health, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try for :data:`START_FOR_S`, showing what does not answer."""
+
+    def shown(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        health.waiting(str(error))
+        log.warning("waits_for_a_part", why=str(error), attempt=state.attempt_number)
+
+    async for trial in AsyncRetrying(
+        retry=retry_if_exception_type(UnreachableError),
+        wait=wait_random_exponential(multiplier=0.2, max=5),
+        stop=stop_after_delay(START_FOR_S),
+        before_sleep=shown,
+        reraise=True,
+    ):
+        with trial:
+            return await attempt()
+    raise AssertionError("tenacity ends by returning or raising")
+
+
+def _starter(
+    settings: WorkerSettings, client: Client
+) -> Callable[[TopicRef, TopicMigrationInput], Awaitable[object]]:
+    async def start(ref: TopicRef, given: TopicMigrationInput) -> object:
+        return await temporal.start_or_join(client, settings.temporal_task_queue, ref, given)
+
+    return start
+
+
+def _current_id(services: WorkerServices) -> Callable[[str], Awaitable[UUID | None]]:
+    async def current_id(topic: str) -> UUID | None:
+        found = await services.observer.topic(topic)
+        return found.topic_id if found is not None else None
+
+    return current_id
+
+
+async def _logged(background: Coroutine[Any, Any, None]) -> None:
+    try:
+        await background
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        log.exception("background_work_ended")
+        # Without it triggers would be ignored in silence: let the supervisor start us anew.
+        signal.raise_signal(signal.SIGTERM)
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

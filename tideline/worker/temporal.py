@@ -1,0 +1,132 @@
+"""How processes outside of Temporal reach its workflows: connect, start or join, steer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import (
+    AddSearchAttributesRequest,
+    ListSearchAttributesRequest,
+)
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from tideline.domain.migration_input import to_json
+from tideline.domain.plan import TOPIC_WORKFLOW, TopicMigrationInput, TopicOutcome, TopicRef
+from tideline.domain.steering import SEARCH_ATTRIBUTES
+from tideline.errors import RefusedError, TidelineError, UnreachableError
+from tideline.settings import TemporalSettings
+
+_TYPES = {
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
+    "Text": IndexedValueType.INDEXED_VALUE_TYPE_TEXT,
+}
+
+
+class TemporalUnavailable(UnreachableError):
+    """Temporal did not answer. Trying again may help."""
+
+
+class NoSuchMigration(RefusedError):
+    """No workflow runs for the topic."""
+
+
+class MigrationFailed(TidelineError):
+    """The workflow has ended without reaching its goal; the message is its own."""
+
+
+async def connect(settings: TemporalSettings) -> Client:
+    """One attempt. Raises :class:`TemporalUnavailable` with the address."""
+    try:
+        return await Client.connect(
+            settings.temporal_address, namespace=settings.temporal_namespace
+        )
+    except (RPCError, RuntimeError) as error:
+        raise TemporalUnavailable(
+            f"Temporal at {settings.temporal_address} does not answer: {error}"
+        ) from error
+
+
+async def register_search_attributes(client: Client) -> None:
+    """Add those that the namespace does not have. Raises :class:`RefusedError` when one has
+    another type, or when this may not be done."""
+    with temporal_errors():
+        known = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+        missing = {}
+        for name, kind in SEARCH_ATTRIBUTES.items():
+            if name not in known.custom_attributes:
+                missing[name] = _TYPES[kind]
+            elif known.custom_attributes[name] != _TYPES[kind]:
+                raise RefusedError(
+                    f"search attribute {name} of namespace {client.namespace} is not of type "
+                    f"{kind}: remove it, then start the worker again"
+                )
+        if missing:
+            await client.operator_service.add_search_attributes(
+                AddSearchAttributesRequest(search_attributes=missing, namespace=client.namespace)
+            )
+
+
+async def start_or_join(
+    client: Client, task_queue: str, ref: TopicRef, given: TopicMigrationInput
+) -> WorkflowHandle[Any, TopicOutcome]:
+    """The one workflow of the topic's migration: started now, or found running."""
+    with temporal_errors():
+        return await client.start_workflow(
+            TOPIC_WORKFLOW,
+            to_json(given),
+            id=ref.workflow_id,
+            task_queue=task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            result_type=TopicOutcome,
+            static_summary=f"topic {ref.topic}",
+            static_details=f"Moves topic {ref.topic} from tiered to diskless storage, in place.",
+        )
+
+
+def handle_of(client: Client, topic: str, topic_id: UUID) -> WorkflowHandle[Any, TopicOutcome]:
+    """The workflow of the topic's migration, whether it runs or not."""
+    ref = TopicRef(topic, topic_id.hex, 0)
+    return client.get_workflow_handle(ref.workflow_id, result_type=TopicOutcome)
+
+
+@contextmanager
+def temporal_errors() -> Iterator[None]:
+    """Errors of Temporal's client as ones that a person can read."""
+    try:
+        yield
+    except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
+        cause = error.cause
+        message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+        if isinstance(error, WorkflowUpdateFailedError):
+            raise RefusedError(message) from error
+        raise MigrationFailed(f"the migration has ended: {message}") from error
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        raise TemporalUnavailable(
+            "the workflow has not answered in time: is the worker running?"
+        ) from error
+    except WorkflowQueryFailedError as error:
+        raise MigrationFailed(f"the workflow did not answer: {error}") from error
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise NoSuchMigration(f"no migration runs: {error.message}") from error
+        if error.status is RPCStatusCode.PERMISSION_DENIED:
+            raise RefusedError(f"Temporal refuses: {error.message}") from error
+        raise TemporalUnavailable(f"Temporal: {error.message}") from error
