@@ -74,6 +74,7 @@ class TrackingSync:
         self._hints: set[str] = set()
         self._hinted = asyncio.Event()
         self._due = asyncio.Event()
+        self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         lease.on_registered = self._registered
         lease.on_gain(self._due.set)
@@ -99,6 +100,7 @@ class TrackingSync:
             asyncio.create_task(self._listen(), name="tracking-listen"),
             asyncio.create_task(self._follow_hints(), name="tracking-hints"),
             asyncio.create_task(self._acknowledge(), name="tracking-acknowledge"),
+            asyncio.create_task(self._keep_snapshot(), name="tracking-snapshot"),
         ]
 
     async def close(self) -> None:
@@ -171,7 +173,7 @@ class TrackingSync:
         for name in self._acknowledged.keys() - {name for name, _ in live}:
             del self._acknowledged[name]
         self._due.set()
-        self._hinted.set()
+        self._changed.set()
 
     def _note_drained(self) -> None:
         self._drained = {(topic.name, topic.topic_id) for topic in self._tracking.topics()}
@@ -215,7 +217,18 @@ class TrackingSync:
                 self._hints |= hints
                 await asyncio.sleep(RETRY_S)
                 self._hinted.set()
-            await self._write_if_changed()
+
+    async def _keep_snapshot(self) -> None:
+        """Beside everything else: a slow disk must not hold back the news of a B0."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._write_if_changed()
+            except OSError as error:
+                log.error("tracking.snapshot_not_written", error=str(error))
+                await asyncio.sleep(RETRY_S)
+                self._changed.set()
 
     async def _follow(self, hints: set[str]) -> None:
         logs = [at for hint in hints if (at := _log_of(hint)) is not None]
@@ -278,11 +291,14 @@ class TrackingSync:
 
 
 def _durable(topic: TrackedTopic) -> TrackedTopic:
-    """What a restart needs; offsets that move with every commit are not written for."""
+    """What a restart needs. Offsets that move with every commit are not written for, nor is a
+    quiesce: without Postgres there is no lease, and nothing of a pending partition is forwarded."""
     return replace(
         topic,
         partitions={
-            number: replace(row, high_watermark=-1, suffix_log_start=-1)
+            number: replace(
+                row, high_watermark=-1, suffix_log_start=-1, generation=-1, quiesced=False
+            )
             for number, row in topic.partitions.items()
         },
     )
