@@ -1,0 +1,250 @@
+"""Stock clients on classic topics through a gateway: as with a broker, and as cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+
+from tideline.stack import Stack
+from tideline.stack.kafka_jars import tool_command
+
+_names = count()
+Delivered = Callable[[object, object], None]
+
+
+@pytest.fixture(scope="module")
+def admin(stack: Stack) -> AdminClient:
+    return AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
+
+
+@pytest.fixture
+def topic(admin: AdminClient) -> Iterator[str]:
+    name = f"classic-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
+    for made in admin.create_topics([NewTopic(name, 2, 1)], operation_timeout=20).values():
+        made.result(30)
+    yield name
+    admin.delete_topics([name])
+
+
+@pytest.fixture
+def bootstrap(stack: Stack) -> str:
+    return stack.endpoints.gateway_bootstrap
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes], **config: object) -> None:
+    failures: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, **config})
+    for value in values:
+        producer.produce(
+            topic, value, key=value[:3], on_delivery=lambda e, _: failures.append(e) if e else None
+        )
+    assert producer.flush(30) == 0
+    assert failures == []
+
+
+def consume(bootstrap: str, topic: str, wanted: int, **config: object) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"g-{next(_names)}-{topic}",
+            "auto.offset.reset": "earliest",
+            **config,
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    deadline = time.monotonic() + 30
+    try:
+        while len(found) < wanted and time.monotonic() < deadline:
+            for message in consumer.consume(500, 0.2):
+                assert message.error() is None, message.error()
+                found.append(message.value())
+    finally:
+        consumer.close()
+    return found
+
+
+def test_clients_see_gateways_in_the_place_of_brokers(stack: Stack, admin: AdminClient) -> None:
+    seen = admin.list_topics(timeout=10)
+    assert {f"{b.host}:{b.port}" for b in seen.brokers.values()} == set(
+        stack.endpoints.gateways.values()
+    )
+    described = admin.describe_cluster().result(10)
+    assert {f"{n.host}:{n.port}" for n in described.nodes} == set(stack.endpoints.gateways.values())
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_passes(bootstrap: str, topic: str, codec: str) -> None:
+    values = [b"%05d" % n * 40 for n in range(300)]
+    produce(bootstrap, topic, values, **{"compression.type": codec})
+    assert sorted(consume(bootstrap, topic, 300)) == values
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_level_of_acks_passes(bootstrap: str, topic: str, acks: str) -> None:
+    values = [b"%05d" % n for n in range(500)]
+    produce(bootstrap, topic, values, acks=acks)
+    assert sorted(consume(bootstrap, topic, 500)) == values
+
+
+def test_an_idempotent_producer_with_five_requests_in_flight(bootstrap: str, topic: str) -> None:
+    values = [b"%06d" % n * 20 for n in range(3000)]
+    produce(
+        bootstrap,
+        topic,
+        values,
+        **{"enable.idempotence": True, "max.in.flight": 5, "batch.num.messages": 20},
+    )
+    assert sorted(consume(bootstrap, topic, 3000)) == values
+
+
+def test_a_record_of_several_megabytes_passes(admin: AdminClient, bootstrap: str) -> None:
+    name = f"large-{time.monotonic_ns()}"
+    for made in admin.create_topics(
+        [NewTopic(name, 1, 1, config={"max.message.bytes": "8000000"})]
+    ).values():
+        made.result(30)
+    value = bytes(range(256)) * 20_000
+    produce(bootstrap, name, [value], **{"message.max.bytes": 8_000_000})
+    assert consume(bootstrap, name, 1, **{"fetch.message.max.bytes": 8_000_000}) == [value]
+    admin.delete_topics([name])
+
+
+def test_transactions_commit_and_abort(bootstrap: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(20)
+    for value, end in ((b"aborted", "abort"), (b"committed", "commit")):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.flush(20)
+        if end == "abort":
+            producer.abort_transaction(20)
+        else:
+            producer.commit_transaction(20)
+    assert consume(bootstrap, topic, 1, **{"isolation.level": "read_committed"}) == [b"committed"]
+
+
+def test_a_group_commits_and_goes_on_from_there(bootstrap: str, topic: str) -> None:
+    produce(bootstrap, topic, [b"first"] * 10)
+    group = {"group.id": f"resume-{topic}"}
+    assert len(consume(bootstrap, topic, 10, **group)) == 10
+    produce(bootstrap, topic, [b"second"] * 10)
+    assert consume(bootstrap, topic, 10, **group) == [b"second"] * 10
+
+
+def test_kafka_python_produces_and_consumes(bootstrap: str, topic: str) -> None:
+    producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", compression_type="gzip")
+    for n in range(100):
+        producer.send(topic, b"%03d" % n)
+    producer.flush(20)
+    producer.close()
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=f"kp-{topic}",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=15_000,
+    )
+    found = []
+    for record in consumer:
+        found.append(record.value)
+        if len(found) == 100:
+            break
+    consumer.close()
+    assert sorted(found) == [b"%03d" % n for n in range(100)]
+
+
+def test_the_java_console_tools_produce_and_consume(bootstrap: str, topic: str) -> None:
+    lines = "".join(f"line-{n}\n" for n in range(50))
+    subprocess.run(
+        tool_command(
+            "org.apache.kafka.tools.ConsoleProducer",
+            *("--bootstrap-server", bootstrap, "--topic", topic),
+        ),
+        input=lines,
+        text=True,
+        check=True,
+        timeout=60,
+        capture_output=True,
+    )
+    read = subprocess.run(
+        tool_command(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"),
+            *("--max-messages", "50", "--timeout-ms", "30000"),
+        ),
+        text=True,
+        check=True,
+        timeout=60,
+        capture_output=True,
+    )
+    assert sorted(read.stdout.split()) == sorted(lines.split())
+
+
+def test_java_transactions_work(bootstrap: str, topic: str) -> None:
+    done = subprocess.run(
+        tool_command(
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--topic", topic, "--num-records", "2000", "--throughput", "-1"),
+            *("--record-size", "100", "--transaction-duration-ms", "100"),
+            *("--transactional-id", f"java-{topic}"),
+            *("--producer-props", f"bootstrap.servers={bootstrap}"),
+        ),
+        text=True,
+        timeout=90,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(consume(bootstrap, topic, 2000, **{"isolation.level": "read_committed"})) == 2000
+
+
+def test_offsets_are_found_by_time(bootstrap: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for n in range(10):
+        producer.produce(topic, b"x", partition=0, timestamp=1_000 + n)
+    producer.flush(20)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "times"})
+    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, 1_005)], timeout=10)
+    consumer.close()
+    assert found.offset == 5
+
+
+@contextmanager
+def without(stack: Stack, *parts: str) -> Iterator[None]:
+    for part in parts:
+        stack.kill(part, restart=False)
+    try:
+        yield
+    finally:
+        for part in parts:
+            stack.start(part)
+
+
+def test_classic_traffic_needs_neither_postgres_nor_s3(
+    stack: Stack, bootstrap: str, topic: str, admin: AdminClient
+) -> None:
+    with without(stack, "postgres", "s3"):
+        produce(bootstrap, topic, [b"dark"] * 200, acks="all")
+        assert len(consume(bootstrap, topic, 200)) == 200
+        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"dark-{topic}"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce(topic, b"tx")
+        producer.commit_transaction(20)
+        name = f"dark-{topic}"
+        for made in admin.create_topics([NewTopic(name, 1, 1)]).values():
+            made.result(30)
+        for gone in admin.delete_topics([name]).values():
+            gone.result(30)
+        with pytest.raises(KafkaException, match="control plane does not answer"):
+            born = NewTopic(name, 1, 1, config={"diskless.enable": "true"})
+            (made,) = admin.create_topics([born], request_timeout=30).values()
+            made.result(40)
