@@ -1,18 +1,37 @@
-"""When may a barrier pass a gateway that does not answer?
+"""When does a partition stand still? Its gateways have parked, and its log ends at one offset.
 
-What always holds: a silent gateway is passed only after its incarnation is written as fenced,
-and that only when its renewal counter has not moved for its lease D plus a margin, on the
-waiter's own suspend-proof clock. No wall clock is compared (schedules.md, 1 and 15).
+What always holds: B0 is taken only where LSO = HW = the log end of *every* in-sync replica, seen
+at one leader epoch (seed 000, "Committed prefix"; seed 004: all of it is replicated). And a
+silent gateway is passed only after its incarnation is written as fenced, and that only when its
+renewal counter has not moved for its lease D plus a margin, on the waiter's own suspend-proof
+clock: no wall clock is compared (schedules.md, 1 and 15).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 MARGIN_MS = 500
 """Added to D: the two clocks' drift over one lease, and the answer's way back."""
+
+
+def settled_at(
+    last_stable_offset: int,
+    high_watermark: int,
+    in_sync: Collection[int],
+    log_ends: Mapping[int, int],
+) -> int | None:
+    """The offset at which the log has come to rest, or ``None``.
+
+    ``log_ends``: the log end (exclusive) of each replica that answered, by node id. A replica
+    that is in sync and did not answer leaves the question open.
+    """
+    if not in_sync or not set(in_sync) <= log_ends.keys():
+        return None
+    spots = {last_stable_offset, high_watermark, *(log_ends[node] for node in in_sync)}
+    return high_watermark if len(spots) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

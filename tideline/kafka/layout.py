@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
+from tideline.domain.quiescence import settled_at
+
 
 class Spot(IntEnum):
     """The special timestamps of ListOffsets."""
@@ -66,14 +68,10 @@ class LogEnd:
     @property
     def settled(self) -> bool:
         """LSO = HW = the LEO of every in-sync replica, all of which answered."""
-        in_sync = self.layout.in_sync
-        return (
-            not self.problems
-            and set(in_sync) <= self.log_ends.keys()
-            and {self.last_stable_offset, self.high_watermark}
-            == {self.log_ends[node] for node in in_sync}
-            and self.last_stable_offset == self.high_watermark
+        at = settled_at(
+            self.last_stable_offset, self.high_watermark, self.layout.in_sync, self.log_ends
         )
+        return at is not None and not self.problems
 
     def describe(self) -> str:
         """For a waiting reason."""

@@ -1,19 +1,45 @@
-"""A silent gateway's lease has lapsed only when its counter stood still for D and a margin."""
+"""A log rests where all its marks meet; a lease has lapsed when its counter stood still for D."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.quiescence import LeaseReading, LeaseWatch
+from tideline.domain.quiescence import LeaseReading, LeaseWatch, settled_at
 
 A = UUID(int=1)
 
 
 def reading(renewals: int) -> LeaseReading:
     return LeaseReading(1, A, renewals, lease_ms=3_000)
+
+
+def test_a_log_rests_where_all_its_marks_meet() -> None:
+    assert settled_at(100, 100, (1, 2), {1: 100, 2: 100}) == 100
+
+
+@pytest.mark.parametrize(
+    ("last_stable", "watermark", "log_ends"),
+    [
+        (99, 100, {1: 100, 2: 100}),
+        (100, 99, {1: 100, 2: 100}),
+        (100, 100, {1: 100, 2: 99}),
+        (100, 100, {1: 100, 2: 101}),
+        (100, 100, {1: 100}),
+        (100, 100, {}),
+    ],
+)
+def test_a_log_with_one_mark_elsewhere_does_not_rest(
+    last_stable: int, watermark: int, log_ends: dict[int, int]
+) -> None:
+    assert settled_at(last_stable, watermark, (1, 2), log_ends) is None
+
+
+def test_a_replica_out_of_sync_has_no_say() -> None:
+    assert settled_at(100, 100, (1,), {1: 100, 2: 7}) == 100
 
 
 def test_a_gateway_seen_for_the_first_time_is_not_lapsed() -> None:
