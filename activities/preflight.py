@@ -75,7 +75,15 @@ async def observe(
     }
     partitions = await _partitions(services, layout)
     heartbeat()
-    registrations, durability, tracked, groups, switches, bucket_error = await asyncio.gather(
+    (
+        registrations,
+        durability,
+        tracked,
+        groups,
+        switches,
+        level,
+        bucket_error,
+    ) = await asyncio.gather(
         _or_none(services.leases.read()),
         _or_none(services.control_plane.check_synchronous_commit()),
         _or_none(services.control_plane.tracked_topic(topic)),
@@ -86,6 +94,7 @@ async def observe(
         services.inventory.check(),
     )
     heartbeat()
+    level = await _or_none(services.topics.metadata_version())
     metadata_error, stuck = await _remote_metadata(services, layout, configs)
     held = tracked.overrides if tracked is not None else {}
     return PreflightObservation(
@@ -100,6 +109,7 @@ async def observe(
         stuck_copies=stuck,
         bucket_error=bucket_error,
         brokers=tuple(nodes),
+        metadata_version=level,
         synchronous_commit=None
         if durability is None
         else durability.settings["synchronous_commit"]

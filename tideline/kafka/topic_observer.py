@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.api_versions.v3.response import ApiVersionsResponse
 from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
 from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
 from kio.schema.describe_configs.v4 import request as dc
@@ -33,6 +35,7 @@ from kio.schema.share_group_describe.v1.response import ShareGroupDescribeRespon
 from kio.schema.types import GroupId, TopicName, TransactionalId
 from kio.static.primitive import i8, i32, i32Timedelta
 
+from tideline import __version__
 from tideline.domain.ids import TopicPartition
 from tideline.domain.preflight import GroupMember
 from tideline.domain.transactions import OPEN_STATES, CoordinatorTransaction, OpenProducer
@@ -125,6 +128,26 @@ class TopicObserver:
         if result.error_code is not ErrorCode.none:
             raise KafkaError(result.error_code, f"configs of {name!r}: {result.error_message}")
         return {c.name: (c.value, int(c.config_source)) for c in result.configs}
+
+    async def metadata_version(self) -> int | None:
+        """The highest ``metadata.version`` level that every broker supports; tells their release
+        as nearly as a broker does."""
+        levels = []
+        for node in await self._cluster.nodes():
+            connection = await self._cluster.node(node)
+            response = await connection.send(
+                ApiVersionsRequest(
+                    client_software_name="tideline", client_software_version=__version__
+                ),
+                timeout_ms=self._timeout_ms,
+            )
+            assert isinstance(response, ApiVersionsResponse)
+            levels += [
+                int(feature.max_version)
+                for feature in response.supported_features
+                if feature.name == "metadata.version"
+            ]
+        return min(levels, default=None)
 
     async def reassigning(self, topic: str, partitions: Iterable[int]) -> frozenset[int]:
         """Partitions that are being reassigned."""
