@@ -75,15 +75,7 @@ async def observe(
     }
     partitions = await _partitions(services, layout)
     heartbeat()
-    (
-        registrations,
-        durability,
-        tracked,
-        groups,
-        switches,
-        level,
-        bucket_error,
-    ) = await asyncio.gather(
+    registrations, durability, tracked, groups, switches, bucket_error = await asyncio.gather(
         _or_none(services.leases.read()),
         _or_none(services.control_plane.check_synchronous_commit()),
         _or_none(services.control_plane.tracked_topic(topic)),
