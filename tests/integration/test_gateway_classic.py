@@ -244,7 +244,7 @@ def test_classic_traffic_needs_neither_postgres_nor_s3(
             made.result(30)
         for gone in admin.delete_topics([name]).values():
             gone.result(30)
+        born = NewTopic(name, 1, 1, config={"diskless.enable": "true"})
+        (refused,) = admin.create_topics([born], request_timeout=30).values()
         with pytest.raises(KafkaException, match="control plane does not answer"):
-            born = NewTopic(name, 1, 1, config={"diskless.enable": "true"})
-            (made,) = admin.create_topics([born], request_timeout=30).values()
-            made.result(40)
+            refused.result(40)

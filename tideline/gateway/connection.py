@@ -199,8 +199,8 @@ class GatewayConnection(FrameProtocol):
     async def _handle(self, work: Awaitable[bytes | None], slot: Slot, api_key: int) -> None:
         try:
             response = await work
-        except KafkaUnavailable:
-            return  # the connection is closed with its broker
+        except KafkaUnavailable as error:
+            self.close(str(error))
         except (MalformedFrame, UnsupportedVersion) as error:
             self.close(f"the client sent a request that cannot be served: {error}")
         except Exception:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from kio.static.protocol import RequestPayload, ResponsePayload
 
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaUnavailable, MalformedFrame
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
@@ -129,7 +130,11 @@ class RequestContext:
         answer = self.connection.forward(frame, key, version)
 
         async def decoded() -> ResponsePayload:
-            return decode_response(await answer, key, version)
+            response = await answer
+            try:
+                return decode_response(response, key, version)
+            except MalformedFrame as error:
+                raise KafkaUnavailable(f"the broker answered nonsense: {error}") from error
 
         return decoded()
 

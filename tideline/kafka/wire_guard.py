@@ -133,10 +133,16 @@ def _error_code(walk: _Walk, at: int) -> int:
     return at + 2
 
 
-def _timestamp(walk: _Walk, at: int) -> int:
-    if not -1 <= walk.number(at, 8) <= _MAX_TIMESTAMP_MS:
-        walk.edits.append((at, at + 8, bytes(8)))
-    return at + 8
+def _timestamp(least: int) -> Step:
+    """A time in ms, ``least`` being -1 where that means none. What Python cannot represent, and
+    Kafka's -1 where kio knows no "none" (a transaction that has not begun), becomes 0."""
+
+    def step(walk: _Walk, at: int) -> int:
+        if not least <= walk.number(at, 8) <= _MAX_TIMESTAMP_MS:
+            walk.edits.append((at, at + 8, bytes(8)))
+        return at + 8
+
+    return step
 
 
 def _primitive(kafka_type: str, flexible: bool, legacy_string: bool) -> tuple[Step, int]:
@@ -150,8 +156,10 @@ def _primitive(kafka_type: str, flexible: bool, legacy_string: bool) -> tuple[St
             return (_compact_sized, 1) if flexible else (_sized(4), 4)
         case "error_code":
             return _error_code, 2
-        case "datetime_i64" | "timedelta_i64":
-            return _timestamp, 8
+        case "datetime_i64":
+            return _timestamp(0), 8
+        case "timedelta_i64":
+            return _timestamp(-1), 8
     raise MalformedFrame(f"kio has a field type that the guard does not know: {kafka_type!r}")
 
 
@@ -192,6 +200,8 @@ def _field(owner: type[Entity], field: Field[Any], tagged: bool) -> tuple[Step, 
         return (_nullable(step), 1) if optional else (step, least)
     if isinstance(kind, EntityTupleField):
         step, least = _entity(kind.type_)
+    elif get_schema_field_type(field) == "datetime_i64" and is_optional(field):
+        return _timestamp(-1), 8
     else:
         legacy = owner.__name__ == "RequestHeader" and field.name == "client_id"
         step, least = _primitive(get_schema_field_type(field), flexible, legacy)

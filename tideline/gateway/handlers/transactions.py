@@ -22,6 +22,7 @@ from kio.static.primitive import i32
 
 from tideline.domain.ids import TopicPartition
 from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.handlers.end_txn import RefusedTransactions
 from tideline.gateway.handlers.messages import nested, no_throttle
 from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.kafka.client import KafkaCluster
@@ -58,6 +59,7 @@ class OpenTransactions:
         self._broker_id = broker_id
         self._asked: dict[TopicPartition, tuple[float, asyncio.Task[frozenset[tuple[int, int]]]]]
         self._asked = {}
+        self.refused = RefusedTransactions()
 
     async def has_open(
         self, topic: str, partition: int, producer_id: int, producer_epoch: int
@@ -131,6 +133,13 @@ async def add_partitions_to_txn(ctx: RequestContext, services: GatewayServices) 
             if isinstance(open_, ErrorCode):
                 refused[transaction.transactional_id] = _results(ctx, transaction, {}, open_)
             elif new := [at for at in tracked if at not in open_]:
+                services.transactions.refused.add(
+                    (
+                        transaction.transactional_id,
+                        transaction.producer_id,
+                        transaction.producer_epoch,
+                    )
+                )
                 code = refuse_new_transaction(ctx.header.api_version, ctx.header.api_key)
                 refused[transaction.transactional_id] = _results(
                     ctx, transaction, dict.fromkeys(new, code), ErrorCode.operation_not_attempted
