@@ -108,7 +108,7 @@ def handle_of(client: Client, topic: str, topic_id: UUID) -> WorkflowHandle[Any,
 
 
 @contextmanager
-def temporal_errors() -> Iterator[None]:
+def temporal_errors(not_found: str = "no such workflow runs") -> Iterator[None]:
     """Errors of Temporal's client as ones that a person can read."""
     try:
         yield
@@ -126,7 +126,7 @@ def temporal_errors() -> Iterator[None]:
         raise MigrationFailed(f"the workflow did not answer: {error}") from error
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            raise NoSuchMigration(f"no migration runs: {error.message}") from error
+            raise NoSuchMigration(not_found) from error
         if error.status is RPCStatusCode.PERMISSION_DENIED:
             raise RefusedError(f"Temporal refuses: {error.message}") from error
         raise TemporalUnavailable(f"Temporal: {error.message}") from error

@@ -1,0 +1,5 @@
+"""``python -m tideline``."""
+
+from tideline.cli.app import main
+
+main()

@@ -1,0 +1,66 @@
+"""The command ``tideline``. Each command is in its own module; errors end here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tideline import __version__
+from tideline.cli import gateway, migrate, preflight, status, steer
+from tideline.cli.optional import OptionalCommand
+from tideline.errors import TidelineError
+
+app = typer.Typer(
+    name="tideline",
+    help="Moves Apache Kafka topics from tiered to diskless storage, in place.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(preflight.preflight)
+app.command()(migrate.migrate)
+app.command()(status.status)
+app.command()(steer.pause)
+app.command()(steer.resume)
+app.command()(steer.abort)
+app.add_typer(gateway.app, name="gateway")
+OptionalCommand(
+    "stack",
+    "tideline.cli.stack",
+    "app",
+    "stack",
+    "Postgres, S3, Temporal, Kafka, gateways and worker on this machine.",
+).add_to(app)
+OptionalCommand(
+    "demo",
+    "tideline.cli.demo",
+    "demo",
+    "stack,demo",
+    "Migrate a live tiered topic on real Kafka and prove that nothing was lost.",
+).add_to(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Moves Apache Kafka topics from tiered to diskless storage, in place."""
+
+
+def main() -> None:
+    """Entry point. An error that a person can act on has no traceback; exit codes: docs/cli.md."""
+    try:
+        app()
+    except TidelineError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

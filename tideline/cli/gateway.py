@@ -1,0 +1,114 @@
+"""``tideline gateway``: who speaks for Kafka, and striking one off."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tideline import control_plane
+from tideline.cli.output import Format, FormatOption, age, console, echo_json, run
+from tideline.control_plane.model import GatewayRegistration
+from tideline.errors import UsageError
+from tideline.settings import WorkerSettings, load
+
+app = typer.Typer(help="The gateways that have registered.", no_args_is_help=True)
+WATCH_FOR = 1.5
+"""Of a lease: a gateway renews about three times in one."""
+
+
+@app.command("list")
+def list_gateways(output: FormatOption = Format.TABLE) -> None:
+    """Every gateway ever registered, and whether it renews its lease now."""
+    gateways, alive = run(_observe())
+    rows = [
+        {
+            "gateway_id": g.gateway_id,
+            "broker_id": g.broker_id,
+            "status": g.status,
+            "renews_its_lease": g.gateway_id in alive,
+            "lease_ms": g.lease_ms,
+            "address": g.address,
+            "version": g.version,
+            "incarnation": g.incarnation,
+            "registered_at": g.registered_at,
+        }
+        for g in gateways
+    ]
+    if output is Format.JSON:
+        echo_json({"gateways": rows})
+        return
+    table = Table(
+        "gateway", "broker", "status", "lease", "address", "version", "registered", box=None,
+        pad_edge=False,
+    )  # fmt: skip
+    for g in gateways:
+        lease = "" if g.status == "retired" else "[red]not renewed"
+        table.add_row(
+            str(g.gateway_id),
+            str(g.broker_id),
+            g.status,
+            "[green]renewed" if g.gateway_id in alive else lease,
+            g.address,
+            g.version,
+            f"{age(g.registered_at)} ago",
+        )
+    console().print(table)
+
+
+async def _observe() -> tuple[list[GatewayRegistration], set[int]]:
+    """The registrations, and which of them renewed while they were watched."""
+    settings = load(WorkerSettings)
+    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+        first = await plane.list_gateways()
+        active = [g for g in first if g.status == "active"]
+        if active:
+            with console(stderr=True).status("watching the leases"):
+                await asyncio.sleep(max(g.lease_ms for g in active) / 1000 / 3 * WATCH_FOR)
+        before: dict[int, Any] = {g.gateway_id: (g.incarnation, g.renewals) for g in active}
+        now = await plane.list_gateways()
+    alive = {
+        g.gateway_id
+        for g in now
+        if g.status == "active" and before.get(g.gateway_id) != (g.incarnation, g.renewals)
+    }
+    return now, alive
+
+
+@app.command()
+def retire(
+    gateway_id: Annotated[int, typer.Argument(help="The gateway's number.", min=0)],
+    cut_off: Annotated[
+        bool,
+        typer.Option(
+            "--cut-off",
+            help="Attest that no client reaches this gateway and that it reaches no broker.",
+        ),
+    ] = False,
+    attested_by: Annotated[
+        str | None, typer.Option(help="Who attests it [default: the user of this machine].")
+    ] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Strike a gateway off every barrier. It can never register again under this number."""
+    if not cut_off:
+        raise UsageError(
+            f"retiring gateway {gateway_id} is safe only if it is cut off: a gateway that still "
+            "serves clients would acknowledge records that the migration does not see. Make sure, "
+            "then add --cut-off"
+        )
+    by = attested_by or getpass.getuser()
+    run(_retire(gateway_id, by))
+    if output is Format.JSON:
+        echo_json({"gateway_id": gateway_id, "status": "retired", "attested_by": by})
+    else:
+        typer.echo(f"Gateway {gateway_id} is retired; {by} attested that it is cut off.")
+
+
+async def _retire(gateway_id: int, attested_by: str) -> None:
+    settings = load(WorkerSettings)
+    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+        await plane.retire_gateway(gateway_id, attested_by)

@@ -1,0 +1,172 @@
+"""``tideline migrate``: start a topic's migration, or join the one that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from dataclasses import asdict
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from rich.live import Live
+from temporalio.client import WorkflowHandle
+
+from activities.preflight import run_preflight
+from activities.services import WorkerServices, open_services
+from tideline.cli import preflight as preflight_command
+from tideline.cli.output import Format, FormatOption, console, echo_json, run
+from tideline.cli.status import Sight, shown, workflow_url
+from tideline.domain.migration_input import InvalidInput, parse_migration_input
+from tideline.domain.plan import (
+    Durability,
+    OpenTransactions,
+    TopicMigrationInput,
+    TopicOutcome,
+    TopicRef,
+)
+from tideline.errors import ExitCode, RefusedError, TidelineError, UsageError
+from tideline.settings import WorkerSettings, load
+from tideline.worker import temporal
+
+LOOK_EVERY_S = 0.5
+
+
+def migrate(
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only the checks; change nothing.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show the progress until the topic is hybrid.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds to --wait; the migration goes on.", min=0)
+    ] = None,
+    durability: Annotated[
+        Durability | None,
+        typer.Option(help="What holds for the prefix before B0.", show_default="fsynced"),
+    ] = None,
+    open_transactions: Annotated[
+        OpenTransactions | None,
+        typer.Option(
+            help="What happens to one that is open at the drain's deadline.", show_default="wait"
+        ),
+    ] = None,
+    drain_deadline_ms: Annotated[
+        int | None,
+        typer.Option(help="How long open transactions may take.", show_default="60000"),
+    ] = None,
+    quiesce_hold_ms: Annotated[
+        int | None,
+        typer.Option(help="Producers are let go after this at the latest.", show_default="10000"),
+    ] = None,
+    segment_wait_ms: Annotated[
+        int | None,
+        typer.Option(help="Then a wait for tiering shows its reason.", show_default="30000"),
+    ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(help="Partitions between validate and B0 at once.", show_default="4"),
+    ] = None,
+    attest: Annotated[
+        bool,
+        typer.Option(help="Attest that clients reach the brokers only through gateways."),
+    ] = True,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Start the migration of TOPIC, or join the one that runs."""
+    options = {
+        "durability": durability,
+        "open_transactions": open_transactions,
+        "drain_deadline_ms": drain_deadline_ms,
+        "quiesce_hold_ms": quiesce_hold_ms,
+        "segment_wait_ms": segment_wait_ms,
+        "parallel_partitions": parallel,
+        "attested_closed_to_bypass": attest,
+    }
+    try:
+        given = parse_migration_input(
+            {"topic": topic, "options": options, "requested_by": f"cli: {getpass.getuser()}"}
+        )
+    except InvalidInput as error:
+        raise UsageError(str(error)) from error
+    run(_migrate(given, dry_run=dry_run, wait=wait, timeout=timeout, output=output))
+
+
+async def _migrate(
+    given: TopicMigrationInput, *, dry_run: bool, wait: bool, timeout: float | None, output: Format
+) -> None:
+    settings = load(WorkerSettings)
+    async with open_services(settings) as services:
+        if dry_run:
+            report = await preflight_command.check(services, given.topic, given.options)
+            preflight_command.show(report, output)
+            raise typer.Exit(ExitCode.OK if report.accepted else ExitCode.REFUSED)
+        report = await run_preflight(services, given.topic, given.options)
+        if not report.accepted:
+            if output is Format.JSON:
+                preflight_command.show(report, output)
+            raise RefusedError(
+                f"{given.topic!r} may not migrate, nothing was changed: {report.refusal()}"
+            )
+        ref = TopicRef(given.topic, UUID(report.topic_id).hex, report.partitions)
+        client = await temporal.connect(settings)
+        handle = await temporal.start_or_join(client, settings.temporal_task_queue, ref, given)
+        url = workflow_url(settings, handle.id)
+        if output is Format.TABLE:
+            typer.echo(f"{given.topic} migrates: {url or handle.id}")
+        elif not wait:
+            echo_json({"topic": given.topic, "workflow_id": handle.id, "workflow_url": url})
+        if wait:
+            outcome = await _follow(settings, services, handle, given.topic, timeout, output)
+            _tell(outcome, handle.id, url, output)
+
+
+async def _follow(
+    settings: WorkerSettings,
+    services: WorkerServices,
+    handle: WorkflowHandle[Any, TopicOutcome],
+    topic: str,
+    timeout: float | None,
+    output: Format,
+) -> TopicOutcome:
+    """Show the progress until the workflow ends. Exits with TIMED_OUT at ``timeout`` seconds."""
+    sight = Sight(settings, services.control_plane)
+    result = asyncio.ensure_future(_result(handle))
+    screen = console(stderr=output is Format.JSON)
+    ends = None if timeout is None else asyncio.get_running_loop().time() + timeout
+    with Live(console=screen, auto_refresh=False, transient=True) as live:
+        while not result.done():
+            if ends is not None and asyncio.get_running_loop().time() > ends:
+                result.cancel()
+                typer.echo(
+                    f"error: {topic!r} is not hybrid after {timeout:g} s; the migration goes on. "
+                    f"`tideline status {topic}` shows what it waits for",
+                    err=True,
+                )
+                raise typer.Exit(ExitCode.TIMED_OUT)
+            if screen.is_terminal:
+                try:
+                    live.update(shown(await sight.look(topic)), refresh=True)
+                except TidelineError as error:
+                    live.update(str(error), refresh=True)
+            await asyncio.wait([result], timeout=LOOK_EVERY_S)
+    return result.result()
+
+
+async def _result(handle: WorkflowHandle[Any, TopicOutcome]) -> TopicOutcome:
+    with temporal.temporal_errors():
+        return await handle.result()
+
+
+def _tell(outcome: TopicOutcome, workflow_id: str, url: str | None, output: Format) -> None:
+    if output is Format.JSON:
+        echo_json({**asdict(outcome), "workflow_id": workflow_id, "workflow_url": url})
+    elif outcome.outcome == "hybrid":
+        boundaries = ", ".join(f"{p}: {b0}" for p, b0 in outcome.boundaries.items())
+        typer.echo(f"{outcome.topic} is hybrid. B0 by partition: {boundaries}")
+    else:
+        typer.echo(f"{outcome.topic}: {outcome.outcome} {outcome.reason}".rstrip())
+    if outcome.outcome != "hybrid":
+        raise typer.Exit(ExitCode.FAILED)

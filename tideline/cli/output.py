@@ -1,0 +1,80 @@
+"""What every command shares: the ``-o`` option, consoles, running asyncio, opening the parts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Coroutine
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import structlog
+import typer
+from rich.console import Console
+
+T = TypeVar("T")
+WIDE = 240
+"""Columns when nobody looks at a terminal: lines must not be broken for a pipe."""
+
+
+class Format(StrEnum):
+    """How a command answers."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+FormatOption = Annotated[
+    Format, typer.Option("-o", "--output", help="table for people, json for programs")
+]
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that does not wrap when it is piped."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else WIDE, highlight=False)
+
+
+def echo_json(value: object) -> None:
+    """One JSON document on stdout."""
+    typer.echo(json.dumps(value, default=_plain, indent=2))
+
+
+def _plain(value: object) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    return str(value)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work; logs of the adapters would only disturb its answer."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    return asyncio.run(work)
+
+
+def age(since: datetime | None, now: datetime | None = None) -> str:
+    """How long ago, in one or two units."""
+    if since is None:
+        return ""
+    seconds = max(0, int(((now or datetime.now(UTC)) - since).total_seconds()))
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"

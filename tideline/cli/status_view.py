@@ -1,0 +1,169 @@
+"""A topic's migration as an operator wants it, from Postgres and from the workflow. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from rich.table import Table
+
+from tideline.cli.output import age
+from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
+from tideline.domain.migration import (
+    PHASE_ORDER,
+    UNDEFINED_OFFSET,
+    MigrationState,
+    PhaseStatus,
+    phase_rule,
+)
+from tideline.domain.steering import PartitionReport, TopicStatus
+
+MOVING = (MigrationState.MIGRATING, MigrationState.HYBRID, MigrationState.DISKLESS_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """One partition. ``boundary`` is B0, ``None`` while it is unset."""
+
+    partition: int
+    state: str
+    phase: str
+    phase_status: str
+    since: datetime | None
+    waiting_reason: str
+    boundary: int | None
+    leader_epoch: int | None
+    high_watermark: int | None
+    generation: int
+    producers_parked: bool
+    next_step: str
+    phases_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One topic."""
+
+    topic: str
+    topic_id: str
+    stage: str
+    paused: bool
+    waiting_reason: str
+    next_step: str
+    workflow_id: str
+    workflow_url: str | None
+    partitions: list[PartitionRow] = field(default_factory=list)
+
+
+def by_topic(
+    statuses: Iterable[PartitionMigrationStatus],
+) -> dict[str, list[PartitionMigrationStatus]]:
+    """Grouped by topic name, partitions in order. A name may have had an older id: the live one
+    is what the control plane reports."""
+    grouped: dict[str, list[PartitionMigrationStatus]] = defaultdict(list)
+    for status in sorted(statuses, key=lambda s: (s.topic, s.log.partition)):
+        grouped[status.topic].append(status)
+    return dict(grouped)
+
+
+def partition_row(
+    status: PartitionMigrationStatus, report: PartitionReport | None = None
+) -> PartitionRow:
+    """The phase is the furthest one that was begun; the workflow knows better why it waits."""
+    current = current_phase(status.phases)
+    done = sum(record.status is PhaseStatus.DONE for record in status.phases)
+    ready = status.tiering_complete and status.boundary != UNDEFINED_OFFSET
+    moved = status.state is not MigrationState.TIERED_ONLY
+    reason = (current.waiting_reason or "") if current is not None else ""
+    if report is not None and report.waiting_reason:
+        reason = report.waiting_reason
+    crossed = status.boundary != UNDEFINED_OFFSET
+    return PartitionRow(
+        partition=status.log.partition,
+        state=status.state,
+        phase=current.phase if current is not None else "tracking" if moved else "",
+        phase_status=current.status if current is not None else "",
+        since=None if current is None else current.ended_at or current.started_at,
+        waiting_reason="" if ready else reason,
+        boundary=status.boundary if crossed else None,
+        leader_epoch=status.boundary_epoch if crossed else None,
+        high_watermark=status.high_watermark if crossed else None,
+        generation=status.generation,
+        producers_parked=status.quiesced,
+        next_step=_next_step(status, current, ready=ready),
+        phases_done=done,
+    )
+
+
+def current_phase(phases: Iterable[PhaseRecord]) -> PhaseRecord | None:
+    """The one that is not done, else the last one that is."""
+    ordered = sorted(phases, key=lambda record: PHASE_ORDER.index(record.phase))
+    unfinished = [record for record in ordered if record.status is not PhaseStatus.DONE]
+    if unfinished:
+        return unfinished[-1]
+    return ordered[-1] if ordered else None
+
+
+def _next_step(
+    status: PartitionMigrationStatus, current: PhaseRecord | None, *, ready: bool
+) -> str:
+    if status.state is MigrationState.TIERED_ONLY:
+        return "nothing: the topic is classic"
+    if ready or status.state is MigrationState.DISKLESS_ONLY:
+        return "nothing"
+    return phase_rule(current.phase).next_step if current is not None else "validate"
+
+
+def topic_row(
+    statuses: list[PartitionMigrationStatus],
+    workflow: TopicStatus | None,
+    workflow_id: str,
+    workflow_url: str | None,
+) -> TopicRow:
+    """``workflow`` is ``None`` when none runs, or when it did not answer."""
+    reports: Mapping[int, PartitionReport] = (
+        {} if workflow is None else {p.partition: p for p in workflow.partitions}
+    )
+    first = statuses[0] if statuses else None
+    return TopicRow(
+        topic=workflow.topic if workflow is not None else first.topic if first else "",
+        topic_id=str(first.log.topic_id) if first else workflow.topic_id if workflow else "",
+        stage=workflow.stage if workflow is not None else _stage(statuses),
+        paused=workflow is not None and workflow.paused,
+        waiting_reason=workflow.waiting_reason if workflow is not None else "",
+        next_step=workflow.next_step if workflow is not None else "",
+        workflow_id=workflow_id,
+        workflow_url=workflow_url,
+        partitions=[partition_row(s, reports.get(s.log.partition)) for s in statuses],
+    )
+
+
+def _stage(statuses: list[PartitionMigrationStatus]) -> str:
+    states = sorted({status.state.value for status in statuses})
+    return ", ".join(state.lower().replace("_", " ") for state in states)
+
+
+def topic_table(row: TopicRow, now: datetime | None = None) -> Table:
+    """A line per partition."""
+    title = f"{row.topic}: {row.stage}{', paused' if row.paused else ''}"
+    if row.waiting_reason:
+        title += f"; waits: {row.waiting_reason}"
+    table = Table(
+        "partition", "phase", "", "since", "B0", "high watermark", "waits because", "next",
+        title=title, title_justify="left", box=None, pad_edge=False,
+    )  # fmt: skip
+    for p in row.partitions:
+        bar = "■" * p.phases_done + "□" * (len(PHASE_ORDER) - p.phases_done)
+        table.add_row(
+            str(p.partition),
+            f"{p.phase} ({p.phase_status})" if p.phase_status else p.phase,
+            bar,
+            age(p.since, now),
+            "" if p.boundary is None else str(p.boundary),
+            "" if p.high_watermark is None else str(p.high_watermark),
+            p.waiting_reason,
+            p.next_step,
+        )
+    return table

@@ -1,0 +1,97 @@
+"""``tideline pause``, ``resume`` and ``abort``: updates of the topic's workflow."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import typer
+
+from tideline import control_plane
+from tideline.cli.output import Format, FormatOption, echo_json, run
+from tideline.cli.preflight import topic_name
+from tideline.domain.plan import AbortDecision
+from tideline.domain.steering import PauseOutcome, Update
+from tideline.errors import RefusedError
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.observer import KafkaObserver
+from tideline.settings import WorkerSettings, load
+from tideline.worker import temporal
+
+R = TypeVar("R")
+ANSWER_WITHIN = timedelta(seconds=90)
+"""An abort that Postgres does not answer is tried for about ten seconds per round."""
+
+TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
+
+
+def pause(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
+    """Let no partition of TOPIC begin another phase; a write pause is finished first."""
+    outcome = run(_update(topic_name(topic), Update.PAUSE, PauseOutcome))
+    _tell(output, outcome, f"{topic} is paused: {outcome.explanation}.")
+
+
+def resume(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
+    """Let the migration of TOPIC go on, and try at once what it waits for."""
+    outcome = run(_update(topic_name(topic), Update.RESUME, PauseOutcome))
+    _tell(output, outcome, f"{topic} {outcome.explanation}.")
+
+
+def abort(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
+    """Undo the migration of TOPIC, if no partition has its B0 yet. Postgres decides."""
+    decision = run(_update(topic_name(topic), Update.ABORT, AbortDecision))
+    if not decision.won:
+        if output is Format.JSON:
+            echo_json(asdict(decision))
+        raise RefusedError(
+            f"the abort of {topic!r} was refused: {decision.reason}. From B0 on a migration only "
+            "goes forward"
+        )
+    _tell(
+        output,
+        decision,
+        f"The migration of {topic} is aborted; its configs are being restored "
+        f"(`tideline status {topic}`).",
+    )
+
+
+def _tell(output: Format, outcome: Any, text: str) -> None:
+    if output is Format.JSON:
+        echo_json(asdict(outcome))
+    else:
+        typer.echo(text)
+
+
+async def _update(topic: str, name: Update, answer: type[R]) -> R:
+    settings = load(WorkerSettings)
+    topic_id = await find_topic_id(settings, topic)
+    client = await temporal.connect(settings)
+    handle = temporal.handle_of(client, topic, topic_id)
+    nothing = (
+        f"no migration of {topic!r} runs: there is nothing to {name}. "
+        f"`tideline status {topic}` tells how it ended"
+    )
+    with temporal.temporal_errors(not_found=nothing):
+        outcome: R = await handle.execute_update(
+            name.value, result_type=answer, rpc_timeout=ANSWER_WITHIN
+        )
+    return outcome
+
+
+async def find_topic_id(settings: WorkerSettings, topic: str) -> UUID:
+    """From Postgres, which knows every tracked topic; else from Kafka."""
+    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+        tracked = await plane.tracked_topic(topic)
+    if tracked is not None and tracked.topic_id is not None:
+        return tracked.topic_id
+    async with KafkaCluster(
+        settings.kafka_bootstrap, client_id="tideline-cli", timeout_ms=5_000
+    ) as cluster:
+        found = await KafkaObserver(cluster, 5_000).topic(topic)
+    if found is None:
+        raise RefusedError(
+            f"topic {topic!r} does not exist: check the spelling, names are case-sensitive"
+        )
+    return found.topic_id
