@@ -12,7 +12,7 @@ import psutil
 
 from tideline.stack.programs import MARKER, PROGRAM_MARKER
 
-GRACE_S = 5.0
+GRACE_S = 3.0
 """How long leftovers may take to end before SIGKILL."""
 
 _STOP_SIGNALS = {

@@ -16,6 +16,7 @@ import psutil
 
 from tideline.errors import UsageError
 from tideline.stack import processes
+from tideline.stack.claims import ClaimedPorts
 from tideline.stack.credentials import load_or_create
 from tideline.stack.endpoints import Endpoints
 from tideline.stack.errors import StackError, StackNotRunningError
@@ -25,7 +26,7 @@ from tideline.stack.parts.base import Part, Plan
 from tideline.stack.parts.catalog import ALL_PARTS, parts_of
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.parts.postgres import data_directory
-from tideline.stack.ports import allocate, preferred
+from tideline.stack.ports import allocate, is_free, preferred
 from tideline.stack.startup import Report, Startup, await_ready
 from tideline.stack.supervision import ProcessInfo, Supervisor
 
@@ -106,10 +107,18 @@ class Stack:
             processes.end(processes.marked(state.id))
             state.parts = [kind for kind in ALL_PARTS if kind in parts]
             with exclusive(_turn_file(), STARTING_TURN_S, "the start of another stack"):
-                state.ports = allocate(preferred(state.brokers), state.ports)
+                claims = ClaimedPorts()
+                others = claims.of_others(state.id)
+                state.ports = allocate(
+                    preferred(state.brokers),
+                    state.ports,
+                    lambda port: port not in others and is_free(port),
+                )
                 state.postgres_data = _postgres_data(place, state)
                 place.remember(state)
                 stack = cls(Plan(place, state, credentials))
+                stack._launch()
+                claims.claim(state.id, stack.supervisor_pid, state.ports.values())
                 stack._start_all(progress or _ignore)
             return stack
 
@@ -142,8 +151,10 @@ class Stack:
         state = place.state()
         return None if state is None else cls(Plan(place, state, load_or_create(place)))
 
-    def _start_all(self, report: Report) -> None:
+    def _launch(self) -> None:
         self._supervisor.launch([part.program() for part in self._parts.values()])
+
+    def _start_all(self, report: Report) -> None:
         try:
             Startup(list(self._parts.values()), self._supervisor, report).run()
         except BaseException:
