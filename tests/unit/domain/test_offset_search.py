@@ -1,0 +1,78 @@
+"""One offset out of two regions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tideline.domain.offset_search import (
+    NOTHING,
+    Candidate,
+    EpochEnd,
+    WrongSide,
+    below,
+    earliest,
+    end_below,
+    end_in_suffix,
+    latest_of_maxima,
+    smallest,
+)
+
+records = st.lists(st.integers(0, 50), max_size=12)
+
+
+@given(timestamps=records, boundary=st.integers(0, 12), wanted=st.integers(0, 60))
+def test_the_two_region_search_finds_what_one_scan_of_the_log_finds(
+    timestamps: list[int], boundary: int, wanted: int
+) -> None:
+    """Timestamps in any order (seed 000: "even when record timestamps are not monotonic")."""
+
+    def scan(start: int, end: int) -> Candidate:
+        for offset in range(start, min(end, len(timestamps))):
+            if timestamps[offset] >= wanted:
+                return Candidate(offset, timestamps[offset])
+        return NOTHING
+
+    # Kafka may hold a late append at B0 and beyond: it searches its whole log.
+    kafka = scan(0, len(timestamps))
+    found = smallest(kafka, scan(boundary, len(timestamps)), boundary)
+    assert found == scan(0, len(timestamps))
+
+
+def test_a_late_append_in_kafka_does_not_answer_a_search() -> None:
+    """Schedule 2: what Kafka has at B0 is not what the suffix has there."""
+    assert smallest(Candidate(100, 5), Candidate(103, 7), 100) == Candidate(103, 7)
+    assert below(Candidate(100), 100) is NOTHING
+
+
+def test_a_suffix_that_answers_below_the_boundary_is_not_believed() -> None:
+    with pytest.raises(WrongSide, match="99, below B0 100"):
+        smallest(NOTHING, Candidate(99), 100)
+
+
+def test_the_largest_timestamp_of_both_regions_wins_and_the_first_of_equals() -> None:
+    prefix, suffix = Candidate(10, 500), Candidate(110, 500)
+    assert latest_of_maxima(prefix, suffix) is prefix
+    assert latest_of_maxima(prefix, Candidate(110, 501)).offset == 110
+    assert latest_of_maxima(NOTHING, suffix) is suffix
+
+
+def test_the_log_starts_in_kafka_until_its_prefix_is_gone() -> None:
+    assert earliest(40, 100, 100) == 40
+    assert earliest(100, 100, 100) == 100
+    assert earliest(100, 130, 100) == 130
+    assert earliest(None, 0, 0) == 0
+
+
+def test_epochs_from_the_boundarys_on_end_at_the_high_watermark() -> None:
+    """Schedule 8: also an epoch that Kafka came to after the migration."""
+    assert end_in_suffix(7, 7, 250) == EpochEnd(7, 250)
+    assert end_in_suffix(9, 7, 250) == EpochEnd(7, 250)
+    assert end_in_suffix(6, 7, 250) is None
+
+
+def test_older_epochs_end_at_most_at_the_boundary() -> None:
+    assert end_below(EpochEnd(6, 120), 100) == EpochEnd(6, 100)
+    assert end_below(EpochEnd(6, 80), 100) == EpochEnd(6, 80)
+    assert end_below(EpochEnd(-1, -1), 100) == EpochEnd(-1, -1)
