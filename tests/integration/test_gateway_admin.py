@@ -1,0 +1,337 @@
+"""The Admin API through a gateway: the trigger, held configs, and the life of tracked topics."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+import pytest
+from confluent_kafka import KafkaException, Producer, Uuid
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+from kafka import KafkaProducer
+
+from tideline.domain.ids import topic_id_from_base64
+from tideline.stack import Stack
+from tideline.stack.kafka_jars import tool_command
+
+PROBE = Path(__file__).parent / "java" / "AbortableProbe.java"
+DISKLESS = {"diskless.enable": "true"}
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def admin(stack: Stack) -> AdminClient:
+    return AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
+
+
+@pytest.fixture
+def name() -> str:
+    return f"admin-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
+
+
+@pytest.fixture
+def born(admin: AdminClient, name: str) -> Iterator[str]:
+    """A topic born diskless."""
+    create(admin, name, 2, max_message_bytes="500000", **DISKLESS)
+    yield name
+    admin.delete_topics([name])
+
+
+def create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) -> None:
+    settings = {key.replace("_", "."): value for key, value in configs.items()}
+    (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
+    made.result(30)
+
+
+def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
+    (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+    return dict(found.result(20))
+
+
+def altered(
+    admin: AdminClient,
+    name: str,
+    key: str,
+    value: str | None,
+    operation: AlterConfigOpType = AlterConfigOpType.SET,
+    **options: object,
+) -> None:
+    entry = ConfigEntry(key, value, incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    (done,) = admin.incremental_alter_configs([resource], **options).values()
+    done.result(20)
+
+
+def filled(stack: Stack, name: str) -> None:
+    producer = Producer({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
+    producer.produce(name, b"x", partition=0)
+    assert producer.flush(20) == 0
+
+
+def requests(stack: Stack, name: str) -> list[tuple[str, UUID]]:
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
+        return connection.execute(
+            "SELECT requested_by, topic_id FROM tideline.migration_requests WHERE topic = %s",
+            [name],
+        ).fetchall()
+
+
+def topic_id(admin: AdminClient, name: str) -> UUID:
+    from confluent_kafka import TopicCollection
+
+    (found,) = admin.describe_topics(TopicCollection([name])).values()
+    identity: Uuid = found.result(20).topic_id
+    return topic_id_from_base64(str(identity))
+
+
+def on_broker(stack: Stack, name: str) -> dict[str, ConfigEntry]:
+    """Configs as the broker itself has them."""
+    return described(AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap}), name)
+
+
+def test_a_config_change_requests_the_migration(
+    stack: Stack, admin: AdminClient, name: str
+) -> None:
+    create(admin, name, remote_storage_enable="true")
+    filled(stack, name)
+    altered(admin, name, "diskless.enable", "true", validate_only=True)
+    assert requests(stack, name) == []
+    altered(admin, name, "diskless.enable", "true")
+    altered(admin, name, "diskless.enable", "true")
+    assert requests(stack, name) == [("rdkafka", topic_id(admin, name))]
+    assert "diskless.enable" not in on_broker(stack, name)
+    admin.delete_topics([name])
+
+
+def test_other_configs_of_the_same_request_reach_kafka(
+    stack: Stack, admin: AdminClient, name: str
+) -> None:
+    create(admin, name)
+    entries = [
+        ConfigEntry("diskless.enable", "true", incremental_operation=AlterConfigOpType.SET),
+        ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET),
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    (done,) = admin.incremental_alter_configs([resource]).values()
+    done.result(20)
+    assert requests(stack, name), "an empty topic needs no tiered storage"
+    assert on_broker(stack, name)["retention.ms"].value == "7200000"
+    admin.delete_topics([name])
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({"cleanup_policy": "compact"}, "cleanup.policy"),
+        ({}, "remote.storage.enable"),
+    ],
+    ids=["compacted", "without tiered storage"],
+)
+def test_a_topic_that_cannot_migrate_is_refused_with_rule_and_remedy(
+    stack: Stack, admin: AdminClient, name: str, configs: dict[str, str], said: str
+) -> None:
+    create(admin, name, **configs)
+    if "cleanup_policy" not in configs:
+        filled(stack, name)
+    with pytest.raises(KafkaException, match="INVALID_CONFIG") as refused:
+        altered(admin, name, "diskless.enable", "true")
+    assert said in str(refused.value)
+    assert requests(stack, name) == []
+    admin.delete_topics([name])
+
+
+@pytest.mark.parametrize("topic", ["no-such-topic", "__consumer_offsets"])
+def test_an_unknown_or_internal_topic_is_refused(admin: AdminClient, topic: str) -> None:
+    with pytest.raises(KafkaException):
+        altered(admin, topic, "diskless.enable", "true")
+
+
+def test_a_wrong_value_of_the_trigger_is_refused(admin: AdminClient, born: str) -> None:
+    with pytest.raises(KafkaException, match="write true or false"):
+        altered(admin, born, "diskless.enable", "perhaps")
+    with pytest.raises(KafkaException, match="cannot be written"):
+        altered(admin, born, "diskless.migration.state", "HYBRID")
+
+
+def test_a_diskless_topic_does_not_come_back(admin: AdminClient, born: str) -> None:
+    for value, operation in (
+        ("false", AlterConfigOpType.SET),
+        (None, AlterConfigOpType.DELETE),
+    ):
+        with pytest.raises(KafkaException, match="tideline abort"):
+            altered(admin, born, "diskless.enable", value, operation)
+    altered(admin, born, "diskless.enable", "true")
+
+
+def test_describe_configs_shows_what_the_user_set(
+    stack: Stack, admin: AdminClient, born: str
+) -> None:
+    shown = described(admin, born)
+    assert shown["diskless.enable"].value == "true"
+    assert shown["diskless.migration.state"].value == "DISKLESS_ONLY"
+    assert shown["diskless.migration.state"].is_read_only
+    assert shown["max.message.bytes"].value == "500000"
+    assert on_broker(stack, born)["max.message.bytes"].value == "78"
+
+
+def test_a_classic_topic_shows_the_default(admin: AdminClient, name: str) -> None:
+    create(admin, name)
+    shown = described(admin, name)
+    assert shown["diskless.enable"].value == "false"
+    assert shown["diskless.enable"].is_default
+    admin.delete_topics([name])
+
+
+def test_a_held_config_is_changed_for_the_user_and_not_in_kafka(
+    stack: Stack, admin: AdminClient, born: str
+) -> None:
+    altered(admin, born, "max.message.bytes", "600000")
+    until_shown(admin, born, "max.message.bytes", "600000")
+    assert on_broker(stack, born)["max.message.bytes"].value == "78"
+    with pytest.raises(KafkaException, match="out of range"):
+        altered(admin, born, "max.message.bytes", "-5")
+    altered(admin, born, "max.message.bytes", None, AlterConfigOpType.DELETE)
+    until_shown(admin, born, "max.message.bytes", "1048588")
+    altered(admin, born, "retention.ms", "3600000")
+    assert on_broker(stack, born)["retention.ms"].value == "3600000"
+
+
+def until_shown(admin: AdminClient, name: str, key: str, value: str) -> None:
+    deadline = time.monotonic() + 10
+    while described(admin, name)[key].value != value:
+        assert time.monotonic() < deadline, f"{key} did not become {value}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({"cleanup_policy": "compact", **DISKLESS}, "cleanup.policy"),
+        ({"compression_type": "gzip", **DISKLESS}, "compression.type"),
+        ({"diskless.enable": "yes"}, "write true or false"),
+        ({"segment_ms": "no number", **DISKLESS}, "segment.ms"),
+    ],
+)
+def test_a_topic_that_cannot_be_born_diskless_is_not_created(
+    stack: Stack, admin: AdminClient, name: str, configs: dict[str, str], said: str
+) -> None:
+    with pytest.raises(KafkaException, match=said):
+        create(admin, name, **configs)
+    assert name not in admin.list_topics(timeout=10).topics
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
+        rows = connection.execute("SELECT 1 FROM tideline.topics WHERE name = %s", [name])
+        assert rows.fetchall() == []
+
+
+def test_creating_a_diskless_topic_twice_changes_nothing(admin: AdminClient, born: str) -> None:
+    before = topic_id(admin, born)
+    with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        create(admin, born, 2, **DISKLESS)
+    assert topic_id(admin, born) == before
+    assert described(admin, born)["diskless.enable"].value == "true"
+
+
+def test_new_partitions_of_a_diskless_topic_are_diskless(
+    stack: Stack, admin: AdminClient, born: str
+) -> None:
+    (grown,) = admin.create_partitions([NewPartitions(born, 4)]).values()
+    grown.result(20)
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
+        rows = connection.execute(
+            "SELECT partition, diskless_log_start_offset FROM tideline.logs"
+            " WHERE topic_id = %s ORDER BY partition",
+            [topic_id(admin, born)],
+        ).fetchall()
+    assert rows == [(0, 0), (1, 0), (2, 0), (3, 0)]
+
+
+def test_a_name_can_be_used_again_after_deletion(
+    stack: Stack, admin: AdminClient, name: str
+) -> None:
+    create(admin, name, **DISKLESS)
+    first = topic_id(admin, name)
+    filled(stack, name)
+    (gone,) = admin.delete_topics([name], operation_timeout=20).values()
+    gone.result(30)
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
+        assert connection.execute(
+            "SELECT status FROM tideline.topics WHERE topic_id = %s", [first]
+        ).fetchall() == [("deleted",)]
+    create(admin, name)
+    assert topic_id(admin, name) != first
+    assert described(admin, name)["diskless.enable"].value == "false"
+    filled(stack, name)
+    admin.delete_topics([name])
+
+
+def test_librdkafka_can_abort_a_refused_transaction_and_go_on(
+    stack: Stack, admin: AdminClient, born: str, name: str
+) -> None:
+    elsewhere = f"{name}-classic"
+    create(admin, elsewhere)
+    producer = Producer(
+        {
+            "bootstrap.servers": stack.endpoints.gateway_bootstrap,
+            "transactional.id": f"rd-{name}",
+        }
+    )
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(born, b"refused")
+    with pytest.raises(KafkaException) as refused:
+        producer.commit_transaction(20)
+    error = refused.value.args[0]
+    assert error.txn_requires_abort()
+    assert not error.fatal()
+    producer.abort_transaction(20)
+    producer.begin_transaction()
+    producer.produce(elsewhere, b"committed")
+    producer.commit_transaction(20)
+    admin.delete_topics([elsewhere])
+
+
+def test_kafka_python_can_abort_a_refused_transaction_and_go_on(
+    stack: Stack, admin: AdminClient, born: str, name: str
+) -> None:
+    elsewhere = f"{name}-classic"
+    create(admin, elsewhere)
+    producer = KafkaProducer(
+        bootstrap_servers=stack.endpoints.gateway_bootstrap, transactional_id=f"kp-{name}"
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    with pytest.raises(Exception, match="PolicyViolation"):
+        producer.send(born, b"refused").get(20)
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send(elsewhere, b"committed").get(20)
+    producer.commit_transaction()
+    producer.close()
+    admin.delete_topics([elsewhere])
+
+
+def test_the_java_client_can_abort_a_refused_transaction_and_go_on(
+    stack: Stack, admin: AdminClient, born: str, name: str
+) -> None:
+    elsewhere = f"{name}-classic"
+    create(admin, elsewhere)
+    command = tool_command(str(PROBE), stack.endpoints.gateway_bootstrap, born, elsewhere, name)
+    done = subprocess.run(command, text=True, capture_output=True, timeout=90)
+    lines = done.stdout.split("\n")
+    assert lines[0].startswith("REFUSED"), (done.stdout, done.stderr[-2000:])
+    assert "TransactionAbortableException" in lines[0]
+    assert lines[1:3] == ["ABORTED", "ELSEWHERE"]
+    admin.delete_topics([elsewhere])
