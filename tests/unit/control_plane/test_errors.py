@@ -1,0 +1,57 @@
+"""Every refusal of the SQL has its class, and every other failure is named for what it is."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+import pytest
+from psycopg import errors
+from psycopg_pool import PoolTimeout
+
+from tideline.control_plane.errors import (
+    ERRORS,
+    ControlPlaneFailure,
+    ControlPlaneUnavailable,
+    translate,
+)
+from tideline.control_plane.migrate import migrations_directory
+from tideline.errors import ExitCode
+
+SOURCES = sorted((migrations_directory() / "migrations").glob("V*.sql"))
+
+
+def test_every_sqlstate_of_the_migrations_has_a_class_and_the_reverse() -> None:
+    raised = {code for path in SOURCES for code in re.findall(r"'(TL\d{3})'", path.read_text())}
+    assert raised == set(ERRORS)
+
+
+def test_every_class_says_what_it_means() -> None:
+    assert all(kind.__doc__ for kind in ERRORS.values())
+    assert len(set(ERRORS.values())) == len(ERRORS)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.OperationalError("server closed the connection unexpectedly"),
+        PoolTimeout("couldn't get a connection after 3.00 sec"),
+        errors.lookup("57014")("canceling statement due to statement timeout"),
+        errors.lookup("57P01")("terminating connection"),
+        errors.lookup("40P01")("deadlock detected"),
+        errors.lookup("25006")("cannot execute UPDATE in a read-only transaction"),
+        TimeoutError(),
+        ConnectionResetError("reset"),
+    ],
+)
+def test_what_may_pass_is_unavailable(error: Exception) -> None:
+    typed = translate(error)
+    assert isinstance(typed, ControlPlaneUnavailable)
+    assert typed.exit_code is ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize("state", ["42501", "42883", "23505"])
+def test_what_does_not_pass_is_a_failure(state: str) -> None:
+    typed = translate(errors.lookup(state)("no"))
+    assert isinstance(typed, ControlPlaneFailure)
+    assert state in str(typed)
