@@ -108,4 +108,7 @@ async def phase_evidence(
                 await evidence.end(
                     PhaseStatus.WAITING if kept else PhaseStatus.FAILED, typed.message
                 )
+        if typed is error:
+            # An error that is its own cause could not be encoded for the workflow.
+            raise
         raise typed from error

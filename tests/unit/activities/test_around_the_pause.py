@@ -36,6 +36,7 @@ from tideline.kafka.topic_observer import ActiveProducer
 async def failure_of(call: Any) -> ApplicationError:
     with pytest.raises(ApplicationError) as raised:
         await call
+    assert raised.value.__cause__ is not raised.value, "it crosses Temporal with its causes"
     return raised.value
 
 
