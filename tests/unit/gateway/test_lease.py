@@ -1,0 +1,134 @@
+"""Incarnations, leases and the clock that they are counted on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.unit.gateway.fakes import FakeClock, FakeControlPlane
+from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.gateway.lease import Lease, boot_clock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def plane() -> FakeControlPlane:
+    return FakeControlPlane()
+
+
+@pytest.fixture
+def lease(clock: FakeClock, plane: FakeControlPlane) -> Lease:
+    return Lease(
+        plane,
+        gateway_id=1,
+        broker_id=1,
+        address="127.0.0.1:1",
+        version="0",
+        duration_ms=3000,
+        clock=clock,
+    )
+
+
+async def test_it_is_valid_from_its_registration_on_for_its_duration(
+    lease: Lease, clock: FakeClock
+) -> None:
+    assert not lease.valid()
+    await lease.renew()
+    assert lease.valid()
+    clock.now += 2.9
+    assert lease.valid()
+    clock.now += 0.2
+    assert not lease.valid()
+
+
+async def test_it_is_counted_from_before_the_renewal_was_sent(
+    lease: Lease, clock: FakeClock, plane: FakeControlPlane
+) -> None:
+    """Schedule 15: a slow answer must not make it longer than a waiter sees."""
+    await lease.renew()
+    answer = plane.renew_lease
+
+    async def slow(*arguments: object) -> int:
+        clock.now += 2.0
+        return await answer(*arguments)  # type: ignore[arg-type]
+
+    plane.renew_lease = slow  # type: ignore[method-assign, assignment]
+    await lease.renew()
+    clock.now += 1.5
+    assert not lease.valid()
+
+
+async def test_a_machine_that_was_suspended_wakes_without_a_lease(
+    lease: Lease, clock: FakeClock
+) -> None:
+    """Schedule 15."""
+    await lease.renew()
+    clock.now += 3600
+    assert not lease.valid()
+
+
+def test_the_clock_runs_on_while_the_machine_is_suspended() -> None:
+    assert boot_clock() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=1)
+
+
+async def test_a_fenced_incarnation_drops_what_is_pending_and_registers_as_another_one(
+    lease: Lease, plane: FakeControlPlane
+) -> None:
+    """Schedule 1."""
+    happened: list[str] = []
+
+    async def dropped() -> None:
+        assert not lease.valid()
+        happened.append("dropped")
+
+    async def learnt() -> None:
+        assert not lease.valid(), "nothing is served before everything was read anew"
+        happened.append("learnt")
+
+    lease.on_fenced, lease.on_registered = dropped, learnt
+    await lease.renew()
+    first = lease.incarnation
+    plane.fenced.add(first)
+    await lease.renew()
+    assert not lease.valid()
+    await lease.renew()
+    assert lease.valid()
+    assert lease.incarnation != first
+    assert happened == ["learnt", "dropped", "learnt"]
+
+
+async def test_without_postgres_it_lapses_and_comes_back_as_the_same_incarnation(
+    lease: Lease, clock: FakeClock, plane: FakeControlPlane
+) -> None:
+    gained: list[bool] = []
+    lease.on_gain(lambda: gained.append(lease.valid()))
+    await lease.renew()
+    incarnation = lease.incarnation
+    plane.down = True
+    clock.now += 10
+    with pytest.raises(ControlPlaneUnavailable):
+        await lease.renew()
+    assert not lease.valid()
+    plane.down = False
+    await lease.renew()
+    assert lease.valid()
+    assert lease.incarnation == incarnation
+    assert gained == [True, True]
+
+
+async def test_a_registration_that_could_not_learn_is_repeated(
+    lease: Lease, plane: FakeControlPlane
+) -> None:
+    async def cannot_learn() -> None:
+        raise ControlPlaneUnavailable("gone again")
+
+    lease.on_registered = cannot_learn
+    with pytest.raises(ControlPlaneUnavailable):
+        await lease.renew()
+    assert not lease.registered
+    assert not lease.valid()

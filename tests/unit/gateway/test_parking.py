@@ -1,0 +1,209 @@
+"""Produces that wait: in order, within bounds of bytes and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.gateway.fakes import LOG, TOPIC_ID, FakeClock
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.pipelining import ProducerBatch
+from tideline.domain.request_handling import KafkaErrorCode
+from tideline.gateway.parking import Gate, ParkingLot, Refusal, Waiting
+
+OTHER = TopicIdPartition(TOPIC_ID, 1)
+TIMED_OUT = KafkaErrorCode.REQUEST_TIMED_OUT
+
+
+@dataclass
+class Bench:
+    """A lot whose gates the test moves."""
+
+    gate: Gate | Refusal = Gate.CLOSED
+    max_bytes: int = 1000
+    clock: FakeClock = field(default_factory=FakeClock)
+    told: list[tuple[str, Gate | KafkaErrorCode]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lot = ParkingLot(
+            lambda _: self.gate, max_bytes=self.max_bytes, max_wait_s=20.0, clock=self.clock
+        )
+
+    def offer(
+        self,
+        name: str,
+        *,
+        log: TopicIdPartition = LOG,
+        source: str = "a",
+        size: int = 10,
+        sequence: int = -1,
+        max_wait_s: float = 60.0,
+    ) -> None:
+        producer = 7 if sequence >= 0 else -1
+        self.lot.offer(
+            log,
+            Waiting(
+                source=source,
+                size=size,
+                batch=ProducerBatch(producer, 0, sequence),
+                max_wait_s=max_wait_s,
+                admit=lambda gate: self.told.append((name, gate)),
+                refuse=lambda code: self.told.append((name, code)),
+            ),
+        )
+
+
+async def test_an_open_gate_lets_through_at_once() -> None:
+    bench = Bench(Gate.KAFKA)
+    bench.offer("one")
+    assert bench.told == [("one", Gate.KAFKA)]
+
+
+async def test_parked_produces_leave_in_the_order_of_their_arrival() -> None:
+    bench = Bench()
+    for name in ("one", "two", "three"):
+        bench.offer(name, source=name)
+    bench.gate = Gate.SUFFIX
+    bench.lot.drain(LOG)
+    assert bench.told == [(name, Gate.SUFFIX) for name in ("one", "two", "three")]
+    assert bench.lot.parked_bytes == 0
+
+
+async def test_a_newcomer_does_not_overtake_what_is_parked() -> None:
+    """The gate is open again, but the lane has not been drained yet."""
+    bench = Bench()
+    bench.offer("one")
+    bench.gate = Gate.SUFFIX
+    bench.offer("two", source="b")
+    bench.lot.drain(LOG)
+    assert [name for name, _ in bench.told] == ["one", "two"]
+
+
+async def test_draining_stops_when_the_gate_closes_again() -> None:
+    bench = Bench()
+    for name in ("one", "two"):
+        bench.offer(name)
+    bench.lot._gate = lambda _: Gate.SUFFIX if not bench.told else Gate.CLOSED
+    bench.lot.drain(LOG)
+    assert bench.told == [("one", Gate.SUFFIX)]
+    assert bench.lot.waiting(LOG) == 1
+
+
+async def test_what_has_waited_too_long_is_refused_with_all_behind_it_on_its_connection() -> None:
+    """Schedule 10."""
+    bench = Bench()
+    bench.offer("first of a", source="a")
+    bench.clock.now += 15
+    bench.offer("of b", source="b")
+    bench.offer("second of a", source="a")
+    bench.offer("other partition of a", source="a", log=OTHER)
+    bench.clock.now += 6
+    bench.lot.expire()
+    assert bench.told == [("first of a", TIMED_OUT), ("second of a", TIMED_OUT)]
+    bench.gate = Gate.SUFFIX
+    bench.lot.drain_all()
+    assert bench.told[2:] == [("of b", Gate.SUFFIX), ("other partition of a", Gate.SUFFIX)]
+
+
+async def test_the_requests_own_timeout_is_a_bound_too() -> None:
+    bench = Bench()
+    bench.offer("hasty", max_wait_s=1.0)
+    bench.clock.now += 1.5
+    bench.lot.expire()
+    assert bench.told == [("hasty", TIMED_OUT)]
+
+
+async def test_past_the_bound_of_bytes_a_connection_is_refused_until_its_lane_is_empty() -> None:
+    """A small one behind a large one that was refused would overtake it."""
+    bench = Bench(max_bytes=100)
+    bench.offer("fits", size=80)
+    bench.offer("too much", size=30)
+    bench.offer("small, behind it", size=5)
+    bench.offer("small, of another", size=5, source="b")
+    assert bench.told == [("too much", TIMED_OUT), ("small, behind it", TIMED_OUT)]
+    bench.gate = Gate.SUFFIX
+    bench.lot.drain(LOG)
+    bench.offer("afterwards", size=5)
+    assert [name for name, _ in bench.told[2:]] == ["fits", "small, of another", "afterwards"]
+
+
+async def test_after_a_refusal_later_sequences_wait_for_the_refused_one() -> None:
+    """Schedule 10: a producer without state may start anywhere, so it must start with this."""
+    bench = Bench()
+    bench.offer("sequence 0", sequence=0)
+    bench.clock.now += 21
+    bench.lot.expire()
+    bench.gate = Gate.SUFFIX
+    bench.offer("sequence 5, pipelined", sequence=5)
+    bench.offer("sequence 0 again", sequence=0)
+    bench.offer("sequence 5 again", sequence=5)
+    assert bench.told == [
+        ("sequence 0", TIMED_OUT),
+        ("sequence 5, pipelined", TIMED_OUT),
+        ("sequence 0 again", Gate.SUFFIX),
+        ("sequence 5 again", Gate.SUFFIX),
+    ]
+
+
+async def test_a_gate_that_is_shut_for_good_answers_what_it_says() -> None:
+    bench = Bench()
+    bench.offer("parked")
+    bench.gate = Refusal(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    bench.offer("new", log=OTHER)
+    bench.lot.drain(LOG)
+    code = KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert bench.told == [("new", code), ("parked", code)]
+
+
+async def test_a_connection_that_ends_takes_its_parked_produces_along() -> None:
+    bench = Bench()
+    bench.offer("gone", source="a")
+    bench.offer("stays", source="b")
+    bench.lot.drop("a")
+    bench.gate = Gate.KAFKA
+    bench.lot.drain(LOG)
+    assert bench.told == [("stays", Gate.KAFKA)]
+    assert bench.lot.parked_bytes == 0
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("offer"), st.sampled_from("abc"), st.integers(1, 40)),
+        st.tuples(st.just("gate"), st.sampled_from(list(Gate)), st.just(0)),
+        st.tuples(st.just("pass"), st.just(""), st.integers(1, 25)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+@pytest.mark.asyncio
+async def test_a_connections_produces_are_let_through_in_order_and_never_after_a_later_one(
+    plan: list[tuple[str, object, int]],
+) -> None:
+    """For any mix of arrivals, gates and time: order holds, and every one is told once or is
+    still parked within the bounds."""
+    bench = Bench(max_bytes=100)
+    sent = 0
+    for kind, what, number in plan:
+        if kind == "offer":
+            bench.offer(f"{what}{sent:04d}", source=str(what), size=number)
+            sent += 1
+        elif kind == "gate":
+            assert isinstance(what, Gate)
+            bench.gate = what
+            bench.lot.drain_all()
+        else:
+            bench.clock.now += number
+            bench.lot.expire()
+        assert bench.lot.parked_bytes <= 100
+    names = [name for name, _ in bench.told]
+    assert len(names) == len(set(names)) == sent - bench.lot.waiting(LOG)
+    for source in "abc":
+        admitted = [n for n, how in bench.told if n[0] == source and isinstance(how, Gate)]
+        assert admitted == sorted(admitted)
+    if bench.lot._timer is not None:
+        bench.lot._timer.cancel()

@@ -1,0 +1,82 @@
+"""What a restarted gateway knows while Postgres is away."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.gateway.fakes import tracked_row, tracked_topic
+from tideline.control_plane.model import ConfigOverride
+from tideline.errors import UsageError
+from tideline.gateway.snapshot import PostgresIdentity, SnapshotFile
+
+POSTGRES = PostgresIdentity("7001", 3)
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Schedule 18."""
+    topic = tracked_topic(
+        tracked_row(0), tracked_row(1, boundary=10, boundary_epoch=4, quiesced=True)
+    )
+    topic.overrides["retention.bytes"] = ConfigOverride("retention.bytes", "-1", None)
+    creating = tracked_topic(name="new", topic_id=None)
+    SnapshotFile(tmp_path / "state", 1).write(POSTGRES, [topic, creating])
+    found = SnapshotFile(tmp_path / "state", 1).read()
+    assert found is not None
+    assert found.identity == POSTGRES
+    assert found.topics == (topic, creating)
+
+
+def test_there_is_none_before_the_first_one(tmp_path: Path) -> None:
+    assert SnapshotFile(tmp_path, 1).read() is None
+
+
+def test_it_is_on_disk_when_the_write_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File before rename, directory after it."""
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    kind = {True: "fsync directory", False: "fsync file"}
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda fd: (done.append(kind[os.path.isdir(f"/proc/self/fd/{fd}")]), fsync(fd)),
+    )
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("rename"), replace(a, b)))
+    SnapshotFile(tmp_path, 1).write(POSTGRES, [])
+    assert done == ["fsync file", "rename", "fsync directory"]
+
+
+def test_a_write_that_fails_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    file.write(POSTGRES, [tracked_topic()])
+
+    def no_space(fd: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="no space"):
+        file.write(POSTGRES, [])
+    found = file.read()
+    assert found is not None
+    assert len(found.topics) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '{"format": 9}', "[1]"])
+def test_a_damaged_one_is_refused_with_a_remedy(tmp_path: Path, text: str) -> None:
+    """Guessing would pass a diskless topic through."""
+    file = SnapshotFile(tmp_path, 1)
+    file.path.write_text(text)
+    with pytest.raises(UsageError, match=r"is not a snapshot of gateway 1.*remove it"):
+        file.read()
+
+
+def test_another_gateways_is_refused(tmp_path: Path) -> None:
+    SnapshotFile(tmp_path, 2).write(POSTGRES, [])
+    with pytest.raises(UsageError, match="it belongs to gateway 2"):
+        SnapshotFile(tmp_path, 1).read()

@@ -1,0 +1,272 @@
+"""Batches on their way into object storage: order, unknown outcomes, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.gateway.fakes import (
+    LOG,
+    TOPIC_ID,
+    FakeClock,
+    FakeControlPlane,
+    FakeObjectStore,
+    Suffix,
+    record_batch,
+    until,
+)
+from tideline.control_plane.model import CommitError
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.pipelining import ProducerBatch
+from tideline.domain.request_handling import Failure
+from tideline.gateway.object_keys import POOL_SIZE, ObjectKeys
+from tideline.gateway.wal import Append, AppendDropped, AppendFailed, WalWriter
+from tideline.kafka.batches import parse_at
+
+OTHER = TopicIdPartition(TOPIC_ID, 1)
+
+
+class Bench:
+    """A writer over fakes."""
+
+    def __init__(self, **changes: float) -> None:
+        self.store = FakeObjectStore()
+        self.plane = FakeControlPlane()
+        self.incarnation = self.plane.active = uuid4()
+        self.plane.suffixes = {LOG: Suffix(100), OTHER: Suffix(0)}
+        self.keys = ObjectKeys(
+            self.plane, gateway_id=1, incarnation=lambda: self.incarnation, clock=FakeClock()
+        )
+        values = {"max_bytes": 1000, "max_delay_s": 30.0, "buffer_max_bytes": 4000} | changes
+        self.writer = WalWriter(
+            self.store,
+            self.plane,
+            self.keys,
+            gateway_id=1,
+            incarnation=lambda: self.incarnation,
+            max_bytes=int(values["max_bytes"]),
+            max_delay_s=values["max_delay_s"],
+            buffer_max_bytes=int(values["buffer_max_bytes"]),
+            parallel_uploads=4,
+            upload_patience_s=values.get("patience_s", 5.0),
+        )
+
+    def append(
+        self,
+        sequence: int = -1,
+        *,
+        log: TopicIdPartition = LOG,
+        producer: int = 7,
+        records: int = 1,
+        source: object = "client",
+        payload: int = 50,
+    ) -> asyncio.Future[object]:
+        producer_id = producer if sequence >= 0 else -1
+        batch = record_batch(
+            records, producer_id=producer_id, epoch=0, sequence=sequence, payload=b"x" * payload
+        )
+        return self.writer.append(
+            Append(
+                log=log,
+                source=source,
+                batch=batch,
+                producer=ProducerBatch(producer_id, 0, sequence),
+                last_sequence=sequence + records - 1,
+                record_count=records,
+                max_timestamp=1000,
+                timestamp_type="CreateTime",
+                outcome=asyncio.get_running_loop().create_future(),
+            )
+        )  # type: ignore[return-value]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    await made.writer.close(0.0)
+
+
+async def test_a_batch_goes_at_once_when_nothing_is_under_way(bench: Bench) -> None:
+    committed = await asyncio.wait_for(bench.append(0, records=3), 2)
+    assert (committed.error, committed.base_offset) == (CommitError.NONE, 100)
+    assert len(bench.store.objects) == 1
+    assert bench.writer.unfinished_bytes == 0
+
+
+async def test_batches_of_one_turn_share_an_object_sorted_by_partition(bench: Bench) -> None:
+    outcomes = [bench.append(0), bench.append(0, log=OTHER, producer=8), bench.append(1)]
+    offsets = [outcome.base_offset for outcome in await asyncio.gather(*outcomes)]
+    assert offsets == [100, 0, 101]
+    ((_, placed),) = bench.plane.commits
+    assert [batch.log for batch in placed] == [LOG, LOG, OTHER]
+    (body,) = bench.store.objects.values()
+    for batch in placed:
+        header = parse_at(body, batch.byte_offset)
+        assert (header.size, header.base_sequence) == (batch.byte_size, batch.base_sequence)
+
+
+async def test_what_comes_during_an_upload_goes_when_the_pipeline_is_idle_again(
+    bench: Bench,
+) -> None:
+    bench.store.holds[0] = asyncio.Event()
+    first = bench.append(0)
+    await until(lambda: bench.store.puts)
+    second, third = bench.append(1), bench.append(2)
+    await asyncio.sleep(0)
+    assert len(bench.store.puts) == 1
+    bench.store.holds[0].set()
+    outcomes = await asyncio.gather(first, second, third)
+    assert [outcome.base_offset for outcome in outcomes] == [100, 101, 102]
+    assert len(bench.plane.commits) == 2
+
+
+async def test_an_object_is_closed_at_its_bound_and_uploads_run_side_by_side(
+    bench: Bench,
+) -> None:
+    bench.store.holds[0] = asyncio.Event()
+    first = bench.append(0)
+    await until(lambda: bench.store.puts)
+    rest = [bench.append(n, payload=600) for n in range(1, 5)]
+    await until(lambda: len(bench.store.puts) == 3, "the full objects to be put meanwhile")
+    assert not bench.plane.commits
+    bench.store.holds[0].set()
+    outcomes = await asyncio.gather(first, *rest)
+    assert [outcome.base_offset for outcome in outcomes] == [100, 101, 102, 103, 104]
+
+
+async def test_uploads_that_overtake_each_other_are_committed_in_order(bench: Bench) -> None:
+    """Schedule 10."""
+    bench.store.holds = {0: asyncio.Event(), 1: asyncio.Event()}
+    first = bench.append(0, payload=950)
+    second = bench.append(1, payload=950)
+    await until(lambda: len(bench.store.puts) == 2)
+    bench.store.holds[1].set()
+    await until(lambda: len(bench.store.objects) == 1)
+    assert not bench.plane.commits
+    bench.store.holds[0].set()
+    outcomes = await asyncio.gather(first, second)
+    assert [outcome.base_offset for outcome in outcomes] == [100, 101]
+
+
+async def test_a_commit_of_unknown_outcome_finds_its_own_success(bench: Bench) -> None:
+    bench.plane.lose_answers = 2
+    committed = await asyncio.wait_for(bench.append(0), 5)
+    assert (committed.error, committed.base_offset) == (CommitError.NONE, 100)
+    assert len(bench.plane.commits) == 1
+    assert bench.plane.suffixes[LOG].high_watermark == 101
+
+
+async def test_an_outage_of_the_store_is_waited_out(bench: Bench) -> None:
+    bench.store.down = True
+    outcome = bench.append(0)
+    await until(lambda: len(bench.store.puts) >= 2)
+    bench.store.down = False
+    assert (await asyncio.wait_for(outcome, 5)).base_offset == 100
+    assert len(set(bench.store.puts)) == 1, "a put is repeated under its key"
+
+
+async def test_a_failed_upload_takes_everything_behind_it_along() -> None:
+    """Schedule 10: of the same producer and partition, and nobody else's."""
+    bench = Bench(patience_s=0.05)
+    failed: list[Append] = []
+    bench.writer.on_failed = failed.append
+    bench.store.down = True
+    bench.store.holds[0] = asyncio.Event()
+    doomed = bench.append(0, payload=950)
+    await until(lambda: bench.store.puts)
+    behind = bench.append(1, payload=950)
+    buffered = bench.append(2)
+    other_producer = bench.append(0, producer=8)
+    other_partition = bench.append(5, log=OTHER)
+    # Whatever was put after the first one gets through.
+    bench.store.down = False
+    await until(lambda: len(bench.store.objects) == 1)
+    bench.store.down = True
+    bench.store.holds[0].set()
+    for outcome in (doomed, behind, buffered):
+        with pytest.raises(AppendFailed) as raised:
+            await asyncio.wait_for(outcome, 5)
+        assert raised.value.failure is Failure.TRANSIENT
+    bench.store.down = False
+    assert (await asyncio.wait_for(other_producer, 5)).base_offset == 100
+    assert (await asyncio.wait_for(other_partition, 5)).base_offset == 0
+    assert [append.producer.base_sequence for append in failed] == [0, 1, 2]
+    assert bench.writer.unfinished_bytes == 0
+    await bench.writer.close(0.0)
+
+
+async def test_a_full_buffer_admits_no_more_until_there_is_room(bench: Bench) -> None:
+    room = asyncio.Event()
+    bench.writer.on_room = room.set
+    bench.store.holds[0] = asyncio.Event()
+    outcomes = [bench.append(n, payload=950) for n in range(4)]
+    assert not bench.writer.has_room
+    bench.store.holds[0].set()
+    await asyncio.wait_for(room.wait(), 2)
+    await asyncio.gather(*outcomes)
+    assert bench.writer.has_room
+
+
+async def test_a_refused_batch_does_not_hold_back_its_neighbours(bench: Bench) -> None:
+    bench.plane.refusals[9] = CommitError.OUT_OF_ORDER_SEQUENCE
+    refused, fine = bench.append(9), bench.append(0, producer=8)
+    assert (await refused).error is CommitError.OUT_OF_ORDER_SEQUENCE
+    assert (await fine).base_offset == 100
+
+
+async def test_a_fenced_incarnation_answers_nothing(bench: Bench) -> None:
+    """Schedule 1."""
+    bench.plane.fenced.add(bench.incarnation)
+    with pytest.raises(AppendDropped):
+        await asyncio.wait_for(bench.append(0), 2)
+    bench.store.holds[len(bench.store.puts)] = asyncio.Event()
+    pending = bench.append(1)
+    await asyncio.sleep(0)
+    bench.writer.drop_all()
+    with pytest.raises(AppendDropped):
+        await pending
+    assert bench.writer.unfinished_bytes == 0
+
+
+async def test_keys_are_registered_before_they_are_used_and_not_kept_too_long() -> None:
+    """Schedule 17: the collector gives a registered key without an object a grace."""
+    plane, clock = FakeControlPlane(), FakeClock()
+    incarnation = plane.active = uuid4()
+    keys = ObjectKeys(plane, gateway_id=1, incarnation=lambda: incarnation, clock=clock)
+    assert keys.take() is None
+    await keys.refill()
+    taken = [keys.take() for _ in range(POOL_SIZE // 2 + 1)]
+    assert set(taken) <= plane.registered_keys
+    assert keys.low
+    clock.now += 61
+    assert keys.take() is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    order=st.permutations(range(6)),
+    producers=st.lists(st.integers(1, 3), min_size=6, max_size=6),
+)
+async def test_offsets_follow_the_order_of_acceptance_however_uploads_end(
+    order: list[int], producers: list[int]
+) -> None:
+    """Schedule 10, for every order in which six parallel uploads may end."""
+    bench = Bench(buffer_max_bytes=100_000)
+    bench.writer._upload_slots = asyncio.Semaphore(6)
+    bench.store.holds = {n: asyncio.Event() for n in range(6)}
+    outcomes = [
+        bench.append(n, producer=producer, payload=950) for n, producer in enumerate(producers)
+    ]
+    await until(lambda: len(bench.store.puts) == 6)
+    for number in order:
+        bench.store.holds[number].set()
+        await asyncio.sleep(0)
+    committed = await asyncio.gather(*outcomes)
+    assert [outcome.base_offset for outcome in committed] == [100, 101, 102, 103, 104, 105]
+    await bench.writer.close(0.0)
