@@ -254,7 +254,7 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
             run_state_machine_as_test(
                 Boundary,
                 settings=settings(
-                    max_examples=100,
+                    max_examples=50,
                     stateful_step_count=20,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

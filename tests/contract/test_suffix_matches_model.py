@@ -218,7 +218,7 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
             run_state_machine_as_test(
                 Suffix,
                 settings=settings(
-                    max_examples=100,
+                    max_examples=50,
                     stateful_step_count=15,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import psycopg
 import yoyo
@@ -105,11 +105,8 @@ def _in_order(migrations: yoyo.migrations.MigrationList) -> yoyo.migrations.Migr
 def _yoyo_uri(dsn: str) -> str:
     """``dsn`` as yoyo spells it, with every object owned by ``tideline_owner``."""
     parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
-    user = quote(parts.pop("user", ""), safe="")
-    password = quote(parts.pop("password", ""), safe="")
-    host, port = parts.pop("host", "localhost"), parts.pop("port", "5432")
-    database = quote(parts.pop("dbname", user), safe="")
     parts["options"] = " ".join(
         filter(None, [parts.get("options"), "-c role=tideline_owner -c search_path=tideline"])
     )
-    return f"postgresql+psycopg://{user}:{password}@{host}:{port}/{database}?{urlencode(parts)}"
+    # All in the query: yoyo takes neither a socket directory nor several hosts before it.
+    return f"postgresql+psycopg:///?{urlencode(parts)}"
