@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from tideline.domain import failures
 from tideline.errors import FencedError, RefusedError, TidelineError, UnreachableError
@@ -15,7 +15,15 @@ from tideline.kafka.observer import LeaderMoved
 
 def failure(kind: str, message: str) -> ApplicationError:
     """The error of one of the kinds in :mod:`tideline.domain.failures`."""
-    return ApplicationError(message, type=kind, non_retryable=kind in failures.NON_RETRYABLE)
+    return ApplicationError(
+        message,
+        type=kind,
+        non_retryable=kind in failures.NON_RETRYABLE,
+        # A wait is no defect: it neither fills the logs nor raises the failure metric.
+        category=ApplicationErrorCategory.BENIGN
+        if kind == failures.WAITING
+        else ApplicationErrorCategory.UNSPECIFIED,
+    )
 
 
 def waiting(reason: str) -> ApplicationError:
