@@ -53,11 +53,12 @@ class _Wire(FrameProtocol):
         if not self.pending:
             self.abort("it sent an answer that nobody asked for")
             return
-        expected, waiter = self.pending.popleft()
-        if correlation_of(frame) != expected:
-            waiter.cancel()
-            self.abort(f"it answered {correlation_of(frame)} where {expected} was due")
-        elif not waiter.done():
+        expected, waiter = self.pending[0]
+        if len(frame) < 4 or correlation_of(frame) != expected:
+            self.abort(f"it answered something else where {expected} was due")
+            return
+        self.pending.popleft()
+        if not waiter.done():
             waiter.set_result(frame)
 
     def frame_refused(self, reason: str) -> None:

@@ -1,0 +1,138 @@
+"""Clients are led to gateways, never to brokers; what does not change keeps its bytes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.kafka.messages import random_message
+from tideline.gateway.interception import ApiKey
+from tideline.gateway.rewriting import ResponseRewriter
+from tideline.kafka.protocol import (
+    decodable_versions,
+    decode_response,
+    encode_response,
+    response_class,
+)
+
+PEERS = {1: ("gateway-1", 9191), 2: ("gateway-2", 9192)}
+REWRITER = ResponseRewriter(PEERS, [ApiKey.CREATE_TOPICS])
+NAMING_BROKERS = (
+    ApiKey.METADATA,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.SHARE_FETCH,
+    ApiKey.SHARE_ACKNOWLEDGE,
+)
+
+
+def with_nodes(value: Any, nodes: dict[int, tuple[str, int]], rng: random.Random) -> Any:
+    """``value`` with every node that it names made one of ``nodes``."""
+    from dataclasses import fields, is_dataclass, replace
+
+    if isinstance(value, tuple):
+        return tuple(with_nodes(item, nodes, rng) for item in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes = {f.name: with_nodes(getattr(value, f.name), nodes, rng) for f in fields(value)}
+    for id_field in ("node_id", "broker_id"):
+        if {id_field, "host", "port"} <= changes.keys():
+            changes[id_field] = rng.choice(list(nodes))
+            changes["host"], changes["port"] = nodes[changes[id_field]]
+    return replace(value, **changes)
+
+
+def nodes_in(value: Any) -> set[tuple[int, str, int]]:
+    """(id, host, port) of every node that a message names."""
+    from dataclasses import fields, is_dataclass
+
+    if isinstance(value, tuple):
+        return {node for item in value for node in nodes_in(item)}
+    if not is_dataclass(value) or isinstance(value, type):
+        return set()
+    found = {node for f in fields(value) for node in nodes_in(getattr(value, f.name))}
+    node_id = getattr(value, "node_id", getattr(value, "broker_id", None))
+    if node_id is not None and hasattr(value, "host") and hasattr(value, "port"):
+        found.add((node_id, value.host, value.port))
+    return found
+
+
+def messages(api_key: int, nodes: dict[int, tuple[str, int]]) -> list[tuple[int, Any]]:
+    rng = random.Random(api_key)
+    return [
+        (version, with_nodes(random_message(response_class(api_key, version), rng), nodes, rng))
+        for version in decodable_versions(api_key)
+        for _ in range(20)
+    ]
+
+
+@pytest.mark.parametrize("api_key", NAMING_BROKERS)
+def test_every_broker_becomes_its_gateway(api_key: ApiKey) -> None:
+    brokers = {1: ("broker-1", 9092), 2: ("broker-2", 9093)}
+    met = 0
+    for version, message in messages(api_key, brokers):
+        frame = encode_response(message, 7)
+        rewritten = decode_response(REWRITER(frame, api_key, version), api_key, version)
+        expected = {(node, *PEERS[node]) for node, _, _ in nodes_in(message)}
+        assert nodes_in(rewritten) == expected, version
+        met += len(expected)
+    assert met > 0
+
+
+@pytest.mark.parametrize("api_key", NAMING_BROKERS)
+def test_an_answer_that_names_gateways_already_keeps_its_bytes(api_key: ApiKey) -> None:
+    for version, message in messages(api_key, PEERS):
+        frame = encode_response(message, 7)
+        assert REWRITER(frame, api_key, version) is frame
+
+
+@pytest.mark.parametrize("api_key", NAMING_BROKERS)
+def test_a_broker_without_a_gateway_is_left_out(api_key: ApiKey) -> None:
+    for version, message in messages(api_key, {9: ("broker-9", 9099)}):
+        frame = encode_response(message, 7)
+        rewritten = decode_response(REWRITER(frame, api_key, version), api_key, version)
+        assert not [node for node in nodes_in(rewritten) if node[1] == "broker-9"]
+
+
+def test_a_coordinator_without_a_gateway_is_not_available() -> None:
+    for version, message in messages(ApiKey.FIND_COORDINATOR, {9: ("broker-9", 9099)}):
+        frame = encode_response(message, 7)
+        found: Any = decode_response(
+            REWRITER(frame, ApiKey.FIND_COORDINATOR, version), ApiKey.FIND_COORDINATOR, version
+        )
+        for coordinator in (found,) if version < 4 else found.coordinators:
+            assert coordinator.error_code is ErrorCode.coordinator_not_available
+            assert coordinator.node_id == -1
+
+
+def test_an_answer_of_no_concern_passes() -> None:
+    assert REWRITER(b"whatever", 12, 4) == b"whatever"
+
+
+def test_versions_that_cannot_be_decoded_are_not_offered() -> None:
+    from kio.schema.api_versions.v3.response import ApiVersion, ApiVersionsResponse
+    from kio.static.primitive import i16
+
+    from tideline.gateway.handlers.messages import no_throttle
+
+    def api(key: int, low: int, high: int) -> ApiVersion:
+        return ApiVersion(api_key=i16(key), min_version=i16(low), max_version=i16(high))
+
+    message = ApiVersionsResponse(
+        error_code=ErrorCode.none,
+        api_keys=(api(3, 0, 99), api(12, 0, 99), api(ApiKey.CREATE_TOPICS, 50, 60)),
+        throttle_time=no_throttle(),
+    )
+    frame = REWRITER(encode_response(message, 7), ApiKey.API_VERSIONS, 3)
+    offered: Any = decode_response(frame, ApiKey.API_VERSIONS, 3)
+    assert {(a.api_key, a.min_version, a.max_version) for a in offered.api_keys} == {
+        (3, 0, decodable_versions(3)[-1]),
+        (12, 0, 99),
+    }
+    assert not REWRITER.decodable(3, 99)
+    assert REWRITER.decodable(12, 99)

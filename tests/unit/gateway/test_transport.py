@@ -1,0 +1,290 @@
+"""The gateway's transport: order, bounds, and the behaviour of a broker that is alive or dead."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from kio.schema.metadata.v12.request import MetadataRequest
+
+from tests.unit.gateway.gateway_under_test import gateway
+from tests.unit.kafka.fake_broker import FakeBroker, api_versions
+from tideline.gateway.connection import GatewayConnection
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.interception import Rule, always
+from tideline.kafka.protocol import RequestHeader, encode_request, parse_header
+
+HEARTBEAT, SOME_HANDLED = 12, 13
+
+
+def frame(correlation: int, api_key: int = HEARTBEAT, version: int = 0, body: bytes = b"") -> bytes:
+    return (
+        api_key.to_bytes(2, "big")
+        + version.to_bytes(2, "big")
+        + correlation.to_bytes(4, "big")
+        + b"\x00\x01c"
+        + body
+    )
+
+
+def produce(correlation: int, acks: int, version: int = 9) -> bytes:
+    """Produce without data; version 9 is flexible."""
+    head = frame(correlation, 0, version)
+    body = b"\x00" + acks.to_bytes(2, "big", signed=True) + bytes(4) + b"\x01\x00"
+    if version < 9:
+        return head + b"\xff\xff" + acks.to_bytes(2, "big", signed=True) + bytes(8)
+    return head + b"\x00" + body
+
+
+async def echo(header: RequestHeader, request: bytes) -> bytes | None:
+    """The correlation id and the request; nothing for a Produce with acks=0."""
+    if header.api_key == 18:
+        return api_versions(header)
+    if header.api_key == 0:
+        return None
+    return header.correlation_id.to_bytes(4, "big") + request
+
+
+async def test_frames_of_any_size_pass_with_identical_bytes_and_in_order() -> None:
+    sizes = [0, 1, 5_000, 16_380, 16_384, 70_000, 3_000_000, 7]
+    sent = [frame(n, body=os.urandom(size)) for n, size in enumerate(sizes)]
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(*sent)
+        for n, request in enumerate(sent):
+            assert await client.receive() == n.to_bytes(4, "big") + request
+        assert broker.frames[-len(sent) :] == sent
+        client.close()
+
+
+async def test_answers_leave_in_the_order_of_the_requests() -> None:
+    release = asyncio.Event()
+
+    async def slow(ctx: RequestContext, services: GatewayServices) -> bytes:
+        await release.wait()
+        return ctx.header.correlation_id.to_bytes(4, "big") + b"handled"
+
+    rules = {SOME_HANDLED: Rule(slow, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1, SOME_HANDLED), frame(2), frame(3))
+        await broker.until_received(2)
+        release.set()
+        assert await client.receive() == b"\x00\x00\x00\x01handled"
+        assert parse_header((await client.receive())[4:]).correlation_id == 2
+        assert parse_header((await client.receive())[4:]).correlation_id == 3
+        client.close()
+
+
+async def test_a_handler_runs_up_to_its_first_wait_before_the_next_request_is_passed_on() -> None:
+    async def twice(ctx: RequestContext, services: GatewayServices) -> bytes:
+        first, second = ctx.forward(frame(10)), ctx.forward(frame(11))
+        await first
+        await second
+        return ctx.header.correlation_id.to_bytes(4, "big")
+
+    rules = {SOME_HANDLED: Rule(twice, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1), frame(2, SOME_HANDLED), frame(3), frame(4, SOME_HANDLED))
+        for _ in range(4):
+            await client.receive()
+        passed = [h.correlation_id for h in broker.received if h.api_key == HEARTBEAT]
+        assert passed == [1, 10, 11, 3, 10, 11]
+        client.close()
+
+
+async def test_a_produce_without_acks_holds_nobody_up() -> None:
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(produce(1, 0), produce(2, 0, version=7), frame(3))
+        assert parse_header((await client.receive())[4:]).correlation_id == 3
+        client.close()
+
+
+async def test_requests_without_an_answer_are_delivered_when_the_client_leaves_at_once() -> None:
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        seen = len(broker.received)
+        client = await under_test.connect()
+        await client.send(*(produce(n, 0) for n in range(50)))
+        client.close()
+        await broker.until_received(seen + 50)
+
+
+async def test_a_dead_broker_disconnects_the_client() -> None:
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1))
+        await client.receive()
+        broker.hang_up()
+        await client.disconnected()
+    async with gateway(("127.0.0.1", 1)) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1))
+        await client.disconnected()
+
+
+async def test_a_frame_beyond_the_bound_disconnects_the_client() -> None:
+    async with (
+        FakeBroker(echo) as broker,
+        gateway(broker, gateway_max_frame_bytes="1048576") as under_test,
+    ):
+        for prefix in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"):
+            client = await under_test.connect()
+            client.writer.write(prefix + b"x")
+            await client.disconnected()
+
+
+async def test_nonsense_disconnects_its_client_and_nobody_else() -> None:
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        good = await under_test.connect()
+        for nonsense in (b"x", b"\x00\x03\x00\x0c" + bytes(4) + b"\x7f\xff", frame(1, 3, 99)):
+            client = await under_test.connect()
+            await client.send(nonsense)
+            await client.disconnected()
+        await good.send(frame(5))
+        assert await good.receive()
+        good.close()
+
+
+async def test_a_failing_handler_disconnects_its_client() -> None:
+    async def broken(ctx: RequestContext, services: GatewayServices) -> bytes:
+        raise RuntimeError("a bug")
+
+    rules = {SOME_HANDLED: Rule(broken, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1, SOME_HANDLED))
+        await client.disconnected()
+        assert len(under_test.services.connections) == 0
+
+
+async def test_requests_beyond_the_bound_in_flight_are_not_read() -> None:
+    release = asyncio.Event()
+
+    async def held(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == HEARTBEAT:
+            await release.wait()
+        return await echo(header, request)
+
+    async with (
+        FakeBroker(held) as broker,
+        gateway(broker, gateway_max_inflight_per_connection="4") as under_test,
+    ):
+        client = await under_test.connect()
+        await client.send(*(frame(n, body=bytes(10_000)) for n in range(20)))
+        await broker.until_received(1)
+        (connection,) = under_test.services.connections
+        assert isinstance(connection, GatewayConnection)
+        for _ in range(5_000):
+            if not connection._reading:
+                break
+            await asyncio.sleep(0.001)
+        assert not connection._reading
+        assert len(connection._slots) + len(connection._arrived) <= 4 + 2
+        release.set()
+        for m in range(20):
+            assert (await client.receive())[:4] == m.to_bytes(4, "big")
+        client.close()
+
+
+async def test_connections_beyond_the_bound_are_closed() -> None:
+    async with (
+        FakeBroker(echo) as broker,
+        gateway(broker, gateway_max_connections="2") as under_test,
+    ):
+        clients = [await under_test.connect() for _ in range(2)]
+        for client in clients:
+            await client.send(frame(1))
+            await client.receive()
+        third = await under_test.connect()
+        await third.disconnected()
+        clients[0].close()
+        await clients[1].send(frame(2))
+        await clients[1].receive()
+        clients[1].close()
+
+
+async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> None:
+    release = asyncio.Event()
+
+    async def held(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == HEARTBEAT:
+            await release.wait()
+        return await echo(header, request)
+
+    async with FakeBroker(held) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1), produce(2, 0))
+        await broker.until_received(2)
+        (connection,) = under_test.services.connections
+        barrier = asyncio.ensure_future(connection.drain_barrier())
+        await asyncio.sleep(0)
+        assert not barrier.done()
+        release.set()
+        await asyncio.wait_for(barrier, 5)
+        order = [h.api_key for h in broker.received if h.client_id != "tideline-gateway-probe"]
+        assert order == [HEARTBEAT, 0, 18]
+        assert await client.receive(), "the barrier's own answer goes to nobody"
+        broken = connection.drain_barrier()
+        broker.hang_up()
+        await asyncio.wait_for(asyncio.ensure_future(broken), 5)
+        await client.disconnected()
+
+
+async def test_a_stopping_gateway_answers_what_has_arrived() -> None:
+    release = asyncio.Event()
+
+    async def held(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == HEARTBEAT:
+            await release.wait()
+        return await echo(header, request)
+
+    async with FakeBroker(held) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1))
+        await broker.until_received(1)
+        stopping = asyncio.create_task(under_test.server.stop(5))
+        await asyncio.sleep(0)
+        release.set()
+        assert await client.receive()
+        await client.disconnected()
+        await stopping
+
+
+async def test_a_version_of_api_versions_that_is_too_new_is_told_which_there_are() -> None:
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(9, 18, 7, body=b"\x00\x02x\x02y\x00"))
+        answer = await client.receive()
+        assert answer[:6] == b"\x00\x00\x00\x09\x00\x23"
+        assert int.from_bytes(answer[6:10], "big") > 30
+        client.close()
+
+
+async def test_a_header_with_tagged_fields_does_not_hide_the_acks() -> None:
+    request = frame(1, 0, 9) + b"\x01\x63\x01z" + b"\x00\x00\x00" + bytes(4) + b"\x01\x00"
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(request, frame(2))
+        assert (await client.receive())[:4] == b"\x00\x00\x00\x02"
+        assert request in broker.frames
+        client.close()
+
+
+async def test_a_message_forwarded_by_a_handler_comes_back_decoded() -> None:
+    async def ask(ctx: RequestContext, services: GatewayServices) -> bytes:
+        answer = await ctx.connection.forward(
+            encode_request(MetadataRequest(topics=(), **_NOTHING), 77), 12, 0
+        )
+        return ctx.header.correlation_id.to_bytes(4, "big") + answer[:4]
+
+    rules = {SOME_HANDLED: Rule(ask, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1, SOME_HANDLED))
+        assert await client.receive() == b"\x00\x00\x00\x01\x00\x00\x00\x4d"
+        client.close()
+
+
+_NOTHING = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}

@@ -1,0 +1,99 @@
+"""A broker of the test's own making, on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i16
+
+from tideline.kafka.protocol import (
+    RequestHeader,
+    decodable_versions,
+    encode_response,
+    parse_header,
+)
+
+Answer = Callable[[RequestHeader, bytes], Awaitable[bytes | None]]
+"""Makes the response frame of a request; ``None``: no response."""
+
+
+def api_versions(header: RequestHeader) -> bytes:
+    """Every API that can be decoded, and one that cannot."""
+    keys = [
+        ApiVersion(api_key=i16(key), min_version=i16(v.start), max_version=i16(v.stop + 2))
+        for key in range(80)
+        if (v := decodable_versions(key))
+    ]
+    message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=tuple(keys))
+    return encode_response(message, header.correlation_id)
+
+
+class FakeBroker:
+    """Serves each connection one request at a time, as Kafka does."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._server: asyncio.Server | None = None
+        self.received: list[RequestHeader] = []
+        self.frames: list[bytes] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.arrived = asyncio.Condition()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End every connection at once."""
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+    async def until_received(self, count: int) -> None:
+        """Wait until ``count`` requests have arrived."""
+        async with asyncio.timeout(5), self.arrived:
+            await self.arrived.wait_for(lambda: len(self.received) >= count)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                frame = await reader.readexactly(size)
+                header = parse_header(frame)
+                async with self.arrived:
+                    self.received.append(header)
+                    self.frames.append(frame)
+                    self.arrived.notify_all()
+                response = await self._answer(header, frame)
+                if response is not None:
+                    writer.write(len(response).to_bytes(4, "big") + response)
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+async def nothing_but_versions(header: RequestHeader, frame: bytes) -> Any:
+    """Answers ApiVersions and leaves everything else unanswered."""
+    return api_versions(header) if header.api_key == 18 else None

@@ -1,0 +1,155 @@
+"""Our own connections to brokers: pipelined, bounded in time, and honest about failure."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v12.response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32
+
+from tests.unit.kafka.fake_broker import FakeBroker, api_versions, nothing_but_versions
+from tideline.gateway.handlers.messages import no_throttle
+from tideline.kafka.client import KafkaCluster, KafkaConnection
+from tideline.kafka.errors import KafkaError, KafkaUnavailable, UnsupportedVersion
+from tideline.kafka.protocol import RequestHeader, encode_response
+
+
+def request(topic: str = "t") -> MetadataRequest:
+    return MetadataRequest(
+        topics=(MetadataRequestTopic(topic_id=None, name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def metadata(brokers: dict[int, tuple[str, int]], leader: int = 1) -> MetadataResponse:
+    return MetadataResponse(
+        throttle_time=no_throttle(),
+        brokers=tuple(
+            MetadataResponseBroker(node_id=BrokerId(n), host=h, port=i32(p), rack=None)
+            for n, (h, p) in brokers.items()
+        ),
+        cluster_id="c",
+        controller_id=BrokerId(1),
+        topics=(
+            MetadataResponseTopic(
+                error_code=ErrorCode.none,
+                name=TopicName("t"),
+                topic_id=None,
+                is_internal=False,
+                partitions=(
+                    MetadataResponsePartition(
+                        error_code=ErrorCode.none,
+                        partition_index=i32(0),
+                        leader_id=BrokerId(leader),
+                        offline_replicas=(),
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+async def test_requests_are_pipelined_and_each_gets_its_own_answer() -> None:
+    release = asyncio.Event()
+
+    async def answer(header: RequestHeader, frame: bytes) -> bytes:
+        if header.api_key == 18:
+            return api_versions(header)
+        await release.wait()
+        return encode_response(metadata({header.correlation_id: ("h", 1)}), header.correlation_id)
+
+    async with FakeBroker(answer) as broker:
+        connection = await KafkaConnection.open(*broker.address)
+        sent = [asyncio.create_task(connection.send(request())) for _ in range(20)]
+        await broker.until_received(2)
+        release.set()
+        answers: list[Any] = await asyncio.gather(*sent)
+        assert [a.brokers[0].node_id for a in answers] == list(range(2, 22))
+        connection.close()
+
+
+async def test_a_lost_connection_fails_everything_that_is_pending() -> None:
+    async with FakeBroker(nothing_but_versions) as broker:
+        connection = await KafkaConnection.open(*broker.address)
+        sent = [asyncio.create_task(connection.send(request())) for _ in range(3)]
+        await broker.until_received(4)
+        broker.hang_up()
+        for failure in await asyncio.gather(*sent, return_exceptions=True):
+            assert isinstance(failure, KafkaUnavailable)
+        assert connection.is_closed
+        with pytest.raises(KafkaUnavailable):
+            await connection.send(request())
+
+
+async def test_a_broker_that_does_not_answer_is_given_up() -> None:
+    async with FakeBroker(nothing_but_versions) as broker:
+        connection = await KafkaConnection.open(*broker.address)
+        with pytest.raises(KafkaUnavailable, match="no answer within 50 ms"):
+            await connection.send(request(), timeout_ms=50)
+        assert connection.is_closed
+
+
+async def test_nobody_listening_is_said_with_the_address() -> None:
+    with pytest.raises(KafkaUnavailable, match=r"127\.0\.0\.1:1"):
+        await KafkaConnection.open("127.0.0.1", 1, timeout_ms=500)
+
+
+async def test_a_version_that_the_broker_does_not_know_is_not_sent() -> None:
+    async with FakeBroker(nothing_but_versions) as broker:
+        connection = await KafkaConnection.open(*broker.address)
+        connection.versions = {3: range(12)}
+        with pytest.raises(UnsupportedVersion, match="version 12"):
+            await connection.send(request())
+        assert connection.best_version(3) == 11
+        connection.close()
+
+
+async def test_an_answer_to_another_request_ends_the_connection() -> None:
+    async def answer(header: RequestHeader, frame: bytes) -> bytes:
+        if header.api_key == 18:
+            return api_versions(header)
+        return encode_response(metadata({1: ("h", 1)}), header.correlation_id + 1)
+
+    async with FakeBroker(answer) as broker:
+        connection = await KafkaConnection.open(*broker.address)
+        with pytest.raises(KafkaUnavailable, match="something else"):
+            await connection.send(request())
+
+
+async def test_a_cluster_finds_brokers_and_leaders_and_dials_again() -> None:
+    async with FakeBroker(nothing_but_versions) as broker:
+
+        async def answer(header: RequestHeader, frame: bytes) -> bytes:
+            if header.api_key == 18:
+                return api_versions(header)
+            found = metadata({1: broker.address, 2: ("127.0.0.1", 1)})
+            return encode_response(found, header.correlation_id)
+
+        broker._answer = answer
+        async with KafkaCluster([("127.0.0.1", 1), broker.address], timeout_ms=2_000) as cluster:
+            first = await cluster.node(1)
+            assert await cluster.node(1) is first
+            assert await cluster.leader("t", 0) is first
+            assert sorted(await cluster.nodes()) == [1, 2]
+            with pytest.raises(KafkaUnavailable, match="broker 9 is not in the cluster"):
+                await cluster.node(9)
+            with pytest.raises(KafkaUnavailable):
+                await cluster.node(2)
+            with pytest.raises(KafkaError):
+                await cluster.leader("t", 5)
+            broker.hang_up()
+            await first.closed
+            again = await cluster.node(1)
+            assert again is not first
+            assert not again.is_closed
