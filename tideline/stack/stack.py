@@ -37,7 +37,7 @@ STARTING_TURN_S = 300
 
 LAST_BROKER_GRACE_S = 0.5
 
-_STOP_STAGES = (("worker", "gateway"), ("kafka",), ("temporal", "s3", "postgres"))
+_STOP_STAGES = (("worker", "gateway"), ("kafka", "temporal", "postgres"), ("s3",))
 """Kinds of parts that are stopped side by side; clients before what they talk to."""
 
 
@@ -287,11 +287,12 @@ class Stack:
         running = [name for name, info in self._supervisor.processes().items() if info.pid]
         for stage in _STOP_STAGES:
             names = [name for name in running if name.partition("-")[0] in stage]
-            if stage == ("kafka",):
-                self._stop_brokers(names)
-            elif names:
-                with ThreadPoolExecutor(len(names)) as pool:
-                    list(pool.map(self.stop, names))
+            brokers = [name for name in names if name.startswith("kafka-")]
+            with ThreadPoolExecutor(max(1, len(names))) as pool:
+                others = [pool.submit(self.stop, name) for name in names if name not in brokers]
+                self._stop_brokers(brokers)
+            for stopping in others:
+                stopping.result()
         supervisor = psutil.Process(self._supervisor.pid())
         self._supervisor.shut_down()
         with suppress(psutil.TimeoutExpired):
