@@ -187,7 +187,11 @@ class Demo:
     def _members(self) -> list[GroupMember]:
         members = [
             GroupMember(
-                f"reader-{n}", self.bootstrap, self.options.topic, "demo-group", self.ledger
+                f"reader-{n}",
+                self.bootstrap,
+                self.options.topic,
+                f"readers-of-{self.options.topic}",
+                self.ledger,
             )
             for n in (1, 2)
         ]
