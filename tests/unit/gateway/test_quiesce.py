@@ -1,0 +1,197 @@
+"""The acknowledgement of a closed generation, and the ack gate as it is used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.gateway.fakes import (
+    LOG,
+    TOPIC,
+    FakeClock,
+    FakeControlPlane,
+    tracked_row,
+    tracked_topic,
+    until,
+)
+from tideline.control_plane.model import TrackedPartition
+from tideline.domain.ids import TopicIdPartition, TopicPartition
+from tideline.domain.read_ceiling import NO_CEILING
+from tideline.gateway import quiesce
+from tideline.gateway.lease import Lease
+from tideline.gateway.quiesce import Dropped, Fences, QuiesceKeeper
+from tideline.gateway.tracking import Tracking
+
+
+class Bench:
+    """Fences and keeper of one gateway; the test moves the rows."""
+
+    def __init__(self) -> None:
+        self.plane = FakeControlPlane()
+        self.clock = FakeClock()
+        self.lease = Lease(
+            self.plane,
+            gateway_id=1,
+            broker_id=1,
+            address="here:1",
+            version="0",
+            duration_ms=3000,
+            clock=self.clock,
+        )
+        self.tracking = Tracking(self.lease.valid)
+        self.fences = Fences(self.tracking, self.lease)
+        self.high_watermark: int | None = 50
+        self.reloaded: list[TopicIdPartition] = []
+        self.keeper = QuiesceKeeper(
+            self.plane,
+            self.tracking,
+            self.lease,
+            self.fences,
+            high_watermark=self._ask,
+            reload=self._reload,
+        )
+
+    async def _ask(self, at: TopicPartition) -> int | None:
+        assert at == TopicPartition(TOPIC, 0)
+        return self.high_watermark
+
+    async def _reload(self, at: TopicIdPartition) -> None:
+        self.reloaded.append(at)
+
+    def show(self, row: TrackedPartition) -> None:
+        self.tracking.replace_all([tracked_topic(row)])
+
+    def ceiling(self) -> int:
+        return self.fences.ceiling_of(LOG, self.tracking.partition(LOG.topic_id, 0))
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    monkeypatch.setattr(quiesce, "RETRY_S", 0.01)
+    monkeypatch.setattr(quiesce, "VOID_CHECK_S", 0.01)
+    made = Bench()
+    await made.lease.renew()
+    made.show(tracked_row(generation=1))
+    yield made
+    await made.keeper.close()
+
+
+async def test_a_closed_generation_is_acknowledged_with_what_was_told_and_seen(
+    bench: Bench,
+) -> None:
+    """Schedules 2 and 14: SQL refuses a B0 below the highest acknowledged offset."""
+    bench.fences.forwarded(LOG)
+    bench.fences.answered(LOG, acknowledged=49)
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await until(lambda: bench.plane.quiesce_acks)
+    (ack,) = bench.plane.quiesce_acks
+    assert (ack["generation"], ack["highest"], ack["ceiling"]) == (2, 49, 50)
+    assert bench.ceiling() == 50
+
+
+async def test_it_is_not_acknowledged_while_a_forwarded_produce_is_unanswered(
+    bench: Bench,
+) -> None:
+    """Schedules 5 and 6."""
+    bench.fences.forwarded(LOG)
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await asyncio.sleep(0.05)
+    assert not bench.plane.quiesce_acks
+    bench.fences.answered(LOG, acknowledged=60)
+    await until(lambda: bench.plane.quiesce_acks)
+    assert bench.plane.quiesce_acks[0]["highest"] == 60
+
+
+async def test_it_is_repeated_until_postgres_answers(bench: Bench) -> None:
+    bench.plane.down = True
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await asyncio.sleep(0.03)
+    bench.plane.down = False
+    await until(lambda: bench.plane.quiesce_acks)
+
+
+async def test_a_broker_that_does_not_say_its_high_watermark_does_not_hold_it_up(
+    bench: Bench,
+) -> None:
+    bench.high_watermark = None
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await until(lambda: bench.plane.quiesce_acks)
+    assert bench.plane.quiesce_acks[0]["ceiling"] == 0
+
+
+async def test_each_generation_is_acknowledged_by_itself(bench: Bench) -> None:
+    for generation in (2, 3):
+        bench.show(tracked_row(generation=generation, quiesced=True))
+        await until(lambda: bench.plane.quiesce_acks)
+    await until(lambda: len(bench.plane.quiesce_acks) == 2)
+    assert [ack["generation"] for ack in bench.plane.quiesce_acks] == [2, 3]
+
+
+async def test_a_quiesce_past_its_deadline_is_ended(bench: Bench) -> None:
+    """Schedule 13: the worker died; the database decides that the deadline has passed."""
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await until(lambda: bench.plane.quiesce_acks)
+    await asyncio.sleep(0.03)
+    assert not bench.reloaded
+    bench.plane.voided.add(LOG)
+    await until(lambda: bench.reloaded == [LOG] or len(bench.reloaded) > 0)
+    bench.show(tracked_row(generation=2, quiesced=False))
+    assert bench.ceiling() == NO_CEILING
+
+
+async def test_a_fenced_gateway_acknowledges_anew_as_another_incarnation(bench: Bench) -> None:
+    """Schedule 1."""
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await until(lambda: bench.plane.quiesce_acks)
+    first = bench.lease.incarnation
+    bench.plane.fenced.add(first)
+    await bench.lease.renew()
+    await bench.lease.renew()
+    bench.keeper.start_over()
+    await until(lambda: len(bench.plane.quiesce_acks) == 2)
+    assert bench.plane.quiesce_acks[1]["incarnation"] != first
+
+
+async def test_an_acknowledgement_waits_for_the_lease_and_is_told_when_it_is_back(
+    bench: Bench,
+) -> None:
+    ticket = bench.fences.forwarded(LOG)
+    bench.clock.now += 10
+    passing = asyncio.create_task(bench.fences.pass_gate(LOG, ticket, 42, 5.0))
+    await asyncio.sleep(0.02)
+    assert not passing.done()
+    await bench.lease.renew()
+    assert await asyncio.wait_for(passing, 1)
+
+
+async def test_the_acknowledgement_of_a_fenced_incarnation_is_dropped(bench: Bench) -> None:
+    """Schedule 1: forward, pause, fence, wake, renew; then Kafka's answer is there."""
+    ticket = bench.fences.forwarded(LOG)
+    bench.plane.fenced.add(bench.lease.incarnation)
+    await bench.lease.renew()
+    await bench.lease.renew()
+    assert bench.lease.valid()
+    with pytest.raises(Dropped):
+        await bench.fences.pass_gate(LOG, ticket, 42, 5.0)
+
+
+@pytest.mark.parametrize(("last_offset", "told"), [(99, True), (100, False)])
+async def test_what_waits_is_decided_by_the_boundary(
+    bench: Bench, last_offset: int, told: bool
+) -> None:
+    """Schedules 1 and 6."""
+    ticket = bench.fences.forwarded(LOG)
+    bench.clock.now += 10
+    passing = asyncio.create_task(bench.fences.pass_gate(LOG, ticket, last_offset, 5.0))
+    await asyncio.sleep(0)
+    bench.show(tracked_row(generation=2, boundary=100, boundary_epoch=1))
+    assert await asyncio.wait_for(passing, 1) is told
+
+
+async def test_waiting_at_the_gate_is_bounded(bench: Bench) -> None:
+    ticket = bench.fences.forwarded(LOG)
+    bench.clock.now += 10
+    with pytest.raises(TimeoutError):
+        await bench.fences.pass_gate(LOG, ticket, 42, 0.02)

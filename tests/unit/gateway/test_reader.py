@@ -1,0 +1,247 @@
+"""Batches of the suffix as consumers get them: offsets, epochs, times, few GETs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.gateway.fakes import LOG, FakeControlPlane, FakeObjectStore, Suffix, record_batch
+from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.request_handling import KafkaErrorCode
+from tideline.gateway.cache import ObjectCache
+from tideline.gateway.long_poll import HighWatermarks
+from tideline.gateway.reader import COALESCE_GAP, MAX_GET, SuffixReader, coalesce
+from tideline.gateway.suffix_batches import RefusedBatch, accept, first_record_at
+from tideline.kafka.batches import iter_batches, verify_crc
+from tideline.object_store import ObjectStoreUnavailable
+
+
+def records(*timestamps: int, compression: int = 0) -> bytes:
+    """A batch whose records are real."""
+    builder = DefaultRecordBatchBuilder(2, compression, False, -1, -1, -1, 1 << 20)
+    for number, timestamp in enumerate(timestamps):
+        builder.append(number, timestamp, b"key", b"value", [])
+    return bytes(builder.build())
+
+
+def coordinates(
+    key: str, start: int, batch: bytes, base: int, **values: object
+) -> BatchCoordinates:
+    (header,) = iter_batches(batch)
+    return BatchCoordinates(
+        object_key=key,
+        byte_offset=start,
+        byte_size=len(batch),
+        base_offset=base,
+        last_offset=base + header.last_offset_delta,
+        max_timestamp=header.max_timestamp,
+        **{"timestamp_type": "CreateTime", "append_time": 9_000, **values},  # type: ignore[arg-type]
+    )
+
+
+class Bench:
+    def __init__(self, cache_bytes: int = 1 << 20) -> None:
+        self.store = FakeObjectStore()
+        self.plane = FakeControlPlane()
+        self.suffix = self.plane.suffixes[LOG] = Suffix(100)
+        self.cache = ObjectCache(cache_bytes)
+        self.reader = SuffixReader(self.store, self.plane, self.cache)
+
+
+async def test_a_batch_carries_the_offset_of_its_commit_and_the_epoch_at_the_boundary() -> None:
+    """Schedule 8: whoever leads the partition by now."""
+    bench = Bench()
+    batch = records(1, 2, 3)
+    bench.store.objects["k"] = b"....." + batch
+    found = coordinates("k", 5, batch, base=140)
+    (body,) = await bench.reader.read([([found], 7)])
+    (header,) = iter_batches(body)
+    assert (header.base_offset, header.partition_leader_epoch) == (140, 7)
+    assert verify_crc(body, header)
+    assert [record.offset for record in DefaultRecordBatch(body)] == [140, 141, 142]
+    assert bench.store.objects["k"][5:] == batch, "the object is not changed"
+
+
+async def test_log_append_time_is_the_commits_time_and_the_crc_is_right() -> None:
+    bench = Bench()
+    batch = records(1, 2)
+    bench.store.objects["k"] = batch
+    found = coordinates("k", 0, batch, 100, timestamp_type="LogAppendTime", append_time=77_000)
+    (body,) = await bench.reader.read([([found], 0)])
+    (header,) = iter_batches(body)
+    assert verify_crc(body, header)
+    assert header.timestamp_type == "LogAppendTime"
+    assert [record.timestamp for record in DefaultRecordBatch(body)] == [77_000, 77_000]
+
+
+async def test_neighbours_of_one_object_are_read_by_one_get_and_then_from_memory() -> None:
+    bench = Bench()
+    batch = records(1)
+    bench.store.objects["k"] = batch * 3
+    wanted = [coordinates("k", n * len(batch), batch, 100 + n) for n in (0, 2, 1)]
+    await bench.reader.read([(wanted, 0)])
+    assert bench.store.gets == [("k", 0, 3 * len(batch))]
+    await bench.reader.read([(wanted, 0)])
+    assert len(bench.store.gets) == 1
+
+
+async def test_consumers_that_want_the_same_bytes_share_one_get() -> None:
+    bench = Bench()
+    batch = records(1)
+    bench.store.objects["k"] = batch
+    wanted = [([coordinates("k", 0, batch, 100)], 0)]
+    await asyncio.gather(*(bench.reader.read(wanted) for _ in range(5)))
+    assert len(bench.store.gets) == 1
+
+
+async def test_bytes_that_cannot_be_read_are_an_error_and_not_an_empty_answer() -> None:
+    bench = Bench()
+    batch = records(1)
+    bench.store.down = True
+    with pytest.raises(ObjectStoreUnavailable):
+        await bench.reader.read([([coordinates("k", 0, batch, 100)], 0)])
+
+
+async def test_the_record_of_a_timestamp_is_found_inside_its_batch() -> None:
+    bench = Bench()
+    batch = records(10, 30, 20)
+    bench.store.objects["k"] = batch
+    bench.suffix.batches.append(coordinates("k", 0, batch, 100))
+    _, record = await bench.reader.first_at_or_after(LOG, 15)
+    assert record is not None
+    assert (record.offset, record.timestamp) == (101, 30)
+    _, largest = await bench.reader.record_of_max_timestamp(LOG)
+    assert largest is not None
+    assert (largest.offset, largest.timestamp) == (101, 30)
+    assert (await bench.reader.first_at_or_after(LOG, 31))[1] is None
+
+
+async def test_below_the_boundary_the_suffix_finds_nothing() -> None:
+    """A fetch that reached it by mistake must not get the batch at B0 (facts, lesson 3)."""
+    bench = Bench()
+    (found,) = await bench.reader.find([FindBatchesRequest(LOG, 99, 1000)])
+    assert (found.error, found.batches) == ("BELOW_BOUNDARY", ())
+
+
+def test_a_batch_of_log_append_time_needs_no_look_inside() -> None:
+    found = first_record_at(b"", 500, base_offset=70, log_append_time=600)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (70, 600)
+    assert first_record_at(b"", 700, base_offset=70, log_append_time=600) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5_000_000)), min_size=1, max_size=30))
+def test_every_batch_lies_in_one_span_and_spans_are_bounded(places: list[tuple[int, int]]) -> None:
+    batches = [
+        BatchCoordinates(f"k{key}", start, 1000 + start % 977, 0, 0, "CreateTime", 0, 0)
+        for key, start in places
+    ]
+    spans = coalesce(batches)
+    for batch in batches:
+        end = batch.byte_offset + batch.byte_size
+        assert any(
+            s.key == batch.object_key and s.start <= batch.byte_offset and end <= s.end
+            for s in spans
+        )
+    assert all(span.end - span.start <= MAX_GET for span in spans)
+    ordered = sorted(spans, key=lambda s: (s.key, s.start))
+    for left, right in zip(ordered, ordered[1:], strict=False):
+        assert (
+            left.key != right.key
+            or right.start - left.end > COALESCE_GAP
+            or (right.end - left.start > MAX_GET)
+        )
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 60)), max_size=40),
+    st.integers(0, 120),
+)
+def test_the_cache_is_bounded_and_never_wrong(puts: list[tuple[int, int, int]], limit: int) -> None:
+    objects = {f"k{n}": bytes((n * 7 + i) % 256 for i in range(200)) for n in range(4)}
+    cache = ObjectCache(limit)
+    for number, start, size in puts:
+        key = f"k{number}"
+        cache.put(key, start, objects[key][start : start + size])
+        assert cache.size <= limit
+        if (found := cache.get(key, start + 1, size // 2)) is not None:
+            assert bytes(found) == objects[key][start + 1 : start + 1 + size // 2]
+
+
+def test_a_batch_that_kafka_would_refuse_is_refused() -> None:
+    def code(batch: bytes, limit: int = 1000, version: int = 9) -> KafkaErrorCode:
+        with pytest.raises(RefusedBatch) as raised:
+            accept(batch, max_message_bytes=limit, produce_version=version)
+        return raised.value.code
+
+    good = record_batch(3, producer_id=1, epoch=0, sequence=0)
+    assert accept(good, max_message_bytes=1000, produce_version=3).record_count == 3
+    assert code(good[:-1] + b"?") is KafkaErrorCode.CORRUPT_MESSAGE
+    assert code(good[:40]) is KafkaErrorCode.CORRUPT_MESSAGE
+    assert code(good, limit=len(good) - 1) is KafkaErrorCode.MESSAGE_TOO_LARGE
+    assert code(good + good) is KafkaErrorCode.INVALID_RECORD
+    assert code(b"") is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(magic=1)) is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(attributes=0x20)) is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(attributes=0x10)) is KafkaErrorCode.INVALID_TXN_STATE
+    assert code(record_batch(attributes=0x08)) is KafkaErrorCode.INVALID_TIMESTAMP
+    assert code(record_batch(max_timestamp=-5)) is KafkaErrorCode.INVALID_TIMESTAMP
+    assert code(record_batch(attributes=0x07)) is KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert (
+        code(record_batch(attributes=4), version=6) is KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    )
+    assert code(record_batch(3, last_offset_delta=9)) is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(producer_id=4, epoch=0)) is KafkaErrorCode.INVALID_RECORD
+
+
+class Source:
+    def __init__(self) -> None:
+        self.ends: dict[TopicIdPartition, int] = {}
+        self.asked = 0
+        self.down = False
+
+    async def high_watermarks(self, logs: object) -> dict[TopicIdPartition, int]:
+        self.asked += 1
+        if self.down:
+            raise ControlPlaneUnavailable("away")
+        return self.ends
+
+
+async def test_a_commit_here_wakes_a_long_poll_at_once() -> None:
+    source = Source()
+    watermarks = HighWatermarks(source, poll_s=60)
+    waiting = asyncio.create_task(watermarks.wait({LOG: 100}, 5))
+    await asyncio.sleep(0)
+    watermarks.heard(LOG, 100)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "nothing is there yet that was not"
+    watermarks.heard(LOG, 101)
+    assert await asyncio.wait_for(waiting, 1)
+    await watermarks.close()
+
+
+async def test_commits_elsewhere_are_found_by_one_query_for_all_who_wait() -> None:
+    source = Source()
+    watermarks = HighWatermarks(source, poll_s=0.01)
+    source.down = True
+    waiting = [asyncio.create_task(watermarks.wait({LOG: 100}, 5)) for _ in range(20)]
+    await asyncio.sleep(0.03)
+    source.down, source.ends = False, {LOG: 105}
+    assert all(await asyncio.gather(*waiting))
+    assert source.asked < 15
+    await asyncio.sleep(0.03)
+    asked = source.asked
+    await asyncio.sleep(0.03)
+    assert source.asked == asked, "nobody waits, nothing is asked"
+
+
+async def test_a_long_poll_ends_with_its_time() -> None:
+    watermarks = HighWatermarks(Source(), poll_s=60)
+    assert not await watermarks.wait({LOG: 100}, 0.01)
+    await watermarks.close()

@@ -1,0 +1,291 @@
+"""The view of tracked topics, how it is kept, and what is acknowledged when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.unit.gateway.fakes import (
+    LOG,
+    TOPIC,
+    TOPIC_ID,
+    FakeClock,
+    FakeControlPlane,
+    tracked_row,
+    tracked_topic,
+    until,
+)
+from tideline.control_plane.model import TopicStatus
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.routing import RouteKind
+from tideline.gateway import tracking_sync
+from tideline.gateway.lease import Lease
+from tideline.gateway.snapshot import SnapshotFile
+from tideline.gateway.tracking import Tracking
+from tideline.gateway.tracking_sync import TrackingSync
+
+ANOTHER_ID = UUID(int=0xDEF)
+
+
+class Bench:
+    """One gateway's tracking over a control plane in memory."""
+
+    def __init__(self, plane: FakeControlPlane, directory: Path) -> None:
+        self.plane = plane
+        self.clock = FakeClock()
+        self.lease = Lease(
+            plane,
+            gateway_id=1,
+            broker_id=1,
+            address="here:1",
+            version="0",
+            duration_ms=300_000,
+            clock=self.clock,
+        )
+        self.tracking = Tracking(self.lease.valid)
+        self.file = SnapshotFile(directory, 1)
+        self.drained = 0
+        self.drain: Callable[[], Awaitable[None]] = self._drain
+        self.sync = TrackingSync(
+            plane, self.tracking, self.lease, self.file, drain=lambda: self.drain(), poll_s=0.05
+        )
+
+    async def _drain(self) -> None:
+        self.drained += 1
+
+    def kind(self, log: TopicIdPartition = LOG) -> RouteKind:
+        return self.tracking.partition(log.topic_id, log.partition).kind
+
+    @property
+    def acknowledged(self) -> list[str]:
+        return [name for _, name in self.plane.tracking_acks]
+
+
+@pytest.fixture
+def plane() -> FakeControlPlane:
+    return FakeControlPlane()
+
+
+@pytest.fixture
+async def bench(plane: FakeControlPlane, tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(plane, tmp_path)
+    yield made
+    await made.sync.close()
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking_sync, "START_PATIENCE_S", 0.05)
+    monkeypatch.setattr(tracking_sync, "RETRY_S", 0.01)
+
+
+async def test_nothing_is_tracked_to_begin_with(bench: Bench) -> None:
+    await bench.sync.start()
+    assert bench.tracking.is_empty
+    assert bench.kind() is RouteKind.CLASSIC
+
+
+async def test_a_hint_is_enough_to_learn_of_a_quiesce_and_of_a_boundary(
+    bench: Bench, plane: FakeControlPlane
+) -> None:
+    plane.topics[TOPIC] = tracked_topic()
+    bench.sync._poll_s = 60.0
+    await bench.sync.start()
+    assert bench.kind() is RouteKind.PENDING
+    plane.put_row(tracked_row(generation=2, quiesced=True))
+    await until(lambda: bench.kind() is RouteKind.QUIESCING)
+    plane.put_row(tracked_row(generation=2, boundary=40, boundary_epoch=3))
+    await until(lambda: bench.kind() is RouteKind.SUFFIX)
+    assert bench.tracking.partition(TOPIC_ID, 0).boundary == 40
+
+
+async def test_polling_finds_what_no_hint_told(bench: Bench, plane: FakeControlPlane) -> None:
+    await bench.sync.start()
+    plane.topics[TOPIC] = tracked_topic()
+    await until(lambda: bench.kind() is RouteKind.PENDING)
+
+
+async def test_a_topic_is_acknowledged_after_the_drain_and_after_the_snapshot(
+    bench: Bench, plane: FakeControlPlane
+) -> None:
+    """Schedules 6, 9 and 18."""
+    order: list[str] = []
+    drained = asyncio.Event()
+    acknowledge, write = plane.acknowledge_tracking, bench.file.write
+
+    async def drain() -> None:
+        order.append("draining")
+        await drained.wait()
+        order.append("drained")
+
+    async def acknowledged(*arguments: object) -> None:
+        order.append("acknowledged")
+        await acknowledge(*arguments)  # type: ignore[arg-type]
+
+    bench.drain = drain
+    plane.acknowledge_tracking = acknowledged  # type: ignore[method-assign, assignment]
+    await bench.sync.start()
+    plane.topics[TOPIC] = tracked_topic(status=TopicStatus.TRACKING)
+    await until(lambda: order == ["draining"])
+    await asyncio.sleep(0.1)
+    assert not plane.tracking_acks
+    written: list[bool] = []
+    bench.file.write = lambda *a: (written.append(not plane.tracking_acks), write(*a))  # type: ignore[method-assign, func-returns-value]
+    drained.set()
+    await until(lambda: plane.tracking_acks)
+    assert order[:3] == ["draining", "drained", "acknowledged"]
+    found = bench.file.read()
+    assert found is not None
+    assert [topic.name for topic in found.topics] == [TOPIC]
+    assert all(written)
+
+
+async def test_a_snapshot_that_cannot_be_written_holds_the_acknowledgement_back(
+    bench: Bench, plane: FakeControlPlane
+) -> None:
+    """Schedule 18."""
+    await bench.sync.start()
+    write = bench.file.write
+
+    def no_space(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    bench.file.write = no_space  # type: ignore[method-assign, assignment]
+    plane.topics[TOPIC] = tracked_topic(status=TopicStatus.TRACKING)
+    await until(lambda: bench.kind() is RouteKind.PENDING)
+    await asyncio.sleep(0.1)
+    assert not plane.tracking_acks
+    bench.file.write = write  # type: ignore[method-assign]
+    await until(lambda: plane.tracking_acks)
+
+
+async def test_the_version_grows_when_a_topic_joins_so_that_old_fetch_sessions_end(
+    bench: Bench, plane: FakeControlPlane
+) -> None:
+    """Schedule 9."""
+    await bench.sync.start()
+    before = bench.tracking.version
+    plane.topics[TOPIC] = tracked_topic()
+    await until(lambda: bench.tracking.version > before)
+    joined = bench.tracking.version
+    plane.put_row(tracked_row(generation=2, quiesced=True))
+    await until(lambda: bench.kind() is RouteKind.QUIESCING)
+    assert bench.tracking.version == joined
+
+
+async def test_a_restart_without_postgres_goes_on_from_the_snapshot_and_without_a_lease(
+    plane: FakeControlPlane, tmp_path: Path
+) -> None:
+    """Schedule 18."""
+    plane.topics[TOPIC] = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
+    first = Bench(plane, tmp_path)
+    await first.sync.start()
+    await until(lambda: plane.tracking_acks)
+    await first.sync.close()
+    plane.down = True
+    second = Bench(plane, tmp_path)
+    await second.sync.start()
+    assert second.kind() is RouteKind.SUFFIX
+    assert not second.tracking.lease_valid()
+    plane.down = False
+    await until(second.tracking.lease_valid)
+    await second.sync.close()
+
+
+async def test_with_neither_postgres_nor_a_snapshot_the_start_waits(
+    bench: Bench, plane: FakeControlPlane
+) -> None:
+    """Schedule 18: it would pass a diskless topic through."""
+    plane.down = True
+    plane.topics[TOPIC] = tracked_topic()
+    starting = asyncio.create_task(bench.sync.start())
+    await asyncio.sleep(0.15)
+    assert not starting.done()
+    plane.down = False
+    await asyncio.wait_for(starting, 2)
+    assert bench.kind() is RouteKind.PENDING
+
+
+async def test_another_postgres_stops_tracked_traffic_and_changes_nothing(
+    bench: Bench, plane: FakeControlPlane
+) -> None:
+    """Schedule 16: a standby that missed the commit of B0 says that B0 is unset."""
+    plane.topics[TOPIC] = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
+    await bench.sync.start()
+    plane.postgres = ("7001", 2)
+    plane.topics[TOPIC] = tracked_topic(tracked_row(generation=1))
+    await until(lambda: bench.tracking.stopped)
+    assert "timeline 2" in str(bench.tracking.stopped)
+    assert not bench.tracking.lease_valid()
+    assert bench.kind() is RouteKind.SUFFIX
+    plane.postgres = ("7001", 1)
+    plane.topics[TOPIC] = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
+    await until(lambda: bench.tracking.stopped is None)
+
+
+async def test_the_pin_outlives_a_restart(plane: FakeControlPlane, tmp_path: Path) -> None:
+    """Schedule 16."""
+    plane.topics[TOPIC] = tracked_topic()
+    first = Bench(plane, tmp_path)
+    await first.sync.start()
+    await until(lambda: plane.tracking_acks)
+    await first.sync.close()
+    plane.postgres = ("9009", 1)
+    plane.topics = {}
+    second = Bench(plane, tmp_path)
+    await second.sync.start()
+    assert second.tracking.stopped is not None
+    await second.sync.close()
+
+
+async def test_a_new_incarnation_acknowledges_anew_without_another_drain(
+    bench: Bench, plane: FakeControlPlane
+) -> None:
+    """Schedule 1: it never stopped tracking the topic."""
+    plane.topics[TOPIC] = tracked_topic()
+    await bench.sync.start()
+    await until(lambda: plane.tracking_acks)
+    drained = bench.drained
+    plane.fenced.add(bench.lease.incarnation)
+    await bench.lease.renew()
+    await bench.lease.renew()
+    await until(lambda: (bench.lease.incarnation, TOPIC) in plane.tracking_acks)
+    assert bench.drained == drained
+
+
+async def test_a_topic_that_was_let_go_of_passes_again(
+    bench: Bench, plane: FakeControlPlane
+) -> None:
+    plane.topics[TOPIC] = tracked_topic()
+    await bench.sync.start()
+    plane.topics.clear()
+    await until(lambda: bench.tracking.is_empty)
+    assert bench.kind() is RouteKind.CLASSIC
+
+
+def test_a_topic_that_is_created_again_under_its_name_is_another_one() -> None:
+    """Schedule 19."""
+    tracking = Tracking(lambda: True)
+    old = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
+    tracking.replace_all([old])
+    tracking.replace_topic(TOPIC, replace(old, status=TopicStatus.DELETED))
+    assert tracking.topic_by_name(TOPIC) is None
+    assert tracking.partition(TOPIC_ID, 0).kind is RouteKind.DELETED
+    tracking.replace_topic(TOPIC, tracked_topic(topic_id=ANOTHER_ID))
+    assert tracking.partition(TOPIC_ID, 0).kind is RouteKind.DELETED
+    assert tracking.partition(ANOTHER_ID, 0).kind is RouteKind.PENDING
+
+
+def test_a_partition_without_a_row_and_a_topic_without_an_id_fail_closed() -> None:
+    """Schedule 22."""
+    tracking = Tracking(lambda: True)
+    tracking.replace_all([tracked_topic(), tracked_topic(name="creating", topic_id=None)])
+    assert tracking.partition(TOPIC_ID, 7).kind is RouteKind.UNKNOWN
+    creating = tracking.topic_by_name("creating")
+    assert creating is not None
+    assert tracking.partition(creating.topic_id, 0).kind is RouteKind.UNKNOWN
