@@ -36,11 +36,18 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
     plane, key = services.control_plane, given.ref.log
     started = monotonic_ms()
     async with phase_evidence(services, given, Phase.SEED_AND_PERSIST) as evidence:
-        row = await plane.tracked_partition(key.topic_id, key.partition)
-        if row is None:
-            raise failure(failures.REFUSED, f"{given.ref.topic}-{key.partition} is not tracked")
-        if row.boundary == UNDEFINED_OFFSET:
-            request = await _observe(services, given)
+        observing = asyncio.create_task(_observe(services, given))
+        try:
+            row = await plane.tracked_partition(key.topic_id, key.partition)
+            if row is None:
+                raise failure(failures.REFUSED, f"{given.ref.topic}-{key.partition} is not tracked")
+            request = await observing if row.boundary == UNDEFINED_OFFSET else None
+        finally:
+            # A repeat after success needs no observation, whatever that has found: the log may
+            # have moved on since.
+            observing.cancel()
+            await asyncio.gather(observing, return_exceptions=True)
+        if request is not None:
             await evidence.begun()
             observed = monotonic_ms()
             await _persist(services, request)

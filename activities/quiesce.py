@@ -48,12 +48,11 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
         # Before the close: until then nobody waits for this write.
         await evidence.record(PhaseStatus.RUNNING)
         await plane.close_generation(key, generation, given.options.quiesce_hold_ms)
-        fenced = await _pass_barrier(services, given, generation, started, evidence)
-        entries = await plane.quiesce_barrier(key, generation)
+        entries, fenced = await _pass_barrier(services, given, generation, started, evidence)
         highest = max((e.highest_acknowledged_offset for e in entries), default=UNDEFINED_OFFSET)
         evidence.seen |= {
             "generation": generation,
-            "gateways": [e.gateway.gateway_id for e in entries if e.acknowledged],
+            "gateways": [e.gateway.gateway_id for e in entries],
             "fenced": fenced,
             "highest_acknowledged_offset": highest,
             "took_ms": round(monotonic_ms() - started, 1),
@@ -67,7 +66,8 @@ async def _pass_barrier(
     generation: int,
     started: float,
     evidence: PhaseEvidence,
-) -> list[int]:
+) -> tuple[Sequence[BarrierEntry], list[int]]:
+    """The gateways that acknowledged, and those that were fenced instead."""
     key = given.ref.log
     fenced: list[int] = []
     bound = given.options.quiesce_hold_ms - SAFETY_MS - (monotonic_ms() - started)
@@ -77,11 +77,12 @@ async def _pass_barrier(
             sent = monotonic_ms()
             entries = await services.control_plane.quiesce_barrier(key, generation)
             missing = [e for e in entries if not e.acknowledged and e.gateway.status == "active"]
-            for entry in list(missing):
+            for entry in missing:
                 if services.leases.watch.lapsed(reading(entry.gateway), sent_ms=sent):
                     await _fence(services, entry, given, fenced)
+            # One that was fenced just now is gone from the barrier when it is read again.
             if not missing:
-                return fenced
+                return [e for e in entries if e.acknowledged], fenced
             if monotonic_ms() - started > given.options.quiesce_hold_ms / 4:
                 await evidence.waiting(_names(missing))
     raise failure(failures.QUIESCE_VOID, f"the hold is over: {_names(missing)}")
