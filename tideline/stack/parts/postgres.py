@@ -133,28 +133,15 @@ class Postgres(Part):
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
         dsn = self.plan.endpoints.postgres_dsn(SUPERUSER)
         apply(dsn)
-        passwords = self.plan.credentials.login_passwords
-        provision_roles(
-            dsn, {role: word for role, word in passwords.items() if not self._opens(role, word)}
-        )
+        provision_roles(dsn, self.plan.credentials.login_passwords)
 
-    def _opens(self, role: str, password: str) -> bool:
-        """Whether a login role exists with this password already."""
-        try:
-            with self._connect(DATABASE, role, password):
-                return True
-        except psycopg.OperationalError:
-            return False
-
-    def _connect(
-        self, database: str, user: str = SUPERUSER, password: str | None = None
-    ) -> psycopg.Connection:
+    def _connect(self, database: str) -> psycopg.Connection:
         host, port = self.plan.address("postgres")
         return psycopg.connect(
             host=host,
             port=port,
-            user=user,
-            password=password or self.plan.credentials.postgres_superuser,
+            user=SUPERUSER,
+            password=self.plan.credentials.postgres_superuser,
             dbname=database,
             connect_timeout=2,
             autocommit=True,
