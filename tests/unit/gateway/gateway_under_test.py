@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
-from tests.gateway_process import gateway_settings
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.gateway.context import ConnectionRegistry, GatewayServices
 from tideline.gateway.handlers.transactions import OpenTransactions
@@ -15,6 +15,28 @@ from tideline.gateway.interception import Rules
 from tideline.gateway.server import GatewayServer
 from tideline.gateway.tracking import Tracking
 from tideline.kafka.client import KafkaCluster
+from tideline.settings import GatewaySettings
+
+
+NOWHERE = "127.0.0.1:1"
+"""An address where nothing listens."""
+
+
+def gateway_settings(broker: str, state: Path | str = "/tmp", **changes: str) -> GatewaySettings:
+    """Settings of a gateway with Postgres and S3 out of reach."""
+    values = {
+        "gateway_id": "1",
+        "gateway_broker_id": "1",
+        "gateway_listen": "127.0.0.1:19599",
+        "gateway_advertised": "127.0.0.1:19599",
+        "gateway_broker": broker,
+        "gateway_peers": "1=127.0.0.1:19599",
+        "gateway_state_dir": str(state),
+        "postgres_dsn": f"host=127.0.0.1 port={NOWHERE.rpartition(':')[2]}",
+        "s3_endpoint": f"http://{NOWHERE}",
+        **changes,
+    }
+    return GatewaySettings.of({f"TIDELINE_{k.upper()}": v for k, v in values.items()})
 
 
 class Client:
