@@ -17,7 +17,6 @@ from tideline.gateway.tracking import Tracking
 from tideline.kafka.client import KafkaCluster
 from tideline.settings import GatewaySettings
 
-
 NOWHERE = "127.0.0.1:1"
 """An address where nothing listens."""
 
