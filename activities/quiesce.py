@@ -47,6 +47,7 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
         evidence.generation = generation
         # Before the close: until then nobody waits for this write.
         await evidence.record(PhaseStatus.RUNNING)
+        closing = monotonic_ms()
         await plane.close_generation(key, generation, given.options.quiesce_hold_ms)
         entries, fenced = await _pass_barrier(services, given, generation, started, evidence)
         highest = max((e.highest_acknowledged_offset for e in entries), default=UNDEFINED_OFFSET)
@@ -55,6 +56,7 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
             "gateways": [e.gateway.gateway_id for e in entries],
             "fenced": fenced,
             "highest_acknowledged_offset": highest,
+            "barrier_ms": round(monotonic_ms() - closing, 1),
             "took_ms": round(monotonic_ms() - started, 1),
         }
         return QuiesceResult(generation, highest, fenced)
