@@ -26,6 +26,7 @@ from tideline.domain.fencing import (
     missing_at_quiesce,
 )
 from tideline.domain.migration import MigrationState
+from tideline.domain.producer_state import ProducerSeed
 from tideline.errors import TidelineError
 
 BOUNDARIES = st.sampled_from([0, 5, 10, 20])
@@ -154,7 +155,9 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
                     self.row = rules.reopen(self.row)
 
             @rule(b0=BOUNDARIES, epoch=EPOCHS, age=AGE, seeds=SEEDS)
-            def propose(self, b0: int, epoch: int, age: int, seeds: frozenset) -> None:  # type: ignore[type-arg]
+            def propose(
+                self, b0: int, epoch: int, age: int, seeds: frozenset[ProducerSeed]
+            ) -> None:
                 proposal = Proposal(b0, epoch, self.row.generation - age, seeds)
                 outcome = rules.propose(
                     self.row,
@@ -170,16 +173,39 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
                 )
                 self._apply(outcome, seen)
 
-            @rule(b0=BOUNDARIES, epoch=EPOCHS, seeds=SEEDS)
-            def quiesce_and_propose(self, b0: int, epoch: int, seeds: frozenset) -> None:  # type: ignore[type-arg]
-                """The whole path, so that B0 is reached often."""
+            @rule(
+                b0=BOUNDARIES,
+                epoch=EPOCHS,
+                seeds=SEEDS,
+                highest=st.sampled_from([-1, 4, 5, 9, 10]),
+                twist=st.sampled_from(["none", "none", "late", "reopened", "restarted", "fenced"]),
+            )
+            def quiesce_and_propose(
+                self, b0: int, epoch: int, seeds: frozenset[ProducerSeed], highest: int, twist: str
+            ) -> None:
+                """The whole path, so that B0 is reached often, with one thing going wrong."""
                 if self.row.is_set or self.row.state is MigrationState.TIERED_ONLY:
                     return
                 self.take_the_next_generation()
                 self.close(0)
-                for gateway in self.gateways:
-                    self.acknowledge(gateway.gateway_id, -1, 0)
+                if twist == "fenced":
+                    self.fence(2)
+                for gateway in list(self.gateways):
+                    self.acknowledge(gateway.gateway_id, highest, 0)
+                if twist == "late":
+                    self.let_the_deadline_pass()
+                elif twist == "reopened":
+                    self.reopen(0)
+                    self.close(0)
+                elif twist == "restarted":
+                    self.register_anew(1)
                 self.propose(b0, epoch, 0, seeds)
+
+            @rule(again=st.booleans())
+            def commit_and_reset(self, again: bool) -> None:
+                if again:
+                    self.commit()
+                self.reset(0)
 
             @rule()
             def commit(self) -> None:
@@ -254,7 +280,7 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
             run_state_machine_as_test(
                 Boundary,
                 settings=settings(
-                    max_examples=50,
+                    max_examples=80,
                     stateful_step_count=20,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

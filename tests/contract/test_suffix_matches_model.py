@@ -48,7 +48,9 @@ SENT = st.builds(
     log_append_time=st.sampled_from([False, False, False, True]),
     producer_id=st.integers(-1, 2),
     epoch=st.integers(0, 2),
-    sequence=st.sampled_from(["next", "next", "next", "zero", "again", "gap", "near the wrap"]),
+    sequence=st.sampled_from(
+        ["next", "next", "next", "zero", "again", "gap", "near the wrap", "up to the wrap"]
+    ),
 )
 
 
@@ -62,6 +64,8 @@ def _base_sequence(sent: Sent, log: SuffixLog) -> int:
             return 0
         case "near the wrap":
             return MAX_SEQUENCE - 1
+        case "up to the wrap":
+            return MAX_SEQUENCE - sent.records + 1
     return last + 7 if last < MAX_SEQUENCE - 7 else 3
 
 
@@ -119,33 +123,34 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
             def commit(self, file: list[Sent]) -> None:
                 # Sequences are chosen against the state before the file: later batches of one
                 # producer in it may follow, repeat or gap.
-                produced = [self._produced(sent) for sent in file]
+                self._commit([(b.partition, self._produced(b), b.log_append_time) for b in file])
+
+            def _commit(self, file: list[tuple[int, Produced, bool]]) -> None:
                 batches = [
                     BatchToCommit(
-                        self.logs[sent.partition],
+                        self.logs[partition],
                         0,
                         made.byte_size,
                         made.record_count,
                         made.max_timestamp,
-                        "LogAppendTime" if sent.log_append_time else "CreateTime",
+                        "LogAppendTime" if log_append_time else "CreateTime",
                         made.producer_id,
                         made.producer_epoch,
                         made.base_sequence,
                         made.last_sequence,
                     )
-                    for sent, made in zip(file, produced, strict=True)
+                    for partition, made, log_append_time in file
                 ]
                 key = f"wal/{uuid4()}"
                 runner.run(
                     plane.register_object_keys(gateway.gateway_id, gateway.incarnation, [key])
                 )
                 outcomes = runner.run(scene.commit(gateway, *batches, key=key))
-                now = max(
-                    (o.append_time for o in outcomes if o.error == CommitError.NONE), default=0
-                )
-                for sent, made, outcome in zip(file, produced, outcomes, strict=True):
-                    model = self.models[sent.partition]
-                    expected = model.append(made, now, log_append_time=sent.log_append_time)
+                appended = [o.append_time for o in outcomes if o.error == CommitError.NONE]
+                now = max(appended, default=0)
+                for (partition, made, log_append_time), outcome in zip(file, outcomes, strict=True):
+                    model = self.models[partition]
+                    expected = model.append(made, now, log_append_time=log_append_time)
                     assert outcome.error.value == expected.verdict.value
                     assert outcome.base_offset == expected.base_offset
                     assert outcome.append_time == expected.append_time
@@ -159,9 +164,15 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
                 key, batches, outcomes = self.last
                 assert runner.run(scene.commit(gateway, *batches, key=key)) == outcomes
 
-            @rule(partition=st.integers(0, 1), offset=st.integers(8, 40), size=st.integers(0, 900))
-            def find(self, partition: int, offset: int, size: int) -> None:
+            @rule(
+                partition=st.integers(0, 1),
+                near=st.sampled_from(["boundary", "start", "high_watermark"]),
+                distance=st.integers(-4, 4),
+                size=st.integers(0, 900),
+            )
+            def find(self, partition: int, near: str, distance: int, size: int) -> None:
                 model = self.models[partition]
+                offset = max(0, getattr(model, near) + distance)
                 request = FindBatchesRequest(self.logs[partition], offset, size)
                 (found,) = runner.run(plane.find_batches([request]))
                 error, batches = model.find(offset, size)
@@ -208,6 +219,17 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
             def prune(self) -> None:
                 runner.run(plane.prune_batches())
 
+            @rule(partition=st.integers(0, 1), first=st.sampled_from([0, MAX_SEQUENCE - 2]))
+            def produce_and_retry(self, partition: int, first: int) -> None:
+                """A producer's life: eight batches over the wrap, then each of them again."""
+                epoch = max((e.epoch for e in self.models[partition].producers.values()), default=0)
+                sent = [
+                    Produced(1, 100, 5, 9, epoch, n % (MAX_SEQUENCE + 1), n % (MAX_SEQUENCE + 1))
+                    for n in range(first, first + 8)
+                ]
+                for batch in [*sent, *sent]:
+                    self._commit([(partition, batch, False)])
+
             @rule()
             def expire_producers(self) -> None:
                 runner.run(plane.expire_producers(0))
@@ -218,7 +240,7 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
             run_state_machine_as_test(
                 Suffix,
                 settings=settings(
-                    max_examples=50,
+                    max_examples=80,
                     stateful_step_count=15,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),
