@@ -1,0 +1,608 @@
+"""Requests that create, change and end topics and transactions, with a broker of our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from kio.schema.add_partitions_to_txn.v3 import request as add_v3
+from kio.schema.add_partitions_to_txn.v5 import request as add_v5
+from kio.schema.alter_configs.v2 import request as alter
+from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
+from kio.schema.create_partitions.v3 import request as grow
+from kio.schema.create_partitions.v3.response import (
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from kio.schema.create_topics.v5 import request as make_v5
+from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.delete_topics.v6 import request as delete
+from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.describe_transactions.v0.response import (
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from kio.schema.end_txn.v3.request import EndTxnRequest
+from kio.schema.end_txn.v3.response import EndTxnResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.share_fetch.v1 import request as share
+from kio.schema.share_fetch.v1.response import ShareFetchResponse
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.static.primitive import i8, i16, i32, i32Timedelta
+
+from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
+from tests.unit.kafka.fake_broker import FakeBroker, api_versions
+from tideline.control_plane import ControlPlaneUnavailable
+from tideline.control_plane.model import (
+    BarrierEntry,
+    ConfigOverride,
+    GatewayRegistration,
+    TopicStatus,
+    TrackedPartition,
+    TrackedTopic,
+    TrackingKind,
+)
+from tideline.domain.migration import MigrationState
+from tideline.gateway.handlers import alter_configs, create_topics, end_txn, share_groups, topics
+from tideline.gateway.handlers import transactions as txn
+from tideline.gateway.handlers.messages import no_throttle
+from tideline.gateway.tracking import Tracking
+from tideline.kafka.protocol import (
+    RequestHeader,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+
+RULES = {
+    **alter_configs.RULES,
+    **create_topics.RULES,
+    **end_txn.RULES,
+    **share_groups.RULES,
+    **topics.RULES,
+    **txn.RULES,
+}
+TRACKED_ID, CLASSIC_ID = uuid4(), uuid4()
+SECONDS = i32Timedelta.parse(timedelta(seconds=1))
+
+
+def tracked(*boundaries: int, **overrides: ConfigOverride) -> Tracking:
+    """A view with the topic ``tracked``; a boundary of -1: that partition migrates."""
+    rows = {
+        n: TrackedPartition(
+            topic_id=TRACKED_ID,
+            partition=n,
+            state=MigrationState.MIGRATING if b < 0 else MigrationState.DISKLESS_ONLY,
+            generation=1,
+            quiesced=False,
+            boundary=b,
+            boundary_epoch=0,
+        )
+        for n, b in enumerate(boundaries)
+    }
+    view = Tracking(lambda: True)
+    view.replace_all(
+        [
+            TrackedTopic(
+                name="tracked",
+                topic_id=TRACKED_ID,
+                kind=TrackingKind.MIGRATED,
+                status=TopicStatus.ACTIVE,
+                timestamp_type="CreateTime",
+                max_message_bytes=1_000_000,
+                partitions=rows,
+                overrides={o.key: o for o in overrides.values()},
+            )
+        ]
+    )
+    return view
+
+
+class Kafka:
+    """Answers each API by a function of the decoded request, and keeps the requests."""
+
+    def __init__(self, **answers: Callable[[Any], Any]) -> None:
+        self._answers = answers
+        self.asked: list[Any] = []
+
+    async def __call__(self, header: RequestHeader, frame: bytes) -> bytes | None:
+        if header.api_key == 18:
+            return api_versions(header)
+        request: Any = decode_request(frame, header)
+        self.asked.append(request)
+        answer = self._answers[type(request).__name__](request)
+        return encode_response(answer, header.correlation_id)
+
+
+async def ask(under_test: Gateway, request: Any) -> Any:
+    """Send one request on a connection of its own; the decoded answer."""
+    client = await under_test.connect()
+    try:
+        return await ask_on(client, request)
+    finally:
+        client.close()
+
+
+async def ask_on(client: Client, request: Any) -> Any:
+    await client.send(encode_request(request, 5, "someone"))
+    frame = await client.receive()
+    return decode_response(frame, request.__api_key__, request.__version__)
+
+
+@dataclass
+class Plane:
+    """A control plane that notes what it is told."""
+
+    said: list[tuple[Any, ...]] = field(default_factory=list)
+    away: int = 0
+    missing: tuple[int, ...] = ()
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any, **named: Any) -> None:
+            if self.away > 0:
+                self.away -= 1
+                raise ControlPlaneUnavailable("Postgres: connection refused")
+            self.said.append((name, *arguments))
+            self.heard.set()
+
+        return call
+
+    async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
+        return [
+            BarrierEntry(
+                GatewayRegistration(
+                    n, n, UUID(int=n), "active", 1, 3000, f"host-{n}:1", "1", datetime.now(UTC)
+                ),
+                n not in self.missing,
+            )
+            for n in (1, 2)
+        ]
+
+    async def tracked_topic(self, name: str) -> None:
+        return None
+
+
+# -- transactions
+
+
+def add_partitions(**topics_: tuple[int, ...]) -> add_v3.AddPartitionsToTxnRequest:
+    return add_v3.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=TransactionalId("tx"),
+        v3_and_below_producer_id=ProducerId(9),
+        v3_and_below_producer_epoch=i16(2),
+        v3_and_below_topics=tuple(
+            add_v3.AddPartitionsToTxnTopic(name=TopicName(n), partitions=tuple(map(i32, p)))
+            for n, p in topics_.items()
+        ),
+    )
+
+
+def ongoing(state: str, *partitions: int, epoch: int = 2) -> Callable[[Any], Any]:
+    def answer(request: Any) -> DescribeTransactionsResponse:
+        return DescribeTransactionsResponse(
+            throttle_time=no_throttle(),
+            transaction_states=(
+                TransactionState(
+                    error_code=ErrorCode.none,
+                    transactional_id=TransactionalId("tx"),
+                    transaction_state=state,
+                    transaction_timeout=SECONDS,
+                    transaction_start_time=datetime.fromtimestamp(0, UTC),  # type: ignore[arg-type]
+                    producer_id=ProducerId(9),
+                    producer_epoch=i16(epoch),
+                    topics=(
+                        TopicData(
+                            topic=TopicName("tracked"), partitions=tuple(map(i32, partitions))
+                        ),
+                    ),
+                ),
+            ),
+        )
+
+    return answer
+
+
+def added(request: Any) -> Any:
+    from kio.schema.add_partitions_to_txn.v3 import response as r
+
+    return r.AddPartitionsToTxnResponse(
+        throttle_time=no_throttle(),
+        results_by_topic_v3_and_below=tuple(
+            r.AddPartitionsToTxnTopicResult(
+                name=t.name,
+                results_by_partition=tuple(
+                    r.AddPartitionsToTxnPartitionResult(
+                        partition_index=p, partition_error_code=ErrorCode.none
+                    )
+                    for p in t.partitions
+                ),
+            )
+            for t in request.v3_and_below_topics
+        ),
+    )
+
+
+def codes(answer: Any) -> dict[tuple[str, int], ErrorCode]:
+    return {
+        (t.name, p.partition_index): p.partition_error_code
+        for t in answer.results_by_topic_v3_and_below
+        for p in t.results_by_partition
+    }
+
+
+async def test_a_new_transaction_on_a_tracked_topic_is_refused_per_partition() -> None:
+    kafka = Kafka(DescribeTransactionsRequest=ongoing("Ongoing", 0))
+    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1, -1)) as g:
+        answer = await ask(g, add_partitions(tracked=(0, 1), classic=(0,)))
+    assert codes(answer) == {
+        ("tracked", 0): ErrorCode.operation_not_attempted,
+        ("tracked", 1): ErrorCode.policy_violation,
+        ("classic", 0): ErrorCode.operation_not_attempted,
+    }
+
+
+async def test_a_partition_that_is_in_the_transaction_already_goes_on() -> None:
+    kafka = Kafka(
+        DescribeTransactionsRequest=ongoing("Ongoing", 0, 1), AddPartitionsToTxnRequest=added
+    )
+    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1, -1)) as g:
+        answer = await ask(g, add_partitions(tracked=(0, 1), classic=(0,)))
+    assert set(codes(answer).values()) == {ErrorCode.none}
+
+
+@pytest.mark.parametrize(("state", "epoch"), [("CompleteCommit", 2), ("Empty", 2), ("Ongoing", 1)])
+async def test_a_transaction_that_is_over_or_another_epochs_does_not_count(
+    state: str, epoch: int
+) -> None:
+    kafka = Kafka(DescribeTransactionsRequest=ongoing(state, 0, epoch=epoch))
+    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+        answer = await ask(g, add_partitions(tracked=(0,)))
+    assert codes(answer) == {("tracked", 0): ErrorCode.policy_violation}
+
+
+async def test_classic_partitions_are_added_without_a_question() -> None:
+    kafka = Kafka(AddPartitionsToTxnRequest=added)
+    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+        answer = await ask(g, add_partitions(classic=(0, 1)))
+    assert set(codes(answer).values()) == {ErrorCode.none}
+    assert len(kafka.asked) == 1
+
+
+async def test_the_batched_form_refuses_one_transaction_and_passes_the_other() -> None:
+    from kio.schema.add_partitions_to_txn.v5 import response as r
+
+    def all_added(request: Any) -> Any:
+        return r.AddPartitionsToTxnResponse(
+            throttle_time=no_throttle(),
+            error_code=ErrorCode.none,
+            results_by_transaction=tuple(
+                r.AddPartitionsToTxnResult(transactional_id=t.transactional_id, topic_results=())
+                for t in request.transactions
+            ),
+        )
+
+    def transaction(name: str, topic: str) -> add_v5.AddPartitionsToTxnTransaction:
+        wanted = add_v5.AddPartitionsToTxnTopic(name=TopicName(topic), partitions=(i32(0),))
+        return add_v5.AddPartitionsToTxnTransaction(
+            transactional_id=TransactionalId(name),
+            producer_id=ProducerId(9),
+            producer_epoch=i16(2),
+            topics=(wanted,),
+        )
+
+    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"), AddPartitionsToTxnRequest=all_added)
+    request = add_v5.AddPartitionsToTxnRequest(
+        transactions=(transaction("tx", "tracked"), transaction("other", "classic"))
+    )
+    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+        answer = await ask(g, request)
+    results = {r.transactional_id: r.topic_results for r in answer.results_by_transaction}
+    assert results["other"] == ()
+    (topic,) = results["tx"]
+    (partition,) = topic.results_by_partition
+    assert partition.partition_error_code is ErrorCode.transaction_abortable
+
+
+def end(*, committed: bool) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=TransactionalId("tx"),
+        producer_id=ProducerId(9),
+        producer_epoch=i16(2),
+        committed=committed,
+    )
+
+
+def no_transaction(request: Any) -> EndTxnResponse:
+    return EndTxnResponse(throttle_time=no_throttle(), error_code=ErrorCode.invalid_txn_state)
+
+
+async def test_only_the_abort_after_a_refusal_succeeds_without_a_transaction() -> None:
+    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"), EndTxnRequest=no_transaction)
+    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+        before = await ask(g, end(committed=False))
+        await ask(g, add_partitions(tracked=(0,)))
+        after = await ask(g, end(committed=False))
+        again = await ask(g, end(committed=False))
+        await ask(g, add_partitions(tracked=(0,)))
+        commit = await ask(g, end(committed=True))
+    found = [a.error_code for a in (before, after, again, commit)]
+    wrong = ErrorCode.invalid_txn_state
+    assert found == [wrong, ErrorCode.none, wrong, wrong]
+
+
+# -- topics
+
+
+def grown(request: Any) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(
+        throttle_time=no_throttle(),
+        results=tuple(
+            CreatePartitionsTopicResult(name=t.name, error_code=ErrorCode.none, error_message=None)
+            for t in request.topics
+        ),
+    )
+
+
+def grow_to(count: int, *names: str) -> grow.CreatePartitionsRequest:
+    return grow.CreatePartitionsRequest(
+        topics=tuple(
+            grow.CreatePartitionsTopic(name=TopicName(n), count=i32(count), assignments=None)
+            for n in names
+        ),
+        timeout=SECONDS,
+        validate_only=False,
+    )
+
+
+async def test_partitions_are_not_added_while_a_topic_migrates() -> None:
+    """Schedule 22."""
+    kafka, plane = Kafka(CreatePartitionsRequest=grown), Plane()
+    async with (
+        FakeBroker(kafka) as broker,
+        gateway(broker, RULES, tracking=tracked(5, -1), control_plane=plane) as g,
+    ):
+        answer = await ask(g, grow_to(4, "tracked", "classic"))
+    refused, passed = answer.results
+    assert refused.error_code is ErrorCode.invalid_request
+    assert "migrates" in refused.error_message
+    assert passed.error_code is ErrorCode.none
+    assert [t.name for t in kafka.asked[0].topics] == ["classic"]
+    assert plane.said == []
+
+
+async def test_new_partitions_are_told_to_the_control_plane_until_it_hears() -> None:
+    kafka, plane = Kafka(CreatePartitionsRequest=grown), Plane(away=2)
+    async with (
+        FakeBroker(kafka) as broker,
+        gateway(broker, RULES, tracking=tracked(5, 7), control_plane=plane) as g,
+    ):
+        answer = await ask(g, grow_to(4, "tracked"))
+        await asyncio.wait_for(plane.heard.wait(), 5)
+    assert answer.results[0].error_code is ErrorCode.none
+    assert plane.said == [("add_partitions", "tracked", 4)]
+
+
+async def test_a_deleted_topics_id_is_told_by_name_and_by_id() -> None:
+    """Schedule 19."""
+
+    def deleted(request: Any) -> DeleteTopicsResponse:
+        return DeleteTopicsResponse(
+            throttle_time=no_throttle(),
+            responses=tuple(
+                DeletableTopicResult(name=t.name, topic_id=t.topic_id, error_code=ErrorCode.none)
+                for t in request.topics
+            ),
+        )
+
+    for asked in (
+        delete.DeleteTopicState(name=TopicName("tracked"), topic_id=None),
+        delete.DeleteTopicState(name=None, topic_id=TRACKED_ID),
+    ):
+        kafka, plane = Kafka(DeleteTopicsRequest=deleted), Plane(away=1)
+        classic = delete.DeleteTopicState(name=TopicName("classic"), topic_id=None)
+        async with (
+            FakeBroker(kafka) as broker,
+            gateway(broker, RULES, tracking=tracked(5), control_plane=plane) as g,
+        ):
+            await ask(g, delete.DeleteTopicsRequest(topics=(asked, classic), timeout=SECONDS))
+            await asyncio.wait_for(plane.heard.wait(), 5)
+        assert plane.said == [("delete_topic", TRACKED_ID)]
+
+
+def born(name: str, seconds: float = 0.3) -> make_v5.CreateTopicsRequest:
+    configs = {"diskless.enable": "true", "max.message.bytes": "2000"}
+    return make_v5.CreateTopicsRequest(
+        topics=(
+            make_v5.CreatableTopic(
+                name=TopicName(name),
+                num_partitions=i32(3),
+                replication_factor=i16(1),
+                assignments=(),
+                configs=tuple(
+                    make_v5.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()
+                ),
+            ),
+        ),
+        timeout=i32Timedelta.parse(timedelta(seconds=seconds)),
+        validate_only=False,
+    )
+
+
+def created(code: ErrorCode = ErrorCode.none, refuse: str = "") -> Callable[[Any], Any]:
+    def answer(request: Any) -> CreateTopicsResponse:
+        refused = bool(refuse) and not request.validate_only
+        return CreateTopicsResponse(
+            throttle_time=no_throttle(),
+            topics=tuple(
+                CreatableTopicResult(
+                    name=t.name,
+                    topic_id=None if refused else CLASSIC_ID,
+                    error_code=ErrorCode.policy_violation if refused else code,
+                    error_message=refuse or None,
+                    topic_config_error_code=i16(0),
+                    num_partitions=i32(3),
+                    replication_factor=i16(1),
+                    configs=(),
+                )
+                for t in request.topics
+            ),
+        )
+
+    return answer
+
+
+async def test_a_topic_is_tracked_everywhere_before_kafka_creates_it_sealed() -> None:
+    kafka, plane = Kafka(CreateTopicsRequest=created()), Plane()
+    async with (
+        FakeBroker(kafka) as broker,
+        gateway(broker, RULES, control_plane=plane) as g,
+    ):
+        answer = await ask(g, born("new", 5))
+    assert answer.topics[0].error_code is ErrorCode.none
+    assert [call[0] for call in plane.said] == [
+        "begin_tracking",
+        "complete_creation",
+        "impose_config",
+        "activate_topic",
+    ]
+    assert plane.said[2] == ("impose_config", CLASSIC_ID, "max.message.bytes", "78", "2000")
+    validated, made = kafka.asked
+    assert validated.validate_only
+    configs = {c.name: c.value for c in made.topics[0].configs}
+    assert configs == {"max.message.bytes": "78"}
+
+
+async def test_a_gateway_that_does_not_track_holds_the_creation_up_by_name() -> None:
+    kafka, plane = Kafka(CreateTopicsRequest=created()), Plane(missing=(2,))
+    async with (
+        FakeBroker(kafka) as broker,
+        gateway(broker, RULES, control_plane=plane) as g,
+    ):
+        answer = await ask(g, born("new"))
+    (result,) = answer.topics
+    assert result.error_code is ErrorCode.request_timed_out
+    assert "gateway 2 at host-2:1" in result.error_message
+    assert all(request.validate_only for request in kafka.asked)
+
+
+async def test_what_kafka_refuses_is_let_go_of() -> None:
+    kafka, plane = Kafka(CreateTopicsRequest=created(refuse="not here")), Plane()
+    async with (
+        FakeBroker(kafka) as broker,
+        gateway(broker, RULES, control_plane=plane) as g,
+    ):
+        answer = await ask(g, born("new", 5))
+    assert answer.topics[0].error_code is ErrorCode.policy_violation
+    assert [call[0] for call in plane.said] == ["begin_tracking", "stop_tracking"]
+
+
+# -- configs
+
+
+async def test_replacing_all_configs_keeps_what_tideline_holds() -> None:
+    def done(request: Any) -> AlterConfigsResponse:
+        return AlterConfigsResponse(
+            throttle_time=no_throttle(),
+            responses=tuple(
+                AlterConfigsResourceResponse(
+                    error_code=ErrorCode.none,
+                    error_message=None,
+                    resource_type=r.resource_type,
+                    resource_name=r.resource_name,
+                )
+                for r in request.resources
+            ),
+        )
+
+    view = tracked(
+        5,
+        a=ConfigOverride("retention.bytes", "-1", "1000"),
+        b=ConfigOverride("flush.messages", None, "7"),
+        c=ConfigOverride("max.message.bytes", "78", None),
+    )
+    kafka, plane = Kafka(AlterConfigsRequest=done), Plane()
+    wanted = {"retention.ms": "1", "max.message.bytes": "3000"}
+    request = alter.AlterConfigsRequest(
+        resources=(
+            alter.AlterConfigsResource(
+                resource_type=i8(2),
+                resource_name="tracked",
+                configs=tuple(alter.AlterableConfig(name=k, value=v) for k, v in wanted.items()),
+            ),
+        ),
+        validate_only=False,
+    )
+    async with (
+        FakeBroker(kafka) as broker,
+        gateway(broker, RULES, tracking=view, control_plane=plane) as g,
+    ):
+        answer = await ask(g, request)
+    assert answer.responses[0].error_code is ErrorCode.none
+    validated, altered = kafka.asked
+    assert validated.validate_only
+    sent = {c.name: c.value for c in altered.resources[0].configs}
+    assert sent == {"retention.ms": "1", "retention.bytes": "-1", "max.message.bytes": "78"}
+    assert sorted(call[2:] for call in plane.said) == [
+        ("flush.messages", None),
+        ("max.message.bytes", "3000"),
+        ("retention.bytes", None),
+    ]
+
+
+# -- share groups
+
+
+def share_fetch(epoch: int, *ids: UUID) -> share.ShareFetchRequest:
+    return share.ShareFetchRequest(
+        member_id="m",
+        share_session_epoch=i32(epoch),
+        max_wait=no_throttle(),
+        min_bytes=i32(0),
+        max_records=i32(1),
+        batch_size=i32(1),
+        topics=tuple(
+            share.FetchTopic(
+                topic_id=t,
+                partitions=(
+                    share.FetchPartition(partition_index=i32(0), acknowledgement_batches=()),
+                ),
+            )
+            for t in ids
+        ),
+        forgotten_topics_data=(),
+    )
+
+
+def shared(request: Any) -> ShareFetchResponse:
+    return ShareFetchResponse(
+        throttle_time=no_throttle(),
+        error_code=ErrorCode.none,
+        error_message=None,
+        acquisition_lock_timeout=no_throttle(),
+        responses=(),
+        node_endpoints=(),
+    )
+
+
+async def test_a_share_group_does_not_read_a_tracked_topic() -> None:
+    kafka = Kafka(ShareFetchRequest=shared)
+    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+        client = await g.connect()
+        old = await ask_on(client, share_fetch(3))
+        assert old.error_code is ErrorCode.share_session_not_found
+        answer = await ask_on(client, share_fetch(0, TRACKED_ID, CLASSIC_ID))
+        (refused,) = answer.responses
+        assert refused.topic_id == TRACKED_ID
+        assert refused.partitions[0].error_code is ErrorCode.topic_authorization_failed
+        assert [t.topic_id for t in kafka.asked[0].topics] == [CLASSIC_ID]
+        following = await ask_on(client, share_fetch(1))
+        assert following.error_code is ErrorCode.none
+        client.close()
