@@ -13,7 +13,13 @@ import structlog
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import BatchToCommit, CommitError, CommittedBatch
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.request_handling import Behaviour, Request, handling
+from tideline.domain.request_handling import (
+    FAILURE_ERRORS,
+    Behaviour,
+    Failure,
+    Request,
+    handling,
+)
 from tideline.domain.routing import RouteKind
 from tideline.gateway.cache import ObjectCache
 from tideline.gateway.context import ConnectionRegistry
@@ -162,14 +168,15 @@ class _Assembly:
         """What the partition's produces may do now."""
         route = self.tracking.partition(at.topic_id, at.partition)
         answer = handling(route.kind, Request.PRODUCE)
+        if self.tracking.stopped is not None and route.kind is not RouteKind.CLASSIC:
+            return Refusal(FAILURE_ERRORS[Failure.HARD])
         match answer.behaviour:
             case Behaviour.PASS:
                 return Gate.KAFKA
             case Behaviour.GATE:
                 return Gate.KAFKA if self.tracking.lease_valid() else Gate.CLOSED
             case Behaviour.SUFFIX:
-                open_ = self.tracking.stopped is None and self.writer.has_room
-                return Gate.SUFFIX if open_ else Gate.CLOSED
+                return Gate.SUFFIX if self.writer.has_room else Gate.CLOSED
             case Behaviour.REFUSE:
                 return Refusal(answer.error)
             case _:

@@ -31,6 +31,7 @@ from tideline.gateway.tracked import TrackedParts
 
 KAFKA_ROUND_S = 0.1
 """How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
+BREATH_S = 0.01
 SESSIONS_SINCE = 7
 
 
@@ -53,12 +54,16 @@ class TrackedFetch:
         max_bytes = int(self.request.max_bytes) if hasattr(self.request, "max_bytes") else 2**31 - 1
         min_bytes = min(int(self.request.min_bytes), max_bytes)
         while True:
-            left = max(0.0, deadline - loop.time())
+            began = loop.time()
+            left = max(0.0, deadline - began)
             answers = await self._round(left, min_bytes, max_bytes)
             size = sum(answer.size for answer in answers.values())
             settled = any(answer.settled for answer in answers.values())
             if size >= min_bytes or settled or left <= 0:
                 return await self._respond(answers, max_bytes)
+            if loop.time() - began < BREATH_S:
+                # Kafka has records that may not be shown, so it does not wait itself.
+                await asyncio.sleep(BREATH_S)
 
     async def _round(
         self, left_s: float, min_bytes: int, max_bytes: int
@@ -83,18 +88,11 @@ class TrackedFetch:
         enough = answers or sum(a.size for a in found.values()) >= min_bytes
         enough = enough or any(answer.settled for answer in found.values())
         if in_kafka:
-            changed = (
-                asyncio.ensure_future(self.suffix.wait(in_suffix, wait_s)) if in_suffix else None
-            )
-            try:
-                answers |= await self.kafka.ask(in_kafka, 0.0 if enough else wait_s, min_bytes)
-            finally:
-                if changed is not None:
-                    changed.cancel()
-            if changed is not None and not enough:
+            answers |= await self.kafka.ask(in_kafka, 0.0 if enough else wait_s, min_bytes)
+            if not enough:
                 found = await self.suffix.find(in_suffix, max_bytes)
         elif in_suffix and not enough and left_s > 0:
-            await self.suffix.wait(in_suffix, left_s)
+            await self.suffix.wait(found, left_s)
             found = await self.suffix.find(in_suffix, max_bytes)
         return answers | found
 

@@ -54,9 +54,10 @@ class SuffixSide:
             expected_bytes=sum(batch.byte_size for batch in rows.batches),
         )
 
-    async def wait(self, asked: Sequence[Asked], timeout_s: float) -> bool:
-        """Until there is more than was asked from, or the time is over."""
-        return await self._parts.watermarks.wait({_log(a): a.offset for a in asked}, timeout_s)
+    async def wait(self, found: Mapping[Asked, PartitionAnswer], timeout_s: float) -> bool:
+        """Until there is more than was found, or the time is over."""
+        positions = {_log(one): answer.high_watermark for one, answer in found.items()}
+        return await self._parts.watermarks.wait(positions, timeout_s)
 
     async def read(self, answers: Mapping[Asked, PartitionAnswer], max_bytes: int) -> None:
         """Fill in the records of what was found, ``max_bytes`` in all, but at least one batch."""

@@ -1,0 +1,328 @@
+"""Fetch of tracked partitions: which region answers, and what is never shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row, until
+from tests.unit.gateway.tracked_bench import (
+    Fetched,
+    KafkaLog,
+    TrackedBench,
+    fetch,
+    fetched,
+    produce,
+    serving,
+)
+from tideline.control_plane.model import TrackedPartition
+from tideline.gateway.handlers import produce as produce_handler
+from tideline.gateway.handlers.fetch import handle
+from tideline.gateway.interception import ApiKey
+from tideline.kafka.batches import patch
+
+ME = (TOPIC, 0)
+PENDING = tracked_row(generation=1)
+QUIESCING = tracked_row(generation=2, quiesced=True)
+SUFFIX = tracked_row(generation=2, boundary=100, boundary_epoch=7)
+
+
+def batches(*base_offsets: int, records: int = 10, epoch: int = 3) -> bytes:
+    """Batches of ``records`` records at these offsets, as Kafka has them."""
+    made = []
+    for base in base_offsets:
+        batch = bytearray(record_batch(records))
+        patch(batch, base, epoch)
+        made.append(bytes(batch))
+    return b"".join(made)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
+    made = TrackedBench(tmp_path)
+    await made.lease()
+    yield made
+    await made.close()
+
+
+def kafka(bench: TrackedBench, log: KafkaLog) -> None:
+    bench.client.broker[ApiKey.FETCH] = serving({ME: log, ("classic", 0): log})
+
+
+async def ask(bench: TrackedBench, offset: int, max_wait_ms: int = 0) -> Fetched:
+    response = await bench.ask(handle, fetch((TOPIC, 0, offset), max_wait_ms=max_wait_ms))
+    return fetched(response)[ME]
+
+
+async def appended(bench: TrackedBench, count: int, payload: int = 50) -> None:
+    for _ in range(count):
+        batch = record_batch(1, payload=b"x" * payload)
+        await bench.ask(produce_handler.handle, produce((TOPIC, 0, batch)))
+
+
+async def test_kafka_answers_freely_while_the_lease_is_valid(bench: TrackedBench) -> None:
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(batches(0, 10), 20))
+    answer = await ask(bench, 0)
+    assert (answer.error, answer.offsets, answer.high_watermark) == ("none", [0, 10], 20)
+
+
+async def test_a_late_append_is_not_shown_by_a_gateway_that_quiesces(bench: TrackedBench) -> None:
+    """Schedule 2: the consumer would commit B0 + 1 and skip the suffix's record at B0."""
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(batches(80, 90), 100))
+    await ask(bench, 80)
+    bench.show(QUIESCING)
+    await until(lambda: bench.plane.quiesce_acks)
+    kafka(bench, KafkaLog(batches(90, 100), 110))
+    answer = await ask(bench, 90)
+    assert (answer.offsets, answer.high_watermark, answer.last_stable_offset) == ([90], 100, 100)
+    kafka(bench, KafkaLog(batches(100), 110))
+    at_the_end = await ask(bench, 100)
+    assert (at_the_end.error, at_the_end.offsets) == ("none", [])
+
+
+async def test_the_ceiling_holds_without_a_lease(bench: TrackedBench) -> None:
+    """Schedules 1 and 2: B0 may be set, nobody told us."""
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(batches(90), 100))
+    await ask(bench, 90)
+    bench.parts.lease.invalidate()
+    kafka(bench, KafkaLog(batches(90, 100), 110))
+    assert (await ask(bench, 90)).offsets == [90]
+
+
+async def test_without_a_lease_and_without_having_seen_anything_nothing_is_shown(
+    bench: TrackedBench,
+) -> None:
+    bench.show(PENDING)
+    bench.parts.lease.invalidate()
+    kafka(bench, KafkaLog(batches(90), 100))
+    assert (await ask(bench, 90)).error == "not_leader_or_follower"
+
+
+@pytest.mark.parametrize(
+    ("row", "lease", "told"),
+    [
+        (PENDING, True, "offset_out_of_range"),
+        (PENDING, False, "not_leader_or_follower"),
+        (QUIESCING, True, "not_leader_or_follower"),
+        (SUFFIX, True, "not_leader_or_follower"),
+    ],
+)
+async def test_out_of_range_is_told_only_where_it_cannot_send_a_consumer_back(
+    bench: TrackedBench, row: TrackedPartition, lease: bool, told: str
+) -> None:
+    """Schedule 3."""
+    bench.show(row)
+    if not lease:
+        bench.parts.lease.invalidate()
+    kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
+    assert (await ask(bench, 99)).error == told
+
+
+async def test_below_the_log_start_of_the_prefix_out_of_range_is_told(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def log_start(_: object) -> int:
+        return 50
+
+    bench.show(SUFFIX)
+    monkeypatch.setattr(bench.parts.paired_broker, "log_start", log_start)
+    kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
+    assert (await ask(bench, 49)).error == "offset_out_of_range"
+    assert (await ask(bench, 50)).error == "not_leader_or_follower"
+
+
+async def test_a_stale_replica_is_not_believed_to_be_at_the_end(bench: TrackedBench) -> None:
+    """Schedule 4."""
+    bench.show(SUFFIX)
+    kafka(bench, KafkaLog(b"", 95))
+    assert (await ask(bench, 95)).error == "not_leader_or_follower"
+
+
+async def test_the_prefix_ends_at_the_boundary_with_the_whole_logs_watermarks(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 6: the classic log reaches past B0, and nobody sees it."""
+    bench.show(SUFFIX)
+    await appended(bench, 5)
+    kafka(bench, KafkaLog(batches(80, 90, 100, 110), 120))
+    answer = await ask(bench, 80, max_wait_ms=10_000)
+    assert answer.offsets == [80, 90]
+    assert (answer.high_watermark, answer.last_stable_offset) == (105, 105)
+
+
+async def test_the_suffix_is_read_from_the_boundary_on_with_its_epoch(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 8."""
+    bench.show(SUFFIX)
+    await appended(bench, 3)
+    answer = await ask(bench, 101)
+    assert (answer.offsets, answer.high_watermark, answer.last_stable_offset) == (
+        [101, 102],
+        103,
+        103,
+    )
+    assert answer.epochs == {7}
+    assert not bench.client.forwarded
+    assert (await ask(bench, 103)).offsets == []
+    assert (await ask(bench, 104)).error == "offset_out_of_range"
+
+
+async def test_a_consumer_that_keeps_up_reads_from_memory(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 3)
+    await ask(bench, 100)
+    assert not bench.store.gets
+
+
+async def test_a_long_poll_of_the_suffix_wakes_with_the_commit(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    asking = asyncio.create_task(ask(bench, 100, max_wait_ms=30_000))
+    await asyncio.sleep(0.02)
+    assert not asking.done()
+    await appended(bench, 1)
+    assert (await asyncio.wait_for(asking, 1)).offsets == [100]
+
+
+async def test_a_long_poll_waits_for_min_bytes(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    message = fetch((TOPIC, 0, 100), max_wait_ms=30_000, min_bytes=300)
+    asking = asyncio.create_task(bench.ask(handle, message))
+    await appended(bench, 1, payload=100)
+    await asyncio.sleep(0.02)
+    assert not asking.done()
+    await appended(bench, 1, payload=100)
+    assert fetched(await asyncio.wait_for(asking, 1))[ME].offsets == [100, 101]
+
+
+async def test_a_long_poll_at_kafka_is_served_by_the_suffix_once_the_boundary_is_known(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 9: it does not wait at the broker for what will never come there."""
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(b"", 100))
+    asking = asyncio.create_task(ask(bench, 100, max_wait_ms=30_000))
+    await until(lambda: bench.client.forwarded)
+    bench.show(SUFFIX)
+    await appended(bench, 1)
+    assert (await asyncio.wait_for(asking, 2)).offsets == [100]
+
+
+async def test_bytes_are_bounded_but_one_batch_always_comes(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 4, payload=500)
+    small = await bench.ask(handle, fetch((TOPIC, 0, 100), max_bytes=10))
+    assert fetched(small)[ME].offsets == [100]
+    bounded = await bench.ask(handle, fetch((TOPIC, 0, 100), partition_max_bytes=1300))
+    assert fetched(bounded)[ME].offsets == [100, 101]
+
+
+async def test_one_answer_may_hold_classic_prefix_and_suffix_partitions(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX, tracked_row(1, boundary=50, boundary_epoch=2))
+    await appended(bench, 1)
+    bench.client.broker[ApiKey.FETCH] = serving(
+        {("classic", 0): KafkaLog(batches(5), 15), (TOPIC, 1): KafkaLog(batches(30, 40, 50), 60)}
+    )
+    response = fetched(
+        await bench.ask(
+            handle, fetch(("classic", 0, 5), (TOPIC, 0, 100), (TOPIC, 1, 30), (TOPIC, 9, 0))
+        )
+    )
+    assert response["classic", 0].offsets == [5]
+    assert response[ME].offsets == [100]
+    assert response[TOPIC, 1].offsets == [30, 40]
+    assert response[TOPIC, 9].error == "not_leader_or_follower"
+
+
+async def test_postgres_away_times_out_in_the_suffix_and_the_prefix_goes_on(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX)
+    bench.plane.down = True
+    bench.parts.lease.invalidate()
+    kafka(bench, KafkaLog(batches(90), 100))
+    assert (await ask(bench, 100)).error == "request_timed_out"
+    assert (await ask(bench, 90)).offsets == [90]
+
+
+async def test_s3_away_times_out_and_shows_no_empty_answer(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 1)
+    bench.parts.reader._cache._pieces.clear()
+    bench.parts.reader._cache._starts.clear()
+    bench.store.down = True
+    assert (await ask(bench, 100)).error == "request_timed_out"
+
+
+async def test_an_old_session_that_names_nothing_is_ended_once_a_topic_is_tracked(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 9."""
+    bench.show(tracked_row(), name="another")
+    kafka(bench, KafkaLog(batches(5), 15))
+    bench.client.broker[ApiKey.FETCH] = serving({("classic", 0): KafkaLog(batches(5), 15)}, 77)
+    full = await bench.ask(handle, fetch(("classic", 0, 5), session=(0, 0)))
+    assert full.session_id == 77
+    going_on = await bench.ask(handle, fetch(session=(77, 1)))
+    assert going_on.error_code is ErrorCode.none
+    bench.show(PENDING)
+    ended = await bench.ask(handle, fetch(session=(77, 2)))
+    assert ended.error_code is ErrorCode.fetch_session_id_not_found
+    unseen = await bench.ask(handle, fetch(session=(5, 3)))
+    assert unseen.error_code is ErrorCode.fetch_session_id_not_found
+
+
+async def test_a_fetch_that_names_a_tracked_topic_has_no_session(bench: TrackedBench) -> None:
+    """Schedule 9."""
+    bench.show(PENDING)
+    bench.client.broker[ApiKey.FETCH] = serving({ME: KafkaLog(batches(5), 15)}, 77)
+    full = await bench.ask(handle, fetch((TOPIC, 0, 5), session=(0, 0)))
+    assert full.session_id == 0
+    assert bench.client.forwarded[0].session_epoch == -1
+    joined = await bench.ask(handle, fetch((TOPIC, 0, 5), session=(77, 1)))
+    assert joined.error_code is ErrorCode.fetch_session_id_not_found
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    boundary=st.integers(0, 12),
+    kafka_end=st.integers(0, 15),
+    offset=st.integers(0, 14),
+    in_suffix=st.integers(0, 3),
+)
+async def test_no_answer_crosses_the_boundary(
+    tmp_path: Path, boundary: int, kafka_end: int, offset: int, in_suffix: int
+) -> None:
+    """Whatever Kafka has and wherever the consumer is (schedules 2, 4 and 6)."""
+    bench = TrackedBench(tmp_path)
+    await bench.lease()
+    bench.show(tracked_row(boundary=boundary, boundary_epoch=7))
+    await appended(bench, in_suffix)
+    kafka(bench, KafkaLog(batches(*range(offset, kafka_end), records=1), kafka_end))
+    answer = await ask(bench, offset)
+    if offset < boundary:
+        expected = list(range(offset, min(kafka_end, boundary)))
+        assert answer.offsets == expected
+        if not expected:
+            assert answer.error == "not_leader_or_follower"
+    elif offset <= boundary + in_suffix:
+        assert answer.offsets == list(range(offset, boundary + in_suffix))
+        assert answer.epochs <= {7}
+    else:
+        assert answer.error == "offset_out_of_range"
+    if answer.error == "none":
+        assert answer.high_watermark == boundary + in_suffix
+    await bench.close()

@@ -1,0 +1,324 @@
+"""The tracked parts of a gateway over fakes: control plane, object store, and one broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from tests.unit.gateway.fakes import (
+    FakeControlPlane,
+    FakeObjectStore,
+    Suffix,
+    tracked_topic,
+)
+from tests.unit.gateway.gateway_under_test import gateway_settings
+from tideline.control_plane.model import TrackedPartition
+from tideline.domain.ids import TopicIdPartition
+from tideline.gateway.context import ConnectionRegistry, RequestContext
+from tideline.gateway.handlers.versioned import messages
+from tideline.gateway.interception import ApiKey
+from tideline.gateway.tracked import TrackedParts, build
+from tideline.kafka.batches import iter_batches
+from tideline.kafka.errors import KafkaUnavailable
+from tideline.kafka.protocol import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    parse_header,
+)
+
+S = TypeVar("S")
+PRODUCE_VERSION = 9
+FETCH_VERSION = 12
+Script = Callable[[Any], Awaitable[Any] | Any]
+
+
+@dataclass
+class FakeConnection:
+    """A client's connection whose broker answers as the test says."""
+
+    broker: dict[int, Script] = field(default_factory=dict)
+    forwarded: list[Any] = field(default_factory=list)
+    unanswered: list[Any] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    peer: str = "test:1"
+    states: dict[type[Any], Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def forward(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
+        request = decode_request(frame)
+        self.forwarded.append(request)
+
+        async def answer() -> bytes:
+            response = self.broker[api_key](request)
+            if asyncio.iscoroutine(response) or isinstance(response, asyncio.Future):
+                response = await response
+            if isinstance(response, Exception):
+                raise response
+            return encode_response(response, parse_header(frame).correlation_id)
+
+        return asyncio.ensure_future(answer())
+
+    def forward_unanswered(self, frame: bytes) -> None:
+        self.unanswered.append(decode_request(frame))
+
+    def drain_barrier(self) -> Awaitable[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    def close(self, reason: str) -> None:
+        self.closed.append(reason)
+
+    def state(self, kind: type[S]) -> S:
+        return self.states.setdefault(kind, kind())
+
+
+class FakeTransactions:
+    """Which producers have a transaction open."""
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+
+    async def has_open(self, topic: str, partition: int, producer_id: int, epoch: int) -> bool:
+        await asyncio.sleep(0)
+        return producer_id in self.open
+
+
+class TrackedBench:
+    """Everything that a handler is given."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.plane = FakeControlPlane()
+        self.store = FakeObjectStore()
+        self.parts: TrackedParts = build(
+            gateway_settings("127.0.0.1:1", directory, **{"suffix_poll_ms": "5", **settings}),
+            self.plane,  # type: ignore[arg-type]
+            self.store,
+            SimpleNamespace(node=self._no_broker),  # type: ignore[arg-type]
+            ConnectionRegistry(),
+        )
+        self.transactions = FakeTransactions()
+        self.services: Any = SimpleNamespace(
+            tracked=self.parts, tracking=self.parts.tracking, transactions=self.transactions
+        )
+        self.client = FakeConnection()
+
+    async def _no_broker(self, node: int) -> Any:
+        raise KafkaUnavailable("no broker in this test")
+
+    async def lease(self) -> None:
+        """A valid lease without the background work."""
+        await self.parts.lease.renew()
+
+    def show(self, *rows: TrackedPartition, **values: Any) -> None:
+        """The topic's rows as Postgres has them now."""
+        for row in rows:
+            if row.boundary >= 0:
+                log = TopicIdPartition(row.topic_id, row.partition)
+                self.plane.suffixes.setdefault(log, Suffix(row.boundary))
+        topic = tracked_topic(*rows, **values)
+        self.plane.topics[topic.name] = topic
+        self.parts.tracking.replace_all(list(self.plane.topics.values()))
+
+    async def close(self) -> None:
+        await self.parts.close(0.0)
+
+    async def ask(
+        self,
+        handler: Callable[..., Awaitable[bytes | None]],
+        message: Any,
+        client: FakeConnection | None = None,
+    ) -> Any:
+        """Send one request and decode its answer."""
+        frame = encode_request(message, 5, "a client")
+        context = RequestContext(parse_header(frame), frame, client or self.client)
+        answer = await handler(context, self.services)
+        if answer is None:
+            return None
+        return decode_response(answer, int(message.__api_key__), int(message.__version__))
+
+
+def produce(
+    *batches: tuple[str, int, bytes], acks: int = -1, version: int = PRODUCE_VERSION
+) -> Any:
+    """A produce request of (topic, partition, records)."""
+    api = messages(ApiKey.PRODUCE, version)
+    topics: dict[str, list[Any]] = {}
+    for topic, partition, records in batches:
+        topics.setdefault(topic, []).append(
+            api.request_part("PartitionProduceData", index=partition, records=records)
+        )
+    return api.request(
+        transactional_id=None,
+        acks=acks,
+        timeout=timedelta(seconds=30),
+        topic_data=tuple(
+            api.request_part("TopicProduceData", name=topic, partition_data=tuple(rows))
+            for topic, rows in topics.items()
+        ),
+    )
+
+
+def acknowledging(base_offset: int, code: ErrorCode = ErrorCode.none) -> Script:
+    """A broker that acknowledges every partition from ``base_offset`` on."""
+
+    def answer(request: Any) -> Any:
+        api = messages(ApiKey.PRODUCE, int(request.__version__))
+        return api.response(
+            responses=tuple(
+                api.response_part(
+                    "TopicProduceResponse",
+                    name=topic.name,
+                    partition_responses=tuple(
+                        api.response_part(
+                            "PartitionProduceResponse",
+                            index=row.index,
+                            error_code=code,
+                            base_offset=base_offset if code is ErrorCode.none else -1,
+                            record_errors=(),
+                        )
+                        for row in topic.partition_data
+                    ),
+                )
+                for topic in request.topic_data
+            )
+        )
+
+    return answer
+
+
+def outcomes(response: Any) -> dict[tuple[str, int], tuple[str, int]]:
+    """(error name, base offset) by (topic, partition) of a produce response."""
+    return {
+        (topic.name, row.index): (row.error_code.name, row.base_offset)
+        for topic in response.responses
+        for row in topic.partition_responses
+    }
+
+
+@dataclass(frozen=True)
+class KafkaLog:
+    """What the broker answers of one partition."""
+
+    records: bytes = b""
+    high_watermark: int = 0
+    last_stable_offset: int = -1
+    code: ErrorCode = ErrorCode.none
+
+
+def fetch(
+    *wanted: tuple[str, int, int],
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+    session: tuple[int, int] = (0, -1),
+) -> Any:
+    """A fetch request of (topic, partition, offset)."""
+    api = messages(ApiKey.FETCH, FETCH_VERSION)
+    topics: dict[str, list[Any]] = {}
+    for topic, partition, offset in wanted:
+        topics.setdefault(topic, []).append(
+            api.request_part(
+                "FetchPartition",
+                partition=partition,
+                fetch_offset=offset,
+                partition_max_bytes=partition_max_bytes,
+            )
+        )
+    return api.request(
+        max_wait=timedelta(milliseconds=max_wait_ms),
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=tuple(
+            api.request_part("FetchTopic", topic=topic, partitions=tuple(rows))
+            for topic, rows in topics.items()
+        ),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+
+
+def serving(logs: dict[tuple[str, int], KafkaLog], session_id: int = 0) -> Script:
+    """A broker that has these logs."""
+
+    def answer(request: Any) -> Any:
+        api = messages(ApiKey.FETCH, FETCH_VERSION)
+        return api.response(
+            throttle_time=timedelta(0),
+            error_code=ErrorCode.none,
+            session_id=session_id,
+            responses=tuple(
+                api.response_part(
+                    "FetchableTopicResponse",
+                    topic=topic.topic,
+                    partitions=tuple(
+                        _fetched(api, row.partition, logs[topic.topic, row.partition])
+                        for row in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            ),
+        )
+
+    return answer
+
+
+def _fetched(api: Any, partition: int, log: KafkaLog) -> Any:
+    good = log.code is ErrorCode.none
+    stable = log.high_watermark if log.last_stable_offset < 0 else log.last_stable_offset
+    return api.response_part(
+        "PartitionData",
+        partition_index=partition,
+        error_code=log.code,
+        high_watermark=log.high_watermark if good else -1,
+        last_stable_offset=stable if good else -1,
+        log_start_offset=0 if good else -1,
+        aborted_transactions=(),
+        records=log.records,
+    )
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """One partition of a fetch response."""
+
+    error: str
+    offsets: list[int]
+    """base offsets of the batches"""
+    high_watermark: int
+    last_stable_offset: int
+    epochs: set[int]
+
+
+def fetched(response: Any) -> dict[tuple[str, int], Fetched]:
+    """By (topic, partition)."""
+    found = {}
+    for topic in response.responses:
+        for row in topic.partitions:
+            headers = list(iter_batches(row.records or b""))
+            found[topic.topic, row.partition_index] = Fetched(
+                row.error_code.name,
+                [header.base_offset for header in headers],
+                row.high_watermark,
+                row.last_stable_offset,
+                {header.partition_leader_epoch for header in headers},
+            )
+    return found
