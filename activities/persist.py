@@ -35,7 +35,10 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
     """
     plane, key = services.control_plane, given.ref.log
     started = monotonic_ms()
-    async with phase_evidence(services, given, Phase.SEED_AND_PERSIST) as evidence:
+    async with (
+        services.pauses.left_on_failure(key),
+        phase_evidence(services, given, Phase.SEED_AND_PERSIST) as evidence,
+    ):
         observing = asyncio.create_task(_observe(services, given))
         try:
             row = await plane.tracked_partition(key.topic_id, key.partition)
@@ -66,6 +69,7 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
                 f"{row.boundary_epoch} already, not {given.boundary} at {given.leader_epoch}",
             )
         services.forget(key)
+        await services.pauses.leave(key)
         evidence.seen |= {"boundary": given.boundary, "leader_epoch": given.leader_epoch}
 
 

@@ -34,8 +34,10 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
     newer generation, which makes this one stale.
     """
     plane, key = services.control_plane, given.ref.log
-    started = monotonic_ms()
-    async with phase_evidence(services, given, Phase.QUIESCE) as evidence:
+    async with (
+        services.pauses.left_on_failure(key),
+        phase_evidence(services, given, Phase.QUIESCE) as evidence,
+    ):
         row = await plane.tracked_partition(key.topic_id, key.partition)
         if row is not None and row.boundary != UNDEFINED_OFFSET:
             raise failure(
@@ -43,12 +45,15 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
                 f"{given.ref.topic}-{key.partition} has its boundary B0 = {row.boundary} already: "
                 "it is never quiesced again",
             )
+        hold = given.options.quiesce_hold_ms
+        await services.pauses.enter(key, hold_ms=hold, bound_ms=hold / 4)
+        started = monotonic_ms()
         generation = await plane.next_generation(key)
         evidence.generation = generation
         # Before the close: until then nobody waits for this write.
         await evidence.record(PhaseStatus.RUNNING)
         closing = monotonic_ms()
-        await plane.close_generation(key, generation, given.options.quiesce_hold_ms)
+        await plane.close_generation(key, generation, hold)
         entries, fenced = await _pass_barrier(services, given, generation, started, evidence)
         highest = max((e.highest_acknowledged_offset for e in entries), default=UNDEFINED_OFFSET)
         evidence.seen |= {

@@ -28,7 +28,10 @@ async def roll_and_flush(services: WorkerServices, given: PhaseInput) -> Boundar
     """Observe B0 at one leader epoch. Fails as NotSettled when the log does not come to rest
     within half of the quiesce's hold (or, with durability ``tiered``, three quarters)."""
     started = monotonic_ms()
-    async with phase_evidence(services, given, Phase.ROLL_AND_FLUSH) as evidence:
+    async with (
+        services.pauses.left_on_failure(given.ref.log),
+        phase_evidence(services, given, Phase.ROLL_AND_FLUSH) as evidence,
+    ):
         bound = given.options.quiesce_hold_ms / 2
         end, log_start, tries = await _settle(services, given, bound)
         boundary = end.high_watermark

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 from temporalio.client import Client
 
+from activities.pause_slots import PauseSlots
 from tideline import control_plane as control_plane_package
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import GatewayRegistration
@@ -170,6 +171,7 @@ class WorkerServices:
     wait_bound_ms: float = 10_000
     """How long one attempt waits inside an activity before it fails with its reason and is
     retried."""
+    pauses: PauseSlots = field(default_factory=lambda: PauseSlots(monotonic_ms))
     evidence: EvidenceQueue = field(default_factory=EvidenceQueue)
     warm: dict[TopicIdPartition, Warmth] = field(default_factory=dict)
 

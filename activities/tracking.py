@@ -149,6 +149,7 @@ async def reopen_partition(services: WorkerServices, given: PhaseInput) -> Parti
         row = await services.control_plane.tracked_partition(key.topic_id, key.partition)
         if row is not None and row.quiesced:
             await services.control_plane.reopen_generation(key, row.generation)
+    await services.pauses.leave(key)
     return await observe_partition(services, given.ref)
 
 
