@@ -14,13 +14,12 @@ from tideline import __version__
 from tideline.control_plane.model import GatewayRegistration
 from tideline.domain import failures
 from tideline.domain.plan import MigrationOptions
-from tideline.domain.preflight import (
+from tideline.domain.preflight import PreflightReport, judge
+from tideline.domain.preflight_observation import (
     GatewayHealth,
     GroupMember,
     PartitionHealth,
     PreflightObservation,
-    PreflightReport,
-    judge,
 )
 from tideline.domain.remote_log import stuck_copies
 from tideline.errors import TidelineError

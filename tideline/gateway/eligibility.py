@@ -12,12 +12,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from tideline.domain.preflight import (
-    INTERNAL_TOPICS,
-    PartitionHealth,
-    PreflightObservation,
-    eligible,
-)
+from tideline.domain.preflight import INTERNAL_TOPICS, eligible
+from tideline.domain.preflight_observation import PartitionHealth, PreflightObservation
 from tideline.errors import RefusedError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
