@@ -68,8 +68,9 @@ class Breakpoint:
             CREATE OR REPLACE FUNCTION tideline.test_breakpoint() RETURNS trigger
             LANGUAGE plpgsql AS $$
             BEGIN
-                IF NEW.topic_id = '{topic_id}' AND NEW.phase = '{phase}'
-                   AND NEW.status IN ('running', 'waiting') THEN
+                IF NEW.phase = '{phase}' AND NEW.status IN ('running', 'waiting')
+                   AND EXISTS (SELECT FROM tideline.logs AS l
+                       WHERE l.log_id = NEW.log_id AND l.topic_id = '{topic_id}') THEN
                     PERFORM pg_advisory_xact_lock_shared({self.KEY});
                 END IF;
                 RETURN NEW;
@@ -170,7 +171,7 @@ class Case:
         with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
             found = connection.execute(
                 "SELECT partition, phase, status FROM tideline.migration_phases"
-                " WHERE topic_id = %s",
+                " JOIN tideline.logs USING (log_id) WHERE topic_id = %s",
                 [self.topic_id],
             ).fetchall()
         return {(partition, phase): status for partition, phase, status in found}
@@ -180,7 +181,7 @@ class Case:
         with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
             row = connection.execute(
                 "SELECT waiting_reason FROM tideline.migration_phases"
-                " WHERE topic_id = %s AND partition = %s AND phase = %s",
+                " JOIN tideline.logs USING (log_id) WHERE topic_id = %s AND partition = %s AND phase = %s",
                 [self.topic_id, partition, phase],
             ).fetchone()
         return row[0] if row else None
@@ -278,7 +279,7 @@ def gateways(case: Case) -> dict[int, GatewayRow]:
 
 def quiesced(case: Case, partition: int) -> bool:
     """Whether the partition's generation is closed."""
-    return bool(case.rows("quiesce_deadline IS NOT NULL")[partition][0])
+    return bool(case.rows("quiesce = 'closed'")[partition][0])
 
 
 class Command:

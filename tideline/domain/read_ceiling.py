@@ -13,6 +13,8 @@ from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.routing import PartitionRoute, RouteKind
 
 NO_CEILING = 2**63 - 1
+UNKNOWN_CEILING = -1
+"""Nothing was seen while it would have counted: nothing may be shown."""
 
 
 @dataclass(slots=True)
@@ -23,7 +25,7 @@ class ReadCeiling:
     from the log end only after both are over.
     """
 
-    highest_seen: int = 0
+    highest_seen: int = UNKNOWN_CEILING
     """Exclusive: offsets below it may be shown."""
     frozen: bool = False
 
@@ -42,7 +44,8 @@ class ReadCeiling:
         self.frozen = False
 
     def limit(self, route: PartitionRoute, *, lease_valid: bool) -> int:
-        """The first offset (exclusive bound) that must not be shown from Kafka's log."""
+        """The first offset (exclusive bound) that must not be shown from Kafka's log;
+        ``UNKNOWN_CEILING``: answer NOT_LEADER_OR_FOLLOWER."""
         match route.kind:
             case RouteKind.CLASSIC:
                 return NO_CEILING
@@ -50,7 +53,7 @@ class ReadCeiling:
                 return route.boundary
             case RouteKind.PENDING | RouteKind.QUIESCING:
                 return NO_CEILING if lease_valid and not self.frozen else self.highest_seen
-        return 0
+        return UNKNOWN_CEILING
 
 
 def out_of_range_may_be_told(
