@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 STUCK_AFTER_MS = 15 * 60_000
 """A copy that began this long ago and never finished counts as stuck."""
+LEASE_LOOK_S = 0.1
 TIERING_SWITCH = "remote.log.storage.system.enable"
 
 
@@ -75,7 +76,7 @@ async def observe(
     partitions = await _partitions(services, layout)
     heartbeat()
     registrations, durability, tracked, groups, switches, bucket_error = await asyncio.gather(
-        _or_none(services.leases.read()),
+        _or_none(_watched(services)),
         _or_none(services.control_plane.check_synchronous_commit()),
         _or_none(services.control_plane.tracked_topic(topic)),
         _or_none(services.topics.groups_on(topic)),
@@ -112,6 +113,32 @@ async def observe(
         already=tracked.status.value if tracked is not None and held else None,
         tideline_version=__version__,
     )
+
+
+async def _watched(services: WorkerServices) -> list[GatewayRegistration]:
+    """The registrations, once each active gateway has renewed its lease or let it lapse.
+
+    One reading of a counter says nothing of life; a process that has just started has no other.
+    """
+    first = {g.incarnation: g.renewals for g in await services.leases.read()}
+    while True:
+        gateways = await services.leases.read()
+        now = monotonic_ms()
+        undecided = [
+            g
+            for g in gateways
+            if g.status == "active"
+            and first.setdefault(g.incarnation, g.renewals) == g.renewals
+            and _silent_ms(services, g, now) <= g.lease_ms
+        ]
+        if not undecided:
+            return gateways
+        heartbeat()
+        await asyncio.sleep(LEASE_LOOK_S)
+
+
+def _silent_ms(services: WorkerServices, gateway: GatewayRegistration, now: float) -> float:
+    return services.leases.watch.silent_ms(gateway.incarnation, gateway.renewals, sent_ms=now)
 
 
 async def _or_none(part: Awaitable[T]) -> T | None:
@@ -181,7 +208,7 @@ def _gateways(
             gateway_id=g.gateway_id,
             status=g.status,
             version=g.version,
-            silent_ms=services.leases.watch.silent_ms(g.incarnation, g.renewals, sent_ms=now),
+            silent_ms=_silent_ms(services, g, now),
             lease_ms=g.lease_ms,
             address=g.address,
         )
