@@ -120,7 +120,10 @@ async def _watched(services: WorkerServices) -> list[GatewayRegistration]:
 
     One reading of a counter says nothing of life; a process that has just started has no other.
     """
-    first = {g.incarnation: g.renewals for g in await services.leases.read()}
+    gateways = await services.leases.read()
+    first = {g.incarnation: g.renewals for g in gateways}
+    # Twice the longest lease: one that registers again and again is not waited for, either.
+    ends = monotonic_ms() + 2 * max((g.lease_ms for g in gateways), default=0)
     while True:
         gateways = await services.leases.read()
         now = monotonic_ms()
@@ -131,7 +134,7 @@ async def _watched(services: WorkerServices) -> list[GatewayRegistration]:
             and first.setdefault(g.incarnation, g.renewals) == g.renewals
             and _silent_ms(services, g, now) <= g.lease_ms
         ]
-        if not undecided:
+        if not undecided or now > ends:
             return gateways
         heartbeat()
         await asyncio.sleep(LEASE_LOOK_S)
