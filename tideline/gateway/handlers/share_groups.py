@@ -89,6 +89,7 @@ def _session_ended(schema: Any) -> Any:
 def _refusal(schema: Any, topic: Any) -> Any:
     answer = nested(schema, "responses")
     partition = nested(answer, "partitions")
+    leader: Any
     (leader,) = (f.type for f in fields(partition) if f.name == "current_leader")
     return answer(
         topic_id=topic.topic_id,
