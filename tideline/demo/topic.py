@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tideline.demo.history import StoredObject, list_objects
 from tideline.domain.ids import topic_id_from_base64
@@ -41,8 +42,15 @@ def create_tiered(
     return topic_id(admin, topic)
 
 
+@retry(
+    retry=retry_if_exception_type(KafkaException),
+    stop=stop_after_delay(15),
+    wait=wait_fixed(0.1),
+    reraise=True,
+)
 def topic_id(admin: AdminClient, topic: str) -> UUID:
-    """The topic's id, from a DescribeTopics of the stock client."""
+    """The topic's id, from a DescribeTopics of the stock client; asked again while the broker
+    that answers has not heard of a new topic."""
     described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
     return topic_id_from_base64(str(described.topic_id))
 
