@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -83,16 +82,22 @@ async def perform(
     )
     try:
         await workflow.wait_condition(lambda: handle.done() or interrupted())
-        if handle.done():
-            return await handle
+    except asyncio.CancelledError:
+        _give_up(handle)
+        raise
+    if not handle.done():
+        _give_up(handle)
+        raise Interrupted
+    try:
+        return await handle
     except ActivityError as error:
         raise failed(error) from error
-    finally:
-        if not handle.done():
-            handle.cancel()
-            with suppress(ActivityError, asyncio.CancelledError):
-                await handle
-    raise Interrupted
+
+
+def _give_up(handle: asyncio.Task[Any]) -> None:
+    """Cancel the activity; whatever becomes of it does not matter any more."""
+    handle.cancel()
+    handle.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def failed(error: ActivityError) -> CallFailed:

@@ -53,11 +53,11 @@ class FanOut:
         self._state = state
         self._arm = arm
         self._children: dict[int, Child] = {}
-        self._lost: set[int] = set()
-        """Partitions that should run and perhaps do not."""
-        self._to_steer: set[int] = set()
+        self._lost = set(state.lost)
+        self._to_steer = set(state.to_steer)
         self._restarts: set[asyncio.Task[None]] = set()
         self._busy = False
+        self._resting = False
 
     @property
     def crowded(self) -> bool:
@@ -81,8 +81,13 @@ class FanOut:
         self._to_steer.update(self._state.running())
 
     async def rest(self) -> None:
-        """Wait until nothing is under way."""
+        """Begin nothing more, and wait until nothing is under way."""
+        self._resting = True
         await workflow.wait_condition(lambda: not self._busy)
+
+    def hand_over(self) -> None:
+        """Leave in the state what the next run has to do."""
+        self._state.to_steer, self._state.lost = sorted(self._to_steer), sorted(self._lost)
 
     async def end_all(self) -> None:
         """After an abort: tell every partition and wait until it has ended, a minute at most;
@@ -122,6 +127,8 @@ class FanOut:
             cursor = behind[:MOST_AT_ONCE][-1] + 1 if behind else 0
 
     def _has_work(self) -> bool:
+        if self._resting:
+            return False
         if self._to_steer or self._state.to_permit():
             return True
         return not self.crowded and bool(self._lost or self._state.to_start())

@@ -144,6 +144,7 @@ class TopicRun:
             if not reached():
                 await self.fan_out.rest()
                 await workflow.wait_condition(workflow.all_handlers_finished)
+                self.fan_out.hand_over()
                 workflow.continue_as_new(Continued(self.state))
 
     def _urgent(self) -> bool:

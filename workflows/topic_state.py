@@ -63,6 +63,10 @@ class TopicState:
     """The SQL update has won."""
     restore: bool = True
     """After an abort: the topic was tracked, so configs and tracking must be put back."""
+    to_steer: list[int] = field(default_factory=list)
+    """Partitions that must still be told what is wanted of them."""
+    lost: list[int] = field(default_factory=list)
+    """Partitions that should run and perhaps do not."""
 
     def begin(self) -> None:
         """Every partition is to do."""

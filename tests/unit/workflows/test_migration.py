@@ -12,7 +12,7 @@ from tideline.domain.plan import ConfigStage
 async def test_a_topic_named_in_one_field_becomes_hybrid(world: World, client: Client) -> None:
     world.partitions = 3
     async with world.worker(client):
-        outcome = await (await world.start(client)).result()
+        outcome = await world.run(client)
     assert outcome.outcome == "hybrid"
     assert outcome.boundaries == {"0": 100, "1": 101, "2": 102}
 
@@ -21,13 +21,13 @@ async def test_each_partition_goes_through_the_seven_phases_in_order(
     world: World, client: Client
 ) -> None:
     async with world.worker(client):
-        await (await world.start(client)).result()
+        await world.run(client)
     assert [name for name in world.order() if name in set(PHASE_ORDER)] == list(PHASE_ORDER)
 
 
 async def test_configs_are_held_stage_by_stage(world: World, client: Client) -> None:
     async with world.worker(client):
-        await (await world.start(client)).result()
+        await world.run(client)
     assert world.stages == [
         ConfigStage.TRACKED,
         ConfigStage.ARMED,

@@ -282,3 +282,12 @@ class World:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             result_type=TopicOutcome,
         )
+
+    async def run(self, client: Client, given: Any = None) -> TopicOutcome:
+        """Migrate to the end."""
+        return await ended(await self.start(client, given))
+
+
+async def ended(handle: WorkflowHandle[Any, TopicOutcome]) -> TopicOutcome:
+    """The workflow's result; a test that hangs fails."""
+    return await asyncio.wait_for(handle.result(), 40)

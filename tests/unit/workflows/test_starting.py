@@ -1,0 +1,129 @@
+"""Every way to start a migration meets at one workflow; wrong inputs change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from tests.unit.workflows.world import World, ended
+from tideline.domain.migration import Phase
+from tideline.domain.plan import TASK_QUEUE, TOPIC_WORKFLOW, TopicActivity
+
+
+@pytest.fixture
+def client(server: WorkflowEnvironment) -> Client:
+    return server.client
+
+
+async def test_a_second_start_joins_the_first(world: World, client: Client) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        first = await world.start(client)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+        second = await world.start(client)
+        held.set()
+        assert await ended(first) == await ended(second)
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_start_from_the_ui_under_any_id_joins_and_returns_the_outcome(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        first = await world.start(client)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+        by_hand = await world.start(client, workflow_id=f"by-hand-{world.topic}")
+        await asyncio.wait_for(world.reached[TopicActivity.JOIN_TOPIC_MIGRATION].wait(), 20)
+        held.set()
+        assert await ended(by_hand) == await ended(first)
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_start_from_the_ui_alone_starts_the_topics_workflow(
+    world: World, client: Client
+) -> None:
+    async with world.worker(client):
+        by_hand = await world.start(client, workflow_id=f"by-hand-{world.topic}")
+        assert (await ended(by_hand)).outcome == "hybrid"
+        topics = client.get_workflow_handle(world.ref.workflow_id)
+        assert (await topics.result())["outcome"] == "hybrid"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("orders", "JSON object"),
+        ([1], "a list"),
+        ({}, "topic: missing"),
+        ({"topic": 7}, "topic: 7"),
+        ({"topic": "a b"}, "no topic name"),
+        ({"topic": "orders", "option": {}}, "option: no such field"),
+        ({"topic": "orders", "options": {"durability": "maybe"}}, "fsynced, replicated, tiered"),
+        ({"topic": "orders", "options": {"parallel_partitions": 0}}, "from 1 to 1000"),
+        ({"topic": "orders", "options": {"quiesce_hold_ms": "10s"}}, "whole number (ms)"),
+    ],
+)
+async def test_a_wrong_input_fails_naming_field_and_rule(
+    world: World, client: Client, given: Any, said: str
+) -> None:
+    async with world.worker(client):
+        handle = await world.start(client, given, workflow_id=f"wrong-{world.topic}")
+        with pytest.raises(WorkflowFailureError) as failed:
+            await ended(handle)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "InvalidInput"
+    assert said in failed.value.cause.message
+    assert world.calls == []
+
+
+async def test_a_start_without_any_input_fails_with_an_example(
+    world: World, client: Client
+) -> None:
+    async with world.worker(client):
+        handle = await client.start_workflow(
+            TOPIC_WORKFLOW, id=f"none-{world.topic}", task_queue=TASK_QUEUE
+        )
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+    assert '{"topic": "orders"}' in str(failed.value.cause)
+
+
+async def test_a_topic_that_is_hybrid_already_stays_as_it_is(world: World, client: Client) -> None:
+    async with world.worker(client):
+        first = await world.run(client)
+        again = await world.run(client)
+    assert again == first
+    assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_a_topic_workflow_that_was_terminated_finds_its_place_when_started_again(
+    world: World, client: Client
+) -> None:
+    world.partitions = 3
+    held = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(client):
+        first = await world.start(client)
+        await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), 20)
+        await first.terminate("a test")
+        again = await world.start(client)
+        held.set()
+        assert (await ended(again)).outcome == "hybrid"
+    assert world.count(Phase.QUIESCE) == 3
+
+
+async def test_a_partition_workflow_that_was_terminated_is_started_again(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+        await client.get_workflow_handle(world.ref.partition_workflow_id(0)).terminate("a test")
+        held.set()
+        assert (await ended(handle)).outcome == "hybrid"

@@ -1,0 +1,280 @@
+"""Pause, resume and abort, from outside and in every phase. On a real server: interruptions cross
+the completion of activities there as they do in production."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
+from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.testing import WorkflowEnvironment
+
+from tests.unit.workflows.world import World, ended, fails
+from tideline.domain import failures
+from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
+from tideline.domain.plan import AbortDecision, ConfigStage, TopicActivity
+from tideline.domain.steering import PartitionStatus, PauseOutcome, TopicStatus
+
+ABORTABLE = [rule.phase for rule in PHASES if rule.abortable]
+
+
+@pytest.fixture
+def client(server: WorkflowEnvironment) -> Client:
+    return server.client
+
+
+async def soon(what: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until ``what`` holds."""
+    async with asyncio.timeout(20):
+        while not await what():  # noqa: ASYNC110 - asks a server
+            await asyncio.sleep(0.02)
+
+
+async def topic_status(handle: WorkflowHandle[Any, Any]) -> TopicStatus:
+    return await handle.query("status", result_type=TopicStatus)
+
+
+async def partition_status(world: World, client: Client, partition: int = 0) -> PartitionStatus:
+    handle = client.get_workflow_handle(world.ref.partition_workflow_id(partition))
+    return await handle.query("status", result_type=PartitionStatus)
+
+
+async def reach(world: World, name: str) -> None:
+    await asyncio.wait_for(world.reached[name].wait(), 20)
+
+
+@pytest.mark.parametrize("phase", ABORTABLE)
+async def test_an_abort_before_b0_wins_and_restores_the_topic(
+    world: World, client: Client, phase: Phase
+) -> None:
+    held = world.hold(phase)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, phase)
+        decision = await handle.execute_update("abort", result_type=AbortDecision)
+        outcome = await ended(handle)
+        held.set()
+        child = client.get_workflow_handle(world.ref.partition_workflow_id(0))
+        assert (await child.result())["outcome"] == "aborted"
+    assert decision.won
+    assert outcome.outcome == "aborted"
+    assert world.stages[-1] is ConfigStage.RESTORED
+    assert not world.tracked
+    assert world.logs[0].boundary == -1
+
+
+async def test_an_abort_while_gateways_are_being_told_wins(world: World, client: Client) -> None:
+    held = world.hold(TopicActivity.AWAIT_TRACKING)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, TopicActivity.AWAIT_TRACKING)
+        decision = await handle.execute_update("abort", result_type=AbortDecision)
+        assert (await ended(handle)).outcome == "aborted"
+        held.set()
+    assert decision.won
+    assert world.stages == [ConfigStage.RESTORED]
+    assert not world.tracked
+
+
+async def test_an_abort_during_validation_has_nothing_to_restore(
+    world: World, client: Client
+) -> None:
+    held = world.hold(TopicActivity.VALIDATE_TOPIC)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, TopicActivity.VALIDATE_TOPIC)
+        decision = await handle.execute_update("abort", result_type=AbortDecision)
+        assert (await ended(handle)).outcome == "aborted"
+        held.set()
+    assert decision.won
+    assert world.stages == []
+    assert world.count(TopicActivity.ABORT_MIGRATION) == 0
+
+
+@pytest.mark.parametrize("phase", [p for p in PHASE_ORDER if p not in ABORTABLE])
+async def test_an_abort_after_b0_is_refused_and_the_migration_goes_on(
+    world: World, client: Client, phase: Phase
+) -> None:
+    held = world.hold(phase)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, phase)
+        decision = await handle.execute_update("abort", result_type=AbortDecision)
+        held.set()
+        assert (await ended(handle)).outcome == "hybrid"
+    assert not decision.won
+    assert "B0" in decision.reason
+
+
+async def test_an_abort_that_postgres_did_not_answer_is_said_to_be_undecided(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    world.script[TopicActivity.ABORT_MIGRATION] = fails(failures.REFUSED, "Postgres says no")
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        with pytest.raises(WorkflowUpdateFailedError) as undecided:
+            await handle.execute_update("abort")
+        held.set()
+        assert (await ended(handle)).outcome == "hybrid"
+    assert isinstance(undecided.value.cause, ApplicationError)
+    assert "not decided" in undecided.value.cause.message
+
+
+async def test_a_cancel_from_the_ui_is_an_abort_that_may_be_refused(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.ZOMBIE_CLEANUP)
+        await handle.cancel()
+
+        async def refused() -> bool:
+            return "cancel was refused" in (await topic_status(handle)).waiting_reason
+
+        await soon(refused)
+        held.set()
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_a_cancel_before_b0_restores_the_topic(world: World, client: Client) -> None:
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError) as cancelled:
+            await ended(handle)
+        held.set()
+    assert isinstance(cancelled.value.cause, CancelledError)
+    assert world.stages[-1] is ConfigStage.RESTORED
+    assert not world.tracked
+
+
+async def test_a_pause_is_honoured_before_the_next_phase_and_shown(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.VALIDATE)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.VALIDATE)
+        assert (await handle.execute_update("pause", result_type=PauseOutcome)).paused
+
+        async def knows() -> bool:
+            return (await partition_status(world, client)).paused
+
+        await soon(knows)
+        held.set()
+
+        async def shown() -> bool:
+            return "paused" in (await partition_status(world, client)).waiting_reason
+
+        await soon(shown)
+        assert world.count(Phase.DRAIN_TRANSACTIONS) == 0
+        assert (await topic_status(handle)).paused
+        await handle.execute_update("resume")
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_a_pause_during_a_write_pause_lets_it_finish_first(
+    world: World, client: Client
+) -> None:
+    held = world.hold(Phase.ROLL_AND_FLUSH)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.ROLL_AND_FLUSH)
+        await handle.execute_update("pause")
+
+        async def knows() -> bool:
+            return (await partition_status(world, client)).paused
+
+        await soon(knows)
+        held.set()
+
+        async def crossed() -> bool:
+            status = await partition_status(world, client)
+            return status.boundary == 100 and "paused" in status.waiting_reason
+
+        await soon(crossed)
+        assert world.count(Phase.ZOMBIE_CLEANUP) == 0
+        await handle.execute_update("resume")
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_one_partition_can_be_paused_alone(world: World, client: Client) -> None:
+    world.partitions = 2
+    held = world.hold(Phase.VALIDATE)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.VALIDATE)
+
+        async def both() -> bool:
+            return world.count(Phase.VALIDATE) == 2
+
+        await soon(both)
+        alone = client.get_workflow_handle(world.ref.partition_workflow_id(1))
+        await alone.execute_update("pause")
+        held.set()
+
+        async def other_crossed() -> bool:
+            return world.logs[0].boundary == 100
+
+        await soon(other_crossed)
+        assert world.logs[1].boundary == -1
+        await alone.execute_update("resume")
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_a_resume_tries_at_once_what_is_being_waited_for(
+    world: World, client: Client
+) -> None:
+    world.script[TopicActivity.AWAIT_TRACKING] = fails(failures.WAITING, "gateway 2", times=8)
+    async with world.worker(client), asyncio.timeout(10):  # half a minute if nobody resumes
+        handle = await world.start(client)
+
+        async def goes_on() -> bool:
+            await handle.execute_update("resume")
+            return world.count(TopicActivity.AWAIT_TRACKING) > 8
+
+        await soon(goes_on)
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_a_migration_that_has_ended_cannot_be_steered(world: World, client: Client) -> None:
+    async with world.worker(client):
+        handle = await world.start(client)
+        await ended(handle)
+        with pytest.raises(Exception, match="completed"):
+            await handle.execute_update("pause")
+
+
+async def test_why_a_partition_waits_is_shown_on_the_topic_and_in_the_search_attributes(
+    world: World, client: Client
+) -> None:
+    world.script[Phase.DRAIN_TRANSACTIONS] = fails(
+        failures.WAITING, "transaction app-1 of producer 7 is open", times=3
+    )
+    async with world.worker(client):
+        handle = await world.start(client)
+
+        async def shown() -> bool:
+            return "app-1" in (await topic_status(handle)).waiting_reason
+
+        await soon(shown)
+        description = await client.get_workflow_handle(
+            world.ref.partition_workflow_id(0)
+        ).describe()
+        attributes = {p.key.name: p.value for p in description.typed_search_attributes}
+        assert attributes["TidelineTopic"] == world.topic
+        assert "app-1" in str(attributes["TidelineWaitingReason"])
+        assert (await ended(handle)).outcome == "hybrid"
