@@ -11,7 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from confluent_kafka import KafkaException, Producer, Uuid
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, Uuid
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaProducer
 
+from tests.harness import until
 from tideline.domain.ids import topic_id_from_base64
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -54,11 +55,34 @@ def create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) -
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
     made.result(30)
+    until(f"{name} to have leaders", lambda: has_leaders(admin, name, partitions))
+
+
+def has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
+    """Brokers learn of a new topic after its creation is answered."""
+    found = admin.list_topics(timeout=10).topics.get(name)
+    return (
+        found is not None
+        and len(found.partitions) == partitions
+        and all(p.leader > 0 for p in found.partitions.values())
+    )
 
 
 def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
-    (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
-    return dict(found.result(20))
+    """Configs of a topic, from a broker that knows it already."""
+    found: dict[str, ConfigEntry] = {}
+
+    def known() -> bool:
+        (asked,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+        try:
+            found.update(asked.result(20))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+        return bool(found)
+
+    until(f"the configs of {name}", known)
+    return found
 
 
 def altered(
@@ -90,8 +114,6 @@ def requests(stack: Stack, name: str) -> list[tuple[str, UUID]]:
 
 
 def topic_id(admin: AdminClient, name: str) -> UUID:
-    from confluent_kafka import TopicCollection
-
     (found,) = admin.describe_topics(TopicCollection([name])).values()
     identity: Uuid = found.result(20).topic_id
     return topic_id_from_base64(str(identity))
@@ -99,7 +121,12 @@ def topic_id(admin: AdminClient, name: str) -> UUID:
 
 def on_broker(stack: Stack, name: str) -> dict[str, ConfigEntry]:
     """Configs as the broker itself has them."""
-    return described(AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap}), name)
+    return described(broker_admin(stack), name)
+
+
+def broker_admin(stack: Stack) -> AdminClient:
+    """A client that goes round the gateways."""
+    return AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
 
 
 def test_a_config_change_requests_the_migration(
@@ -128,7 +155,7 @@ def test_other_configs_of_the_same_request_reach_kafka(
     (done,) = admin.incremental_alter_configs([resource]).values()
     done.result(20)
     assert requests(stack, name), "an empty topic needs no tiered storage"
-    assert on_broker(stack, name)["retention.ms"].value == "7200000"
+    until_shown(broker_admin(stack), name, "retention.ms", "7200000")
     admin.delete_topics([name])
 
 
@@ -206,14 +233,11 @@ def test_a_held_config_is_changed_for_the_user_and_not_in_kafka(
     altered(admin, born, "max.message.bytes", None, AlterConfigOpType.DELETE)
     until_shown(admin, born, "max.message.bytes", "1048588")
     altered(admin, born, "retention.ms", "3600000")
-    assert on_broker(stack, born)["retention.ms"].value == "3600000"
+    until_shown(broker_admin(stack), born, "retention.ms", "3600000")
 
 
 def until_shown(admin: AdminClient, name: str, key: str, value: str) -> None:
-    deadline = time.monotonic() + 10
-    while described(admin, name)[key].value != value:
-        assert time.monotonic() < deadline, f"{key} did not become {value}"
-        time.sleep(0.05)
+    until(f"{key}={value} of {name}", lambda: described(admin, name)[key].value == value)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +295,7 @@ def test_a_name_can_be_used_again_after_deletion(
             "SELECT status FROM tideline.topics WHERE topic_id = %s", [first]
         ).fetchall() == [("deleted",)]
     create(admin, name)
-    assert topic_id(admin, name) != first
+    until(f"the new {name}", lambda: topic_id(admin, name) != first)
     assert described(admin, name)["diskless.enable"].value == "false"
     filled(stack, name)
     admin.delete_topics([name])

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
+from tests.harness import until
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -30,6 +31,7 @@ def topic(admin: AdminClient) -> Iterator[str]:
     name = f"classic-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
     for made in admin.create_topics([NewTopic(name, 2, 1)], operation_timeout=20).values():
         made.result(30)
+    until(f"leaders of {name}", lambda: has_leaders(admin, name))
     yield name
     admin.delete_topics([name])
 
@@ -37,6 +39,17 @@ def topic(admin: AdminClient) -> Iterator[str]:
 @pytest.fixture
 def bootstrap(stack: Stack) -> str:
     return stack.endpoints.gateway_bootstrap
+
+
+def has_leaders(admin: AdminClient, name: str) -> bool:
+    """Brokers learn of a new topic after its creation is answered, and until then a Produce
+    with acks=0 is lost without a word."""
+    found = admin.list_topics(timeout=10).topics.get(name)
+    return (
+        found is not None
+        and len(found.partitions) == 2
+        and all(p.leader > 0 for p in found.partitions.values())
+    )
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **config: object) -> None:

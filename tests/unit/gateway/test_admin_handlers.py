@@ -144,6 +144,7 @@ class Plane:
     away: int = 0
     missing: tuple[int, ...] = ()
     heard: asyncio.Event = field(default_factory=asyncio.Event)
+    view: Tracking | None = None
 
     def __getattr__(self, name: str) -> Any:
         async def call(*arguments: Any, **named: Any) -> None:
@@ -166,8 +167,8 @@ class Plane:
             for n in (1, 2)
         ]
 
-    async def tracked_topic(self, name: str) -> None:
-        return None
+    async def tracked_topic(self, name: str) -> TrackedTopic | None:
+        return None if self.view is None else self.view.topic_by_name(name)
 
 
 # -- transactions
@@ -364,10 +365,11 @@ def grow_to(count: int, *names: str) -> grow.CreatePartitionsRequest:
 
 async def test_partitions_are_not_added_while_a_topic_migrates() -> None:
     """Schedule 22."""
-    kafka, plane = Kafka(CreatePartitionsRequest=grown), Plane()
+    view = tracked(5, -1)
+    kafka, plane = Kafka(CreatePartitionsRequest=grown), Plane(view=view)
     async with (
         FakeBroker(kafka) as broker,
-        gateway(broker, RULES, tracking=tracked(5, -1), control_plane=plane) as g,
+        gateway(broker, RULES, tracking=view, control_plane=plane) as g,
     ):
         answer = await ask(g, grow_to(4, "tracked", "classic"))
     refused, passed = answer.results
@@ -528,7 +530,7 @@ async def test_replacing_all_configs_keeps_what_tideline_holds() -> None:
         b=ConfigOverride("flush.messages", None, "7"),
         c=ConfigOverride("max.message.bytes", "78", None),
     )
-    kafka, plane = Kafka(AlterConfigsRequest=done), Plane()
+    kafka, plane = Kafka(AlterConfigsRequest=done), Plane(view=view)
     wanted = {"retention.ms": "1", "max.message.bytes": "3000"}
     request = alter.AlterConfigsRequest(
         resources=(

@@ -13,16 +13,18 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tideline.control_plane import ControlPlaneUnavailable
-from tideline.control_plane.model import ConfigOverride, TrackedTopic
+from tideline.control_plane.model import ConfigOverride, TopicStatus, TrackedTopic
 from tideline.domain.admin_trigger import (
     DISKLESS_ENABLE,
     FORWARD_ONLY,
     MARK,
     MIGRATION_STATE,
+    OWN_KEYS,
     STATE_IS_READ_ONLY,
     problem_with_held,
     wants_diskless,
 )
+from tideline.domain.topic_configs import MANAGED_KEYS
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.context import GatewayServices, RequestContext
 from tideline.gateway.eligibility import accept
@@ -32,6 +34,7 @@ from tideline.kafka.protocol import response_class
 
 TOPIC = 2
 """``ConfigResource.Type.TOPIC``."""
+_LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
 SET, DELETE = 0, 1
 """``AlterConfigOp.OpType``; 2 and 3 append to and subtract from lists."""
 
@@ -68,6 +71,7 @@ async def alter_configs(ctx: RequestContext, services: GatewayServices) -> bytes
     if MARK not in ctx.frame and services.tracking.is_empty:
         return await ctx.forward()
     request: Any = ctx.request()
+    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
     incremental = ctx.header.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
     ours: list[tuple[Any, TrackedTopic | None]] = []
     others = []
@@ -89,10 +93,10 @@ async def alter_configs(ctx: RequestContext, services: GatewayServices) -> bytes
         answer: Any = await ctx.forward_message(replace(request, resources=tuple(others)))
         throttle = answer.throttle_time
         results |= {(r.resource_type, r.resource_name): r for r in answer.responses}
-    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
     for resource, tracked in ours:
         code, message = ErrorCode.none, None
         try:
+            tracked = await _as_postgres_says(services, tracked)
             plan = _plan(resource, tracked, incremental)
             await _carry_out(ctx, services, request, plan, tracked)
         except _Refused as refusal:
@@ -110,13 +114,26 @@ async def alter_configs(ctx: RequestContext, services: GatewayServices) -> bytes
 
 
 def _concerns_us(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> bool:
-    held = tracked.overrides if tracked else {}
-    if held and not incremental:
+    """Whether it names what is, or may be, Tideline's: this gateway's view of what is held may
+    be a moment old, and a seal must not be broken for that."""
+    if tracked is not None and not incremental:
         return True
-    return any(
-        config.name in (DISKLESS_ENABLE, MIGRATION_STATE) or config.name in held
-        for config in resource.configs
-    )
+    keys = {*OWN_KEYS, *(MANAGED_KEYS if tracked else ())}
+    return any(config.name in keys for config in resource.configs)
+
+
+async def _as_postgres_says(
+    services: GatewayServices, tracked: TrackedTopic | None
+) -> TrackedTopic | None:
+    if tracked is None:
+        return None
+    try:
+        found = await services.control_plane.tracked_topic(tracked.name)
+    except ControlPlaneUnavailable as error:
+        raise _Refused(
+            ErrorCode.request_timed_out, f"the control plane does not answer: {error}; try again"
+        ) from None
+    return found if found is not None and found.status in _LIVE else None
 
 
 def _plan(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _Plan:

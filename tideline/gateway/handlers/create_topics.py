@@ -25,7 +25,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32Timedelta
 
 from tideline.control_plane import ControlPlaneUnavailable
-from tideline.control_plane.model import TrackingKind
+from tideline.control_plane.model import TopicStatus, TrackingKind
 from tideline.domain.admin_trigger import (
     DISKLESS_ENABLE,
     MARK,
@@ -45,6 +45,8 @@ from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_observer import TopicObserver
 
 BARRIER_POLL_S = 0.02
+LOOKS_AT_VIEW = 50
+"""How often, so far apart, an answer waits for this gateway's own view: a second."""
 LOOKS, LOOK_AGAIN_S = 3, 1.0
 """How often a topic is looked for before its creation counts as failed."""
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -173,6 +175,7 @@ class _Birth:
                 raise Refused(ErrorCode.request_timed_out, f"topic {self.name} is not there yet")
             topic_id, partitions = found
         await self._complete(topic_id, partitions, user_limit)
+        await self._until_seen()
         return created
 
     async def _complete(self, topic_id: UUID, partitions: int, user_limit: str | None) -> None:
@@ -180,6 +183,17 @@ class _Birth:
         await plane.complete_creation(self.name, topic_id, partitions)
         await plane.impose_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, user_limit)
         await plane.activate_topic(self.name)
+
+    async def _until_seen(self) -> None:
+        """What the client does next at this gateway finds the topic as it was made."""
+        for _ in range(LOOKS_AT_VIEW):
+            if self._is_active():
+                return
+            await asyncio.sleep(BARRIER_POLL_S)
+
+    def _is_active(self) -> bool:
+        seen = self.services.tracking.topic_by_name(self.name)
+        return seen is not None and seen.status is TopicStatus.ACTIVE
 
     async def _barrier(self) -> None:
         """Every registered gateway tracks the name."""

@@ -163,14 +163,9 @@ async def create_partitions(ctx: RequestContext, services: GatewayServices) -> b
     schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
     result = nested(schema, "results")
     refused = {
-        name: result(
-            name=TopicName(name),
-            error_code=ErrorCode.invalid_request,
-            error_message=f"topic {name} migrates to diskless storage: its partitions cannot be "
-            f"changed until every one has crossed (see `tideline status {name}`), or abort it",
-        )
-        for name, topic in tracked.items()
-        if is_migrating(topic)
+        name: result(name=TopicName(name), error_code=code, error_message=message)
+        for name in tracked
+        for code, message in await _no_growth(services, name)
     }
     rest = tuple(topic for topic in request.topics if topic.name not in refused)
     answers: dict[str, Any] = dict(refused)
@@ -189,6 +184,22 @@ async def create_partitions(ctx: RequestContext, services: GatewayServices) -> b
             results=tuple(answers[topic.name] for topic in request.topics),
         )
     )
+
+
+async def _no_growth(services: GatewayServices, name: str) -> list[tuple[ErrorCode, str]]:
+    """Why the topic may not get partitions now, by what Postgres says; nothing if it may."""
+    try:
+        topic = await services.control_plane.tracked_topic(name)
+    except UnreachableError as error:
+        message = f"the control plane does not answer: {error}; try again"
+        return [(ErrorCode.request_timed_out, message)]
+    if topic is None or not is_migrating(topic):
+        return []
+    message = (
+        f"topic {name} migrates to diskless storage: its partitions cannot be changed until "
+        f"every one has crossed (see `tideline status {name}`), or abort it"
+    )
+    return [(ErrorCode.invalid_request, message)]
 
 
 async def _grown(services: GatewayServices, topic: TrackedTopic, count: int, result: Any) -> None:
