@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError
 
 with workflow.unsafe.imports_passed_through():
     from tideline.domain.plan import TopicActivity, waits_queue
@@ -40,6 +40,8 @@ class Call:
     name: str
     waits: bool = False
     """It may take long, so it must not occupy a slot that a write pause needs."""
+    local: bool = False
+    """Run beside the workflow, without a round trip to Temporal before and after it."""
     start_to_close: timedelta = timedelta(seconds=20)
     schedule_to_close: timedelta | None = None
     heartbeat: timedelta | None = None
@@ -63,23 +65,10 @@ def slow(name: TopicActivity, result: type | None = None, seconds: float = 60) -
     )
 
 
-async def perform(
-    call: Call, given: Any, interrupted: Callable[[], bool], *, summary: str | None = None
-) -> Any:
+async def perform(call: Call, given: Any, interrupted: Callable[[], bool]) -> Any:
     """Run ``call`` to its end. Raises :class:`CallFailed`, or :class:`Interrupted` as soon as
     ``interrupted()`` holds; the activity is then cancelled and not waited for."""
-    queue = workflow.info().task_queue
-    handle: asyncio.Task[Any] = workflow.start_activity(
-        str(call.name),
-        given,
-        result_type=call.result,
-        task_queue=waits_queue(queue) if call.waits else queue,
-        start_to_close_timeout=call.start_to_close,
-        schedule_to_close_timeout=call.schedule_to_close,
-        heartbeat_timeout=call.heartbeat,
-        retry_policy=call.retry,
-        summary=summary,
-    )
+    handle = _begin(call, given)
     try:
         await workflow.wait_condition(lambda: handle.done() or interrupted())
     except asyncio.CancelledError:
@@ -90,8 +79,31 @@ async def perform(
         raise Interrupted
     try:
         return await handle
-    except ActivityError as error:
-        raise failed(error) from error
+    except FailureError as error:
+        raise failed(call, error) from error
+
+
+def _begin(call: Call, given: Any) -> asyncio.Task[Any]:
+    if call.local:
+        return workflow.start_local_activity(
+            str(call.name),
+            given,
+            result_type=call.result,
+            start_to_close_timeout=call.start_to_close,
+            schedule_to_close_timeout=call.schedule_to_close,
+            retry_policy=call.retry,
+        )
+    queue = workflow.info().task_queue
+    return workflow.start_activity(
+        str(call.name),
+        given,
+        result_type=call.result,
+        task_queue=waits_queue(queue) if call.waits else queue,
+        start_to_close_timeout=call.start_to_close,
+        schedule_to_close_timeout=call.schedule_to_close,
+        heartbeat_timeout=call.heartbeat,
+        retry_policy=call.retry,
+    )
 
 
 def _give_up(handle: asyncio.Task[Any]) -> None:
@@ -100,18 +112,16 @@ def _give_up(handle: asyncio.Task[Any]) -> None:
     handle.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-def failed(error: ActivityError) -> CallFailed:
-    """The activity's own words, without Temporal's wrapping."""
-    match error.cause:
+def failed(call: Call, error: FailureError) -> CallFailed:
+    """The activity's own words, without Temporal's wrapping: a local activity's error comes as it
+    is, another's inside an ``ActivityError``."""
+    match error.cause if isinstance(error, ActivityError) else error:
         case ApplicationError() as cause:
             return CallFailed(cause.type or type(cause).__name__, cause.message)
         case TimeoutError() as cause:
-            last = cause.cause
-            why = (
-                f"; the last attempt said: {last.message}"
-                if isinstance(last, ApplicationError)
-                else "; is a worker running?"
-            )
-            return CallFailed(TIMED_OUT, f"{error.activity_type}: no answer in time{why}")
+            why = "is a worker running?"
+            if isinstance(cause.cause, ApplicationError):
+                why = f"the last attempt said: {cause.cause.message}"
+            return CallFailed(TIMED_OUT, f"{call.name}: no answer in time; {why}")
         case other:
             return CallFailed(type(other).__name__, str(other or error))

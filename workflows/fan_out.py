@@ -41,6 +41,8 @@ MOST_CHILDREN = 1_000
 LOOK_AFTER = timedelta(minutes=5)
 """How often partitions that this run has not started itself are looked after."""
 START_AGAIN_AFTER = timedelta(seconds=5)
+TASK_TIMEOUT = timedelta(seconds=5)
+"""A worker that dies inside a write pause is noticed after this, well within the quiesce's hold."""
 
 Child = ChildWorkflowHandle[PartitionMigrationInput, PartitionOutcome]
 _PHASE_OF_OUTCOME = {"ready": DONE, ABORTED: ABORTED, GONE: GONE}
@@ -168,6 +170,7 @@ class FanOut:
                 result_type=PartitionOutcome,
                 id=ref.partition_workflow_id(partition),
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                task_timeout=TASK_TIMEOUT,
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
                 search_attributes=at_start(ref.topic),

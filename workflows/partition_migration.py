@@ -111,6 +111,7 @@ class PartitionMigration:
         call = Call(
             phase,
             waits=spec.waits,
+            local=spec.local,
             start_to_close=spec.start_to_close(options),
             schedule_to_close=spec.schedule_to_close and spec.schedule_to_close(options),
             heartbeat=spec.heartbeat,

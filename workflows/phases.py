@@ -71,6 +71,10 @@ class PhaseSpec:
     phase: Phase
     waits: bool
     """It may take long, so it must not occupy a slot that a write pause needs."""
+    local: bool
+    """Run as a local activity: inside the write pause each round trip to Temporal would be paid by
+    every producer. What that gives up (progress that survives the worker) the control plane
+    makes good: a repeated phase takes a newer generation, and B0 is persisted once."""
     start_to_close: Bound
     """One attempt."""
     schedule_to_close: Bound | None
@@ -85,6 +89,7 @@ def _slow(phase: Phase, seconds: float = 60) -> PhaseSpec:
     return PhaseSpec(
         phase=phase,
         waits=True,
+        local=False,
         start_to_close=_seconds(seconds),
         schedule_to_close=None,
         heartbeat=timedelta(seconds=15),
@@ -97,6 +102,7 @@ def _in_write_pause(phase: Phase, result: type | None) -> PhaseSpec:
     return PhaseSpec(
         phase=phase,
         waits=False,
+        local=True,
         start_to_close=_hold,
         schedule_to_close=_hold,
         heartbeat=None,

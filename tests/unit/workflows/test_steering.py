@@ -243,8 +243,12 @@ async def test_a_resume_tries_at_once_what_is_being_waited_for(
         handle = await world.start(client)
 
         async def goes_on() -> bool:
+            if world.count(TopicActivity.AWAIT_TRACKING) > 8:
+                return True
+            if not world.tracked:
+                return False
             await handle.execute_update("resume")
-            return world.count(TopicActivity.AWAIT_TRACKING) > 8
+            return False
 
         await soon(goes_on)
         assert (await ended(handle)).outcome == "hybrid"
