@@ -176,7 +176,9 @@ class _Assembly:
             case Behaviour.GATE:
                 return Gate.KAFKA if self.tracking.lease_valid() else Gate.CLOSED
             case Behaviour.SUFFIX:
-                return Gate.SUFFIX if self.writer.has_room else Gate.CLOSED
+                # SQL refuses the commits of an incarnation that it does not know.
+                open_ = self.lease.registered and self.writer.has_room
+                return Gate.SUFFIX if open_ else Gate.CLOSED
             case Behaviour.REFUSE:
                 return Refusal(answer.error)
             case _:

@@ -152,6 +152,7 @@ class Part:
             self.tell(Answer(FAILURE_ERRORS[failure.failure], message=str(failure)), "suffix")
         else:
             self.answer.set_exception(failure)
+            self.answer.exception()  # a handler whose connection has ended does not look
 
 
 class TransactionalOrder:

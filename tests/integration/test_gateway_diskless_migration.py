@@ -1,0 +1,448 @@
+"""A gateway through the states of a migration; the test does the worker's part in Postgres.
+
+The whole workflow has tests of its own; here every state is held as long as the test wants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+from pydantic import SecretStr
+
+from tideline.control_plane import ControlPlane, connect
+from tideline.control_plane.model import BarrierEntry, BoundaryToPersist, TrackingKind
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.ids import TopicPartition as Place
+from tideline.domain.producer_state import ProducerSeed
+from tideline.gateway.paired_broker import PairedBroker
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.log_reader import LogReader
+from tideline.kafka.producer_seeds import tail_batches
+from tideline.settings import ControlPlaneSettings
+from tideline.stack import Stack
+
+_names = count()
+R = TypeVar("R")
+
+
+async def passed(ask: Callable[[], Awaitable[list[BarrierEntry]]]) -> None:
+    """Every gateway has acknowledged; asked again and again, as a worker does."""
+    while True:
+        if all(entry.acknowledged for entry in await ask()):
+            return
+        await asyncio.sleep(0.005)
+
+
+class Migration:
+    """A classic topic with one partition per test's wish, moved by hand."""
+
+    def __init__(self, stack: Stack, partitions: int) -> None:
+        self.stack = stack
+        self.partitions = partitions
+        self.name = f"moving-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
+        self.bootstrap = stack.endpoints.gateway_bootstrap
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        (made,) = self.admin.create_topics(
+            [NewTopic(self.name, partitions, 1)], operation_timeout=20
+        ).values()
+        made.result(30)
+        self.topic_id = self._topic_id()
+        self.dsn = stack.environment("worker")["TIDELINE_POSTGRES_DSN"]
+
+    def _topic_id(self) -> UUID:
+        """A broker may hear of a new topic a moment after its creation was answered."""
+        for _ in range(100):
+            try:
+                asked = self.admin.describe_topics(TopicCollection([self.name]))
+                found = asked[self.name].result(10).topic_id
+            except KafkaException:
+                time.sleep(0.05)
+                continue
+            low = found.get_least_significant_bits() & (2**64 - 1)
+            high = found.get_most_significant_bits() & (2**64 - 1)
+            return UUID(int=high << 64 | low)
+        raise AssertionError(f"topic {self.name} does not appear")
+
+    def leader(self, partition: int = 0) -> int:
+        """Node id of the partition's leader, as the brokers say."""
+        brokers = ",".join(self.stack.endpoints.brokers.values())
+        admin = AdminClient({"bootstrap.servers": brokers})
+        found = admin.list_topics(self.name, timeout=10).topics[self.name]
+        return int(found.partitions[partition].leader)
+
+    def log(self, partition: int = 0) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, partition)
+
+    def do(self, work: Callable[[ControlPlane], Awaitable[R]]) -> R:
+        """Run the worker's part."""
+
+        async def run() -> R:
+            settings = ControlPlaneSettings(postgres_dsn=SecretStr(self.dsn))
+            async with connect(settings, application_name="test") as plane:
+                return await work(plane)
+
+        return asyncio.run(run())
+
+    def track(self) -> None:
+        """Tracked by every gateway."""
+
+        async def work(plane: ControlPlane) -> None:
+            await plane.begin_tracking(
+                self.name,
+                self.topic_id,
+                TrackingKind.MIGRATED,
+                self.partitions,
+                "CreateTime",
+                1_048_588,
+            )
+            await passed(lambda: plane.tracking_barrier(self.name))
+            await plane.activate_topic(self.name)
+
+        self.do(work)
+
+    def close(self, partition: int = 0, hold_ms: int = 30_000, wait: bool = True) -> int:
+        """Quiesce: every gateway has acknowledged that the generation is closed."""
+
+        async def work(plane: ControlPlane) -> int:
+            generation = await plane.next_generation(self.log(partition))
+            await plane.close_generation(self.log(partition), generation, hold_ms)
+            if wait:
+                await passed(lambda: plane.quiesce_barrier(self.log(partition), generation))
+            return generation
+
+        return self.do(work)
+
+    def cross(self, generation: int, partition: int = 0) -> int:
+        """Persist B0 at Kafka's log end with the producers' last batches, and return it."""
+        leader = self.leader(partition)
+
+        async def work(plane: ControlPlane) -> int:
+            host, _, port = self.stack.endpoints.brokers[leader].rpartition(":")
+            async with KafkaCluster([(host, int(port))]) as cluster:
+                end = await PairedBroker(lambda: cluster.node(leader)).high_watermark(
+                    Place(self.name, partition)
+                )
+                assert end is not None
+                seeds = await self._seeds(LogReader(cluster), partition, leader, end)
+            await plane.initialize_diskless_migration(
+                BoundaryToPersist(
+                    log=self.log(partition),
+                    boundary=end,
+                    leader_epoch=0,
+                    generation=generation,
+                    seeds=seeds,
+                    prefix_log_start=0,
+                )
+            )
+            return end
+
+        return self.do(work)
+
+    async def _seeds(
+        self, reader: LogReader, partition: int, leader: int, end: int
+    ) -> tuple[ProducerSeed, ...]:
+        """The last five batches of each producer, read from the whole log."""
+        kept: dict[int, list[ProducerSeed]] = {}
+        position = 0
+        while position < end:
+            piece = await reader.fetch(self.name, partition, position, node=leader)
+            for batch in tail_batches(piece.data):
+                if position <= batch.base_offset and batch.producer_id >= 0:
+                    seed = ProducerSeed(
+                        producer_id=batch.producer_id,
+                        producer_epoch=batch.producer_epoch,
+                        base_sequence=batch.base_sequence,
+                        last_sequence=batch.last_sequence,
+                        base_offset=batch.base_offset,
+                        last_offset=batch.last_offset,
+                        timestamp=batch.max_timestamp,
+                    )
+                    kept[batch.producer_id] = [*kept.get(batch.producer_id, []), seed][-5:]
+                last = batch.last_offset
+            position = last + 1
+        return tuple(seed for seeds in kept.values() for seed in seeds)
+
+
+class Traffic:
+    """An idempotent producer that writes a counter to each partition, and a group's consumer."""
+
+    def __init__(self, migration: Migration) -> None:
+        self.migration = migration
+        self.acknowledged: dict[int, list[tuple[int, int]]] = {}
+        self.consumed: dict[int, list[tuple[int, int]]] = {}
+        self.failures: list[object] = []
+        self.sent = 0
+        self._stop_writing, self._stop_reading = threading.Event(), threading.Event()
+        self._writer = threading.Thread(target=self._write)
+        self._reader = threading.Thread(target=self._read)
+
+    def _settled(self, number: int) -> Callable[[object, Message], None]:
+        def told(error: object, message: Message) -> None:
+            if error is not None:
+                self.failures.append(error)
+                return
+            rows = self.acknowledged.setdefault(message.partition(), [])
+            rows.append((message.offset(), number))
+
+        return told
+
+    def _write(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.migration.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+            }
+        )
+        while not self._stop_writing.is_set():
+            producer.produce(
+                self.migration.name,
+                str(self.sent).encode(),
+                partition=self.sent % self.migration.partitions,
+                on_delivery=self._settled(self.sent),
+            )
+            producer.poll(0)
+            self.sent += 1
+            time.sleep(0.002)  # the rate of the load
+        assert producer.flush(60) == 0
+
+    def _read(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.migration.bootstrap,
+                "group.id": f"group-{self.migration.name}",
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        consumer.subscribe([self.migration.name])
+        while not self._stop_reading.is_set():
+            for message in consumer.consume(500, 0.1):
+                if message.error() is not None:
+                    self.failures.append(message.error())
+                    continue
+                rows = self.consumed.setdefault(message.partition(), [])
+                rows.append((message.offset(), int(message.value() or b"-1")))
+        consumer.close()
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self.acknowledged.values()))
+
+    def until_acknowledged(self, more: int, timeout_s: float = 30.0) -> None:
+        """So many further acknowledgements have come."""
+        wanted, deadline = self.total + more, time.monotonic() + timeout_s
+        while self.total < wanted:
+            assert time.monotonic() < deadline, f"{self.total} of {wanted} acknowledged"
+            time.sleep(0.01)
+
+    def finish(self) -> None:
+        """Stop writing, read everything, and compare."""
+        self._stop_writing.set()
+        self._writer.join(70)
+        deadline = time.monotonic() + 40
+        while sum(map(len, self.consumed.values())) < self.total and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._stop_reading.set()
+        self._reader.join(20)
+        assert self.failures == []
+        assert self.total == self.sent
+        for partition, rows in self.acknowledged.items():
+            assert sorted(rows) == self.consumed[partition], "consumed is what was acknowledged"
+            numbers = [number for _, number in self.consumed[partition]]
+            assert numbers == sorted(set(numbers)), "in order, and none twice"
+
+    @contextmanager
+    def running(self) -> Iterator[Traffic]:
+        self._writer.start()
+        self._reader.start()
+        try:
+            yield self
+        finally:
+            self._stop_writing.set()
+            self._stop_reading.set()
+            self._writer.join(70)
+            self._reader.join(20)
+
+
+@pytest.fixture
+def migration(stack: Stack) -> Iterator[Migration]:
+    made = Migration(stack, 3)
+    yield made
+    made.admin.delete_topics([made.name])
+
+
+def test_a_busy_topic_crosses_its_boundaries_and_no_client_notices(migration: Migration) -> None:
+    with Traffic(migration).running() as traffic:
+        traffic.until_acknowledged(300)
+        migration.track()
+        traffic.until_acknowledged(100)
+        for partition in range(migration.partitions):
+            boundary = migration.cross(migration.close(partition), partition)
+            assert boundary > 0
+            traffic.until_acknowledged(100)
+        traffic.until_acknowledged(300)
+        traffic.finish()
+
+
+def test_a_quiesce_that_nobody_ends_is_void_at_its_deadline(migration: Migration) -> None:
+    """Schedule 13: the worker died; producers go on in Kafka, and a later attempt succeeds."""
+    with Traffic(migration).running() as traffic:
+        traffic.until_acknowledged(50)
+        migration.track()
+        for partition in range(migration.partitions):
+            migration.close(partition, hold_ms=1_500)
+        before = traffic.total
+        time.sleep(0.5)
+        assert traffic.total - before < 20, "the pause is one"
+        traffic.until_acknowledged(200)
+        migration.cross(migration.close(0), 0)
+        traffic.until_acknowledged(200)
+        traffic.finish()
+
+
+def test_an_abort_lets_the_parked_produces_go_on_in_kafka(migration: Migration) -> None:
+    with Traffic(migration).running() as traffic:
+        traffic.until_acknowledged(50)
+        migration.track()
+        migration.close(0)
+
+        async def abort(plane: ControlPlane) -> None:
+            await plane.abort_migration(migration.topic_id)
+            await plane.stop_tracking(migration.name)
+
+        migration.do(abort)
+        traffic.until_acknowledged(300)
+        traffic.finish()
+
+
+def test_a_gateway_that_sleeps_through_the_crossing_acknowledges_nothing_false(
+    migration: Migration,
+) -> None:
+    """Schedules 1, 2 and 15: SIGSTOP before the quiesce, fenced, SIGCONT after B0."""
+    stack, sleeper = migration.stack, migration.leader(0)
+    with Traffic(migration).running() as traffic:
+        traffic.until_acknowledged(100)
+        migration.track()
+        traffic.until_acknowledged(50)
+        stack.suspend(f"gateway-{sleeper}")
+        try:
+            generation = migration.close(0, wait=False)
+
+            async def fence(plane: ControlPlane) -> None:
+                gateways = await plane.list_gateways()
+                (gateway,) = [g for g in gateways if g.gateway_id == sleeper]
+                await asyncio.sleep(gateway.lease_ms / 1000 * 1.2)
+                assert await plane.fence_gateway(sleeper, gateway.incarnation, "its lease lapsed")
+                await passed(lambda: plane.quiesce_barrier(migration.log(0), generation))
+
+            migration.do(fence)
+            boundary = migration.cross(generation, 0)
+        finally:
+            stack.resume(f"gateway-{sleeper}")
+        assert boundary > 0
+        traffic.until_acknowledged(300, timeout_s=60)
+        traffic.finish()
+
+
+def test_both_regions_are_one_log_to_every_question(migration: Migration) -> None:
+    """Begin, end, times and deletions across B0; a reader from the beginning gets everything."""
+    producer = Producer({"bootstrap.servers": migration.bootstrap})
+    start = int(time.time() * 1000) - 60_000
+
+    def write(numbers: range) -> None:
+        for n in numbers:
+            producer.produce(migration.name, f"{n}", partition=0, timestamp=start + n * 10)
+        assert producer.flush(30) == 0
+
+    write(range(100))
+    migration.track()
+    assert migration.cross(migration.close(0), 0) == 100
+    write(range(100, 200))
+    at = PythonTopicPartition(migration.name, 0)
+    consumer = KafkaConsumer(
+        bootstrap_servers=migration.bootstrap, auto_offset_reset="none", consumer_timeout_ms=5_000
+    )
+    consumer.assign([at])
+    assert consumer.beginning_offsets([at]) == {at: 0}
+    assert consumer.end_offsets([at]) == {at: 200}
+    for wanted in (42, 99, 100, 157):
+        found = consumer.offsets_for_times({at: start + wanted * 10})[at]
+        assert (found.offset, found.timestamp) == (wanted, start + wanted * 10)
+    consumer.seek(at, 0)
+    values = []
+    for message in consumer:
+        assert message.offset == len(values)
+        values.append(int(message.value))
+        if len(values) == 200:
+            break
+    assert values == list(range(200))
+    for before in (30, 150):
+        (deleted,) = migration.admin.delete_records(
+            [TopicPartition(migration.name, 0, before)]
+        ).values()
+        assert deleted.result(10).low_watermark == before
+        assert consumer.beginning_offsets([at]) == {at: before}
+    consumer.close()
+
+
+def test_a_restart_without_postgres_serves_the_prefix_and_no_more(migration: Migration) -> None:
+    """Schedule 18."""
+    stack, gateway = migration.stack, f"gateway-{migration.leader(0)}"
+    producer = Producer({"bootstrap.servers": migration.bootstrap, "message.timeout.ms": 4_000})
+    for n in range(50):
+        producer.produce(migration.name, f"{n}", partition=0)
+    assert producer.flush(30) == 0
+    migration.track()
+    assert migration.cross(migration.close(0), 0) == 50
+    producer.produce(migration.name, b"in the suffix", partition=0)
+    assert producer.flush(30) == 0
+    time.sleep(0.5)  # the snapshot follows the news of B0 within a moment
+    stack.stop("postgres")
+    try:
+        stack.stop(gateway)
+        stack.start(gateway, within_s=60)
+        consumer = Consumer({"bootstrap.servers": migration.bootstrap, "group.id": "prefix"})
+        consumer.assign([TopicPartition(migration.name, 0, 0)])
+        values: list[bytes | None] = []
+        deadline = time.monotonic() + 20
+        while len(values) < 50 and time.monotonic() < deadline:
+            values += [m.value() for m in consumer.consume(50, 1.0) if m.error() is None]
+        consumer.close()
+        assert values == [str(n).encode() for n in range(50)]
+        errors: list[object] = []
+        producer.produce(
+            migration.name, b"not now", partition=0, on_delivery=lambda e, _: errors.append(e)
+        )
+        producer.flush(10)
+        assert errors[0] is not None, "nothing of a diskless partition goes to Kafka"
+    finally:
+        stack.start("postgres")
+        stack.wait_ready(gateway)
+    found = Consumer({"bootstrap.servers": migration.bootstrap, "group.id": "suffix"})
+    found.assign([TopicPartition(migration.name, 0, 50)])
+    deadline = time.monotonic() + 30
+    seen: list[Message] = []
+    while not seen and time.monotonic() < deadline:
+        seen = [m for m in found.consume(10, 1.0) if m.error() is None]
+    found.close()
+    assert seen[0].value() == b"in the suffix"
