@@ -11,8 +11,8 @@ from activities.services import monotonic_ms
 
 
 def heartbeat(detail: str = "") -> None:
-    """Tell Temporal that the activity lives; nothing outside of one."""
-    if activity.in_activity():
+    """Tell Temporal that the activity lives; a local one needs not, and nothing outside of one."""
+    if activity.in_activity() and not activity.info().is_local:
         activity.heartbeat(detail)
 
 

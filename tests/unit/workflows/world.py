@@ -103,7 +103,8 @@ class World:
         self.reached[name].set()
         if name in self.held:
             while not self.held[name].is_set():
-                activity.heartbeat()
+                if not activity.info().is_local:
+                    activity.heartbeat()
                 await asyncio.sleep(0.02)
         if self.script[name]:
             raise self.script[name].pop(0)
