@@ -7,6 +7,7 @@ consumed is what was acknowledged.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import subprocess
@@ -20,12 +21,13 @@ from uuid import UUID
 
 import psycopg
 from confluent_kafka.admin import AdminClient
-from kafka.admin import KafkaAdminClient
 
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import GroupMember, LibrdkafkaProducer, wait_until_consumed
 from tideline.domain.migration import Phase
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.observer import KafkaObserver
 from tideline.stack import Stack
 
 T = TypeVar("T")
@@ -94,7 +96,9 @@ class Breakpoint:
         return row is not None and row[0] > 0
 
     def release(self) -> None:
-        """Let the migration go on. Safe after Postgres was restarted."""
+        """Let the migration go on. Safe after Postgres was restarted, and when repeated."""
+        if self._holder.closed:
+            return
         self._holder.close()
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(
@@ -252,20 +256,33 @@ def migration_case(
         case.stop()
 
 
+@contextmanager
+def killed(stack: Stack, *programs: str) -> Iterator[None]:
+    """The programs are killed and stay away inside."""
+    for program in programs:
+        stack.kill(program, restart=False)
+    try:
+        yield
+    finally:
+        for program in programs:
+            stack.start(program)
+
+
 def leader_of(stack: Stack, topic: str, partition: int, *, avoid: int = -1) -> tuple[int, int]:
-    """(leader id, leader epoch) from the brokers; (-1, -1) while there is no leader."""
-    for node, address in stack.endpoints.brokers.items():
-        if node == avoid:
-            continue
-        client = KafkaAdminClient(bootstrap_servers=address, client_id="leader-of")
-        try:
-            for described in client.describe_topics([topic]):
-                for row in described["partitions"]:
-                    if row["partition_index"] == partition:
-                        return row["leader_id"], row["leader_epoch"]
-        finally:
-            client.close()
-    return -1, -1
+    """(leader id, leader epoch) from a broker other than ``avoid``; (-1, -1) without a leader."""
+
+    async def ask() -> tuple[int, int]:
+        bootstrap = [
+            (host, int(port))
+            for node, address in stack.endpoints.brokers.items()
+            if node != avoid
+            for host, port in [address.rsplit(":", 1)]
+        ]
+        async with KafkaCluster(bootstrap, client_id="leader-of", timeout_ms=5000) as cluster:
+            layout = await KafkaObserver(cluster).partition(topic, partition)
+            return layout.leader, layout.leader_epoch if layout.leader >= 0 else -1
+
+    return asyncio.run(ask())
 
 
 def gateways(case: Case) -> dict[int, GatewayRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness import Breakpoint, leader_of, migration_case, until
+from tests.harness import Breakpoint, killed, leader_of, migration_case, until
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 
@@ -26,18 +26,16 @@ def test_a_leader_killed_between_quiesce_and_persist_is_observed_anew(
             case.trigger()
             stop.wait_until_hit()
             assert case.boundaries() == [-1]
-            stack.kill(f"kafka-{leader}", restart=False)
-            until(
-                "a new leader",
-                lambda: leader_of(stack, case.topic, 0, avoid=leader)[1] > epoch,
-            )
+            with killed(stack, f"kafka-{leader}"):
+                until(
+                    "a new leader",
+                    lambda: leader_of(stack, case.topic, 0, avoid=leader)[1] > epoch,
+                )
+                stop.release()
+                case.until_crossed()
+                assert int(str(case.rows("diskless_log_start_epoch")[0][0])) > epoch
         finally:
             stop.release()
-        try:
-            case.until_crossed()
-            assert int(str(case.rows("diskless_log_start_epoch")[0][0])) > epoch
-        finally:
-            stack.start(f"kafka-{leader}")
         case.until_ready()
         case.until_acknowledged(50)
         case.settle()
@@ -54,14 +52,11 @@ def test_nobody_past_the_boundary_is_sent_back_when_the_leader_moves(stack: Stac
         boundary = case.boundaries()[0]
         until("a consumer past B0", lambda: case.ledger.consumed_through(0) > boundary)
         leader, epoch = leader_of(stack, case.topic, 0)
-        stack.kill(f"kafka-{leader}", restart=False)
-        try:
+        with killed(stack, f"kafka-{leader}"):
             until(
                 "a new leader",
                 lambda: leader_of(stack, case.topic, 0, avoid=leader)[1] > epoch,
             )
             case.until_acknowledged(50)
-        finally:
-            stack.start(f"kafka-{leader}")
         case.until_acknowledged(50)
         case.settle()
