@@ -16,6 +16,11 @@ from tideline.domain.steering import (
     WaitsFor,
 )
 
+MOST_WRITE_PAUSES = 2
+"""Partitions of one topic whose producers are parked at once: more would make each pause longer,
+because they share brokers, gateways and worker. A partition that was permitted counts until it
+reports again: crossed, or back at the drain because its pause failed."""
+
 
 class Stage(StrEnum):
     """What the topic's workflow does. In this order, except that an abort goes to ABORTING."""
@@ -120,14 +125,13 @@ class TopicState:
         return [p.partition for p in self.partitions if p.phase == TO_DO][:free]
 
     def to_permit(self) -> list[int]:
-        """Partitions that are drained and wait for their write pause."""
+        """Partitions that are drained and may begin their write pause now."""
         if self.paused or self.aborted or self.stage is not Stage.CROSSING:
             return []
-        return [
-            p.partition
-            for p in self.partitions
-            if p.waits_for is WaitsFor.PERMIT and self.permits[p.partition] < p.round
-        ]
+        waiting = [p for p in self.partitions if p.waits_for is WaitsFor.PERMIT]
+        pausing = [p for p in waiting if self.permits[p.partition] >= p.round]
+        free = max(0, MOST_WRITE_PAUSES - len(pausing))
+        return [p.partition for p in waiting if self.permits[p.partition] < p.round][:free]
 
     def steering(self, partition: int) -> Steering:
         """What is wanted of ``partition`` now."""
