@@ -128,6 +128,10 @@ FAILURE_ERRORS: Mapping[Failure, KafkaErrorCode] = {
 """Seed 000: "If B0 lookup fails due to a transient control-plane error, REQUEST_TIMED_OUT; hard
 control-plane failures map to KAFKA_STORAGE_ERROR"."""
 
+FETCH_FAILURE = KafkaErrorCode.KAFKA_STORAGE_ERROR
+"""What a consumer is told of either failure. It refreshes its metadata and asks again; the Java
+consumer dies of a REQUEST_TIMED_OUT in a Fetch (``FetchCollector.handleInitializeErrors``)."""
+
 COMMIT_ERRORS: Mapping[str, KafkaErrorCode] = {
     "NONE": KafkaErrorCode.NONE,
     "DUPLICATE": KafkaErrorCode.NONE,

@@ -22,7 +22,7 @@ from tideline.domain.ids import TopicIdPartition, TopicPartition
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.read_ceiling import ReadCeiling
 from tideline.domain.routing import PartitionRoute, RouteKind
-from tideline.errors import RefusedError
+from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.lease import Lease
 from tideline.gateway.tracked_metrics import QUIESCE_ACK_SECONDS
 from tideline.gateway.tracking import Tracking
@@ -197,12 +197,11 @@ class QuiesceKeeper:
         while True:
             await asyncio.sleep(VOID_CHECK_S)
             try:
-                voided = await self._control_plane.void_expired_quiesce(at)
-            except ControlPlaneUnavailable:
-                continue
-            if voided:
-                log.warning("quiesce.void", partition=str(at), generation=generation)
-                await self._reload(at)
+                if await self._control_plane.void_expired_quiesce(at):
+                    log.warning("quiesce.void", partition=str(at), generation=generation)
+                    await self._reload(at)
+            except TidelineError as error:
+                log.warning("quiesce.deadline_not_asked", partition=str(at), error=str(error))
 
     async def _acknowledge(self, at: TopicIdPartition, generation: int, seen: float) -> None:
         fence = self._fences.of(at)

@@ -94,6 +94,11 @@ def _check_compression(records: bytes, header: BatchHeader, produce_version: int
         )
 
 
+def uses_zstd(batches: bytes) -> bool:
+    """Whether any of these stored batches needs a client that knows zstd."""
+    return any(header.compression == "zstd" for header in iter_batches(batches))
+
+
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
     offset: int

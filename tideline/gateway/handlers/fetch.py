@@ -14,7 +14,7 @@ from tideline.domain.request_handling import KafkaErrorCode, Request, handling
 from tideline.domain.routing import Region, RouteKind, region_of
 from tideline.gateway.context import GatewayServices, RequestContext
 from tideline.gateway.handlers.fetch_kafka import KafkaSide
-from tideline.gateway.handlers.fetch_parts import Asked, PartitionAnswer, asked_of
+from tideline.gateway.handlers.fetch_parts import Asked, PartitionAnswer, asked_of, look_again
 from tideline.gateway.handlers.fetch_sessions import FetchSessions, is_incremental
 from tideline.gateway.handlers.fetch_suffix import SuffixSide
 from tideline.gateway.handlers.versioned import (
@@ -32,6 +32,8 @@ from tideline.gateway.tracked import TrackedParts
 KAFKA_ROUND_S = 0.1
 """How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
 BREATH_S = 0.01
+MAX_BYTES = 55 * 1024 * 1024
+"""Of one answer, whatever a client asks for: Kafka's own ``fetch.max.bytes``."""
 SESSIONS_SINCE = 7
 
 
@@ -45,13 +47,13 @@ class TrackedFetch:
         self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
         self.asked = asked_of(request, parts.tracking)
         self.kafka = KafkaSide(context, parts, request, self.messages)
-        self.suffix = SuffixSide(parts)
+        self.suffix = SuffixSide(parts, context.header.api_version)
 
     async def answer(self) -> bytes:
         """Serve it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(0.0, self.request.max_wait.total_seconds())
-        max_bytes = int(self.request.max_bytes) if hasattr(self.request, "max_bytes") else 2**31 - 1
+        max_bytes = min(int(self.request.max_bytes), MAX_BYTES)
         min_bytes = min(int(self.request.min_bytes), max_bytes)
         while True:
             began = loop.time()
@@ -73,7 +75,7 @@ class TrackedFetch:
         in_kafka, in_suffix = [], []
         answers: dict[Asked, PartitionAnswer] = {}
         for asked in self.asked:
-            route = asked.at.route(tracking)
+            route = look_again(asked, tracking)
             match region_of(route, asked.offset):
                 case Region.KAFKA | Region.PREFIX:
                     in_kafka.append(asked)

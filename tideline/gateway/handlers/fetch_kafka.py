@@ -21,7 +21,7 @@ from tideline.domain.read_ceiling import (
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.routing import PartitionRoute, RouteKind
 from tideline.gateway.context import RequestContext
-from tideline.gateway.handlers.fetch_parts import Asked, PartitionAnswer
+from tideline.gateway.handlers.fetch_parts import Asked, PartitionAnswer, look_again
 from tideline.gateway.handlers.versioned import (
     NO_TIME,
     Messages,
@@ -77,7 +77,7 @@ class KafkaSide:
         for one in asked:
             row = rows.get((one.at.key, one.at.partition))
             if row is None:
-                code = KafkaErrorCode.REQUEST_TIMED_OUT
+                code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
                 answers[one] = PartitionAnswer(code, settled=True) if failed else PartitionAnswer()
             else:
                 answers[one] = await self._clipped(one, row)
@@ -107,7 +107,7 @@ class KafkaSide:
     async def _clipped(self, asked: Asked, row: Any) -> PartitionAnswer:
         """Kafka's answer as far as it may be shown now that it is here."""
         tracking = self._parts.tracking
-        route = asked.at.route(tracking)
+        route = look_again(asked, tracking)
         code = int(row.error_code)
         if route.kind is RouteKind.CLASSIC:
             return PartitionAnswer(records=row.records, relayed=row, settled=code != 0)

@@ -7,20 +7,28 @@ from typing import Any
 
 from tideline.control_plane.model import FoundBatches
 from tideline.domain.request_handling import KafkaErrorCode
+from tideline.domain.routing import PartitionRoute
 from tideline.gateway.handlers.versioned import Messages, Place, error, place, topic_key
 from tideline.gateway.tracking import Tracking
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Asked:
     """One partition of the request. Compared by identity."""
 
     at: Place
+    """Looked up again in every round: a topic may become tracked during a long poll."""
     offset: int
     """first wanted, inclusive"""
     max_bytes: int
     structure: Any
     """As it came, to be passed on."""
+
+
+def look_again(asked: Asked, tracking: Tracking) -> PartitionRoute:
+    """The partition's route as it is now, and its place with it."""
+    asked.at = place(tracking, asked.at.key, asked.at.partition)
+    return asked.at.route(tracking)
 
 
 def asked_of(request: Any, tracking: Tracking) -> list[Asked]:
@@ -60,6 +68,11 @@ class PartitionAnswer:
     def size(self) -> int:
         """bytes of records"""
         return self.expected_bytes if self.found is not None else len(self.records or b"")
+
+    def fail(self, code: KafkaErrorCode) -> None:
+        """What was found cannot be given."""
+        self.code, self.found, self.records = code, None, b""
+        self.high_watermark = self.last_stable_offset = self.log_start = -1
 
     @classmethod
     def refusal(cls, code: KafkaErrorCode) -> PartitionAnswer:

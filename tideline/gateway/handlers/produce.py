@@ -219,6 +219,7 @@ class Plan:
         """Take every partition on, in order, before anything else on the connection is."""
         self._collecting = []
         for part in self.all:
+            part.at = place(self.parts.tracking, part.at.key, part.at.partition)
             if not part.answer.done():
                 self._admit(part, max_wait_s)
         together, self._collecting = self._collecting, None
