@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from tideline import __version__
 from tideline.cli import gateway, migrate, preflight, status, steer
 from tideline.cli.optional import OptionalCommand
-from tideline.errors import TidelineError
+from tideline.errors import ExitCode, TidelineError
 
 app = typer.Typer(
     name="tideline",
@@ -61,6 +62,13 @@ def main() -> None:
     """Entry point. An error that a person can act on has no traceback; exit codes: docs/cli.md."""
     try:
         app()
+        code = ExitCode.OK.value
     except TidelineError as error:
         typer.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+        code = error.exit_code.value
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else ExitCode.FAILED.value
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Native threads of Temporal's client may crash the interpreter's own teardown.
+    os._exit(code)

@@ -12,6 +12,7 @@ import typer
 from tideline import control_plane
 from tideline.cli.output import Format, FormatOption, echo_json, run
 from tideline.cli.preflight import topic_name
+from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.plan import AbortDecision
 from tideline.domain.steering import PauseOutcome, Update
 from tideline.errors import RefusedError
@@ -23,6 +24,8 @@ from tideline.worker import temporal
 R = TypeVar("R")
 ANSWER_WITHIN = timedelta(seconds=90)
 """An abort that Postgres does not answer is tried for about ten seconds per round."""
+
+KAFKA_TIMEOUT_MS = 5_000
 
 TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 
@@ -66,12 +69,12 @@ def _tell(output: Format, outcome: Any, text: str) -> None:
 
 async def _update(topic: str, name: Update, answer: type[R]) -> R:
     settings = load(WorkerSettings)
-    topic_id = await find_topic_id(settings, topic)
+    topic_id, boundaries = await _find(settings, topic)
     client = await temporal.connect(settings)
     handle = temporal.handle_of(client, topic, topic_id)
     nothing = (
-        f"no migration of {topic!r} runs: there is nothing to {name}. "
-        f"`tideline status {topic}` tells how it ended"
+        f"no migration of {topic!r} runs: there is nothing to {name}"
+        f"{', and B0 is set: it stays' if boundaries else ''}. `tideline status {topic}` tells more"
     )
     with temporal.temporal_errors(not_found=nothing):
         outcome: R = await handle.execute_update(
@@ -80,18 +83,20 @@ async def _update(topic: str, name: Update, answer: type[R]) -> R:
     return outcome
 
 
-async def find_topic_id(settings: WorkerSettings, topic: str) -> UUID:
-    """From Postgres, which knows every tracked topic; else from Kafka."""
+async def _find(settings: WorkerSettings, topic: str) -> tuple[UUID, int]:
+    """The topic's id and how many partitions have their B0: from Postgres, which knows every
+    tracked topic, else from Kafka."""
     async with control_plane.connect(settings, application_name="tideline-cli") as plane:
         tracked = await plane.tracked_topic(topic)
     if tracked is not None and tracked.topic_id is not None:
-        return tracked.topic_id
+        boundaries = [p for p in tracked.partitions.values() if p.boundary != UNDEFINED_OFFSET]
+        return tracked.topic_id, len(boundaries)
     async with KafkaCluster(
-        settings.kafka_bootstrap, client_id="tideline-cli", timeout_ms=5_000
+        settings.kafka_bootstrap, client_id="tideline-cli", timeout_ms=KAFKA_TIMEOUT_MS
     ) as cluster:
-        found = await KafkaObserver(cluster, 5_000).topic(topic)
+        found = await KafkaObserver(cluster, KAFKA_TIMEOUT_MS).topic(topic)
     if found is None:
         raise RefusedError(
             f"topic {topic!r} does not exist: check the spelling, names are case-sensitive"
         )
-    return found.topic_id
+    return found.topic_id, 0
