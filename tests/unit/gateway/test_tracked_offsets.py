@@ -1,0 +1,295 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords over both regions of the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kio.schema.errors import ErrorCode
+
+from tests.unit.gateway.fakes import LOG, TOPIC, tracked_row
+from tests.unit.gateway.tracked_bench import Script, TrackedBench, outcomes, produce
+from tideline.gateway.handlers import delete_records, leader_epoch, list_offsets
+from tideline.gateway.handlers import produce as produce_handler
+from tideline.gateway.handlers.versioned import messages
+from tideline.gateway.interception import ApiKey
+
+PENDING = tracked_row(generation=1)
+QUIESCING = tracked_row(generation=2, quiesced=True)
+SUFFIX = tracked_row(
+    generation=2,
+    boundary=100,
+    boundary_epoch=7,
+    prefix_max_timestamp=900,
+    prefix_max_timestamp_offset=42,
+)
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
+    made = TrackedBench(tmp_path)
+    await made.lease()
+    yield made
+    await made.close()
+
+
+def kafka_says(bench: TrackedBench, offset: int, timestamp: int = -1, code: str = "none") -> None:
+    """The broker's answer to every ListOffsets."""
+
+    def answer(request: Any) -> Any:
+        api = messages(ApiKey.LIST_OFFSETS, 10)
+        return api.response(
+            throttle_time=timedelta(0),
+            topics=tuple(
+                api.response_part(
+                    "ListOffsetsTopicResponse",
+                    name=topic.name,
+                    partitions=tuple(
+                        api.response_part(
+                            "ListOffsetsPartitionResponse",
+                            partition_index=row.partition_index,
+                            error_code=ErrorCode[code],
+                            offset=offset,
+                            timestamp=timestamp,
+                            leader_epoch=3,
+                        )
+                        for row in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            ),
+        )
+
+    bench.client.broker[ApiKey.LIST_OFFSETS] = answer
+
+
+async def asked(
+    bench: TrackedBench, timestamp: int, partition: int = 0, topic: str = TOPIC
+) -> tuple[str, int, int, int]:
+    """(error, offset, timestamp, leader epoch)"""
+    api = messages(ApiKey.LIST_OFFSETS, 10)
+    row = api.request_part("ListOffsetsPartition", partition_index=partition, timestamp=timestamp)
+    message = api.request(
+        replica_id=-1,
+        isolation_level=0,
+        timeout=timedelta(seconds=5),
+        topics=(api.request_part("ListOffsetsTopic", name=topic, partitions=(row,)),),
+    )
+    response = await bench.ask(list_offsets.handle, message)
+    found = response.topics[0].partitions[0]
+    return found.error_code.name, found.offset, found.timestamp, found.leader_epoch
+
+
+async def appended(bench: TrackedBench, *timestamps: int) -> None:
+    """One batch with a record at each timestamp."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    for number, timestamp in enumerate(timestamps):
+        builder.append(number, timestamp, None, b"value", [])
+    response = await bench.ask(produce_handler.handle, produce((TOPIC, 0, bytes(builder.build()))))
+    assert outcomes(response)[TOPIC, 0][0] == "none"
+
+
+async def test_a_classic_topic_is_asked_of_kafka(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    kafka_says(bench, 17)
+    assert await asked(bench, LATEST, topic="classic") == ("none", 17, -1, 3)
+
+
+async def test_the_end_is_the_suffixs_and_the_beginning_kafkas(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 1000, 1001)
+    kafka_says(bench, 12)
+    assert await asked(bench, LATEST) == ("none", 102, -1, 7)
+    assert await asked(bench, EARLIEST) == ("none", 12, -1, 3)
+    assert await asked(bench, EARLIEST_LOCAL) == ("none", 12, -1, 3)
+    assert len(bench.client.forwarded) == 2
+
+
+async def test_once_the_prefix_is_gone_the_log_begins_in_the_suffix(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    kafka_says(bench, 100)
+    assert await asked(bench, EARLIEST) == ("none", 100, -1, 7)
+    bench.plane.suffixes[LOG].log_start = 130
+    assert (await asked(bench, EARLIEST))[1] == 130
+
+
+async def test_a_topic_born_diskless_asks_kafka_nothing(bench: TrackedBench) -> None:
+    bench.show(tracked_row(boundary=0, boundary_epoch=0))
+    await appended(bench, 500)
+    for timestamp, offset in ((EARLIEST, 0), (LATEST, 1), (500, 0), (501, -1), (LATEST_TIERED, -1)):
+        assert (await asked(bench, timestamp))[:2] == ("none", offset)
+    assert not bench.client.forwarded
+
+
+async def test_a_search_by_time_answers_with_the_smallest_offset(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 300, 700, 500)
+    kafka_says(bench, 42, 600)
+    assert await asked(bench, 600) == ("none", 42, 600, 3)
+    kafka_says(bench, -1)
+    assert await asked(bench, 600) == ("none", 101, 700, 7)
+    assert await asked(bench, 701) == ("none", -1, -1, -1)
+
+
+async def test_a_late_append_in_kafka_answers_no_search(bench: TrackedBench) -> None:
+    """Schedule 2."""
+    bench.show(SUFFIX)
+    await appended(bench, 700)
+    kafka_says(bench, 100, 600)
+    assert await asked(bench, 600) == ("none", 100, 700, 7)
+    kafka_says(bench, 105)
+    assert (await asked(bench, LATEST_TIERED))[1] == 99
+    assert (await asked(bench, PENDING_UPLOAD))[1] == -1
+
+
+async def test_the_largest_timestamp_of_the_prefix_was_kept_at_the_boundary(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 100, 800)
+    assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 42, 900)
+    await appended(bench, 950, 940)
+    assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 102, 950)
+    assert not bench.client.forwarded
+
+
+async def test_errors_of_kafka_are_told_and_outages_time_out(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    kafka_says(bench, -1, code="not_leader_or_follower")
+    assert (await asked(bench, EARLIEST))[0] == "not_leader_or_follower"
+    bench.plane.down = True
+    assert (await asked(bench, LATEST))[0] == "request_timed_out"
+    assert (await asked(bench, LATEST, partition=9))[0] == "not_leader_or_follower"
+
+
+async def test_while_quiescing_the_end_is_what_was_seen_before(bench: TrackedBench) -> None:
+    """Schedule 2: a consumer that starts at the end would skip the suffix's record at B0."""
+    bench.show(PENDING)
+    kafka_says(bench, 100)
+    assert (await asked(bench, LATEST))[1] == 100
+    bench.parts.lease.invalidate()
+    kafka_says(bench, 101, 5)
+    assert (await asked(bench, LATEST))[1] == 100
+    assert (await asked(bench, MAX_TIMESTAMP))[1] == -1
+    kafka_says(bench, 99, 5)
+    assert (await asked(bench, 3))[1:3] == (99, 5)
+
+
+async def test_without_a_lease_and_without_having_seen_anything_no_end_is_told(
+    bench: TrackedBench,
+) -> None:
+    bench.show(QUIESCING)
+    bench.parts.lease.invalidate()
+    kafka_says(bench, 100)
+    assert (await asked(bench, LATEST))[0] == "not_leader_or_follower"
+
+
+async def ended(bench: TrackedBench, epoch: int, topic: str = TOPIC) -> tuple[str, int, int]:
+    """(error, leader epoch, end offset)"""
+    api = messages(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
+    row = api.request_part("OffsetForLeaderPartition", partition=0, leader_epoch=epoch)
+    message = api.request(
+        replica_id=-1,
+        topics=(api.request_part("OffsetForLeaderTopic", topic=topic, partitions=(row,)),),
+    )
+    response = await bench.ask(leader_epoch.handle, message)
+    found = response.topics[0].partitions[0]
+    return found.error_code.name, found.leader_epoch, found.end_offset
+
+
+def epoch_ends(epoch: int, end: int) -> Script:
+    def answer(request: Any) -> Any:
+        api = messages(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
+        row = api.response_part(
+            "EpochEndOffset",
+            error_code=ErrorCode.none,
+            partition=0,
+            leader_epoch=epoch,
+            end_offset=end,
+        )
+        topic = api.response_part(
+            "OffsetForLeaderTopicResult", topic=request.topics[0].topic, partitions=(row,)
+        )
+        return api.response(throttle_time=timedelta(0), topics=(topic,))
+
+    return answer
+
+
+async def test_a_consumer_past_the_boundary_is_not_sent_back_after_a_leader_move(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 8: the broker would answer B0, and the consumer would report truncation."""
+    bench.show(SUFFIX)
+    await appended(bench, 1, 2, 3)
+    assert await ended(bench, 7) == ("none", 7, 103)
+    assert await ended(bench, 12) == ("none", 7, 103)
+    assert not bench.client.forwarded
+
+
+async def test_older_epochs_end_in_kafka_and_at_most_at_the_boundary(bench: TrackedBench) -> None:
+    """Schedules 6 and 8."""
+    bench.show(SUFFIX)
+    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = epoch_ends(6, 105)
+    assert await ended(bench, 6) == ("none", 6, 100)
+    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = epoch_ends(5, 60)
+    assert await ended(bench, 5) == ("none", 5, 60)
+
+
+async def test_an_end_that_cannot_be_asked_for_is_not_guessed(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    bench.plane.down = True
+    assert await ended(bench, 7) == ("request_timed_out", -1, -1)
+
+
+async def deleted(bench: TrackedBench, offset: int) -> tuple[str, int]:
+    """(error, low watermark)"""
+    api = messages(ApiKey.DELETE_RECORDS, 2)
+    row = api.request_part("DeleteRecordsPartition", partition_index=0, offset=offset)
+    message = api.request(
+        topics=(api.request_part("DeleteRecordsTopic", name=TOPIC, partitions=(row,)),),
+        timeout=timedelta(seconds=5),
+    )
+
+    def answer(request: Any) -> Any:
+        (asked_row,) = request.topics[0].partitions
+        result = api.response_part(
+            "DeleteRecordsPartitionResult",
+            partition_index=0,
+            low_watermark=asked_row.offset,
+            error_code=ErrorCode.none,
+        )
+        topic = api.response_part("DeleteRecordsTopicResult", name=TOPIC, partitions=(result,))
+        return api.response(throttle_time=timedelta(0), topics=(topic,))
+
+    bench.client.broker[ApiKey.DELETE_RECORDS] = answer
+    response = await bench.ask(delete_records.handle, message)
+    found = response.topics[0].partitions[0]
+    return found.error_code.name, found.low_watermark
+
+
+@pytest.mark.parametrize(
+    ("offset", "kafkas", "low_watermark"),
+    [(40, 40, 40), (100, 100, 100), (102, 100, 102), (-1, 100, 103)],
+)
+async def test_each_region_deletes_its_own(
+    bench: TrackedBench, offset: int, kafkas: int, low_watermark: int
+) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 1, 2, 3)
+    assert await deleted(bench, offset) == ("none", low_watermark)
+    (request,) = bench.client.forwarded
+    assert request.topics[0].partitions[0].offset == kafkas
+
+
+async def test_nothing_is_deleted_while_the_boundary_is_being_set(bench: TrackedBench) -> None:
+    bench.show(QUIESCING)
+    assert await deleted(bench, 40) == ("request_timed_out", -1)
+    bench.show(PENDING)
+    assert await deleted(bench, 40) == ("none", 40)
+    bench.parts.lease.invalidate()
+    assert await deleted(bench, 40) == ("request_timed_out", -1)
