@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tideline.control_plane.model import CommittedBatch
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket
-from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import (
-    COMMIT_ERRORS,
-    FAILURE_ERRORS,
     Behaviour,
     KafkaErrorCode,
     Request,
@@ -27,11 +22,11 @@ from tideline.domain.routing import RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway import tracked_metrics as metrics
 from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.handlers.transactions import OpenTransactions, refuse_new_transaction
+from tideline.gateway.handlers.produce_parts import Answer, Part
+from tideline.gateway.handlers.transactions import OpenTransactions
 from tideline.gateway.handlers.versioned import (
     NO_TIME,
     Messages,
-    Place,
     error,
     group_by_topic,
     key_fields,
@@ -42,117 +37,12 @@ from tideline.gateway.handlers.versioned import (
     topic_key,
 )
 from tideline.gateway.interception import ApiKey, Rule, Rules
-from tideline.gateway.parking import Gate, Waiting
-from tideline.gateway.suffix_batches import RefusedBatch, accept
+from tideline.gateway.parking import Waiting
 from tideline.gateway.tracked import TrackedParts
-from tideline.gateway.wal import Append, AppendFailed
-from tideline.kafka.batches import BatchHeader, InvalidBatch, parse_at
+from tideline.kafka.batches import BatchHeader
 from tideline.kafka.protocol import decode_response, encode_request
 
-LOG_APPEND_TIME = "LogAppendTime"
 _background: set[asyncio.Task[None]] = set()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a producer is told of one partition."""
-
-    code: int
-    base_offset: int = -1
-    append_time: int = -1
-    log_start: int = -1
-    message: str | None = None
-    relayed: Any = None
-    """Kafka's own structure, told as it is."""
-
-
-class Part:
-    """One partition of the request, on its way."""
-
-    def __init__(self, plan: Plan, at: Place, records: bytes | None) -> None:
-        self.plan = plan
-        self.at = at
-        self.records = records if records is not None else b""
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.header = _header(self.records)
-
-    @property
-    def producer(self) -> ProducerBatch:
-        header = self.header
-        if header is None:
-            return ProducerBatch(-1, -1, -1)
-        return ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence)
-
-    def admit(self, gate: Gate) -> None:
-        """Its turn has come."""
-        if gate is Gate.SUFFIX:
-            self._append()
-        else:
-            self.plan.to_kafka(self)
-
-    def refuse(self, code: int, message: str | None = None) -> None:
-        self.tell(Answer(code, message=message), "refused")
-
-    def tell(self, answer: Answer, path: str) -> None:
-        metrics.PRODUCE.labels(path, error(answer.code).name).inc()
-        if not self.answer.done():
-            self.answer.set_result(answer)
-
-    def _append(self) -> None:
-        topic, log = self.at.topic, self.at.log
-        assert topic is not None
-        assert log is not None
-        try:
-            header = accept(
-                self.records,
-                max_message_bytes=topic.max_message_bytes,
-                produce_version=self.plan.messages.version,
-            )
-        except RefusedBatch as refused:
-            self.refuse(refused.code, str(refused))
-            return
-        outcome = self.plan.parts.writer.append(
-            Append(
-                log=log,
-                source=self.plan.context.connection,
-                batch=self.records,
-                producer=self.producer,
-                last_sequence=header.last_sequence,
-                record_count=header.record_count,
-                max_timestamp=header.max_timestamp,
-                timestamp_type=topic.timestamp_type,
-                outcome=asyncio.get_running_loop().create_future(),
-            )
-        )
-        self.records = b""
-        outcome.add_done_callback(self._appended)
-
-    def _appended(self, outcome: asyncio.Future[CommittedBatch]) -> None:
-        if self.answer.done() or outcome.cancelled():
-            if not outcome.cancelled():
-                outcome.exception()
-            return
-        failure = outcome.exception()
-        if failure is None:
-            assert self.at.topic is not None
-            done = outcome.result()
-            by_append = self.at.topic.timestamp_type == LOG_APPEND_TIME
-            code = COMMIT_ERRORS[done.error.value]
-            good = code is KafkaErrorCode.NONE
-            self.tell(
-                Answer(
-                    code,
-                    done.base_offset if good else -1,
-                    done.append_time if good and by_append else -1,
-                    done.log_start if good else -1,
-                ),
-                "suffix",
-            )
-        elif isinstance(failure, AppendFailed):
-            self.tell(Answer(FAILURE_ERRORS[failure.failure], message=str(failure)), "suffix")
-        else:
-            self.answer.set_exception(failure)
-            self.answer.exception()  # a handler whose connection has ended does not look
 
 
 class TransactionalOrder:
@@ -173,7 +63,14 @@ class Plan:
         self.messages: Messages = messages(ApiKey.PRODUCE, context.header.api_version)
         self.acks = int(request.acks)
         self.all: list[Part] = [
-            Part(self, place(parts.tracking, topic_key(topic), partition.index), partition.records)
+            Part(
+                place(parts.tracking, topic_key(topic), partition.index),
+                partition.records,
+                version=context.header.api_version,
+                source=context.connection,
+                writer=parts.writer,
+                to_kafka=self.to_kafka,
+            )
             for topic in request.topic_data
             for partition in topic.partition_data
         ]
@@ -192,14 +89,14 @@ class Plan:
 
     @property
     def is_transactional(self) -> bool:
-        return any(part.header is not None and part.header.is_transactional for part in self.all)
+        return any(part.is_transactional for part in self.all)
 
     async def refuse_new_transactions(self, transactions: OpenTransactions) -> None:
         """Only a transaction that is open on a partition already may go on there, and none in
         the suffix (seed 000 "Transaction completion")."""
         for part in self.all:
             route, header = part.at.route(self.parts.tracking), part.header
-            if route.kind is RouteKind.CLASSIC or header is None or not header.is_transactional:
+            if route.kind is RouteKind.CLASSIC or header is None or not part.is_transactional:
                 continue
             if route.in_kafka and part.at.topic is not None:
                 try:
@@ -213,7 +110,7 @@ class Plan:
                 except TidelineError:
                     part.refuse(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
                     continue
-            part.refuse(int(refuse_new_transaction(self.messages.version)))
+            part.refuse_transaction()
 
     def admit(self, max_wait_s: float) -> None:
         """Take every partition on, in order, before anything else on the connection is."""
@@ -323,9 +220,7 @@ class Plan:
             await asyncio.gather(*(self._gate(*one) for one in judged))
         except Exception as failure:
             for part in parts:
-                if not part.answer.done():
-                    part.answer.set_exception(failure)
-                    part.answer.exception()
+                part.fail(failure)
         finally:
             for part, ticket in waiting:
                 if ticket is not None and part.at.log is not None:
@@ -334,7 +229,7 @@ class Plan:
     async def _gate(self, part: Part, ticket: AckTicket | None, row: Any) -> None:
         """Tell Kafka's answer if it may be told."""
         code = int(row.error_code)
-        relayed = Answer(KafkaErrorCode.NONE, relayed=row)
+        relayed = Answer(code, relayed=row)
         log = part.at.log
         if ticket is None or log is None:
             part.tell(relayed, "kafka")
@@ -406,11 +301,7 @@ class Plan:
         """acks=0: nobody is told, except by the end of the connection, as Kafka does."""
         outcomes = await asyncio.gather(*(part.answer for part in self.all), return_exceptions=True)
         for part, outcome in zip(self.all, outcomes, strict=True):
-            failed = isinstance(outcome, BaseException) or (
-                outcome.code != 0
-                or (outcome.relayed is not None and int(outcome.relayed.error_code) != 0)
-            )
-            if failed:
+            if isinstance(outcome, BaseException) or outcome.code != 0:
                 self.context.connection.close(
                     f"a produce with acks=0 to partition {part.at.partition} failed"
                 )
@@ -445,13 +336,6 @@ async def handle(context: RequestContext, services: GatewayServices) -> bytes | 
     except asyncio.CancelledError:
         parts.parking.drop(context.connection)
         raise
-
-
-def _header(records: bytes) -> BatchHeader | None:
-    try:
-        return parse_at(records, 0)
-    except InvalidBatch:
-        return None
 
 
 def _last_offset(row: Any, header: BatchHeader | None) -> int:
