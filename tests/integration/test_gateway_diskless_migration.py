@@ -12,15 +12,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
-from uuid import UUID
 
 import pytest
 from confluent_kafka import (
     Consumer,
-    KafkaException,
     Message,
     Producer,
-    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -30,6 +27,7 @@ from pydantic import SecretStr
 
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.model import BarrierEntry, BoundaryToPersist, TrackingKind
+from tideline.demo import topic as topics
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.ids import TopicPartition as Place
 from tideline.domain.producer_state import ProducerSeed
@@ -65,22 +63,8 @@ class Migration:
             [NewTopic(self.name, partitions, 1)], operation_timeout=20
         ).values()
         made.result(30)
-        self.topic_id = self._topic_id()
+        self.topic_id = topics.topic_id(self.admin, self.name)
         self.dsn = stack.environment("worker")["TIDELINE_POSTGRES_DSN"]
-
-    def _topic_id(self) -> UUID:
-        """A broker may hear of a new topic a moment after its creation was answered."""
-        for _ in range(100):
-            try:
-                asked = self.admin.describe_topics(TopicCollection([self.name]))
-                found = asked[self.name].result(10).topic_id
-            except KafkaException:
-                time.sleep(0.05)
-                continue
-            low = found.get_least_significant_bits() & (2**64 - 1)
-            high = found.get_most_significant_bits() & (2**64 - 1)
-            return UUID(int=high << 64 | low)
-        raise AssertionError(f"topic {self.name} does not appear")
 
     def leader(self, partition: int = 0) -> int:
         """Node id of the partition's leader, as the brokers say."""
