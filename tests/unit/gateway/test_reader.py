@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -151,7 +152,7 @@ def test_every_batch_lies_in_one_span_and_spans_are_bounded(places: list[tuple[i
         )
     assert all(span.end - span.start <= MAX_GET for span in spans)
     ordered = sorted(spans, key=lambda s: (s.key, s.start))
-    for left, right in zip(ordered, ordered[1:], strict=False):
+    for left, right in itertools.pairwise(ordered):
         assert (
             left.key != right.key
             or right.start - left.end > COALESCE_GAP
