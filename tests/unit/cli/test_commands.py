@@ -1,0 +1,159 @@
+"""Commands: exit codes, output, and errors that name the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from typer.testing import CliRunner
+
+from tideline.cli import preflight, steer
+from tideline.cli.app import app
+from tideline.domain.plan import AbortDecision
+from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
+from tideline.domain.steering import PauseOutcome
+from tideline.errors import ExitCode, RefusedError, UsageError
+
+runner = CliRunner()
+
+CLOSED = {
+    "TIDELINE_POSTGRES_DSN": "postgresql://nobody@127.0.0.1:1/none",
+    "TIDELINE_KAFKA_BOOTSTRAP": "127.0.0.1:1",
+    "TIDELINE_TEMPORAL_ADDRESS": "127.0.0.1:1",
+    "TIDELINE_POSTGRES_CONNECT_TIMEOUT_MS": "300",
+    "TIDELINE_HOME": "/nonexistent",
+}
+
+
+def tideline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command as a person runs it, with nothing to reach."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("TIDELINE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "tideline", *arguments],
+        env=kept | CLOSED | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_missing_setting_is_named() -> None:
+    ended = tideline("status", TIDELINE_POSTGRES_DSN="")
+    assert ended.returncode == ExitCode.USAGE
+    assert "TIDELINE_POSTGRES_DSN: is not set" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_part_that_does_not_answer_is_named() -> None:
+    ended = tideline("status")
+    assert ended.returncode == ExitCode.UNREACHABLE
+    assert "Postgres" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    assert tideline("migrait").returncode == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["migrate", "a b"], "no topic name"),
+        (["migrate", "a", "--parallel", "0"], "options.parallel_partitions: 0"),
+        (["migrate", "a", "--quiesce-hold-ms", "5"], "from 1000 to 60000"),
+        (["gateway", "retire", "1"], "--cut-off"),
+    ],
+)
+def test_a_wrong_argument_changes_nothing_and_says_what_is_allowed(
+    arguments: list[str], said: str
+) -> None:
+    result = runner.invoke(app, arguments)
+    assert isinstance(result.exception, UsageError)
+    assert said in str(result.exception)
+
+
+@dataclass
+class FakeServices:
+    leases: Any = field(default_factory=lambda: AsyncMock(read=AsyncMock(return_value=[])))
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[CheckResult]:
+    """What the preflight will find."""
+    found: list[CheckResult] = []
+
+    async def run_preflight(services: Any, topic: str, options: Any) -> PreflightReport:
+        return PreflightReport(topic, "00" * 16, 3, tuple(found))
+
+    @asynccontextmanager
+    async def open_services(settings: Any) -> AsyncIterator[FakeServices]:
+        yield FakeServices()
+
+    monkeypatch.setattr(preflight, "run_preflight", run_preflight)
+    monkeypatch.setattr(preflight, "open_services", open_services)
+    for name, value in CLOSED.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+def test_a_preflight_that_passes_is_exit_code_0(checks: list[CheckResult]) -> None:
+    checks.append(CheckResult("topic_exists", Verdict.PASSED, "it does"))
+    result = runner.invoke(app, ["preflight", "orders"])
+    assert result.exit_code == ExitCode.OK
+    assert "orders may migrate (3 partitions)" in result.output
+
+
+def test_a_preflight_that_refuses_names_check_and_remedy(checks: list[CheckResult]) -> None:
+    checks.append(CheckResult("cleanup_policy", Verdict.REFUSED, "compact", "only delete"))
+    result = runner.invoke(app, ["preflight", "orders"])
+    assert result.exit_code == ExitCode.REFUSED
+    assert "cleanup_policy" in result.output
+    assert "only delete" in result.output
+
+
+def test_a_preflight_as_json_holds_every_check(checks: list[CheckResult]) -> None:
+    checks.append(CheckResult("cleanup_policy", Verdict.REFUSED, "compact", "only delete"))
+    result = runner.invoke(app, ["preflight", "orders", "-o", "json"])
+    answer = json.loads(result.stdout)
+    assert answer["accepted"] is False
+    assert answer["checks"] == [
+        {
+            "name": "cleanup_policy",
+            "verdict": "refused",
+            "found": "compact",
+            "remedy": "only delete",
+        }
+    ]
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, outcome: Any) -> None:
+    monkeypatch.setattr(steer, "_update", AsyncMock(return_value=outcome))
+
+
+def test_an_abort_that_lost_is_refused_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch, AbortDecision(False, "partition 2 has B0 = 40"))
+    result = runner.invoke(app, ["abort", "orders"])
+    assert isinstance(result.exception, RefusedError)
+    assert "B0 = 40" in str(result.exception)
+
+
+def test_an_abort_that_won_says_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch, AbortDecision(True))
+    result = runner.invoke(app, ["abort", "orders"])
+    assert result.exit_code == ExitCode.OK
+    assert "being restored" in result.output
+
+
+def test_steering_answers_programs_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch, PauseOutcome(True, "stops"))
+    result = runner.invoke(app, ["pause", "orders", "-o", "json"])
+    assert json.loads(result.stdout) == {"paused": True, "explanation": "stops"}

@@ -1,0 +1,73 @@
+"""The worker tells whether it serves, and why not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tideline.errors import UnreachableError, UsageError
+from tideline.worker import app
+from tideline.worker.health import Health, serve
+
+
+@pytest.fixture
+def address() -> tuple[str, int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return "127.0.0.1", free.getsockname()[1]
+
+
+@pytest.fixture
+def health(address: tuple[str, int]) -> Iterator[Health]:
+    known = Health(versions={"version": "1"})
+    stop = serve(address, known)
+    yield known
+    stop()
+
+
+def get(address: tuple[str, int], path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_worker_that_waits_says_for_what(address: tuple[str, int], health: Health) -> None:
+    health.waiting("Temporal at 127.0.0.1:7233 does not answer")
+    status, body = get(address, "/health")
+    assert status == 503
+    assert "127.0.0.1:7233" in json.loads(body)["waits_for"]
+
+
+def test_a_worker_that_serves_is_healthy(address: tuple[str, int], health: Health) -> None:
+    health.ready()
+    assert get(address, "/health")[0] == 200
+
+
+def test_metrics_are_served_beside(address: tuple[str, int], health: Health) -> None:
+    status, body = get(address, "/metrics")
+    assert status == 200
+    assert "python_info" in body
+
+
+def test_an_address_that_is_taken_is_named(address: tuple[str, int], health: Health) -> None:
+    with pytest.raises(UsageError, match=str(address[1])):
+        serve(address, health)
+
+
+async def test_a_part_that_comes_back_ends_the_wait() -> None:
+    known, answers = Health(), iter([UnreachableError("Postgres is away"), None])
+
+    async def attempt() -> str:
+        if error := next(answers):
+            raise error
+        return "connected"
+
+    assert await app.insist(known, attempt) == "connected"
+    assert known.waits_for == "Postgres is away"
