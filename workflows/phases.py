@@ -1,9 +1,9 @@
 """The seven phases of one partition, as a table: which activity, its limits, and what follows a
 failure.
 
-What always holds: inside the write pause (quiesce, roll and flush, seed and persist) nothing may
-outlive the quiesce's hold. When one of the three fails for good, producers are let go first, and
-the attempt starts anew with a new generation.
+What always holds: nothing of the write pause (quiesce, roll and flush, seed and persist) counts
+after the quiesce's hold. When one of the three fails for good, producers are let go first, and the
+attempt starts anew with a new generation.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def _hold(options: MigrationOptions) -> timedelta:
     return timedelta(milliseconds=options.quiesce_hold_ms)
 
 
+def _turn_and_hold(options: MigrationOptions) -> timedelta:
+    """A quiesce waits for its turn among this worker's write pauses before it parks anybody."""
+    return _hold(options) + timedelta(minutes=1)
+
+
 @dataclass(frozen=True, slots=True)
 class PhaseSpec:
     """How the activity of one phase is run."""
@@ -98,13 +103,13 @@ def _slow(phase: Phase, seconds: float = 60) -> PhaseSpec:
     )
 
 
-def _in_write_pause(phase: Phase, result: type | None) -> PhaseSpec:
+def _in_write_pause(phase: Phase, result: type | None, bound: Bound = _hold) -> PhaseSpec:
     return PhaseSpec(
         phase=phase,
         waits=False,
         local=True,
-        start_to_close=_hold,
-        schedule_to_close=_hold,
+        start_to_close=bound,
+        schedule_to_close=bound,
         heartbeat=None,
         retry=URGENT,
         on_failure=OnFailure.REOPEN_AND_START_ANEW,
@@ -117,7 +122,7 @@ PHASE_SPECS: dict[Phase, PhaseSpec] = {
     for spec in (
         _slow(Phase.VALIDATE),
         _slow(Phase.DRAIN_TRANSACTIONS),
-        _in_write_pause(Phase.QUIESCE, QuiesceResult),
+        _in_write_pause(Phase.QUIESCE, QuiesceResult, _turn_and_hold),
         _in_write_pause(Phase.ROLL_AND_FLUSH, BoundaryObservation),
         _in_write_pause(Phase.SEED_AND_PERSIST, None),
         # Exporting a divergent tail may take minutes.
