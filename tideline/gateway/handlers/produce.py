@@ -38,7 +38,9 @@ from tideline.gateway.handlers.versioned import (
 )
 from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.gateway.parking import Waiting
+from tideline.gateway.quiesce import Dropped
 from tideline.gateway.tracked import TrackedParts
+from tideline.gateway.wal import AppendDropped
 from tideline.kafka.batches import BatchHeader
 from tideline.kafka.protocol import decode_response, encode_request
 
@@ -333,6 +335,9 @@ async def handle(context: RequestContext, services: GatewayServices) -> bytes | 
         return None
     try:
         return await plan.outcome()
+    except (Dropped, AppendDropped) as fenced:
+        context.connection.close(f"no answer may be given: {fenced}")
+        return None
     except asyncio.CancelledError:
         parts.parking.drop(context.connection)
         raise
