@@ -22,6 +22,7 @@ from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.domain.plan import PhaseInput
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.transactions import blockers
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.layout import PartitionLayout, Spot
 from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved
 from tideline.kafka.topic_observer import ActiveProducer
@@ -107,8 +108,13 @@ async def _observe(services: WorkerServices, given: PhaseInput) -> BoundaryToPer
             ),
         )
         end = await _offset(services, given, layout, Spot.LATEST)
-    except LeaderMoved as error:
+    except (LeaderMoved, KafkaUnavailable) as error:
+        # A leader that does not answer may be one no more: only a new observation can tell.
         raise failure(failures.NOT_SETTLED, str(error)) from error
+    except KafkaError as error:
+        if error.retriable:
+            raise failure(failures.NOT_SETTLED, str(error)) from error
+        raise
     if end != boundary:
         raise failure(
             failures.NOT_SETTLED, f"the log's end moved from {boundary} to {end} meanwhile"

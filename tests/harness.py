@@ -185,7 +185,8 @@ class Case:
         with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
             row = connection.execute(
                 "SELECT waiting_reason FROM tideline.migration_phases"
-                " JOIN tideline.logs USING (log_id) WHERE topic_id = %s AND partition = %s AND phase = %s",
+                " JOIN tideline.logs USING (log_id)"
+                " WHERE topic_id = %s AND partition = %s AND phase = %s",
                 [self.topic_id, partition, phase],
             ).fetchone()
         return row[0] if row else None

@@ -220,6 +220,17 @@ async def test_a_transaction_that_a_coordinator_still_holds_forbids_the_boundary
     assert "'pay'" in error.message
 
 
+async def test_a_leader_that_does_not_answer_while_seeds_are_read_is_observed_anew(
+    world: World,
+) -> None:
+    """It may be a leader no more: asking the same broker again would hold producers for nothing."""
+    world.services.keep_warm(LOG, Warmth(world.kafka.layout, 0))
+    world.kafka.silent = {1}
+    error = await failure_of(persisting(world))
+    assert error.type == failures.NOT_SETTLED
+    assert world.plane.persisted == []
+
+
 async def test_a_leader_that_moved_since_the_observation_forbids_the_boundary(
     world: World,
 ) -> None:
