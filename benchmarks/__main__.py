@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--topics N]`: run the benchmarks on a stack of their own."""
+"""`python -m benchmarks [--topics N] [--only NAME]`: run the benchmarks on a stack of their own."""
 
 from __future__ import annotations
 
@@ -7,46 +7,66 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import write_pause
+from benchmarks import pass_through, write_pause
 from tideline import control_plane
 from tideline.demo.run import Console, DemoOptions, machine
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 
+OPTIONS = DemoOptions(
+    topic="pause",
+    history_segments=1,
+    java_rate=0,
+    librdkafka_rate=600,
+    before_s=5,
+    after_s=3,
+)
 
-async def run(stack: Stack, topics: int, console: Console) -> write_pause.PauseResult:
+
+async def _write_pause(
+    stack: Stack, topics: int, step: Callable[[str], None]
+) -> write_pause.PauseResult:
     settings = WorkerSettings.of(stack.environment("worker"))
-    options = DemoOptions(topic="pause", history_segments=1, java_rate=0, before_s=5, after_s=3,
-                          librdkafka_rate=1200)  # fmt: skip
     async with control_plane.connect(settings, application_name="tideline-bench") as plane:
-        return await write_pause.measure(stack, plane, topics, options, console)
+        return await write_pause.measure(stack, plane, topics, OPTIONS, Console(step))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["write-pause", "pass-through"])
     parser.add_argument("--topics", type=int, default=9, help="topics of 12 partitions each")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of the pass-through")
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     arguments = parser.parse_args()
+    arguments.reports.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
+    failed = False
 
     def step(text: str) -> None:
         print(f"{time.monotonic() - started:6.1f} s  {text}", file=sys.stderr)
+
+    def report(name: str, text: str) -> None:
+        (arguments.reports / f"{name}.md").write_text(text + "\n")
+        print(f"# {name}\n\n{text}\n")
 
     with tempfile.TemporaryDirectory(prefix="tideline-bench-") as home:
         Path(home).chmod(0o755)
         step("embedded stack")
         stack = Stack.up(home, brokers=3)
         try:
-            result = asyncio.run(run(stack, arguments.topics, Console(step)))
+            if arguments.only != "pass-through":
+                pauses = asyncio.run(_write_pause(stack, arguments.topics, step))
+                report("write-pause", write_pause.to_markdown(pauses, machine()))
+                failed = bool(pauses.failed_checks)
+            if arguments.only != "write-pause":
+                ways = pass_through.measure(stack, arguments.rounds, step)
+                report("pass-through", pass_through.to_markdown(ways, machine()))
         finally:
             stack.down()
-    report = write_pause.to_markdown(result, machine())
-    arguments.reports.mkdir(parents=True, exist_ok=True)
-    (arguments.reports / "write-pause.md").write_text(report + "\n")
-    print(report)
-    return 1 if result.failed_checks else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
