@@ -66,9 +66,13 @@ class ControlPlaneSettings(_Base):
     """Postgres, the only authority on B0."""
 
     postgres_dsn: SecretStr = Field(description="libpq connection string of the process's role")
-    postgres_connect_timeout_ms: int = Field(3_000, ge=100)
-    postgres_statement_timeout_ms: int = Field(5_000, ge=100)
-    postgres_pool_size: int = Field(8, ge=2, le=100)
+    postgres_connect_timeout_ms: int = Field(
+        3_000, ge=100, description="opening one connection, in ms"
+    )
+    postgres_statement_timeout_ms: int = Field(
+        5_000, ge=100, description="one SQL call, in ms; then Postgres cancels it"
+    )
+    postgres_pool_size: int = Field(8, ge=2, le=100, description="connections per process")
 
 
 class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
@@ -76,7 +80,9 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
 
     gateway_id: int = Field(ge=0, description="stable number of this gateway; the node id")
     gateway_broker_id: int = Field(ge=0, description="node id of the paired broker")
-    gateway_listen: Annotated[tuple[str, int], NoDecode] = Field(description="host:port")
+    gateway_listen: Annotated[tuple[str, int], NoDecode] = Field(
+        description="host:port on which clients are served"
+    )
     gateway_advertised: Annotated[tuple[str, int], NoDecode] = Field(
         description="host:port told to clients"
     )
@@ -87,20 +93,44 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
         description="node id=host:port of every gateway, comma separated"
     )
     gateway_state_dir: Path = Field(description="where the fsynced snapshot lives")
-    metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(None)
-    gateway_lease_ms: int = Field(3_000, ge=300, description="D: how long a renewal is valid")
-    gateway_max_frame_bytes: int = Field(104_857_600, ge=1_048_576)
-    gateway_max_connections: int = Field(2_000, ge=1)
-    gateway_max_inflight_per_connection: int = Field(64, ge=1)
-    gateway_park_max_bytes: int = Field(67_108_864, ge=1_048_576, description="parked produces")
-    gateway_park_max_ms: int = Field(20_000, ge=100, description="then REQUEST_TIMED_OUT")
-    wal_max_bytes: int = Field(8_388_608, ge=65_536, description="a WAL object is closed at this")
-    wal_max_delay_ms: int = Field(250, ge=1, description="or after this; at once when idle")
-    wal_buffer_max_bytes: int = Field(134_217_728, ge=8_388_608, description="then backpressure")
-    wal_parallel_uploads: int = Field(4, ge=1, le=64)
-    produce_timeout_ms: int = Field(25_000, ge=100, description="a suffix produce waits this long")
-    cache_max_bytes: int = Field(134_217_728, ge=0, description="object cache of the reader")
-    suffix_poll_ms: int = Field(50, ge=5, description="batched polling of high watermarks")
+    metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
+        None, description="host:port of the Prometheus endpoint; unset: none"
+    )
+    gateway_lease_ms: int = Field(
+        3_000, ge=300, description="D: how long a renewal is valid, in ms"
+    )
+    gateway_max_frame_bytes: int = Field(
+        104_857_600, ge=1_048_576, description="one request, in bytes; longer: disconnected"
+    )
+    gateway_max_connections: int = Field(
+        2_000, ge=1, description="client connections; beyond: closed at once"
+    )
+    gateway_max_inflight_per_connection: int = Field(
+        64, ge=1, description="unanswered requests of one connection; beyond: not read"
+    )
+    gateway_park_max_bytes: int = Field(
+        67_108_864, ge=1_048_576, description="parked produces, in bytes"
+    )
+    gateway_park_max_ms: int = Field(
+        20_000, ge=100, description="parked so long, in ms: REQUEST_TIMED_OUT"
+    )
+    wal_max_bytes: int = Field(
+        8_388_608, ge=65_536, description="a WAL object is closed at this, in bytes"
+    )
+    wal_max_delay_ms: int = Field(250, ge=1, description="or after this, in ms; at once when idle")
+    wal_buffer_max_bytes: int = Field(
+        134_217_728,
+        ge=8_388_608,
+        description="accepted, not committed, in bytes; then backpressure",
+    )
+    wal_parallel_uploads: int = Field(4, ge=1, le=64, description="WAL objects put at once")
+    produce_timeout_ms: int = Field(
+        25_000, ge=100, description="a suffix produce waits this long, in ms"
+    )
+    cache_max_bytes: int = Field(
+        134_217_728, ge=0, description="object cache of the reader, in bytes"
+    )
+    suffix_poll_ms: int = Field(50, ge=5, description="batched polling of high watermarks, in ms")
 
     @field_validator(
         "gateway_listen", "gateway_advertised", "gateway_broker", "metrics_address", mode="before"
@@ -126,9 +156,9 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
 class TemporalSettings(_Base):
     """Where the workflows run."""
 
-    temporal_address: str = Field("127.0.0.1:7233")
-    temporal_namespace: str = Field("default")
-    temporal_task_queue: str = Field("tideline")
+    temporal_address: str = Field("127.0.0.1:7233", description="host:port of the frontend")
+    temporal_namespace: str = Field("default", description="namespace of the workflows")
+    temporal_task_queue: str = Field("tideline", description="task queue of the worker")
     temporal_ui: str | None = Field(None, description="base URL of the Temporal UI")
 
 
@@ -138,7 +168,9 @@ class KafkaSettings(_Base):
     kafka_bootstrap: Annotated[tuple[tuple[str, int], ...], NoDecode] = Field(
         description="host:port, comma separated"
     )
-    kafka_request_timeout_ms: int = Field(10_000, ge=100)
+    kafka_request_timeout_ms: int = Field(
+        10_000, ge=100, description="one request to a broker, in ms"
+    )
 
     @field_validator("kafka_bootstrap", mode="before")
     @classmethod
@@ -151,9 +183,15 @@ class KafkaSettings(_Base):
 class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, KafkaSettings):
     """The Temporal worker, and the commands that steer migrations."""
 
-    metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(None)
-    worker_max_concurrent_activities: int = Field(50, ge=1)
-    worker_graceful_shutdown_ms: int = Field(10_000, ge=0)
+    metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
+        None, description="host:port of the Prometheus endpoint; unset: none"
+    )
+    worker_max_concurrent_activities: int = Field(
+        50, ge=1, description="activities that run at once in this process"
+    )
+    worker_graceful_shutdown_ms: int = Field(
+        10_000, ge=0, description="time that running activities get at a stop, in ms"
+    )
 
     @field_validator("metrics_address", mode="before")
     @classmethod
