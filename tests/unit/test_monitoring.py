@@ -1,0 +1,90 @@
+"""The dashboard and the alerts ask only for what gateways and workers export."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from tideline.domain.migration import Phase
+from tideline.domain.routing import RouteKind
+from tideline.gateway import tracked_metrics, transport_metrics
+from tideline.worker.migration_metrics import MigrationGauges
+
+DASHBOARD = Path("infra/dashboards/tideline.json")
+ALERTS = Path("infra/alerts/tideline.rules.yml")
+DOCUMENTS = (DASHBOARD, ALERTS)
+SUFFIXES = {
+    "counter": ("_total",),
+    "gauge": ("",),
+    "histogram": ("_bucket", "_sum", "_count"),
+}
+
+
+def exported() -> set[str]:
+    """Every series name under which Prometheus scrapes our metrics."""
+    assert tracked_metrics.__name__
+    assert transport_metrics.__name__
+    worker = CollectorRegistry()
+    MigrationGauges(worker)
+    return {
+        metric.name + suffix
+        for registry in (REGISTRY, worker)
+        for metric in registry.collect()
+        if metric.name.startswith("inkless_")
+        for suffix in SUFFIXES[metric.type]
+    }
+
+
+def named(document: Path) -> set[str]:
+    return set(re.findall(r"\binkless_[a-z0-9_]+", document.read_text()))
+
+
+def alerts() -> Iterator[str]:
+    return iter(re.split(r"\n\s+- alert: ", ALERTS.read_text())[1:])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_metric_that_is_asked_for_is_exported(document: Path) -> None:
+    assert named(document), "nothing is asked for"
+    assert named(document) - exported() == set()
+
+
+def test_every_metric_is_shown() -> None:
+    shown = named(DASHBOARD)
+    hidden = {
+        name for name in exported() if name not in shown and not name.endswith(("_sum", "_count"))
+    }
+    assert hidden == set()
+
+
+def test_labels_have_values_that_exist() -> None:
+    text = ALERTS.read_text()
+    assert set(re.findall(r'route="(\w+)"', text)) <= {kind.value for kind in RouteKind}
+    assert set(re.findall(r'phase!?="(\w+)"', text)) <= {phase.value for phase in Phase}
+
+
+def test_every_alert_says_how_bad_it_is_what_it_is_and_what_to_do() -> None:
+    names = []
+    for alert in alerts():
+        names.append(alert.split("\n", 1)[0])
+        for key in ("expr:", "severity:", "summary:", "remedy:"):
+            assert key in alert, f"{names[-1]} lacks {key}"
+    assert len(names) == len(set(names))
+
+
+def test_the_panels_of_the_dashboard_are_distinct_and_do_not_overlap() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for panel in panels
+        for at in [panel["gridPos"]]
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(cells) == len(set(cells))
