@@ -175,6 +175,10 @@ class QuiesceKeeper:
             return
         if running is not None:
             running[2].cancel()
+        if not self._tracking.lease_valid() or (running is not None and running[1] != wanted[1]):
+            # The barrier may have passed the incarnation before this one, and B0 may be read from
+            # the log end already: what Kafka shows from now on may lie past it (schedule 2).
+            self._fences.of(at).ceiling.freeze()
         task = asyncio.create_task(self._keep(at, route.generation), name=f"quiesce-{at}")
         self._tasks[at] = (*wanted, task)
         task.add_done_callback(lambda done: self._forget(at, done))

@@ -18,7 +18,7 @@ from tests.unit.gateway.fakes import (
 )
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition, TopicPartition
-from tideline.domain.read_ceiling import NO_CEILING
+from tideline.domain.read_ceiling import NO_CEILING, UNKNOWN_CEILING
 from tideline.gateway import quiesce
 from tideline.gateway.lease import Lease
 from tideline.gateway.quiesce import Dropped, Fences, QuiesceKeeper
@@ -152,6 +152,40 @@ async def test_a_fenced_gateway_acknowledges_anew_as_another_incarnation(bench: 
     bench.keeper.start_over()
     await until(lambda: len(bench.plane.quiesce_acks) == 2)
     assert bench.plane.quiesce_acks[1]["incarnation"] != first
+
+
+async def test_a_gateway_that_was_fenced_in_a_quiesce_shows_no_more_than_before(
+    bench: Bench,
+) -> None:
+    """Schedule 2: the barrier went on without it, B0 = 50 is read, and a late append follows."""
+    bench.fences.of(LOG).ceiling.observe(50, lease_valid=True)
+    bench.fences.forwarded(LOG)
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await asyncio.sleep(0)
+    bench.plane.fenced.add(bench.lease.incarnation)
+    bench.high_watermark = 51
+    await bench.lease.renew()
+    await bench.lease.renew()
+    bench.keeper.start_over()
+    bench.fences.answered(LOG)
+    assert bench.lease.valid()
+    assert bench.ceiling() == 50
+    await until(lambda: bench.plane.quiesce_acks)
+    assert bench.plane.quiesce_acks[0]["ceiling"] == 50
+    bench.show(tracked_row(generation=2, quiesced=False))
+    assert bench.ceiling() == NO_CEILING
+
+
+async def test_a_gateway_that_registers_into_a_quiesce_shows_nothing_that_it_has_not_seen(
+    bench: Bench,
+) -> None:
+    """Schedule 2: what it learns while it registers may be the moment before B0."""
+    bench.lease.invalidate()
+    bench.high_watermark = 51
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await bench.lease.renew()
+    await until(lambda: bench.plane.quiesce_acks)
+    assert bench.ceiling() == UNKNOWN_CEILING
 
 
 async def test_an_acknowledgement_waits_for_the_lease_and_is_told_when_it_is_back(
