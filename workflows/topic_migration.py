@@ -6,7 +6,6 @@ one, starting it if need be, and returns its result; a wrong input changes nothi
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 
 from temporalio import workflow
@@ -152,29 +151,27 @@ class TopicMigration:
             return run.waiting_reason
         if run.state.paused:
             return "paused by an operator"
-        waiting = [p for p in run.state.partitions if p.waiting_reason and not p.waits_for]
-        if not waiting:
-            return ""
-        more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
-        return f"partition {waiting[0].partition}: {waiting[0].waiting_reason}{more}"
+        for first in run.state.tally.waiting:
+            return f"partition {first.partition}: {first.waiting_reason}"
+        return ""
 
     def _show(self) -> None:
-        status = self.status()
-        self._shown.show(
-            topic=status.topic, phase=status.stage, waiting_reason=status.waiting_reason
-        )
-        phases = Counter(p.phase for p in status.partitions)
-        waiting = [p for p in status.partitions if p.waiting_reason and not p.waits_for]
+        run = self._run
+        if run is None:
+            return
+        state, reason = run.state, self._reason(run)
+        self._shown.show(topic=state.ref.topic, phase=state.stage, waiting_reason=reason)
+        counted = ", ".join(f"{n} {phase}" for phase, n in state.tally.phases.items())
         workflow.set_current_details(
             table(
                 [
-                    ("topic", f"{status.topic} (id {status.topic_id})"),
-                    ("stage", f"**{status.stage}** since {status.since}"),
-                    ("paused", "yes" if status.paused else ""),
-                    ("waits because", status.waiting_reason),
-                    ("partitions", ", ".join(f"{n} {phase}" for phase, n in phases.items())),
-                    ("next", status.next_step),
-                    *((f"partition {p.partition}", p.waiting_reason) for p in waiting[:10]),
+                    ("topic", f"{state.ref.topic} (id {state.ref.topic_id})"),
+                    ("stage", f"**{state.stage}** since {state.since}"),
+                    ("paused", "yes" if state.paused else ""),
+                    ("waits because", reason),
+                    ("partitions", counted),
+                    ("next", NEXT_STEP[state.stage]),
+                    *((f"partition {p.partition}", p.waiting_reason) for p in state.tally.waiting),
                 ]
             )
         )

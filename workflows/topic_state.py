@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -50,7 +51,42 @@ NEXT_STEP = {
 }
 
 
+MOST_REASONS = 10
+"""Waiting reasons that are shown at once."""
+
+
 @dataclass(slots=True)
+class Tally:
+    """Everything that is counted over the partitions, in one pass over perhaps thousands."""
+
+    phases: Counter[str] = field(default_factory=Counter)
+    crossed: int = 0
+    busy: int = 0
+    """Started, and B0 is not persisted yet."""
+    to_do: list[int] = field(default_factory=list)
+    want_permit: list[PartitionReport] = field(default_factory=list)
+    waiting: list[PartitionReport] = field(default_factory=list)
+    """The first that wait for something outside of the migration."""
+    gone: str = ""
+    """Why the topic is no more."""
+
+    def add(self, report: PartitionReport) -> None:
+        """Count ``report``."""
+        self.phases[report.phase] += 1
+        self.crossed += report.crossed
+        if report.phase == TO_DO:
+            self.to_do.append(report.partition)
+        elif not report.crossed and not report.ended:
+            self.busy += 1
+        if report.waits_for is WaitsFor.PERMIT:
+            self.want_permit.append(report)
+        if report.waiting_reason and not report.waits_for and len(self.waiting) < MOST_REASONS:
+            self.waiting.append(report)
+        if report.phase == GONE:
+            self.gone = self.gone or report.waiting_reason or "the topic was deleted"
+
+
+@dataclass
 class TopicState:
     """Survives continue-as-new. Lists are indexed by partition."""
 
@@ -73,39 +109,50 @@ class TopicState:
     lost: list[int] = field(default_factory=list)
     """Partitions that should run and perhaps do not."""
 
+    def __post_init__(self) -> None:
+        self._tally: Tally | None = None
+
     def begin(self) -> None:
         """Every partition is to do."""
         if not self.partitions:
             count = self.ref.partitions
             self.partitions = [PartitionReport(p, TO_DO, self.since) for p in range(count)]
             self.permits = [0] * count
+            self._tally = None
 
     def take(self, report: PartitionReport) -> None:
         """Remember the newest report of a partition. One of an unknown partition is ignored."""
         if not 0 <= report.partition < len(self.partitions):
             return
         self.partitions[report.partition] = report
+        self._tally = None
         if report.phase == ABORTED:
             # Only the SQL update aborts a partition, and it aborts the whole topic.
             self.aborted = True
 
     @property
+    def tally(self) -> Tally:
+        """Counted when it is asked for after a report."""
+        if self._tally is None:
+            self._tally = Tally()
+            for report in self.partitions:
+                self._tally.add(report)
+        return self._tally
+
+    @property
     def all_crossed(self) -> bool:
         """Every partition has its B0."""
-        return all(p.crossed for p in self.partitions)
+        return self.tally.crossed == len(self.partitions)
 
     @property
     def all_done(self) -> bool:
         """Every partition is ready."""
-        return all(p.phase == DONE for p in self.partitions)
+        return self.tally.phases[DONE] == len(self.partitions)
 
     @property
     def gone(self) -> str:
         """Why the topic is no more, or empty."""
-        for report in self.partitions:
-            if report.phase == GONE:
-                return report.waiting_reason or "the topic was deleted"
-        return ""
+        return self.tally.gone
 
     @property
     def must_cross_again(self) -> bool:
@@ -120,18 +167,17 @@ class TopicState:
         """Partitions that may start now: a place is free until B0 is persisted."""
         if self.paused or self.aborted:
             return []
-        busy = sum(p.phase != TO_DO and not p.ended and not p.crossed for p in self.partitions)
-        free = max(0, self.options.parallel_partitions - busy)
-        return [p.partition for p in self.partitions if p.phase == TO_DO][:free]
+        free = max(0, self.options.parallel_partitions - self.tally.busy)
+        return self.tally.to_do[:free]
 
     def to_permit(self) -> list[int]:
         """Partitions that are drained and may begin their write pause now."""
         if self.paused or self.aborted or self.stage is not Stage.CROSSING:
             return []
-        waiting = [p for p in self.partitions if p.waits_for is WaitsFor.PERMIT]
-        pausing = [p for p in waiting if self.permits[p.partition] >= p.round]
-        free = max(0, MOST_WRITE_PAUSES - len(pausing))
-        return [p.partition for p in waiting if self.permits[p.partition] < p.round][:free]
+        waiting = self.tally.want_permit
+        held_up = [p.partition for p in waiting if self.permits[p.partition] < p.round]
+        free = max(0, MOST_WRITE_PAUSES - (len(waiting) - len(held_up)))
+        return held_up[:free]
 
     def steering(self, partition: int) -> Steering:
         """What is wanted of ``partition`` now."""
