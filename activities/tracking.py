@@ -54,8 +54,12 @@ async def resolve_topic(services: WorkerServices, given: TopicMigrationInput) ->
 
 
 async def begin_tracking(services: WorkerServices, ref: TopicRef) -> None:
-    """Write the topic and its partitions into Postgres; gateways hear of it at once."""
+    """Write the topic and its partitions into Postgres; gateways hear of it at once.
+
+    Fails as TopicChanged, changing nothing, when partitions were added since the topic was looked
+    up."""
     with typed_failures():
+        await _refuse_growth(services, ref)
         configs = await services.topics.configs(ref.topic)
 
         def value(key: str, default: str) -> str:
@@ -80,7 +84,8 @@ async def begin_tracking(services: WorkerServices, ref: TopicRef) -> None:
 async def await_tracking(services: WorkerServices, ref: TopicRef) -> None:
     """Wait until every gateway has durably acknowledged the topic, then activate it.
 
-    Fails as Waiting at its bound, naming the gateways that are missing.
+    Fails as Waiting at its bound, naming the gateways that are missing; as TopicChanged when a
+    gateway that did not know yet let partitions be added.
     """
     missing = "no gateway was asked"
     with typed_failures():
@@ -89,6 +94,8 @@ async def await_tracking(services: WorkerServices, ref: TopicRef) -> None:
                 entries = await services.control_plane.tracking_barrier(ref.topic)
                 open_entries = [e for e in entries if not e.acknowledged]
                 if not open_entries:
+                    # From here on no gateway lets partitions be added.
+                    await _refuse_growth(services, ref)
                     await services.control_plane.activate_topic(ref.topic)
                     return
                 missing = ", ".join(
@@ -98,6 +105,19 @@ async def await_tracking(services: WorkerServices, ref: TopicRef) -> None:
         f"gateway {missing} has not acknowledged that it tracks {ref.topic!r}: bring it back, or "
         "retire it with `tideline gateway retire` if it is cut off"
     )
+
+
+async def _refuse_growth(services: WorkerServices, ref: TopicRef) -> None:
+    """A partition without a row is served by nobody and never migrated (schedules.md, 22)."""
+    found = await services.observer.topic(ref.topic)
+    if found is None or found.topic_id != UUID(ref.topic_id):
+        return  # Phase 1 of each partition says so.
+    if len(found.partitions) > ref.partitions:
+        raise failure(
+            failures.TOPIC_CHANGED,
+            f"{ref.topic!r} had {ref.partitions} partitions when its migration began and has "
+            f"{len(found.partitions)} now: start the migration again, it goes on with all of them",
+        )
 
 
 async def stop_tracking(services: WorkerServices, ref: TopicRef) -> None:

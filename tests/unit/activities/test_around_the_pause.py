@@ -15,6 +15,7 @@ from activities.readiness import readiness
 from activities.tracking import (
     abort_migration,
     await_tracking,
+    begin_tracking,
     observe_partition,
     reopen_partition,
     resolve_topic,
@@ -208,6 +209,29 @@ async def test_tracking_waits_for_the_gateway_that_has_not_acknowledged(world: W
     world.plane.tracking = [BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), True)]
     await await_tracking(world.services, TOPIC)
     assert world.plane.status is TopicStatus.ACTIVE
+
+
+async def test_partitions_that_were_added_before_tracking_end_the_start_and_change_nothing(
+    world: World,
+) -> None:
+    """Schedule 22: nobody would migrate them, and nobody serves a partition without a row."""
+    begun = dict(vars(world.plane))
+    error = await failure_of(begin_tracking(world.services, replace(TOPIC, partitions=0)))
+    assert (error.type, error.non_retryable) == (failures.TOPIC_CHANGED, True)
+    assert "had 0 partitions" in error.message
+    assert "start the migration again" in error.message
+    assert vars(world.plane) == begun
+
+
+async def test_partitions_that_a_gateway_let_through_before_it_knew_hold_the_topic_back(
+    world: World,
+) -> None:
+    """Schedule 22."""
+    world.plane.status = TopicStatus.TRACKING
+    world.plane.tracking = [BarrierEntry(gateway(1), True)]
+    error = await failure_of(await_tracking(world.services, replace(TOPIC, partitions=0)))
+    assert error.type == failures.TOPIC_CHANGED
+    assert world.plane.status is TopicStatus.TRACKING
 
 
 async def test_an_abort_is_won_before_and_lost_after_the_boundary(world: World) -> None:
