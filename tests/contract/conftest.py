@@ -96,6 +96,10 @@ class PostgresServer:
                     raise RuntimeError(self._log.read_text()) from None
                 time.sleep(0.05)
 
+    def become_standby(self) -> None:
+        """From the next start on, until it is promoted."""
+        (self._data / "standby.signal").touch()
+
     def stop(self) -> None:
         """Immediate: what a crash of the server looks like to its clients."""
         if self._process is not None:

@@ -245,6 +245,24 @@ async def test_a_boundary_with_data_behind_it_is_never_reset(scene: Scene) -> No
         await scene.plane.reset_boundary(log, 1)
 
 
+async def test_of_a_reset_and_a_commit_at_once_exactly_one_wins(scene: Scene) -> None:
+    """Schedule 7: a boundary is never reset under data that was acknowledged."""
+    gateway = await scene.gateway()
+    for _ in range(10):
+        log = await scene.hybrid_log(gateway, 10)
+        reset, (committed,) = await asyncio.gather(
+            scene.plane.reset_boundary(log, 1),
+            scene.commit(gateway, batch(log)),
+            return_exceptions=True,
+        )
+        found = await scene.plane.get_diskless_log_start_offset(log)
+        if reset is None:
+            assert (committed.error, found) == (CommitError.BOUNDARY_UNSET, -1)
+        else:
+            assert isinstance(reset, ResetRefused)
+            assert (committed.error, committed.base_offset, found) == (CommitError.NONE, 10, 10)
+
+
 async def test_abort_wins_before_b0_and_fences_the_attempt(scene: Scene) -> None:
     gateway = await scene.gateway()
     name, logs = await scene.migrating_topic([gateway], partitions=2)
@@ -277,6 +295,7 @@ async def test_abort_after_one_b0_is_refused_and_changes_nothing(scene: Scene) -
 
 
 async def test_of_an_abort_and_a_b0_at_once_exactly_one_wins(scene: Scene) -> None:
+    """Schedule 20."""
     gateway = await scene.gateway()
     for _ in range(10):
         _, (log,) = await scene.migrating_topic([gateway])
