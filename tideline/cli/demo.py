@@ -45,6 +45,7 @@ def demo(
     step("embedded stack: Postgres, S3, Temporal, Kafka, gateways, worker")
     with shown(screen) as progress:
         stack = Stack.up(home, brokers=brokers, progress=progress)
+    keep = keep or stack.was_running
     try:
         options = DemoOptions(topic=_fresh_name(), partitions=partitions)
         with Live(console=screen, auto_refresh=False, transient=True) as live:
