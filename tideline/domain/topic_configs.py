@@ -70,6 +70,8 @@ def refusal(stage: ConfigStage, progress: TopicProgress) -> str | None:
     match stage:
         case ConfigStage.RESTORED if progress.crossed:
             return f"{crossed}: a migration only goes forward from there"
+        case ConfigStage.RESTORED:
+            return "the migration is not aborted: another one has begun since"
         case ConfigStage.TRACKED | ConfigStage.ARMED if progress.all_crossed:
             return f"{crossed}: the topic is past this stage"
         case ConfigStage.CROSSED | ConfigStage.ROLLING if not progress.all_crossed:

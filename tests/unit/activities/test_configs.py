@@ -13,7 +13,7 @@ from activities.configs import prove_coverage_for_roll, reconcile_configs
 from tests.unit.activities.world import TOPIC, World
 from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
-from tideline.domain.plan import ConfigStage, ConfigStep, MigrationOptions
+from tideline.domain.plan import ConfigStage, ConfigStep, Durability, MigrationOptions
 
 
 def step(stage: ConfigStage) -> ConfigStep:
@@ -166,6 +166,38 @@ async def test_a_stale_highest_tiered_offset_forbids_the_roll(world: World) -> N
     assert error.type == failures.WAITING
     assert "turned off and on again" in error.message
     assert "local.retention.bytes" not in world.kafka.own_configs
+
+
+async def test_a_roll_before_the_boundary_needs_the_same_proof(world: World) -> None:
+    """Schedule 11, where durability has the whole prefix tiered before B0."""
+    world.store.found = []
+    world.kafka.own_configs = {"remote.storage.enable": "true"}
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    await reach(world, ConfigStage.TRACKED)
+    arming = ConfigStep(TOPIC, MigrationOptions(durability=Durability.TIERED), ConfigStage.ARMED)
+    error = await refused(reconcile_configs(world.services, arming))
+    assert error.type == failures.WAITING
+    assert "must not be rolled" in error.message
+    assert "local.retention.bytes" not in world.kafka.own_configs
+    assert "local.retention.bytes" not in world.plane.overrides
+
+
+async def test_a_new_migration_after_an_abort_outlives_the_abort_that_wakes_late(
+    world: World,
+) -> None:
+    """Schedule 12: the topic migrates again; the old attempt would give back size retention."""
+    world.kafka.own_configs = {"retention.bytes": "5000"}
+    await reach(world, ConfigStage.TRACKED)
+    world.plane.status = TopicStatus.ABORTED
+    await reach(world, ConfigStage.RESTORED)
+    world.plane.status = TopicStatus.ACTIVE
+    for stage in (ConfigStage.TRACKED, ConfigStage.ARMED, ConfigStage.CROSSED):
+        await reach(world, stage)
+        held = dict(world.kafka.own_configs)
+        error = await refused(reconcile_configs(world.services, step(ConfigStage.RESTORED)))
+        assert error.type == failures.STALE_STAGE
+        assert world.kafka.own_configs == held
+    assert held == {"retention.bytes": "-1"}
 
 
 async def test_what_is_tiered_and_there_may_roll(world: World) -> None:

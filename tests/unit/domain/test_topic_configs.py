@@ -81,6 +81,7 @@ def test_an_earlier_stage_that_runs_again_keeps_what_a_later_one_imposed() -> No
 @pytest.mark.parametrize(
     ("stage", "progress"),
     [
+        (ConfigStage.RESTORED, BEGUN),
         (ConfigStage.RESTORED, replace(BEGUN, crossed=1)),
         (ConfigStage.TRACKED, CROSSED),
         (ConfigStage.ARMED, CROSSED),
@@ -107,7 +108,6 @@ def test_a_stage_that_postgres_does_not_allow_is_refused_with_its_reason(
         (ConfigStage.ROLLING, CROSSED),
         (ConfigStage.FROZEN, READY),
         (ConfigStage.RESTORED, ABORTED),
-        (ConfigStage.RESTORED, BEGUN),
     ],
 )
 def test_a_stage_in_its_turn_is_allowed(stage: ConfigStage, progress: TopicProgress) -> None:
