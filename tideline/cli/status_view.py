@@ -15,12 +15,11 @@ from tideline.domain.migration import (
     PHASE_ORDER,
     UNDEFINED_OFFSET,
     MigrationState,
+    Phase,
     PhaseStatus,
     phase_rule,
 )
 from tideline.domain.steering import PartitionReport, TopicStatus
-
-MOVING = (MigrationState.MIGRATING, MigrationState.HYBRID, MigrationState.DISKLESS_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,10 @@ def partition_row(
 ) -> PartitionRow:
     """The phase is the furthest one that was begun; the workflow knows better why it waits."""
     current = current_phase(status.phases)
+    phase = current.phase if current is not None else None
+    phase_status = current.status.value if current is not None else ""
+    if _is_further(report, current) and report is not None:
+        phase, phase_status = Phase(report.phase), PhaseStatus.WAITING.value
     done = sum(record.status is PhaseStatus.DONE for record in status.phases)
     ready = status.tiering_complete and status.boundary != UNDEFINED_OFFSET
     moved = status.state is not MigrationState.TIERED_ONLY
@@ -83,8 +86,8 @@ def partition_row(
     return PartitionRow(
         partition=status.log.partition,
         state=status.state,
-        phase=current.phase if current is not None else "tracking" if moved else "",
-        phase_status=current.status if current is not None else "",
+        phase=phase or ("tracking" if moved else ""),
+        phase_status=phase_status,
         since=None if current is None else current.ended_at or current.started_at,
         waiting_reason="" if ready else reason,
         boundary=status.boundary if crossed else None,
@@ -92,7 +95,7 @@ def partition_row(
         high_watermark=status.high_watermark if crossed else None,
         generation=status.generation,
         producers_parked=status.quiesced,
-        next_step=_next_step(status, current, ready=ready),
+        next_step=_next_step(status, phase, ready=ready),
         phases_done=done,
     )
 
@@ -106,14 +109,21 @@ def current_phase(phases: Iterable[PhaseRecord]) -> PhaseRecord | None:
     return ordered[-1] if ordered else None
 
 
-def _next_step(
-    status: PartitionMigrationStatus, current: PhaseRecord | None, *, ready: bool
-) -> str:
+def _is_further(report: PartitionReport | None, current: PhaseRecord | None) -> bool:
+    """The workflow stands before a phase that has left no evidence yet, as while it is paused."""
+    if report is None or report.phase not in PHASE_ORDER:
+        return False
+    if current is None:
+        return True
+    return PHASE_ORDER.index(Phase(report.phase)) > PHASE_ORDER.index(current.phase)
+
+
+def _next_step(status: PartitionMigrationStatus, phase: Phase | None, *, ready: bool) -> str:
     if status.state is MigrationState.TIERED_ONLY:
         return "nothing: the topic is classic"
     if ready or status.state is MigrationState.DISKLESS_ONLY:
         return "nothing"
-    return phase_rule(current.phase).next_step if current is not None else "validate"
+    return phase_rule(phase).next_step if phase is not None else "validate"
 
 
 def topic_row(

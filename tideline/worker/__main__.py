@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 
@@ -13,12 +12,13 @@ from tideline.errors import ExitCode, TidelineError
 from tideline.observability import configure_logging
 from tideline.settings import WorkerSettings, load
 from tideline.worker.app import run
+from tideline.worker.logs import configure_library_logs
 
 
 def main() -> ExitCode:
     """Serve until a signal; the exit code says why it ended."""
     configure_logging("worker")
-    logging.basicConfig(level=logging.WARNING)
+    configure_library_logs()
     try:
         asyncio.run(run(load(WorkerSettings)))
     except TidelineError as error:

@@ -30,6 +30,7 @@ from tideline.errors import UnreachableError
 from tideline.settings import WorkerSettings
 from tideline.worker import temporal
 from tideline.worker.health import Health, serve
+from tideline.worker.logs import runtime
 from tideline.worker.migration_metrics import MigrationGauges, keep_updated
 from tideline.worker.requests import RequestDispatcher
 from workflows.partition_migration import PartitionMigration
@@ -82,7 +83,8 @@ async def _first(starting: asyncio.Task[None], stopping: asyncio.Event) -> bool:
 
 
 async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack) -> None:
-    client = await insist(health, lambda: temporal.connect(settings))
+    native = runtime()
+    client = await insist(health, lambda: temporal.connect(settings, native))
     await insist(health, lambda: temporal.register_search_attributes(client))
     services = await insist(
         health, lambda: stack.enter_async_context(open_services(settings, client))

@@ -22,6 +22,7 @@ from temporalio.client import (
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from tideline.domain.migration_input import to_json
@@ -49,15 +50,16 @@ class MigrationFailed(TidelineError):
     """The workflow has ended without reaching its goal; the message is its own."""
 
 
-async def connect(settings: TemporalSettings) -> Client:
+async def connect(settings: TemporalSettings, runtime: Runtime | None = None) -> Client:
     """One attempt. Raises :class:`TemporalUnavailable` with the address."""
     try:
         return await Client.connect(
-            settings.temporal_address, namespace=settings.temporal_namespace
+            settings.temporal_address, namespace=settings.temporal_namespace, runtime=runtime
         )
     except (RPCError, RuntimeError) as error:
+        why = str(error).partition(": tonic")[0]
         raise TemporalUnavailable(
-            f"Temporal at {settings.temporal_address} does not answer: {error}"
+            f"Temporal at {settings.temporal_address} does not answer: {why}"
         ) from error
 
 

@@ -60,6 +60,12 @@ def test_the_workflows_reason_is_newer_than_that_of_the_evidence() -> None:
     assert row.waiting_reason == "paused"
 
 
+def test_a_phase_that_the_workflow_holds_back_is_the_one_that_is_shown() -> None:
+    report = PartitionReport(0, Phase.READINESS, "", boundary=9, waiting_reason="paused")
+    row = partition_row(migration(record(Phase.ZOMBIE_CLEANUP, PhaseStatus.DONE)), report)
+    assert (row.phase, row.phase_status) == ("readiness", "waiting")
+
+
 def test_b0_is_shown_with_its_leader_epoch() -> None:
     row = partition_row(migration(state=MigrationState.HYBRID, boundary=42))
     assert (row.boundary, row.leader_epoch) == (42, 3)
