@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+import structlog
 from typer.testing import CliRunner
 
 from tideline.cli import preflight, steer
@@ -31,6 +32,13 @@ CLOSED = {
     "TIDELINE_POSTGRES_CONNECT_TIMEOUT_MS": "300",
     "TIDELINE_HOME": "/nonexistent",
 }
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """A command sets up the process's logs for itself."""
+    yield
+    structlog.reset_defaults()
 
 
 def tideline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
