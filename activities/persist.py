@@ -8,7 +8,8 @@ sequence into the seeds (schedules.md, 5).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from activities.evidence import phase_evidence
 from activities.failing import failure
@@ -45,14 +46,18 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
             row = await plane.tracked_partition(key.topic_id, key.partition)
             if row is None:
                 raise failure(failures.REFUSED, f"{given.ref.topic}-{key.partition} is not tracked")
-            request = await observing if row.boundary == UNDEFINED_OFFSET else None
+            found = await observing if row.boundary == UNDEFINED_OFFSET else None
         finally:
             # A repeat after success needs no observation, whatever that has found: the log may
             # have moved on since.
             observing.cancel()
             await asyncio.gather(observing, return_exceptions=True)
-        if request is not None:
+        if found is not None:
+            request, layout = found
             await evidence.begun()
+            # Last of all before the write, however long the others took: the log still ends at
+            # B0, and its leader is still the one of this epoch.
+            await _confirm_end(services, given, layout)
             observed = monotonic_ms()
             await _persist(services, request)
             evidence.seen |= {
@@ -74,10 +79,26 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
         evidence.seen |= {"boundary": given.boundary, "leader_epoch": given.leader_epoch}
 
 
-async def _observe(services: WorkerServices, given: PhaseInput) -> BoundaryToPersist:
+@contextmanager
+def _unsettled() -> Iterator[None]:
+    """What the brokers cannot say now asks for a new observation, not for the same one again."""
+    try:
+        yield
+    except (LeaderMoved, KafkaUnavailable) as error:
+        # A leader that does not answer may be one no more.
+        raise failure(failures.NOT_SETTLED, str(error)) from error
+    except KafkaError as error:
+        if error.retriable:
+            raise failure(failures.NOT_SETTLED, str(error)) from error
+        raise
+
+
+async def _observe(
+    services: WorkerServices, given: PhaseInput
+) -> tuple[BoundaryToPersist, PartitionLayout]:
     topic, partition, key = given.ref.topic, given.ref.partition, given.ref.log
     epoch, boundary = given.leader_epoch, given.boundary
-    try:
+    with _unsettled():
         warm = services.warm.get(key)
         layout = warm.layout if warm is not None else None
         if layout is None or layout.leader_epoch != epoch:
@@ -107,19 +128,7 @@ async def _observe(services: WorkerServices, given: PhaseInput) -> BoundaryToPer
                 services, given.ref, layout, log_start, local_start=local_start, end=boundary
             ),
         )
-        end = await _offset(services, given, layout, Spot.LATEST)
-    except (LeaderMoved, KafkaUnavailable) as error:
-        # A leader that does not answer may be one no more: only a new observation can tell.
-        raise failure(failures.NOT_SETTLED, str(error)) from error
-    except KafkaError as error:
-        if error.retriable:
-            raise failure(failures.NOT_SETTLED, str(error)) from error
-        raise
-    if end != boundary:
-        raise failure(
-            failures.NOT_SETTLED, f"the log's end moved from {boundary} to {end} meanwhile"
-        )
-    return BoundaryToPersist(
+    request = BoundaryToPersist(
         log=key,
         boundary=boundary,
         leader_epoch=epoch,
@@ -129,6 +138,18 @@ async def _observe(services: WorkerServices, given: PhaseInput) -> BoundaryToPer
         prefix_max_timestamp=maximum[0],
         prefix_max_timestamp_offset=maximum[1],
     )
+    return request, layout
+
+
+async def _confirm_end(
+    services: WorkerServices, given: PhaseInput, layout: PartitionLayout
+) -> None:
+    with _unsettled():
+        end = await _offset(services, given, layout, Spot.LATEST)
+    if end != given.boundary:
+        raise failure(
+            failures.NOT_SETTLED, f"the log's end moved from {given.boundary} to {end} meanwhile"
+        )
 
 
 async def _offset(
