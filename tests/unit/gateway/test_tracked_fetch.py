@@ -12,7 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row, until
+from tests.unit.gateway.fakes import (
+    TOPIC,
+    Suffix,
+    record_batch,
+    tracked_row,
+    tracked_topic,
+    until,
+)
 from tests.unit.gateway.tracked_bench import (
     Fetched,
     KafkaLog,
@@ -23,6 +30,7 @@ from tests.unit.gateway.tracked_bench import (
     serving,
 )
 from tideline.control_plane.model import TrackedPartition
+from tideline.domain.ids import TopicIdPartition
 from tideline.gateway.handlers import produce as produce_handler
 from tideline.gateway.handlers.fetch import handle
 from tideline.gateway.interception import ApiKey
@@ -126,6 +134,26 @@ async def test_out_of_range_is_told_only_where_it_cannot_send_a_consumer_back(
         bench.parts.lease.invalidate()
     kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
     assert (await ask(bench, 99)).error == told
+
+
+async def test_a_consumer_past_the_boundary_is_not_sent_back_by_a_gateway_that_slept(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 3: fenced, B0 is set, the consumer comes; the gateway wakes and learns."""
+    bench.show(PENDING)
+    bench.plane.topics[TOPIC] = tracked_topic(SUFFIX)
+    log = TopicIdPartition(SUFFIX.topic_id, SUFFIX.partition)
+    bench.plane.suffixes[log] = Suffix(SUFFIX.boundary)
+    bench.plane.fenced.add(bench.parts.lease.incarnation)
+    bench.parts.lease.invalidate()
+    kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
+    assert (await ask(bench, 102)).error == "not_leader_or_follower"
+    await bench.parts.lease.renew()
+    assert not bench.parts.lease.registered
+    assert (await ask(bench, 102)).error == "not_leader_or_follower"
+    await bench.parts.lease.renew()
+    await appended(bench, 3)
+    assert (await ask(bench, 102)).offsets == [102]
 
 
 async def test_below_the_log_start_of_the_prefix_out_of_range_is_told(
