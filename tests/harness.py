@@ -308,18 +308,23 @@ class Command:
             [sys.executable, "-m", "tideline", *arguments],
             env={**os.environ, **stack.environment("worker")},
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             text=True,
         )
-        self._output = ""
+        self._answer = self._complaints = ""
 
     def wait(self, timeout_s: float) -> int:
         """Its exit code."""
-        self._output, _ = self._process.communicate(timeout=timeout_s)
+        self._answer, self._complaints = self._process.communicate(timeout=timeout_s)
         return self._process.returncode
 
+    def answer(self) -> str:
+        """What it wrote for scripts (stdout)."""
+        return self._answer
+
     def output(self) -> str:
-        return self._output
+        """What a person sees: stdout, then stderr."""
+        return self._answer + self._complaints
 
 
 def command(stack: Stack, *arguments: str, wait: bool = False) -> Command:

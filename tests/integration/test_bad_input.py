@@ -56,7 +56,7 @@ def test_a_dry_run_names_every_check_and_changes_nothing(stack: Stack) -> None:
         before = topic_configs(case.admin, case.topic)
         dry = command(stack, "preflight", case.topic, "-o", "json")
         assert dry.wait(60) == ExitCode.OK, dry.output()
-        checks = json.loads(dry.output())["checks"]
+        checks = json.loads(dry.answer())["checks"]
         assert {"name", "verdict", "remedy"} <= set(checks[0])
         assert topic_configs(case.admin, case.topic) == before
         assert case.rows("1") == []

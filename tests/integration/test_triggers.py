@@ -40,7 +40,7 @@ def test_three_triggers_are_one_migration(stack: Stack) -> None:
         assert asyncio.run(runs_of(stack, ref.workflow_id)) == 1
         shown = command(stack, "status", case.topic, "-o", "json")
         assert shown.wait(60) == ExitCode.OK, shown.output()
-        assert json.loads(shown.output()), shown.output()
+        assert json.loads(shown.answer()), shown.output()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from tideline.domain.preflight import INTERNAL_TOPICS, eligible
 from tideline.domain.preflight_observation import PartitionHealth, PreflightObservation
@@ -22,14 +23,28 @@ from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver
 from tideline.kafka.topic_observer import TopicObserver
 
 TIMEOUT_MS = 5_000
+METADATA_LAG_S = 3.0
 
 
 async def accept(cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]) -> UUID:
     """The id of a topic that may migrate once ``changes`` (configs of the same request) hold.
 
+    Asks again for a few seconds while a broker has not heard of a new topic or a new leader.
     Raises :class:`RefusedError` naming value, rule and remedy, and
     :class:`tideline.kafka.errors.KafkaUnavailable` when that cannot be told.
     """
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception(lambda error: isinstance(error, KafkaError) and error.retriable),
+        stop=stop_after_delay(METADATA_LAG_S),
+        wait=wait_fixed(0.1),
+        reraise=True,
+    ):
+        with attempt:
+            return await _accept(cluster, topic, changes)
+    raise AssertionError("tenacity ends by a result or by the last error")
+
+
+async def _accept(cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]) -> UUID:
     observer = KafkaObserver(cluster, TIMEOUT_MS)
     layout = await observer.topic(topic)
     configs: dict[str, str] = {}

@@ -1,0 +1,108 @@
+"""Stock consumers of every kind that were reading before the migration read on across B0."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from kafka import KafkaConsumer
+
+from tests.harness import Case, migration_case, until
+from tideline.stack import Stack
+from tideline.stack.kafka_jars import tool_command
+
+
+@dataclass
+class Reading:
+    """What one consumer has seen: (offset, value), in order."""
+
+    seen: list[tuple[int, str]] = field(default_factory=list)
+
+
+@contextmanager
+def java_console_consumer(case: Case) -> Iterator[Reading]:
+    """The Java client, with incremental fetch sessions (schedule 9)."""
+    reading = Reading()
+    process = subprocess.Popen(
+        tool_command(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            "--bootstrap-server", case.bootstrap, "--topic", case.topic, "--from-beginning",
+            "--formatter-property", "print.offset=true",
+        ),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            offset, _, value = line.rstrip("\n").partition("\t")
+            reading.seen.append((int(offset.removeprefix("Offset:")), value.split(" ", 1)[0]))
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield reading
+    finally:
+        process.terminate()
+        process.wait(30)
+        thread.join(10)
+
+
+@contextmanager
+def kafka_python_consumer(case: Case) -> Iterator[Reading]:
+    """The pure Python client."""
+    reading = Reading()
+    stop = threading.Event()
+    consumer = KafkaConsumer(
+        case.topic,
+        bootstrap_servers=case.bootstrap.split(","),
+        group_id=f"python-{case.topic}",
+        auto_offset_reset="earliest",
+    )
+
+    def read() -> None:
+        while not stop.is_set():
+            for batch in consumer.poll(timeout_ms=200).values():
+                reading.seen += [(r.offset, r.value.decode().split(" ", 1)[0]) for r in batch]
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield reading
+    finally:
+        stop.set()
+        thread.join(10)
+        consumer.close()
+
+
+@pytest.mark.parametrize("consumer", [java_console_consumer, kafka_python_consumer])
+def test_a_consumer_reads_on_across_the_boundary(stack: Stack, consumer: object) -> None:
+    with migration_case(stack, name="across") as case:
+        case.produce()
+        case.consume()
+        with consumer(case) as reading:  # type: ignore[operator]
+            until("a first record", lambda: reading.seen)
+            case.until_acknowledged(50)
+            case.trigger()
+            case.until_ready()
+            boundary = case.boundaries()[0]
+            assert reading.seen[-1][0] > 0
+            case.until_acknowledged(100)
+            until(
+                "a record well past B0",
+                lambda: reading.seen[-1][0] > boundary + 50,
+            )
+            for producer in case.producers:
+                producer.stop()
+            last = case.ledger.acknowledged_through(0)
+            until("the last record", lambda: reading.seen[-1][0] >= last)
+        offsets = [offset for offset, _ in reading.seen]
+        assert offsets == list(range(len(offsets)))
+        assert [(a.offset, a.record_id) for a in sorted(
+            case.ledger.acknowledgements(0), key=lambda a: a.offset
+        )] == reading.seen[: last + 1]  # fmt: skip
+        case.settle()
