@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import pass_through, write_pause
@@ -21,23 +22,28 @@ OPTIONS = DemoOptions(
     history_segments=1,
     java_rate=0,
     librdkafka_rate=600,
-    before_s=5,
+    before_s=4,
     after_s=3,
 )
 
 
 async def _write_pause(
-    stack: Stack, topics: int, step: Callable[[str], None]
+    stack: Stack, topics: int, rate: float, step: Callable[[str], None]
 ) -> write_pause.PauseResult:
     settings = WorkerSettings.of(stack.environment("worker"))
     async with control_plane.connect(settings, application_name="tideline-bench") as plane:
-        return await write_pause.measure(stack, plane, topics, OPTIONS, Console(step))
+        return await write_pause.measure(
+            stack, plane, topics, replace(OPTIONS, librdkafka_rate=rate), Console(step)
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["write-pause", "pass-through"])
     parser.add_argument("--topics", type=int, default=9, help="topics of 12 partitions each")
+    parser.add_argument(
+        "--rate", type=float, default=OPTIONS.librdkafka_rate, help="records per second per topic"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds of the pass-through")
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     arguments = parser.parse_args()
@@ -58,7 +64,7 @@ def main() -> int:
         stack = Stack.up(home, brokers=3)
         try:
             if arguments.only != "pass-through":
-                pauses = asyncio.run(_write_pause(stack, arguments.topics, step))
+                pauses = asyncio.run(_write_pause(stack, arguments.topics, arguments.rate, step))
                 report("write-pause", write_pause.to_markdown(pauses, machine()))
                 failed = bool(pauses.failed_checks)
             if arguments.only != "write-pause":
