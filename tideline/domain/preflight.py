@@ -346,16 +346,23 @@ CHECKS: tuple[Check, ...] = (
 
 
 def judge(observation: PreflightObservation) -> PreflightReport:
-    """Run every check. Of a topic that does not exist only that is said."""
+    """Run every check. Of a topic that does not exist only that is said, unless its name is one
+    of Kafka's own."""
+    return _report(observation, CHECKS)
+
+
+def _report(observation: PreflightObservation, checks: tuple[Check, ...]) -> PreflightReport:
     exists = _exists(observation)
-    checks = [exists]
+    results = [exists]
     if exists.verdict is Verdict.PASSED:
-        checks += [check(observation) for check in CHECKS]
+        results += [check(observation) for check in checks]
+    elif observation.topic in INTERNAL_TOPICS:
+        results.append(_not_internal(observation))
     return PreflightReport(
         topic=observation.topic,
         topic_id=observation.topic_id or "",
         partitions=len(observation.partitions),
-        checks=tuple(checks),
+        checks=tuple(results),
     )
 
 
@@ -369,13 +376,4 @@ ELIGIBILITY_CHECKS: tuple[Check, ...] = (
 
 def eligible(observation: PreflightObservation) -> PreflightReport:
     """The checks that an Admin API trigger answers at once: those of the topic alone."""
-    exists = _exists(observation)
-    checks = [exists]
-    if exists.verdict is Verdict.PASSED:
-        checks += [check(observation) for check in ELIGIBILITY_CHECKS]
-    return PreflightReport(
-        topic=observation.topic,
-        topic_id=observation.topic_id or "",
-        partitions=len(observation.partitions),
-        checks=tuple(checks),
-    )
+    return _report(observation, ELIGIBILITY_CHECKS)

@@ -117,3 +117,10 @@ def test_a_migration_that_holds_the_configs_passes_its_own_checks_again() -> Non
 def test_eligibility_looks_at_the_topic_alone() -> None:
     report = eligible(replace(GOOD, gateways=None, synchronous_commit=None))
     assert report.accepted
+
+
+def test_one_of_kafkas_own_names_is_called_internal_even_before_the_topic_exists() -> None:
+    unborn = PreflightObservation(topic="__consumer_offsets", topic_id=None)
+    for report in (judge(unborn), eligible(unborn)):
+        assert not report.accepted
+        assert "internal topic" in report.refusal()
