@@ -8,7 +8,6 @@ gap of the same producer while nothing is migrated.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -65,7 +64,6 @@ async def measure(
             result.phases.setdefault(phase, []).extend(values)
         result.failed_checks += [f"{run.topic}: {c.name}: {c.found}" for c in proof.checks
                                  if not c.ok]  # fmt: skip
-        await asyncio.sleep(0)
     return result
 
 

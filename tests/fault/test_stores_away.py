@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.harness import Breakpoint, Case, leader_of, migration_case, until
+from tests.harness import Breakpoint, Case, killed, leader_of, migration_case, until
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import GroupMember
 from tideline.domain.migration import Phase
@@ -24,14 +24,9 @@ OUTAGE_S = 10.0
 def away(stack: Stack, *parts: str) -> Iterator[None]:
     """The parts are killed, stay away for ten seconds, and come back."""
     started = time.monotonic()
-    for part in parts:
-        stack.kill(part, restart=False)
-    try:
+    with killed(stack, *parts):
         yield
         time.sleep(max(0.0, OUTAGE_S - (time.monotonic() - started)))
-    finally:
-        for part in parts:
-            stack.start(part)
 
 
 def read_from_the_start(case: Case, through: int) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from tideline import control_plane
 from tideline.control_plane.model import PartitionMigrationStatus
 from tideline.demo import report
-from tideline.demo.run import Console, Demo, DemoOptions, default_report_directory, summary
+from tideline.demo.run import Console, Demo, DemoOptions, summary
 from tideline.domain.migration import PHASE_ORDER, PhaseStatus
 from tideline.errors import ExitCode
 from tideline.settings import WorkerSettings
@@ -51,7 +51,7 @@ def demo(
         with Live(console=screen, auto_refresh=False, transient=True) as live:
             console = Console(step, lambda s: live.update(progress_table(s), refresh=True))
             proof = asyncio.run(_run(stack.environment("worker"), stack, options, console))
-        markdown, machine = report.write(proof, reports or default_report_directory())
+        markdown, machine = report.write(proof, reports)
         if output == "json":
             typer.echo(json.dumps({**summary(proof), "report": str(machine)}))
         else:

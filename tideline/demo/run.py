@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -256,11 +255,6 @@ def machine() -> str:
     """The machine in a line, as benchmarks report it."""
     memory = psutil.virtual_memory().total / 2**30
     return f"{psutil.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
-
-
-def default_report_directory() -> Path:
-    """Where the proof is written."""
-    return Path("reports")
 
 
 def summary(proof: Proof) -> dict[str, Any]:
