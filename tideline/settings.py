@@ -199,6 +199,66 @@ class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings
         return _address(value) if isinstance(value, str) else value
 
 
+class JobsSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, KafkaSettings):
+    """The periodic jobs (Spark) and the commands that look at their results.
+
+    Each description names the key of seed 002 (4.7.11, 6.2) that the setting stands for.
+    """
+
+    tiering_splitter_max_files_per_run: int = Field(
+        10,
+        ge=1,
+        le=10_000,
+        description="WAL files claimed at once; inkless.tiering.splitter.max.files.per.run",
+    )
+    tiering_splitter_claim_duration_ms: int = Field(
+        300_000,
+        ge=1_000,
+        description="how long a claim is held; inkless.tiering.splitter.claim.duration.ms",
+    )
+    tiering_splitter_interval_ms: int = Field(
+        60_000,
+        ge=1_000,
+        description="between runs of split; inkless.tiering.splitter.interval.ms",
+    )
+    tiering_merger_interval_ms: int = Field(
+        300_000, ge=1_000, description="between runs of merge; inkless.tiering.merger.interval.ms"
+    )
+    tiering_min_segment_bytes: int = Field(
+        1_048_576,
+        ge=1,
+        description="a segment is made from this many bytes on, or once its oldest batch is older "
+        "than the topic's segment.ms; inkless.tiering.min.segment.bytes",
+    )
+    tiering_max_segment_bytes: int = Field(
+        1_073_741_824,
+        ge=1_024,
+        le=2_147_483_647,
+        description="no segment is larger; the topic's segment.bytes if that is smaller; "
+        "inkless.tiering.max.segment.bytes",
+    )
+    tiering_max_batches_per_run: int = Field(
+        1_000,
+        ge=1,
+        description="batches split out of one claim; inkless.tiering.max.batches.per.run",
+    )
+    tiering_failures_before_parking: int = Field(
+        5, ge=1, description="a partition that fails so often in a row is parked, and shown"
+    )
+    migration_parallel_topics: int = Field(
+        5, ge=1, description="topics of one wave at once; inkless.migration.parallel.topics"
+    )
+    gc_grace_ms: int = Field(
+        600_000,
+        ge=0,
+        description="an object that nothing refers to is kept this long, in ms: longer than any "
+        "upload or read may last",
+    )
+    jobs_parallelism: int = Field(
+        0, ge=0, description="partitions of a job's frames; 0: what Spark has cores for"
+    )
+
+
 S = TypeVar("S", bound=_Base)
 
 

@@ -1,0 +1,1 @@
+"""PySpark jobs: coverage, hybrid retention, split and merge, object collection."""

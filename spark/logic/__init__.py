@@ -1,0 +1,1 @@
+"""The jobs themselves: DataFrame in, DataFrame out."""

@@ -1,0 +1,1 @@
+"""Where the jobs' frames come from."""
