@@ -12,30 +12,19 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-import boto3
 import botocore.exceptions
-from botocore.config import Config
 
-from tideline.object_store.errors import (
-    ObjectExists,
-    ObjectMissing,
-    ObjectStoreRefused,
-    ObjectStoreUnavailable,
-)
+from tideline.object_store.client import make_client, translate
+from tideline.object_store.errors import ObjectExists, ObjectStoreUnavailable
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mypy_boto3_s3.client import S3Client
-
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 5.0
 """An 8 MiB object takes well under a second; a caller that retries wants to know early."""
 
-_TRANSIENT_CODES = frozenset(
-    {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "Throttling", "503"}
-)
 T = TypeVar("T")
 
 
@@ -60,22 +49,12 @@ class S3ObjectStore:
 
     def __init__(self, settings: ObjectStoreSettings, *, threads: int = 16) -> None:
         self._bucket = settings.s3_bucket
-        access, secret = settings.s3_access_key, settings.s3_secret_key
-        self._client: S3Client = boto3.client(
-            "s3",
-            endpoint_url=settings.s3_endpoint,
-            region_name=settings.s3_region,
-            aws_access_key_id=access.get_secret_value() if access else None,
-            aws_secret_access_key=secret.get_secret_value() if secret else None,
-            config=Config(
-                connect_timeout=CONNECT_TIMEOUT_S,
-                read_timeout=READ_TIMEOUT_S,
-                retries={"total_max_attempts": 1},
-                max_pool_connections=threads,
-                s3={"addressing_style": "path"} if settings.s3_endpoint else {},
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-            ),
+        self._client = make_client(
+            settings,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            read_timeout_s=READ_TIMEOUT_S,
+            attempts=1,
+            connections=threads,
         )
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="s3")
 
@@ -126,17 +105,4 @@ class S3ObjectStore:
         return body
 
     def _translate(self, error: Exception, what: str) -> Exception:
-        where = f"bucket {self._bucket}: {what}"
-        if not isinstance(error, botocore.exceptions.ClientError):
-            return ObjectStoreUnavailable(f"{where}: {error}")
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        code = error.response.get("Error", {}).get("Code", "")
-        if status == 412 or code == "PreconditionFailed":
-            return ObjectExists(f"{where}: the key is taken")
-        if status >= 500 or status in (409, 429) or code in _TRANSIENT_CODES:
-            return ObjectStoreUnavailable(f"{where}: {code or status}")
-        if code in ("NoSuchKey", "404"):
-            return ObjectMissing(f"{where}: there is no such object")
-        return ObjectStoreRefused(
-            f"{where}: refused with {code or status}; check the bucket and the credentials"
-        )
+        return translate(error, f"bucket {self._bucket}: {what}")
