@@ -199,7 +199,25 @@ class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings
         return _address(value) if isinstance(value, str) else value
 
 
-class JobsSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, KafkaSettings):
+class ScheduleSettings(_Base):
+    """How often the periodic jobs run, and how many topics migrate at once."""
+
+    tiering_splitter_interval_ms: int = Field(
+        60_000,
+        ge=1_000,
+        description="between runs of split; inkless.tiering.splitter.interval.ms",
+    )
+    tiering_merger_interval_ms: int = Field(
+        300_000, ge=1_000, description="between runs of merge; inkless.tiering.merger.interval.ms"
+    )
+    migration_parallel_topics: int = Field(
+        5, ge=1, description="topics of one wave at once; inkless.migration.parallel.topics"
+    )
+
+
+class JobsSettings(
+    ScheduleSettings, ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, KafkaSettings
+):
     """The periodic jobs (Spark) and the commands that look at their results.
 
     Each description names the key of seed 002 (4.7.11, 6.2) that the setting stands for.
@@ -215,14 +233,6 @@ class JobsSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, 
         300_000,
         ge=1_000,
         description="how long a claim is held; inkless.tiering.splitter.claim.duration.ms",
-    )
-    tiering_splitter_interval_ms: int = Field(
-        60_000,
-        ge=1_000,
-        description="between runs of split; inkless.tiering.splitter.interval.ms",
-    )
-    tiering_merger_interval_ms: int = Field(
-        300_000, ge=1_000, description="between runs of merge; inkless.tiering.merger.interval.ms"
     )
     tiering_min_segment_bytes: int = Field(
         1_048_576,
@@ -245,9 +255,6 @@ class JobsSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, 
     tiering_failures_before_parking: int = Field(
         5, ge=1, description="a partition that fails so often in a row is parked, and shown"
     )
-    migration_parallel_topics: int = Field(
-        5, ge=1, description="topics of one wave at once; inkless.migration.parallel.topics"
-    )
     gc_grace_ms: int = Field(
         600_000,
         ge=0,
@@ -256,6 +263,38 @@ class JobsSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, 
     )
     jobs_parallelism: int = Field(
         0, ge=0, description="partitions of a job's frames; 0: what Spark has cores for"
+    )
+
+
+class AirflowSettings(ScheduleSettings):
+    """Airflow: when its DAGs run, and how they try again. Read when the DAG files are parsed."""
+
+    airflow_coverage_schedule: str = Field("0 * * * *", description="cron expression of coverage")
+    airflow_retention_schedule: str = Field(
+        "*/5 * * * *", description="cron expression of retention; Kafka's own check is as frequent"
+    )
+    airflow_gc_schedule: str = Field("30 * * * *", description="cron expression of gc")
+    airflow_retries: int = Field(4, ge=0, le=100, description="of a task that fails")
+    airflow_retry_delay_ms: int = Field(
+        30_000, ge=100, description="before the first retry, in ms; doubled each time"
+    )
+    airflow_max_retry_delay_ms: int = Field(
+        600_000, ge=100, description="no wait before a retry is longer, in ms"
+    )
+    airflow_deadline_ms: int = Field(
+        3_600_000, ge=1_000, description="a run that takes longer raises an alert, in ms"
+    )
+    airflow_alert_url: str | None = Field(
+        None, description="alerts are also posted here, as JSON with a line `text`; unset: logged"
+    )
+    airflow_temporal_patience_ms: int = Field(
+        60_000,
+        ge=1_000,
+        description="a wait for a workflow fails, and is tried again, when Temporal has been "
+        "silent for so long, in ms",
+    )
+    airflow_jobs_config: Path | None = Field(
+        None, description="settings file of the jobs' role, given to Spark as TIDELINE_CONFIG"
     )
 
 

@@ -17,7 +17,9 @@ CLASSES = (
     settings.TemporalSettings,
     settings.GatewaySettings,
     settings.WorkerSettings,
+    settings.ScheduleSettings,
     settings.JobsSettings,
+    settings.AirflowSettings,
 )
 
 
