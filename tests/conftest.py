@@ -6,10 +6,14 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tideline.stack import ALL_PARTS, Stack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HOME_VARIABLE = "TIDELINE_TEST_HOME"
 """Names the home of a stack to reuse and leave running, for quick turns while developing."""
@@ -35,3 +39,19 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
             print(f"\nThe stack's files are kept in {home}")
         else:
             Stack.purge(home)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session in this process for the whole run; two cores, on loopback."""
+    from spark.session import make_session
+
+    session = make_session(
+        "tideline-tests",
+        "local[2]",
+        {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"},
+    )
+    try:
+        yield session
+    finally:
+        session.stop()

@@ -1,0 +1,79 @@
+"""The one place that makes a Spark session.
+
+A job runs on whatever master it is given. Under ``spark-submit`` nothing is set that the command
+line or the cluster's defaults say; without it, and without a master, Spark runs in this process
+on the machine's cores, on loopback only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tideline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL_MASTER = "local[*]"
+COMMON = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Groups of one partition's segments reach Python whole: rows per message stay bounded.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+}
+LOOPBACK = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def submitted() -> bool:
+    """Whether ``spark-submit`` started this process, with a master of its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def make_session(
+    name: str, master: str | None = None, config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session called ``name``. ``config`` overrides everything else.
+
+    ``master``: as Spark spells it; ``None``: what ``spark-submit`` gives, else this machine.
+    Raises :class:`UsageError` when Spark cannot start here.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = SparkConf(loadDefaults=False)
+    for key, value in (config or {}).items():
+        given.set(key, value)
+    if master:
+        given.setMaster(master)
+    try:
+        # The driver's JVM knows what spark-submit and the cluster's defaults say.
+        SparkContext._ensure_initialized(conf=given)
+        conf = SparkConf()
+        for key, value in given.getAll():
+            conf.set(key, value)
+        conf.setIfMissing("spark.master", LOCAL_MASTER)
+        local = not submitted() and str(conf.get("spark.master")).startswith("local")
+        for key, value in (COMMON | LOOPBACK if local else COMMON).items():
+            conf.setIfMissing(key, value)
+        session = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
+    except (PySparkException, OSError) as error:
+        raise UsageError(
+            f"Spark did not start ({error}): a JDK 17 must be on the PATH or named by JAVA_HOME"
+        ) from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def cores(session: SparkSession, asked: int = 0) -> int:
+    """Tasks that a job's frames are cut into: ``asked``, or what Spark has cores for."""
+    return asked or max(2, int(session.sparkContext.defaultParallelism))

@@ -1,0 +1,114 @@
+"""A job tells how it ended: one JSON document, an exit code, and one line for a person."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark.entry import Job, Outcome, launch, run_job
+from spark.failures import failure_of
+from tideline.errors import ExitCode, RefusedError
+from tideline.object_store import ObjectStoreUnavailable
+
+
+@pytest.fixture(autouse=True)
+def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "host=127.0.0.1")
+    monkeypatch.setenv("TIDELINE_KAFKA_BOOTSTRAP", "127.0.0.1:9092")
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
+    answer = capsys.readouterr()
+    return json.loads(answer.out.splitlines()[-1]), answer.err
+
+
+def test_the_result_is_the_last_line_and_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "result.json"
+    code = run_job("example", lambda job: Outcome({"rows": 3}), launch(result=file))
+    document, _ = told(capsys)
+    assert code is ExitCode.OK
+    assert document == json.loads(file.read_text())
+    assert document["rows"] == 3
+    assert document["ok"] is True
+    assert document["job"] == "example"
+
+
+def test_a_store_that_is_away_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(job: Job) -> Outcome:
+        raise ObjectStoreUnavailable("bucket a: list 'b': no route")
+
+    assert run_job("example", work, launch()) is ExitCode.UNREACHABLE
+    document, err = told(capsys)
+    assert document["store"] == "S3"
+    assert err == "error: S3 is away: bucket a: list 'b': no route\n"
+
+
+def test_a_bad_outcome_has_its_details_too(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome({"parked": 2}, failed="2 partitions are parked")
+    assert run_job("example", lambda job: outcome, launch()) is ExitCode.FAILED
+    document, _ = told(capsys)
+    assert document["parked"] == 2
+    assert document["error"] == "2 partitions are parked"
+
+
+def test_a_setting_that_is_not_key_value_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def work(job: Job) -> Outcome:
+        raise AssertionError("must not start")
+
+    assert run_job("example", work, launch(conf=["spark.executor.cores"])) is ExitCode.USAGE
+    assert "write key=value" in told(capsys)[1]
+
+
+def test_missing_settings_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDELINE_HOME", str(tmp_path))
+    monkeypatch.delenv("TIDELINE_KAFKA_BOOTSTRAP")
+    assert run_job("example", lambda job: Outcome({}), launch()) is ExitCode.USAGE
+    assert "TIDELINE_KAFKA_BOOTSTRAP: is not set" in told(capsys)[1]
+
+
+def test_a_defect_of_a_job_keeps_its_traceback() -> None:
+    def work(job: Job) -> Outcome:
+        raise KeyError("defect")
+
+    with pytest.raises(KeyError):
+        run_job("example", work, launch())
+
+
+def test_an_executors_error_is_read_from_its_traceback() -> None:
+    text = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+tideline.object_store.errors.ObjectStoreUnavailable: bucket a: list 'b': Could not connect
+"""
+    found = failure_of(RuntimeError(text))
+    assert found is not None
+    assert found.exit_code is ExitCode.UNREACHABLE
+    assert found.store == "S3"
+    assert found.message == "S3 is away: bucket a: list 'b': Could not connect"
+
+
+def test_an_error_that_was_wrapped_is_found_behind_its_wrapping() -> None:
+    def wrapped() -> None:
+        try:
+            raise RefusedError("no")
+        except RefusedError as error:
+            raise ValueError("outer") from error
+
+    with pytest.raises(ValueError, match="outer") as caught:
+        wrapped()
+    found = failure_of(caught.value)
+    assert found is not None
+    assert found.message == "no"
