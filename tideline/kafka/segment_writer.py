@@ -1,0 +1,266 @@
+"""Builds the files that Kafka would have written for a run of record batches.
+
+The rules are those of Kafka 4.2's ``LogSegment.append`` and ``onBecomeInactiveSegment``: batch by
+batch, an entry of ``.index`` and one of ``.timeindex`` before a batch once more than
+``index.interval.bytes`` were appended since the last; a time entry carries the largest timestamp
+so far and the *last* offset of the first batch that has it; a final time entry when the segment is
+closed. So the files do not depend on how batches were grouped into appends.
+
+Everything goes to disk as it comes. Memory holds one buffer of batches and one entry per producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from tideline.domain.remote_log import EpochStart
+from tideline.kafka.batches import BatchHeader, Buffer, InvalidBatch, iter_batches, verify_crc
+from tideline.kafka.segment_files import (
+    SegmentFile,
+    encode_leader_epochs,
+    offset_name,
+)
+from tideline.kafka.segment_lookup import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY, TimestampOffset
+from tideline.kafka.segment_snapshot import ProducerSnapshotEntry, after_batch, encode_snapshot
+
+DEFAULT_INDEX_INTERVAL_BYTES = 4096
+"""Kafka's default of ``index.interval.bytes``."""
+MAX_INT = 2_147_483_647
+"""Positions and relative offsets are 32 bit integers."""
+_FILE_BUFFER_BYTES = 256 * 1024
+
+
+class InvalidSegment(ValueError):
+    """What was given cannot be one segment of one log."""
+
+
+class OffsetGap(InvalidSegment):
+    """A batch does not begin where the one before it ended: records are missing or repeated."""
+
+    def __init__(self, expected: int, found: int) -> None:
+        kind = "missing" if found > expected else "repeated"
+        super().__init__(
+            f"offset {expected} must follow but a batch begins at {found}: records are {kind}"
+        )
+        self.expected = expected
+        self.found = found
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSegment:
+    """A finished segment. Offsets inclusive, sizes in bytes, timestamps in ms."""
+
+    base_offset: int
+    last_offset: int
+    leader_epochs: tuple[EpochStart, ...]
+    """Of the segment alone: the first one begins at its base offset."""
+    batches: int
+    records: int
+    max_timestamp: int
+    """-1 when no record has a timestamp."""
+    max_timestamp_offset: int
+    """Last offset of the first batch with that timestamp; the base offset when none has one."""
+    producers: tuple[ProducerSnapshotEntry, ...]
+    """State at the segment's end, the basis of the next segment's."""
+    files: Mapping[SegmentFile, Path]
+    sizes: Mapping[SegmentFile, int]
+
+    @property
+    def log_bytes(self) -> int:
+        return self.sizes[SegmentFile.LOG]
+
+
+class SegmentWriter:
+    """Appends batches to a new segment in a directory; :meth:`finish` closes it.
+
+    As a context manager it closes its files whatever happens; what an unfinished segment leaves in
+    the directory is the caller's to delete.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        base_offset: int,
+        leader_epoch: int,
+        index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+        producers: Iterable[ProducerSnapshotEntry] = (),
+        lineage: Sequence[EpochStart] | None = None,
+    ) -> None:
+        """``producers``: the state at ``base_offset``. ``lineage``: all epochs of the log up to
+        this segment, for the checkpoint; without it the segment's own epoch from its base on.
+
+        Raises :class:`InvalidSegment` for a lineage that does not lead to ``leader_epoch``.
+        """
+        self._base, self._epoch = base_offset, leader_epoch
+        self._lineage = tuple(lineage) if lineage else (EpochStart(leader_epoch, base_offset),)
+        newest = self._lineage[-1]
+        if newest.epoch != leader_epoch or newest.start_offset > base_offset:
+            raise InvalidSegment(
+                f"the lineage ends with epoch {newest.epoch} from offset {newest.start_offset}, "
+                f"the segment has epoch {leader_epoch} from offset {base_offset}"
+            )
+        self._interval = index_interval_bytes
+        self._since_entry = 0
+        self._position = 0
+        self._next = base_offset
+        self._largest = TimestampOffset(NO_TIMESTAMP, base_offset)
+        self._indexed_timestamp = NO_TIMESTAMP
+        self._batches = self._records = 0
+        self._producers = {entry.producer_id: entry for entry in producers}
+        name = offset_name(base_offset)
+        self._files = {file: directory / f"{name}{file}" for file in SegmentFile}
+        self._stack = ExitStack()
+        self._log = self._open(SegmentFile.LOG)
+        self._index = self._open(SegmentFile.OFFSET_INDEX)
+        self._timeindex = self._open(SegmentFile.TIME_INDEX)
+
+    def _open(self, file: SegmentFile) -> BinaryIO:
+        return self._stack.enter_context(self._files[file].open("wb", buffering=_FILE_BUFFER_BYTES))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def next_offset(self) -> int:
+        """The base offset that the next batch must have."""
+        return self._next
+
+    @property
+    def size(self) -> int:
+        """Bytes of the ``.log`` so far."""
+        return self._position
+
+    def append(self, batches: Buffer) -> None:
+        """Append one or more whole batches, with offsets and leader epoch in place.
+
+        Raises :class:`OffsetGap`, or :class:`InvalidSegment` for a batch that is damaged, of
+        another leader epoch, transactional, or does not fit in a segment. The segment is then
+        unusable.
+        """
+        try:
+            for header in iter_batches(batches):
+                self._check(batches, header)
+                self._append(header)
+        except InvalidBatch as error:
+            raise InvalidSegment(f"after offset {self._next - 1}: {error}") from error
+        self._log.write(batches)
+
+    def _check(self, batches: Buffer, header: BatchHeader) -> None:
+        if header.base_offset != self._next:
+            raise OffsetGap(self._next, header.base_offset)
+        if header.partition_leader_epoch != self._epoch:
+            raise InvalidSegment(
+                f"the batch at offset {header.base_offset} has leader epoch "
+                f"{header.partition_leader_epoch}, the segment {self._epoch}"
+            )
+        if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+            raise InvalidSegment(
+                f"the batch at offset {header.base_offset} has {header.record_count} records "
+                f"but a last offset delta of {header.last_offset_delta}"
+            )
+        if header.is_control or header.is_transactional:
+            raise InvalidSegment(
+                f"the batch at offset {header.base_offset} is transactional: a suffix has none"
+            )
+        if self._position + header.size > MAX_INT or header.last_offset - self._base > MAX_INT:
+            raise InvalidSegment(
+                f"the batch at offset {header.base_offset} does not fit: a segment ends at "
+                f"{MAX_INT} bytes and {MAX_INT} offsets after its base {self._base}"
+            )
+        if not verify_crc(batches, header):
+            raise InvalidSegment(
+                f"the batch at offset {header.base_offset} does not match its CRC {header.crc}"
+            )
+
+    def _append(self, header: BatchHeader) -> None:
+        if header.max_timestamp > self._largest.timestamp:
+            self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        if self._since_entry > self._interval:
+            self._index.write(OFFSET_ENTRY.pack(header.last_offset - self._base, self._position))
+            self._add_time_entry()
+            self._since_entry = 0
+        self._since_entry += header.size
+        self._position += header.size
+        self._next = header.last_offset + 1
+        self._batches += 1
+        self._records += header.record_count
+        if header.producer_id >= 0:
+            self._producers[header.producer_id] = after_batch(header)
+
+    def _add_time_entry(self) -> None:
+        if self._largest.timestamp > self._indexed_timestamp:
+            self._timeindex.write(
+                TIME_ENTRY.pack(self._largest.timestamp, self._largest.offset - self._base)
+            )
+            self._indexed_timestamp = self._largest.timestamp
+
+    def finish(self, *, producers_since: int | None = None) -> WrittenSegment:
+        """Write what belongs to the end and close the files.
+
+        Producers whose last batch is older than ``producers_since`` (ms) are left out, as a broker
+        forgets them after ``producer.id.expiration.ms``. Raises :class:`InvalidSegment` for a
+        segment without records.
+        """
+        if not self._batches:
+            raise InvalidSegment(f"no batch was appended to the segment at {self._base}")
+        self._add_time_entry()
+        self._stack.close()
+        producers = tuple(
+            entry
+            for _, entry in sorted(self._producers.items())
+            if producers_since is None or entry.timestamp >= producers_since
+        )
+        self._files[SegmentFile.TXN_INDEX].write_bytes(b"")
+        self._files[SegmentFile.SNAPSHOT].write_bytes(encode_snapshot(producers))
+        self._files[SegmentFile.LEADER_EPOCHS].write_bytes(encode_leader_epochs(self._lineage))
+        return WrittenSegment(
+            base_offset=self._base,
+            last_offset=self._next - 1,
+            leader_epochs=(EpochStart(self._epoch, self._base),),
+            batches=self._batches,
+            records=self._records,
+            max_timestamp=self._largest.timestamp,
+            max_timestamp_offset=self._largest.offset,
+            producers=producers,
+            files=self._files,
+            sizes={file: path.stat().st_size for file, path in self._files.items()},
+        )
+
+
+def write_segment(
+    directory: Path,
+    batches: Iterable[Buffer],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    producers: Iterable[ProducerSnapshotEntry] = (),
+    lineage: Sequence[EpochStart] | None = None,
+    producers_since: int | None = None,
+) -> WrittenSegment:
+    """Build a segment from buffers of whole batches. Raises as :class:`SegmentWriter` does."""
+    with SegmentWriter(
+        directory,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        index_interval_bytes=index_interval_bytes,
+        producers=producers,
+        lineage=lineage,
+    ) as writer:
+        for buffer in batches:
+            writer.append(buffer)
+        return writer.finish(producers_since=producers_since)
