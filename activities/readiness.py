@@ -11,6 +11,7 @@ from activities.evidence import phase_evidence
 from activities.failing import waiting
 from activities.services import WorkerServices, monotonic_ms
 from activities.waits import rounds
+from activities.zombies import prefix_gone
 from tideline.domain.coverage import Coverage, assess
 from tideline.domain.migration import Phase
 from tideline.domain.plan import PartitionRef, PhaseInput
@@ -21,7 +22,8 @@ LOOK_EVERY_MS = 500.0
 
 
 async def readiness(services: WorkerServices, given: PhaseInput) -> None:
-    """Set ``tieringComplete`` when it is true. Fails as Waiting, with the reason, at its bound."""
+    """Set ``tieringComplete`` when it is true. Fails as Waiting, with the reason, at its bound, or
+    as BoundaryReset (see :func:`activities.zombies.prefix_gone`)."""
     ref, key = given.ref, given.ref.log
     started = monotonic_ms()
     bound = min(float(given.options.segment_wait_ms), services.wait_bound_ms)
@@ -40,7 +42,8 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
                 replica_id=DEBUG_CONSUMER,
             )
             if start.offset >= given.boundary:
-                evidence.seen |= {"log_start": start.offset, "prefix": "empty"}
+                evidence.seen |= {"log_start": start.offset}
+                await prefix_gone(services, given, start.offset, evidence)
                 await services.control_plane.set_tiering_complete(
                     key, given.generation, True, "the prefix is empty"
                 )

@@ -3,7 +3,8 @@
 Above B0: a divergent tail, written by a zombie. It was never acknowledged and is never served;
 stock Kafka cannot truncate it, so it is exported for forensics and reported. Below B0: a log gap;
 leadership moves to a replica that reaches B0, and gateways refuse ``[LEO, B0)`` meanwhile. A log
-start past B0: the boundary points to nothing any more (seed 000, "Local Log Reconciliation").
+start past B0: the boundary points to nothing any more (seed 000, "Local Log Reconciliation"). A
+log start at or past B0 under a live suffix: the prefix is gone, the partition is diskless only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from activities.services import WorkerServices
 from activities.waits import heartbeat, rounds
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition, topic_id_to_base64
-from tideline.domain.migration import Phase
+from tideline.domain.migration import MigrationState, Phase
 from tideline.domain.plan import PhaseInput
 from tideline.kafka.batches import iter_fetched
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
@@ -67,8 +68,8 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
                 "log_ends": {str(n): end for n, end in survey.log_ends.items()},
                 "high_watermarks": {str(n): hw for n, hw in survey.watermarks.items()},
             }
-            if survey.log_start > given.boundary:
-                await _prefix_gone(services, given, survey, evidence)
+            if survey.log_start >= given.boundary:
+                await prefix_gone(services, given, survey.log_start, evidence)
             why = await _gap(services, given, survey, number, evidence)
             if not why:
                 await _export_tail(services, given, survey, evidence)
@@ -157,21 +158,28 @@ async def _move_leader(
     return f"log gap or stale high watermark at {avoid}: leadership is moving to {target}"
 
 
-async def _prefix_gone(
-    services: WorkerServices, given: PhaseInput, survey: Survey, evidence: PhaseEvidence
+async def prefix_gone(
+    services: WorkerServices, given: PhaseInput, log_start: int, evidence: PhaseEvidence
 ) -> None:
+    """Kafka's log begins at ``log_start``, at or past B0: nothing is left below B0.
+
+    The partition becomes DISKLESS_ONLY. If B0 points below the log while the suffix is still
+    empty, B0 is unset instead and this fails as BoundaryReset.
+    """
     row = await services.control_plane.tracked_partition(
         given.ref.log.topic_id, given.ref.partition
     )
     empty = row is not None and row.high_watermark == given.boundary
     evidence.seen |= {"prefix": "gone", "suffix_empty": empty}
-    if empty:
+    has_prefix = row is not None and row.state is MigrationState.HYBRID
+    if log_start > given.boundary and empty and has_prefix:
         await services.control_plane.reset_boundary(given.ref.log, given.generation)
         raise failure(
             failures.BOUNDARY_RESET,
-            f"the log starts at {survey.log_start}, past B0 = {given.boundary}, and the suffix is "
+            f"the log starts at {log_start}, past B0 = {given.boundary}, and the suffix is "
             "empty: B0 was unset; migrate the partition anew",
         )
+    await services.control_plane.advance_prefix_start(given.ref.log, log_start)
 
 
 async def _export_tail(

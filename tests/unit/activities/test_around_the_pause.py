@@ -154,22 +154,54 @@ async def test_a_stale_high_watermark_is_waited_for(world: World) -> None:
     assert world.kafka.done == []
 
 
+def hybrid(world: World, high_watermark: int) -> None:
+    """B0 is 100 and stands in Postgres."""
+    world.plane.row = replace(
+        world.plane.row, state=MigrationState.HYBRID, boundary=100, high_watermark=high_watermark
+    )
+
+
+@pytest.mark.parametrize("phase", [zombie_cleanup, readiness])
 async def test_a_boundary_below_the_log_start_is_reset_while_the_suffix_is_empty(
-    world: World,
+    world: World, phase: Any
 ) -> None:
     world.kafka.log_start = 120
-    world.plane.row = replace(world.plane.row, boundary=100, high_watermark=100)
-    error = await failure_of(zombie_cleanup(world.services, crossed(world)))
+    hybrid(world, 100)
+    error = await failure_of(phase(world.services, crossed(world)))
     assert error.type == failures.BOUNDARY_RESET
     assert world.plane.reset
+    assert world.plane.row.state is MigrationState.HYBRID
 
 
-async def test_a_live_suffix_is_never_reset(world: World) -> None:
+@pytest.mark.parametrize("phase", [zombie_cleanup, readiness])
+@pytest.mark.parametrize(("log_start", "high_watermark"), [(100, 101), (120, 101), (100, 100)])
+async def test_a_prefix_that_is_gone_leaves_a_diskless_partition_and_is_never_reset(
+    world: World, phase: Any, log_start: int, high_watermark: int
+) -> None:
+    """At B0 with an empty suffix, too: nothing points below the log."""
+    world.kafka.log_start = log_start
+    world.kafka.ends = world.kafka.watermarks = dict.fromkeys((1, 2, 3), log_start)
+    hybrid(world, high_watermark)
+    await phase(world.services, crossed(world))
+    assert not world.plane.reset
+    assert world.plane.row.state is MigrationState.DISKLESS_ONLY
+
+
+async def test_a_diskless_partition_has_no_boundary_to_reset(world: World) -> None:
+    """The log start moved on after the prefix had gone, before anything was produced."""
     world.kafka.log_start = 120
     world.kafka.ends = world.kafka.watermarks = dict.fromkeys((1, 2, 3), 120)
-    world.plane.row = replace(world.plane.row, boundary=100, high_watermark=101)
+    hybrid(world, 100)
+    world.plane.row = replace(world.plane.row, state=MigrationState.DISKLESS_ONLY)
     await zombie_cleanup(world.services, crossed(world))
     assert not world.plane.reset
+
+
+async def test_a_prefix_that_is_still_there_stays(world: World) -> None:
+    world.kafka.log_start = 99
+    hybrid(world, 101)
+    await zombie_cleanup(world.services, crossed(world))
+    assert world.plane.row.state is MigrationState.HYBRID
 
 
 async def test_a_covered_and_rolled_prefix_is_ready(world: World) -> None:

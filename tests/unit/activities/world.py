@@ -143,6 +143,10 @@ class FakePlane:
     async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
         self.reset = True
 
+    async def advance_prefix_start(self, log: TopicIdPartition, log_start: int) -> None:
+        if self.row.state is MigrationState.HYBRID and log_start >= self.row.boundary:
+            self.row = replace(self.row, state=MigrationState.DISKLESS_ONLY)
+
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str
     ) -> None:
