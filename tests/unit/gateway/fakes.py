@@ -11,7 +11,11 @@ from uuid import UUID, uuid4
 
 import crc32c
 
-from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
+from tideline.control_plane.errors import (
+    ControlPlaneUnavailable,
+    GatewayFenced,
+    OffsetOutOfRange,
+)
 from tideline.control_plane.model import (
     BatchCoordinates,
     BatchToCommit,
@@ -162,6 +166,7 @@ class FakeControlPlane:
     def __init__(self) -> None:
         self.topics: dict[str, TrackedTopic] = {}
         self.suffixes: dict[TopicIdPartition, Suffix] = {}
+        self.prefix_starts: dict[TopicIdPartition, int] = {}
         self.active: UUID | None = None
         self.fenced: set[UUID] = set()
         self.renewals = 0
@@ -366,8 +371,14 @@ class FakeControlPlane:
         self._answer()
         suffix = self.suffixes[log]
         wanted = suffix.high_watermark if before_offset < 0 else before_offset
+        if wanted > suffix.high_watermark:
+            raise OffsetOutOfRange(f"{wanted} is past {suffix.high_watermark}")
         suffix.log_start = max(suffix.boundary, suffix.log_start, wanted)
         return suffix.log_start
+
+    async def advance_prefix_start(self, log: TopicIdPartition, log_start: int) -> None:
+        self._answer()
+        self.prefix_starts[log] = max(log_start, self.prefix_starts.get(log, -1))
 
     async def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None

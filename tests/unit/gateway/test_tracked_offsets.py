@@ -246,8 +246,10 @@ async def test_an_end_that_cannot_be_asked_for_is_not_guessed(bench: TrackedBenc
     assert await ended(bench, 7) == ("request_timed_out", -1, -1)
 
 
-async def deleted(bench: TrackedBench, offset: int) -> tuple[str, int]:
-    """(error, low watermark)"""
+async def deleted(
+    bench: TrackedBench, offset: int, *, log_start: int = 0, code: str = "none"
+) -> tuple[str, int]:
+    """(error, low watermark). ``log_start``: where Kafka's log begins already."""
     api = messages(ApiKey.DELETE_RECORDS, 2)
     row = api.request_part("DeleteRecordsPartition", partition_index=0, offset=offset)
     message = api.request(
@@ -260,8 +262,8 @@ async def deleted(bench: TrackedBench, offset: int) -> tuple[str, int]:
         result = api.response_part(
             "DeleteRecordsPartitionResult",
             partition_index=0,
-            low_watermark=asked_row.offset,
-            error_code=ErrorCode.none,
+            low_watermark=max(asked_row.offset, log_start) if code == "none" else -1,
+            error_code=ErrorCode[code],
         )
         topic = api.response_part("DeleteRecordsTopicResult", name=TOPIC, partitions=(result,))
         return api.response(throttle_time=timedelta(0), topics=(topic,))
@@ -284,6 +286,49 @@ async def test_each_region_deletes_its_own(
     assert await deleted(bench, offset) == ("none", low_watermark)
     (request,) = bench.client.forwarded
     assert request.topics[0].partitions[0].offset == kafkas
+    assert bench.plane.prefix_starts[LOG] == kafkas
+
+
+async def test_the_log_begins_where_the_last_deletion_said_at_each_step_across_the_boundary(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 1, 2, 3)
+    kafkas_start = 0
+    for offset, start in ((40, 40), (99, 99), (100, 100), (101, 101), (60, 101), (-1, 103)):
+        assert await deleted(bench, offset, log_start=kafkas_start) == ("none", start)
+        kafkas_start = min(start, 100)
+        kafka_says(bench, kafkas_start)
+        assert (await asked(bench, EARLIEST))[:2] == ("none", start)
+
+
+async def test_past_the_end_nothing_is_deleted_not_even_below_the_boundary(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 1)
+    assert await deleted(bench, 102) == ("offset_out_of_range", -1)
+    bench.plane.down = True
+    assert await deleted(bench, 101) == ("request_timed_out", -1)
+    assert not bench.client.forwarded
+
+
+async def test_a_broker_that_is_behind_the_boundary_does_not_say_what_is_out_of_range(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 3."""
+    bench.show(SUFFIX)
+    await appended(bench, 1)
+    assert await deleted(bench, -1, code="offset_out_of_range") == ("not_leader_or_follower", -1)
+    assert await deleted(bench, -7, code="offset_out_of_range") == ("offset_out_of_range", -1)
+    assert bench.plane.suffixes[LOG].log_start == -1, "the suffix waits for the prefix"
+
+
+async def test_what_kafka_deleted_stays_told_while_postgres_is_away(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    bench.plane.down = True
+    assert await deleted(bench, 40) == ("none", 40)
+    assert (await deleted(bench, 100))[0] == "request_timed_out"
 
 
 async def test_nothing_is_deleted_while_the_boundary_is_being_set(bench: TrackedBench) -> None:

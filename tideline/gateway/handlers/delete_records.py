@@ -1,6 +1,7 @@
 """DeleteRecords over the whole log: Kafka deletes below B0, the control plane from B0 on.
 
-What always holds: B0 does not move, and nothing at or past B0 is asked of Kafka.
+What always holds: B0 does not move, and nothing at or past B0 is asked of Kafka. The low watermark
+that a client is told is the first offset that the whole log still has.
 """
 
 from __future__ import annotations
@@ -8,8 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import structlog
+
 from tideline.control_plane.errors import OffsetOutOfRange
-from tideline.domain.request_handling import Behaviour, KafkaErrorCode, Request, handling
+from tideline.control_plane.model import ListOffsetsKind
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.request_handling import (
+    FIND_ERRORS,
+    Behaviour,
+    KafkaErrorCode,
+    Request,
+    handling,
+)
 from tideline.domain.routing import PartitionRoute
 from tideline.errors import TidelineError
 from tideline.gateway.context import GatewayServices, RequestContext
@@ -17,6 +28,7 @@ from tideline.gateway.handlers.split import Item, Shape, SplitRequest, failure_c
 from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.gateway.tracked import TrackedParts
 
+log = structlog.get_logger()
 SHAPE = Shape(
     ApiKey.DELETE_RECORDS,
     "DeleteRecordsTopic",
@@ -37,7 +49,7 @@ async def handle(context: RequestContext, services: GatewayServices) -> bytes | 
         return await context.forward()
     rows: dict[Item, Any] = {}
     kafkas: list[tuple[Item, Any]] = []
-    in_suffix: list[Item] = []
+    split_logs: list[Item] = []
     for item in split.items:
         route = item.at.route(parts.tracking)
         rule = handling(route.kind, Request.DELETE_RECORDS)
@@ -52,14 +64,16 @@ async def handle(context: RequestContext, services: GatewayServices) -> bytes | 
                 code = KafkaErrorCode.REQUEST_TIMED_OUT
                 rows[item] = split.row(item, code, low_watermark=-1)
         else:
-            if _reaches_suffix(item, route):
-                in_suffix.append(item)
+            refused = await _refused(item, route, parts)
+            if refused is not KafkaErrorCode.NONE:
+                rows[item] = split.row(item, refused, low_watermark=-1)
+                continue
+            split_logs.append(item)
             if route.boundary > 0:
                 kafkas.append((item, _prefix_row(item, route)))
     rows |= await split.forward(kafkas)
-    for item in in_suffix:
-        if item not in rows or int(rows[item].error_code) == 0:
-            rows[item] = await _delete_in_suffix(split, item, parts)
+    for item in split_logs:
+        rows[item] = await _whole_log(split, item, rows.get(item), parts)
     return split.respond(rows)
 
 
@@ -68,19 +82,55 @@ def _reaches_suffix(item: Item, route: PartitionRoute) -> bool:
     return offset == HIGH_WATERMARK or offset > route.boundary or route.boundary == 0
 
 
+async def _refused(item: Item, route: PartitionRoute, parts: TrackedParts) -> KafkaErrorCode:
+    """Why nothing may be deleted, asked before Kafka deletes what lies below B0."""
+    if not _reaches_suffix(item, route) or int(item.row.offset) == HIGH_WATERMARK:
+        return KafkaErrorCode.NONE
+    assert item.at.log is not None
+    try:
+        end = await parts.control_plane.list_offsets(item.at.log, ListOffsetsKind.LATEST)
+    except TidelineError as failure:
+        return failure_code(failure)
+    code = FIND_ERRORS.get(end.error, KafkaErrorCode.KAFKA_STORAGE_ERROR)
+    if code is KafkaErrorCode.NONE and int(item.row.offset) > end.offset:
+        return KafkaErrorCode.OFFSET_OUT_OF_RANGE
+    return code
+
+
 def _prefix_row(item: Item, route: PartitionRoute) -> Any:
     return replace(item.row, offset=route.boundary) if _reaches_suffix(item, route) else item.row
 
 
-async def _delete_in_suffix(split: SplitRequest, item: Item, parts: TrackedParts) -> Any:
+async def _whole_log(split: SplitRequest, item: Item, prefix: Any, parts: TrackedParts) -> Any:
+    """The answer for a partition with B0. ``prefix``: Kafka's, if there is anything below B0."""
+    route, offset = item.at.route(parts.tracking), int(item.row.offset)
     assert item.at.log is not None
+    if prefix is not None:
+        code, low_watermark = int(prefix.error_code), int(prefix.low_watermark)
+        if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE and offset >= HIGH_WATERMARK:
+            # No offset up to B0 is out of range but at a broker that is behind (schedule 3).
+            return split.row(item, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, low_watermark=-1)
+        if code != KafkaErrorCode.NONE:
+            return prefix
+        await _note_prefix_start(item.at.log, low_watermark, parts)
+        if low_watermark < route.boundary:
+            return prefix
+        offset = offset if _reaches_suffix(item, route) else route.boundary
     try:
-        start = await parts.control_plane.delete_records(item.at.log, int(item.row.offset))
+        start = await parts.control_plane.delete_records(item.at.log, offset)
     except OffsetOutOfRange:
         return split.row(item, KafkaErrorCode.OFFSET_OUT_OF_RANGE, low_watermark=-1)
     except TidelineError as failure:
         return split.row(item, failure_code(failure), low_watermark=-1)
     return split.row(item, low_watermark=start)
+
+
+async def _note_prefix_start(at: TopicIdPartition, log_start: int, parts: TrackedParts) -> None:
+    """Kafka has deleted already: what is not noted now, the retention job notes later."""
+    try:
+        await parts.control_plane.advance_prefix_start(at, log_start)
+    except TidelineError as failure:
+        log.warning("delete_records.prefix_start_not_noted", log_start=log_start, why=str(failure))
 
 
 RULES: Rules = {ApiKey.DELETE_RECORDS: Rule(handle)}
