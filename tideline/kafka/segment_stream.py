@@ -29,22 +29,22 @@ def whole_batches(
     Holds at most one piece and one batch. Raises :class:`InvalidBatch` for a length that no batch
     has and for a stream that ends inside a batch.
     """
-    rest = b""
+    rest = bytearray()
     position = 0
     for piece in pieces:
-        data = rest + bytes(piece) if rest else bytes(piece)
-        end = _end_of_whole(data, position, max_batch_bytes)
+        rest += piece
+        end = _end_of_whole(rest, position, max_batch_bytes)
         if end:
-            yield data[:end]
+            yield bytes(memoryview(rest)[:end])
+            del rest[:end]
             position += end
-        rest = data[end:]
     if rest:
         raise InvalidBatch(
             f"the stream ends inside a batch: {len(rest)} bytes after byte {position}"
         )
 
 
-def _end_of_whole(data: bytes, position: int, max_batch_bytes: int) -> int:
+def _end_of_whole(data: Buffer, position: int, max_batch_bytes: int) -> int:
     """Where the last whole batch of ``data`` ends; ``position`` is that of ``data`` itself."""
     end = 0
     while len(data) - end > _MAGIC_AT:

@@ -1,0 +1,302 @@
+"""When aged suffix data becomes tiered segments, and where each offset of a log lives.
+
+The log of one partition, from B0 on, has one frontier F: below it are merged segments, from it on
+batches in WAL objects. What always holds: F only grows, nothing is merged that could still change
+(a batch at or past the high watermark) or that nobody may read any more (below the suffix's
+start), and a segment is a run of offsets without a gap (seed 002, 4.7.4, 4.7.9, 10.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+from tideline.domain.migration import UNDEFINED_OFFSET
+
+LOCAL_RETENTION_MS = "local.retention.ms"
+RETENTION_MS = "retention.ms"
+SEGMENT_BYTES = "segment.bytes"
+SEGMENT_MS = "segment.ms"
+INDEX_INTERVAL_BYTES = "index.interval.bytes"
+
+KAFKA_DEFAULTS: Mapping[str, int] = {
+    LOCAL_RETENTION_MS: -2,
+    RETENTION_MS: 604_800_000,
+    SEGMENT_BYTES: 1_073_741_824,
+    SEGMENT_MS: 604_800_000,
+    INDEX_INTERVAL_BYTES: 4_096,
+}
+"""Kafka's own defaults (``TopicConfig``), for a key that neither topic nor broker sets."""
+
+AS_RETENTION = -2
+"""``local.retention.ms``: the value of ``retention.ms``."""
+UNLIMITED = -1
+MAX_SEGMENT_SPAN = 2_147_483_647
+"""Positions and relative offsets in an index are 32 bit integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieringConfig:
+    """What of a topic's configs decides about tiering. Times in ms, sizes in bytes."""
+
+    local_retention_ms: int
+    """-1: aged data is never tiered by itself. -2 is resolved already."""
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+
+    def cutoff(self, now_ms: int) -> int | None:
+        """Batches whose max timestamp is below this are old enough; ``None`` when none ever is."""
+        if self.local_retention_ms == UNLIMITED:
+            return None
+        return now_ms - self.local_retention_ms
+
+
+def effective_config(
+    described: Mapping[str, str | None],
+    user_values: Mapping[str, str | None] | None = None,
+    defaults: Mapping[str, str | None] | None = None,
+) -> TieringConfig:
+    """The configs that the user means.
+
+    ``described``: the topic's effective values (DescribeConfigs). ``user_values``: for each key
+    that Tideline holds at another value, the user's own, ``None`` when it was unset: then the
+    broker's default holds (``defaults``, else Kafka's). Raises ``ValueError`` that names a value
+    that is no number.
+    """
+    held, fallback = user_values or {}, defaults or {}
+
+    def value(key: str) -> int:
+        text = held[key] if key in held else described.get(key)
+        if text is None:
+            text = fallback.get(key)
+        if text is None:
+            return KAFKA_DEFAULTS[key]
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{key} is {text!r}, which is not a whole number") from None
+
+    local = value(LOCAL_RETENTION_MS)
+    return TieringConfig(
+        local_retention_ms=value(RETENTION_MS) if local == AS_RETENTION else local,
+        segment_bytes=value(SEGMENT_BYTES),
+        segment_ms=value(SEGMENT_MS),
+        index_interval_bytes=value(INDEX_INTERVAL_BYTES),
+    )
+
+
+class Eligibility(StrEnum):
+    """Whether a batch may be split out of its WAL file, and if not why."""
+
+    ELIGIBLE = "eligible"
+    DELETED = "topic deleted"
+    PAUSED = "tiering paused"
+    CONVERTED = "already split"
+    UNCOMMITTED = "at or past the high watermark"
+    EXPIRED = "below the start of the suffix"
+    YOUNG = "younger than local.retention.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTiering:
+    """What decides for all batches of a partition. Offsets: starts inclusive, ends exclusive."""
+
+    suffix_start: int
+    high_watermark: int
+    cutoff_ms: int | None
+    """:meth:`TieringConfig.cutoff`."""
+    requested: bool = False
+    """An operator asked for tiering now: age does not matter (002 4.8.2, ``triggerTiering``)."""
+    paused: bool = False
+    deleted: bool = False
+
+
+def eligibility(
+    partition: PartitionTiering, *, last_offset: int, max_timestamp: int, split: bool
+) -> Eligibility:
+    """Judge one batch (002 4.7.4). ``last_offset`` inclusive, ``max_timestamp`` in ms.
+
+    A batch that reaches past the suffix's start is taken whole, however far below it begins.
+    A batch without timestamps (-1) counts as old.
+    """
+    if partition.deleted:
+        return Eligibility.DELETED
+    if partition.paused:
+        return Eligibility.PAUSED
+    if split:
+        return Eligibility.CONVERTED
+    if last_offset >= partition.high_watermark:
+        return Eligibility.UNCOMMITTED
+    if last_offset < partition.suffix_start:
+        return Eligibility.EXPIRED
+    old = partition.cutoff_ms is not None and max_timestamp < partition.cutoff_ms
+    return Eligibility.ELIGIBLE if old or partition.requested else Eligibility.YOUNG
+
+
+class OffsetRun(Protocol):
+    """A batch or a split file: a run of offsets, inclusive at both ends, with its bytes."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def byte_size(self) -> int: ...
+
+
+R = TypeVar("R", bound=OffsetRun)
+
+
+def segment_limit(config: TieringConfig, max_segment_bytes: int) -> int:
+    """The size that no segment exceeds, in bytes (002 10.5: the topic's ``segment.bytes``), unless
+    its first batch alone does."""
+    return min(config.segment_bytes, max_segment_bytes, MAX_SEGMENT_SPAN)
+
+
+def contiguous_runs(batches: Iterable[R], limit_bytes: int) -> Iterator[tuple[R, ...]]:
+    """Cut batches of one partition, in offset order, into runs without a gap, none of them larger
+    than ``limit_bytes`` unless its first batch alone is. Each becomes one split file."""
+    run: list[R] = []
+    size = 0
+    for batch in batches:
+        if run and (
+            batch.base_offset != run[-1].last_offset + 1 or size + batch.byte_size > limit_bytes
+        ):
+            yield tuple(run)
+            run, size = [], 0
+        run.append(batch)
+        size += batch.byte_size
+    if run:
+        yield tuple(run)
+
+
+def segment_reach(runs: Sequence[R], frontier: int, limit_bytes: int) -> tuple[R, ...]:
+    """The leading runs that make the next segment: without a gap from ``frontier`` (inclusive) on,
+    as many as ``limit_bytes`` and 32 bit offsets allow, at least one when one begins there.
+
+    Kafka's rule (``LogSegment.shouldRoll``): a segment closes before what would make it too large.
+    """
+    taken: list[R] = []
+    size, following = 0, frontier
+    for run in runs:
+        too_large = size + run.byte_size > limit_bytes
+        too_long = run.last_offset - frontier > MAX_SEGMENT_SPAN
+        if run.base_offset != following or (taken and (too_large or too_long)):
+            break
+        taken.append(run)
+        size += run.byte_size
+        following = run.last_offset + 1
+    return tuple(taken)
+
+
+class MergeReason(StrEnum):
+    """Why a segment is made now."""
+
+    SIZE = "enough bytes"
+    AGE = "older than segment.ms"
+    REQUESTED = "requested"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMerge:
+    """Split data of one partition that lies at the frontier without a gap."""
+
+    byte_size: int
+    oldest_split_at_ms: int | None
+    """When the oldest of it was split; ``None`` without any."""
+    requested: bool = False
+
+
+def merge_reason(
+    pending: PendingMerge, config: TieringConfig, *, min_segment_bytes: int, limit: int, now_ms: int
+) -> MergeReason | None:
+    """Why the pending data makes a segment now, or ``None`` when it waits for more.
+
+    ``limit``: :func:`segment_limit`, in bytes; a topic with smaller segments than
+    ``min_segment_bytes`` does not wait for more than one of them.
+    """
+    if pending.byte_size <= 0 or pending.oldest_split_at_ms is None:
+        return None
+    if pending.requested:
+        return MergeReason.REQUESTED
+    if pending.byte_size >= min(min_segment_bytes, limit):
+        return MergeReason.SIZE
+    if now_ms - pending.oldest_split_at_ms > config.segment_ms:
+        return MergeReason.AGE
+    return None
+
+
+class Place(StrEnum):
+    """Where a range of offsets lives."""
+
+    KAFKA = "kafka"
+    """The whole log is Kafka's: B0 is not set."""
+    PREFIX = "prefix"
+    """Kafka's log below B0."""
+    MERGED = "merged"
+    """Merged segments: the tiered layout, with metadata in Postgres."""
+    WAL = "wal"
+    """Batches in WAL objects, with rows in Postgres."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A range of offsets in one place: ``start`` inclusive, ``end`` exclusive, never empty."""
+
+    place: Place
+    start: int
+    end: int
+
+    @property
+    def offsets(self) -> int:
+        """How many there are."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """The offsets that divide a partition's log."""
+
+    log_start: int
+    """First readable offset of Kafka's log."""
+    boundary: int
+    """B0, or :data:`UNDEFINED_OFFSET`."""
+    suffix_start: int
+    """``max(B0, diskless start offset)``."""
+    tiered_high_offset: int
+    """Last merged offset, inclusive; -1 when nothing was merged."""
+    high_watermark: int
+    """Of the whole log."""
+
+    @property
+    def frontier(self) -> int:
+        """F: first offset that no merged segment covers; B0 when nothing was merged."""
+        return max(self.boundary, self.tiered_high_offset + 1)
+
+
+def placements(log: LogBounds) -> tuple[Placement, ...]:
+    """Where every readable offset lives, in order. Ranges do not overlap; there is a hole between
+    two of them only where records were deleted."""
+    if log.boundary == UNDEFINED_OFFSET:
+        return _present((Place.KAFKA, log.log_start, log.high_watermark))
+    start, frontier = max(log.suffix_start, log.boundary), log.frontier
+    return _present(
+        (Place.PREFIX, log.log_start, log.boundary),
+        (Place.MERGED, start, min(frontier, log.high_watermark)),
+        (Place.WAL, max(start, frontier), log.high_watermark),
+    )
+
+
+def place_of(log: LogBounds, offset: int) -> Place | None:
+    """Where one offset lives; ``None`` for one that is gone or not yet written."""
+    for placement in placements(log):
+        if placement.start <= offset < placement.end:
+            return placement.place
+    return None
+
+
+def _present(*ranges: tuple[Place, int, int]) -> tuple[Placement, ...]:
+    return tuple(Placement(place, start, end) for place, start, end in ranges if start < end)
