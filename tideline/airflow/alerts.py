@@ -1,0 +1,64 @@
+"""What happens when a run misses its deadline or a task has failed for good."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from tideline.settings import AirflowSettings, load
+
+log = structlog.get_logger()
+
+POST_TIMEOUT_S = 10.0
+MAX_TEXT = 2_000
+
+
+def deadline_missed(context: Mapping[str, Any] | None = None, **_: Any) -> None:
+    """Called by Airflow's executor when a run takes longer than ``airflow_deadline_ms``."""
+    run = (context or {}).get("dag_run") or {}
+    dag = _field(run, "dag_id")
+    limit_s = load(AirflowSettings).airflow_deadline_ms / 1000
+    tell(
+        "run_is_late",
+        f"{dag}, run {_field(run, 'run_id')}: not done after {limit_s:g} s; its tasks and their "
+        "logs are in the UI",
+    )
+
+
+def task_failed(context: Mapping[str, Any]) -> None:
+    """Called when a task has failed for good; its message is the task's own."""
+    task = context.get("task_instance")
+    where = f"{_field(task, 'dag_id')}.{_field(task, 'task_id')}"
+    tell("task_has_failed", f"{where}, run {context.get('run_id')}: {context.get('exception')}")
+
+
+def tell(event: str, text: str) -> None:
+    """Log it, and post it where ``TIDELINE_AIRFLOW_ALERT_URL`` says. An alert that cannot be
+    posted is logged, never raised."""
+    text = text[:MAX_TEXT]
+    log.error(event, text=text)
+    url = load(AirflowSettings).airflow_alert_url
+    if url is None:
+        return
+    if not url.startswith(("http://", "https://")):
+        log.error("alert_not_posted", why=f"{url!r} is no http or https address")
+        return
+    request = urllib.request.Request(
+        url,
+        data=json.dumps({"event": event, "text": text}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=POST_TIMEOUT_S):
+            return
+    except OSError as error:
+        log.error("alert_not_posted", why=str(error), url=url)
+
+
+def _field(holder: Any, name: str) -> str:
+    value = holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+    return str(value) if value is not None else "?"

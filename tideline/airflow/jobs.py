@@ -1,0 +1,78 @@
+"""Runs one of Tideline's Spark jobs and fails with the job's own words."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tideline.airflow.results import JobResult, read_result
+from tideline.errors import UsageError
+from tideline.settings import AirflowSettings, load
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+MAX_ERROR_CHARACTERS = 2_000
+
+
+class TidelineJobOperator(SparkSubmitOperator):
+    """``spark-submit`` of ``spark/<job>.py`` with the connection ``spark_default``.
+
+    Settings reach the job by its environment: that of Airflow's worker, and ``TIDELINE_CONFIG``
+    when ``TIDELINE_AIRFLOW_JOBS_CONFIG`` names the settings file of the jobs' role. The job's
+    result is the task's return value. A failed task says the job's own line, which names the
+    store that is away; a job that was refused, or has wrong settings, is not tried again.
+    """
+
+    def __init__(
+        self, *, job: str, arguments: Sequence[str] = (), applications: str = "", **kwargs: Any
+    ) -> None:
+        """``applications`` is the directory of the entry points; by default the one installed."""
+        self.job = job
+        self.arguments = tuple(arguments)
+        directory = Path(applications) if applications else installed_jobs()
+        kwargs.setdefault("name", f"tideline-{job}")
+        super().__init__(application=str(directory / f"{job}.py"), **kwargs)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="tideline-job-") as directory:
+            file = Path(directory) / "result.json"
+            self.application_args = [*self.arguments, "--result", str(file)]
+            self.env_vars = environment(load(AirflowSettings)) | (self.env_vars or {})
+            try:
+                super().execute(context)
+            except AirflowException as error:
+                raise explained(self.job, read_result(file), error) from error
+            result = read_result(file)
+        return {"job": self.job} if result is None else result.kept()
+
+
+def environment(settings: AirflowSettings) -> dict[str, str]:
+    """What the driver and its Python workers get beside the worker's own environment."""
+    variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if settings.airflow_jobs_config is not None:
+        variables["TIDELINE_CONFIG"] = str(settings.airflow_jobs_config)
+    return variables
+
+
+def explained(job: str, result: JobResult | None, error: AirflowException) -> AirflowException:
+    """The failure in the job's words; without a result, what spark-submit said."""
+    if result is None or result.error is None:
+        return AirflowException(f"{job} ended without a result: {error}"[:MAX_ERROR_CHARACTERS])
+    message = f"{job}: {result.error}"[:MAX_ERROR_CHARACTERS]
+    return AirflowException(message) if result.may_be_tried_again else AirflowFailException(message)
+
+
+def installed_jobs() -> Path:
+    """The directory of the package ``spark``, found without running it."""
+    found = importlib.util.find_spec("spark")
+    if found is None or not found.submodule_search_locations:
+        raise UsageError("the package spark is not installed: pip install 'tideline[jobs]'")
+    return Path(next(iter(found.submodule_search_locations)))

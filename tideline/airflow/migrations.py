@@ -1,0 +1,166 @@
+"""Reaches Kafka and Temporal for the operators and the trigger: check, start or join, follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from temporalio.client import Client, WorkflowHandle
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from activities.preflight import run_preflight
+from activities.services import open_services
+from tideline.domain.migration_input import InvalidInput, parse_migration_input
+from tideline.domain.plan import AbortDecision, TopicMigrationInput, TopicOutcome, TopicRef
+from tideline.domain.preflight import PreflightReport
+from tideline.domain.steering import Update
+from tideline.errors import RefusedError, UsageError
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.observer import KafkaObserver
+from tideline.settings import KafkaSettings, TemporalSettings, WorkerSettings, load
+from tideline.worker import temporal
+from tideline.worker.temporal import TemporalUnavailable, temporal_errors
+
+T = TypeVar("T")
+CALL_TIMEOUT_S = 10.0
+LONGEST_POLL_S = 60.0
+"""A wait for a workflow is asked anew after this, so that a server that hangs is noticed."""
+
+Handle = WorkflowHandle[Any, TopicOutcome]
+
+
+class MigrationSettings(TemporalSettings, KafkaSettings):
+    """What a start needs: the topic's id from Kafka, the workflow in Temporal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One run of the topic's workflow."""
+
+    workflow_id: str
+    run_id: str
+    ui: str | None
+
+
+def migration_input(
+    topic: str, options: Mapping[str, Any] | None, requested_by: str
+) -> TopicMigrationInput:
+    """As the command line makes it. Raises :class:`UsageError` with field, rule and remedy."""
+    try:
+        return parse_migration_input(
+            {"topic": topic, "options": dict(options or {}), "requested_by": requested_by}
+        )
+    except InvalidInput as error:
+        raise UsageError(str(error)) from error
+
+
+async def check(given: TopicMigrationInput) -> PreflightReport:
+    """Every check of the topic. Changes nothing. Raises :class:`UnreachableError`."""
+    async with open_services(load(WorkerSettings)) as services:
+        return await run_preflight(services, given.topic, given.options)
+
+
+async def start_or_join(given: TopicMigrationInput) -> Started:
+    """The topic's one workflow, started or found running.
+
+    Raises :class:`UnreachableError`, and :class:`RefusedError` when there is no such topic.
+    """
+    settings = load(MigrationSettings)
+    async with KafkaCluster(
+        settings.kafka_bootstrap,
+        client_id="tideline-airflow",
+        timeout_ms=settings.kafka_request_timeout_ms,
+    ) as cluster:
+        layout = await KafkaObserver(cluster).topic(given.topic)
+    if layout is None:
+        raise RefusedError(
+            f"topic {given.topic!r} does not exist: check the spelling; names are case-sensitive"
+        )
+    ref = TopicRef(given.topic, layout.topic_id.hex, len(layout.partitions))
+    handle = await called(
+        settings,
+        lambda client: temporal.start_or_join(client, settings.temporal_task_queue, ref, given),
+    )
+    ui = settings.temporal_ui and (
+        f"{settings.temporal_ui}/namespaces/{settings.temporal_namespace}/workflows/{handle.id}"
+    )
+    return Started(handle.id, handle.result_run_id or "", ui)
+
+
+async def outcome(
+    started: Started,
+    patience_s: float,
+    looked: Callable[[str], None] = lambda _: None,
+) -> TopicOutcome:
+    """Wait for the end of the workflow; ``looked`` is told where it stands, now and then.
+
+    Raises :class:`MigrationFailed` with the workflow's own message,
+    :class:`NoSuchMigration`, and :class:`TemporalUnavailable` when Temporal has been silent for
+    ``patience_s`` seconds.
+    """
+    settings = load(TemporalSettings)
+
+    async def once(client: Client) -> TopicOutcome | None:
+        handle: Handle = client.get_workflow_handle(
+            started.workflow_id, run_id=started.run_id or None, result_type=TopicOutcome
+        )
+        description = await handle.describe()
+        shown = description.search_attributes
+        facts = [
+            str(value)
+            for name in ("TidelinePhase", "TidelineWaitingReason")
+            for value in shown.get(name, ())
+            if value
+        ]
+        looked(": ".join(facts))
+        try:
+            return await asyncio.wait_for(handle.result(), LONGEST_POLL_S)
+        except TimeoutError:
+            return None
+
+    while True:
+        # Each round begins with a short call, so a silence is counted from the last answer.
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(TemporalUnavailable),
+            wait=wait_exponential(multiplier=0.5, max=10),
+            stop=stop_after_delay(patience_s),
+            reraise=True,
+        ):
+            with attempt:
+                found = await called(settings, once, LONGEST_POLL_S + CALL_TIMEOUT_S)
+        if found is not None:
+            return found
+
+
+async def ask_for_abort(workflow_id: str) -> AbortDecision:
+    """Undo the migration if no partition has its B0 yet."""
+
+    async def abort(client: Client) -> AbortDecision:
+        handle = client.get_workflow_handle(workflow_id)
+        return await handle.execute_update(Update.ABORT, result_type=AbortDecision)
+
+    return await called(load(TemporalSettings), abort)
+
+
+async def called(
+    settings: TemporalSettings,
+    call: Callable[[Client], Awaitable[T]],
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> T:
+    """One call on a connection of its own. Raises :class:`TemporalUnavailable` with the address,
+    also when there is no answer in time."""
+    where = settings.temporal_address
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            client = await temporal.connect(settings)
+        async with asyncio.timeout(timeout_s):
+            with temporal_errors():
+                return await call(client)
+    except TimeoutError:
+        raise TemporalUnavailable(f"Temporal at {where} does not answer in time") from None
+    except TemporalUnavailable as error:
+        if where in str(error):
+            raise
+        raise TemporalUnavailable(f"Temporal at {where}: {error}") from error

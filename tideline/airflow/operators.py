@@ -1,0 +1,135 @@
+"""Operators of a migration: check a topic, migrate it, ask a person whether to go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tideline.airflow.trigger import ENDED, SILENT, TopicMigrationTrigger
+from tideline.errors import TidelineError, UnreachableError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from tideline.domain.preflight import PreflightReport
+
+
+class TopicPreflightOperator(BaseOperator):
+    """Every check of the topic's migration; changes nothing.
+
+    Fails at once when a check refuses, naming topic, check and remedy; is tried again when a part
+    does not answer.
+    """
+
+    template_fields: Sequence[str] = ("topic", "options")
+
+    def __init__(
+        self, *, topic: str, options: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """``options`` are those of ``tideline migrate``."""
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.options = options
+
+    def execute(self, context: Context) -> dict[str, str]:
+        from tideline.airflow import migrations
+
+        try:
+            given = migrations.migration_input(self.topic, self.options, "airflow")
+            report = asyncio.run(migrations.check(given))
+        except TidelineError as error:
+            raise failed(self.topic, error) from error
+        for result in report.checks:
+            self.log.info("%s: %s: %s", result.name, result.verdict, result.found)
+        if not report.accepted:
+            raise refused(report)
+        return {result.name: str(result.verdict) for result in report.checks}
+
+
+class TopicMigrationOperator(BaseOperator):
+    """Starts the topic's migration, or joins the one that runs, and waits for its end.
+
+    It is the workflow that every other trigger meets at. The wait is in the triggerer; a retry
+    joins again. Returns the workflow's result: topic, topic id, outcome, B0 by partition.
+    """
+
+    template_fields: Sequence[str] = ("topic", "options")
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        options: Mapping[str, Any] | None = None,
+        abort_when_killed: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """``options`` are those of ``tideline migrate``; ``abort_when_killed``: see
+        :class:`TopicMigrationTrigger`."""
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.options = options
+        self.abort_when_killed = abort_when_killed
+
+    def execute(self, context: Context) -> None:
+        from tideline.airflow import migrations
+
+        by = f"airflow: {context['run_id']}"
+        try:
+            given = migrations.migration_input(self.topic, self.options, by)
+            started = asyncio.run(migrations.start_or_join(given))
+        except TidelineError as error:
+            raise failed(self.topic, error) from error
+        self.log.info("%s migrates: %s", self.topic, started.ui or started.workflow_id)
+        trigger = TopicMigrationTrigger(
+            started.workflow_id, started.run_id, self.topic, self.abort_when_killed
+        )
+        self.defer(trigger=trigger, method_name="ended")
+
+    def ended(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Called with what the trigger saw."""
+        if event["status"] == SILENT:
+            raise AirflowException(
+                f"{self.topic}: {event['message']}. The migration goes on; the next try joins it"
+            )
+        if event["status"] != ENDED:
+            raise AirflowFailException(f"{self.topic}: {event['message']}")
+        outcome: dict[str, Any] = event["outcome"]
+        if outcome["outcome"] != "hybrid":
+            why = f": {outcome['reason']}" if outcome["reason"] else ""
+            raise AirflowFailException(
+                f"{self.topic}: the migration was {outcome['outcome']}{why}. The topic is as it "
+                "was; clear this task to migrate it again"
+            )
+        self.log.info("%s is hybrid. B0 by partition: %s", self.topic, outcome["boundaries"])
+        return outcome
+
+
+class BatchApproval(ApprovalOperator):
+    """Asks a person in the UI before the next batch, if the run's parameters say so. Holds no
+    slot while it waits."""
+
+    def execute(self, context: Context) -> Any:
+        if context["params"].get("approve_each_batch"):
+            return super().execute(context)
+        return None
+
+
+def failed(topic: str, error: TidelineError) -> AirflowException:
+    """Only what does not answer is worth another try."""
+    kind = AirflowException if isinstance(error, UnreachableError) else AirflowFailException
+    return kind(f"{topic}: {error}")
+
+
+def refused(report: PreflightReport) -> AirflowException:
+    """Names each check that is not passed, what was found, and the remedy. A check that could not
+    be made is tried again."""
+    from tideline.domain.preflight import Verdict
+
+    verdicts = {result.verdict for result in report.checks}
+    kind = AirflowFailException if Verdict.REFUSED in verdicts else AirflowException
+    return kind(f"{report.topic} may not migrate, nothing was changed: {report.refusal()}")

@@ -1,0 +1,54 @@
+"""The JSON document with which a job ends, as the task that ran it sees it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tideline.errors import ExitCode
+
+KEPT_BYTES = 32_768
+"""A larger result is not kept whole in Airflow's database: its long values are left out."""
+
+_HOPELESS = frozenset({ExitCode.USAGE, ExitCode.REFUSED})
+"""Trying again changes nothing until somebody does something."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What the job says of itself."""
+
+    document: dict[str, Any]
+
+    @property
+    def error(self) -> str | None:
+        """The job's own line about what went wrong; it names the store and its address."""
+        error = self.document.get("error")
+        return str(error) if error else None
+
+    @property
+    def may_be_tried_again(self) -> bool:
+        """False when a rule or the settings forbid it."""
+        return self.document.get("exit_code") not in _HOPELESS
+
+    def kept(self) -> dict[str, Any]:
+        """The document, or only its short values when it is larger than :data:`KEPT_BYTES`."""
+        if len(json.dumps(self.document)) <= KEPT_BYTES:
+            return self.document
+        short = {
+            name: value
+            for name, value in self.document.items()
+            if not isinstance(value, list | dict) and len(str(value)) <= 1_000
+        }
+        return short | {"left_out": sorted(set(self.document) - set(short))}
+
+
+def read_result(path: Path) -> JobResult | None:
+    """What the job wrote; ``None`` when it ended before it could, or wrote no JSON object."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return JobResult(document) if isinstance(document, dict) else None

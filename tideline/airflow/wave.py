@@ -1,0 +1,197 @@
+"""A migration wave: a list of topics, migrated batch after batch, one DAG run per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tideline.domain.migration_input import InvalidInput, parse_migration_input
+from tideline.domain.plan import Durability, MigrationOptions, OpenTransactions
+from tideline.errors import UsageError
+
+PLAN_VARIABLE = "tideline_migration_wave"
+"""Airflow Variable: the wave that starts by itself when coverage was proven anew."""
+MAX_TOPICS = 10_000
+MAX_BATCH = 100
+TOPIC_PATTERN = "^[a-zA-Z0-9._-]{1,249}$"
+OPTIONS = tuple(option.name for option in fields(MigrationOptions))
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """What is left of a wave when a batch begins."""
+
+    topics: tuple[str, ...]
+    options: Mapping[str, Any]
+    """Only those that were given; see :class:`MigrationOptions`."""
+    batch_size: int
+    approve_each_batch: bool
+    number: int
+    """Of this batch, from 1."""
+    name: str
+    """The run id of the first batch; empty in that run itself."""
+
+    def batch(self) -> list[dict[str, Any]]:
+        """Arguments of the operators, one entry per topic of this batch."""
+        options = dict(self.options)
+        return [{"topic": topic, "options": options} for topic in self.topics[: self.batch_size]]
+
+    def rest(self, run_id: str) -> dict[str, Any] | None:
+        """The parameters of the next batch's run; ``None`` after the last batch."""
+        left = self.topics[self.batch_size :]
+        if not left:
+            return None
+        return {
+            **self.options,
+            "topics": list(left),
+            "batch_size": self.batch_size,
+            "approve_each_batch": self.approve_each_batch,
+            "batch": self.number + 1,
+            "wave": self.name or run_id,
+        }
+
+
+def read_wave(params: Mapping[str, Any], planned: object, default_batch: int) -> Wave | None:
+    """The wave that the run's parameters name, else the planned one; ``None`` without either.
+
+    ``planned`` is a list of topics or an object of the same fields as the parameters. Raises
+    :class:`UsageError` with the field, the rule and the remedy.
+    """
+    given = dict(params)
+    if not given.get("topics") and planned:
+        if isinstance(planned, list):
+            planned = {"topics": planned}
+        if not isinstance(planned, Mapping):
+            raise UsageError(f"Variable {PLAN_VARIABLE}: write a JSON list of topics or an object")
+        if unknown := sorted(set(planned) - set(given)):
+            raise UsageError(
+                f"Variable {PLAN_VARIABLE}: no field {unknown[0]!r}; known are "
+                f"{', '.join(sorted(given))}"
+            )
+        given |= planned
+    if not given.get("topics"):
+        return None
+    options = {name: given[name] for name in OPTIONS if given.get(name) is not None}
+    return Wave(
+        topics=_topics(given["topics"], options),
+        options=options,
+        batch_size=_batch_size(given.get("batch_size"), default_batch),
+        approve_each_batch=bool(given.get("approve_each_batch")),
+        number=int(given.get("batch") or 1),
+        name=str(given.get("wave") or ""),
+    )
+
+
+def _topics(given: object, options: Mapping[str, Any]) -> tuple[str, ...]:
+    if not isinstance(given, list) or len(given) > MAX_TOPICS:
+        raise UsageError(f"topics: write a list of at most {MAX_TOPICS} names")
+    for topic in given:
+        try:
+            parse_migration_input({"topic": topic, "options": options})
+        except InvalidInput as error:
+            raise UsageError(str(error)) from error
+    return tuple(dict.fromkeys(given))
+
+
+def _batch_size(given: object, default: int) -> int:
+    size = default if given is None else given
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BATCH:
+        raise UsageError(f"batch_size: {size!r}; write a whole number from 1 to {MAX_BATCH}")
+    return size
+
+
+def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
+    """JSON schema and default of each parameter of a wave."""
+
+    def number(name: str, low: int, high: int, text: str) -> dict[str, Any]:
+        return {
+            "default": None,
+            "type": ["null", "integer"],
+            "minimum": low,
+            "maximum": high,
+            "title": name,
+            "description": text,
+        }
+
+    def choice(name: str, values: list[str], text: str) -> dict[str, Any]:
+        return {
+            "default": None,
+            "type": ["null", "string"],
+            "enum": [None, *values],
+            "title": name,
+            "description": text,
+        }
+
+    return {
+        "topics": {
+            "default": [],
+            "type": "array",
+            "items": {"type": "string", "pattern": TOPIC_PATTERN},
+            "maxItems": MAX_TOPICS,
+            "title": "topics",
+            "description": f"One per line. Empty: what the Variable `{PLAN_VARIABLE}` plans.",
+        },
+        "batch_size": number(
+            "batch_size",
+            1,
+            MAX_BATCH,
+            f"Topics that migrate at once; empty: {default_batch}, the setting "
+            "`TIDELINE_MIGRATION_PARALLEL_TOPICS`. The pool `tideline_migrations` bounds it too.",
+        ),
+        "approve_each_batch": {
+            "default": False,
+            "type": "boolean",
+            "title": "approve_each_batch",
+            "description": "Ask a person before each further batch (Required Actions).",
+        },
+        "durability": choice(
+            "durability", list(Durability), "What holds for the prefix before B0; empty: fsynced."
+        ),
+        "open_transactions": choice(
+            "open_transactions",
+            list(OpenTransactions),
+            "What happens to one that is open at the drain's deadline; empty: wait.",
+        ),
+        "drain_deadline_ms": number(
+            "drain_deadline_ms", 0, 86_400_000, "How long open transactions may take; empty: 60000."
+        ),
+        "quiesce_hold_ms": number(
+            "quiesce_hold_ms",
+            1_000,
+            60_000,
+            "Producers are let go after this at the latest; empty: 10000.",
+        ),
+        "segment_wait_ms": number(
+            "segment_wait_ms",
+            0,
+            86_400_000,
+            "Then a wait for tiering shows its reason; empty: 30000.",
+        ),
+        "parallel_partitions": number(
+            "parallel_partitions",
+            1,
+            1_000,
+            "Partitions of a topic between validate and B0 at once; empty: 4.",
+        ),
+        "attested_closed_to_bypass": {
+            "default": True,
+            "type": "boolean",
+            "title": "attested_closed_to_bypass",
+            "description": "You attest that clients reach the brokers only through gateways.",
+        },
+        "batch": {
+            "default": 1,
+            "type": "integer",
+            "minimum": 1,
+            "title": "batch",
+            "description": "Filled in: the number of this batch.",
+        },
+        "wave": {
+            "default": "",
+            "type": "string",
+            "maxLength": 250,
+            "title": "wave",
+            "description": "Filled in: the run of the first batch.",
+        },
+    }
