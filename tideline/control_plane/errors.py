@@ -111,6 +111,18 @@ class PartitionsMigrating(RefusedError):
     """Partitions cannot be added while the topic migrates (schedule 22)."""
 
 
+class StaleClaim(FencedError):
+    """Another worker took the claim over, or its objects were collected."""
+
+
+class TieredRangeGone(RefusedError):
+    """Retention has removed the whole range of a segment before it was registered."""
+
+
+class TieringMismatch(RefusedError):
+    """What was split or merged is not what the control plane knows of the range."""
+
+
 ERRORS: dict[str, type[TidelineError]] = {
     "TL001": UnknownLog,
     "TL002": TopicDeleted,
@@ -135,6 +147,9 @@ ERRORS: dict[str, type[TidelineError]] = {
     "TL021": UnknownGateway,
     "TL022": BoundaryUnset,
     "TL023": PartitionsMigrating,
+    "TL024": StaleClaim,
+    "TL025": TieredRangeGone,
+    "TL026": TieringMismatch,
 }
 """Every SQLSTATE that the migrations raise."""
 

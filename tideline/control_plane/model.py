@@ -180,6 +180,24 @@ class BatchCoordinates:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentCoordinates:
+    """Where one merged segment lies, in the tiered bucket. It may begin below the suffix's start:
+    those offsets are no longer readable."""
+
+    segment_id: UUID
+    object_key_stem: str
+    """Prefix included; ``.log``, ``.index``, ``.timeindex`` … follow it. Objects never change."""
+    base_offset: int
+    last_offset: int
+    size_bytes: int
+    """Of the ``.log`` object."""
+    max_timestamp: int
+    """ms; the largest of all its records."""
+    offset_index_bytes: int
+    time_index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class FoundBatches:
     """Answer of ``find_batches`` for one log. ``error`` is one of ``NONE``, ``UNKNOWN_LOG``,
     ``BOUNDARY_UNSET``, ``BELOW_BOUNDARY``, ``OFFSET_OUT_OF_RANGE``, ``TOPIC_DELETED``."""
@@ -188,6 +206,8 @@ class FoundBatches:
     log_start: int
     high_watermark: int
     batches: tuple[BatchCoordinates, ...] = ()
+    segment: SegmentCoordinates | None = None
+    """The merged segment that holds the fetch offset; then there are no ``batches``."""
 
 
 class ListOffsetsKind(StrEnum):
@@ -200,12 +220,21 @@ class ListOffsetsKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SuffixOffset:
     """Suffix-only answer (seed 000: never an offset below B0). For a timestamp, ``batch`` is the
-    first batch that holds a record at or after it; the reader finds the record inside."""
+    first batch that holds a record at or after it; the reader finds the record inside.
+
+    ``segments`` come before it. For a timestamp: in offset order, the first with such a record at
+    or past the suffix's start has the answer, else ``batch``. For the maximum: of the largest
+    record at or past the suffix's start in each of ``segments`` and ``batch`` the one with the
+    largest timestamp is the answer, the smallest offset among equals.
+    """
 
     error: str
     offset: int = UNDEFINED_OFFSET
     timestamp: int = -1
     batch: BatchCoordinates | None = None
+    segments: tuple[SegmentCoordinates, ...] = ()
+    suffix_start: int = UNDEFINED_OFFSET
+    """First readable offset of the suffix; records below it do not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,382 @@
+"""What the periodic jobs read from the control plane and tell it.
+
+Every shape is frozen and picklable, so that a Spark driver can hand it to its executors. Offsets
+are inclusive at both ends, times are ms, sizes bytes. Key ranges are half open: ``[lo, hi)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from tideline.domain.ids import TopicIdPartition
+
+SEGMENT_SUFFIXES = (
+    ".log",
+    ".index",
+    ".timeindex",
+    ".txnindex",
+    ".snapshot",
+    ".leader-epoch-checkpoint",
+)
+"""The objects of one merged segment. ``.log`` is uploaded last and deleted first: its presence
+marks a whole set."""
+
+
+class MergedSegmentState(StrEnum):
+    """Kafka's ``RemoteLogSegmentState``, as far as merged segments go through it."""
+
+    COPY_SEGMENT_STARTED = "COPY_SEGMENT_STARTED"
+    COPY_SEGMENT_FINISHED = "COPY_SEGMENT_FINISHED"
+    DELETE_SEGMENT_STARTED = "DELETE_SEGMENT_STARTED"
+
+
+class TieringScope(StrEnum):
+    """What a failure of the tiering pipeline belongs to."""
+
+    SPLIT = "split"
+    """A WAL file; the key is its ``file_id``."""
+    MERGE = "merge"
+    """A partition; the key is its ``log_id``."""
+
+
+class Bucket(StrEnum):
+    """Which of the two buckets of the settings holds an object."""
+
+    DISKLESS = "diskless"
+    TIERED = "tiered"
+
+
+class DeadKind(StrEnum):
+    """Why an object is dead."""
+
+    SPLIT = "split"
+    SEGMENT = "segment"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """One partition, with what of its topic the jobs need."""
+
+    log_id: int
+    topic: str
+    topic_id: UUID
+    partition: int
+    state: str
+    """``TIERED_ONLY``, ``MIGRATING``, ``HYBRID`` or ``DISKLESS_ONLY``."""
+    kind: str
+    """``migrated`` or ``born_diskless``."""
+    generation: int
+    boundary: int
+    """B0, -1 while unset."""
+    boundary_epoch: int
+    high_watermark: int
+    """Next offset of the suffix, -1 while it has none."""
+    log_start: int
+    """Earliest readable offset of the whole log, -1 while unknown."""
+    suffix_start: int
+    """First offset that retention has left in the suffix, never below B0; -1 without a suffix."""
+    tiered_start: int
+    """First readable offset in tiered storage (below B0: of Kafka's prefix; from B0 on: of the
+    merged segments), -1 if there is none."""
+    tiered_high_offset: int
+    """Last offset in tiered storage, -1 if none is known."""
+    merge_frontier: int
+    """F, the first offset that is not merged; B0 while nothing is. -1 without a suffix."""
+    tiering_complete: bool
+    tiering_reason: str | None
+    tiering_paused: bool
+    tiering_requested_at: int | None
+    """ms; batches committed until then are tiered whatever their age."""
+    user_configs: dict[str, str | None]
+    """User values of the topic configs that Tideline holds; ``None``: not set by the user."""
+    deleted: bool
+
+    @property
+    def log(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """Coordinates of one batch of the WAL region."""
+
+    log_id: int
+    base_offset: int
+    last_offset: int
+    byte_size: int
+    max_timestamp: int
+    file_id: int
+    split_id: int | None
+    """``None``: DISKLESS; set: SPLIT (002 §4.7.8). The row of a TIERED batch is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalFileRow:
+    """One object key of the WAL."""
+
+    file_id: int
+    object_key: str
+    status: str
+    """``registered``, ``committed`` or ``deleting``."""
+    size: int | None
+    """``None`` until it is committed."""
+    registered_at: int
+    committed_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedBatch:
+    """A batch to cut out of a claimed WAL file."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    log_id: int
+    base_offset: int
+    last_offset: int
+    byte_offset: int
+    byte_size: int
+    log_append_time: bool
+    append_time: int
+    max_timestamp: int
+    boundary_epoch: int
+
+    @property
+    def log(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedFile:
+    """A WAL file that this worker alone splits, until the claim expires and another takes it."""
+
+    file_id: int
+    object_key: str
+    token: int
+    batches: tuple[ClaimedBatch, ...]
+    """In the order of (``log_id``, ``base_offset``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFile:
+    """One uploaded split file: a contiguous run of offsets of one partition out of one WAL file
+    (002 §10.4, option A)."""
+
+    object_key: str
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    last_offset: int
+    byte_size: int
+    batch_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCandidate:
+    """A partition with split files that follow the merge frontier without a gap."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    log_id: int
+    base_offset: int
+    """First offset that the next segment would hold."""
+    last_offset: int
+    """Last offset of the contiguous split files."""
+    bytes: int
+    """Bytes of them that are not merged yet."""
+    batches: int
+    files: int
+    oldest_split_at: int
+    """ms; when the first of them was made."""
+    oldest_max_timestamp: int
+    """ms; largest record timestamp in the first of them."""
+    requested: bool
+    """An operator asked for this topic to be tiered now."""
+    segments_in_progress: tuple[UUID, ...]
+    """Segments that a worker has begun and not finished."""
+
+    @property
+    def log(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSnapshotEntry:
+    """One producer in a segment's ``.snapshot`` (Kafka: ``ProducerStateEntry``, newest batch)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFileToMerge:
+    """One split file of a :class:`MergePlan`, as it lies in the object store."""
+
+    split_id: int
+    object_key: str
+    base_offset: int
+    last_offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What one merged segment is made of, under a token.
+
+    The segment holds exactly the batches of ``files`` that lie in ``[base_offset,
+    last_offset]``: the first file may begin before it (those batches are merged or expired), the
+    last may go on after it.
+    """
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    log_id: int
+    token: int
+    segment_id: UUID
+    object_key_stem: str
+    """Key in the tiered bucket, prefix included; the objects add :data:`SEGMENT_SUFFIXES`."""
+    base_offset: int
+    last_offset: int
+    byte_size: int
+    batch_count: int
+    boundary_epoch: int
+    """Leader epoch of every batch from B0 on."""
+    files: tuple[SplitFileToMerge, ...]
+    producers: tuple[ProducerSnapshotEntry, ...]
+    """Producer state at ``base_offset``, by producer id: at the previous segment's end, or the
+    seeds at B0; without producers that have expired since."""
+
+    @property
+    def log(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A merged segment whose objects are all uploaded, for ``finish_merge``."""
+
+    segment_id: UUID
+    base_offset: int
+    """That of the plan."""
+    last_offset: int
+    """That of the plan, or the end of an earlier batch of it."""
+    size_bytes: int
+    """Of the ``.log`` object."""
+    max_timestamp: int
+    record_count: int
+    batch_count: int
+    offset_index_bytes: int
+    time_index_bytes: int
+    producers: tuple[ProducerSnapshotEntry, ...] = ()
+    """Producer state after ``last_offset``: the basis of the next segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSegmentRow:
+    """One merged segment. Before ``COPY_SEGMENT_FINISHED`` the figures are those of the plan."""
+
+    log_id: int
+    topic: str
+    topic_id: UUID
+    partition: int
+    segment_id: UUID
+    state: MergedSegmentState
+    object_key_stem: str
+    base_offset: int
+    last_offset: int
+    size_bytes: int
+    max_timestamp: int
+    """ms; -1 before the segment is finished."""
+    leader_epoch: int
+    record_count: int
+    batch_count: int
+    offset_index_bytes: int
+    time_index_bytes: int
+    created_at: int
+    finished_at: int | None
+
+    @property
+    def log(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class TieringStatusRow:
+    """002 §4.8.2 ``TieringStatus``, per partition."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    log_id: int
+    state: str
+    boundary: int
+    tiered_high_offset: int
+    diskless_start_offset: int
+    """First offset that is read from WAL objects."""
+    high_watermark: int
+    pending_batches: int
+    """Batches that wait to be split."""
+    pending_bytes: int
+    """Bytes that are not merged: the lag of tiering."""
+    pending_split_batches: int
+    """Batches that are split and wait to be merged."""
+    pending_split_files: int
+    eligible_bytes: int
+    """Bytes that wait to be split and may be: older than the cutoff, or requested."""
+    merged_segments: int
+    merged_bytes: int
+    paused: bool
+    requested_at: int | None
+    failures: int
+    """Failed attempts in a row."""
+    parked: bool
+    parked_reason: str | None
+    """The newest error of what is parked, or of what fails and is tried again."""
+
+    @property
+    def log(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadObject:
+    """An object that may be deleted now."""
+
+    key: str
+    bucket: Bucket
+    kind: DeadKind
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageStatusRow:
+    """The last coverage verdict of a partition that has a prefix or had one."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    log_id: int
+    state: str
+    generation: int
+    boundary: int
+    tiering_complete: bool
+    complete: bool | None
+    """``None``: no run has looked at this B0 yet."""
+    reason: str | None
+    detail: dict[str, Any] = field(default_factory=dict)
+    run_id: str | None = None
+    observed_at: int | None = None
+    since: int | None = None
+    """ms; when the present verdict began."""
+
+    @property
+    def log(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
