@@ -41,7 +41,7 @@ class TidelineJobOperator(SparkSubmitOperator):
         kwargs.setdefault("name", f"tideline-{job}")
         super().__init__(application=str(directory / f"{job}.py"), **kwargs)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         with tempfile.TemporaryDirectory(prefix="tideline-job-") as directory:
             file = Path(directory) / "result.json"
             self.application_args = [*self.arguments, "--result", str(file)]

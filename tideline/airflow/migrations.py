@@ -139,7 +139,10 @@ async def ask_for_abort(workflow_id: str) -> AbortDecision:
 
     async def abort(client: Client) -> AbortDecision:
         handle = client.get_workflow_handle(workflow_id)
-        return await handle.execute_update(Update.ABORT, result_type=AbortDecision)
+        decision: AbortDecision = await handle.execute_update(
+            Update.ABORT, result_type=AbortDecision
+        )
+        return decision
 
     return await called(load(TemporalSettings), abort)
 

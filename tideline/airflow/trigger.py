@@ -30,7 +30,7 @@ class TopicMigrationTrigger(BaseTrigger):
     ) -> None:
         """``abort_when_killed``: a task that a person marks or clears asks for an abort, which wins
         only before B0; otherwise the migration goes on."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.workflow_id = workflow_id
         self.run_id = run_id
         self.topic = topic
@@ -48,7 +48,7 @@ class TopicMigrationTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        yield TriggerEvent(await self._wait())
+        yield TriggerEvent(await self._wait())  # type: ignore[no-untyped-call]
 
     async def _wait(self) -> dict[str, Any]:
         last = ""

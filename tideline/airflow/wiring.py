@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Asset, DeadlineAlert, DeadlineReference, SyncCallback
+from airflow.sdk import Asset
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from tideline.airflow.alerts import deadline_missed, task_failed
 from tideline.settings import AirflowSettings, load
@@ -20,7 +22,7 @@ MIGRATIONS_POOL = "tideline_migrations"
 """Topics that migrate at once, over all waves; a deferred wait counts."""
 
 COVERAGE = Asset("tideline_coverage", uri="tideline://coverage", group="tideline")
-"""Updated when coverage has judged every migrated partition; its extra is the job's summary."""
+"""Updated when coverage has judged every migrated partition; the DAG of the waves waits for it."""
 MERGED_SEGMENTS = Asset(
     "tideline_merged_segments", uri="tideline://merged-segments", group="tideline"
 )
