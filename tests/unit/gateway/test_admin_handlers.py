@@ -51,7 +51,7 @@ from tideline.control_plane.model import (
 from tideline.domain.migration import MigrationState
 from tideline.gateway.handlers import alter_configs, create_topics, end_txn, share_groups, topics
 from tideline.gateway.handlers import transactions as txn
-from tideline.gateway.handlers.messages import no_throttle
+from tideline.gateway.handlers.versioned import no_throttle
 from tideline.gateway.tracking import Tracking
 from tideline.kafka.protocol import (
     RequestHeader,

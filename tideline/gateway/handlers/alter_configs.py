@@ -28,7 +28,7 @@ from tideline.domain.topic_configs import MANAGED_KEYS
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.context import GatewayServices, RequestContext
 from tideline.gateway.eligibility import accept
-from tideline.gateway.handlers.messages import nested, no_throttle
+from tideline.gateway.handlers.versioned import nested, no_throttle
 from tideline.gateway.interception import ApiKey, Rule, Rules, always
 from tideline.kafka.protocol import response_class
 

@@ -38,8 +38,8 @@ from tideline.domain.preflight import INTERNAL_TOPICS
 from tideline.domain.topic_configs import MAX_MESSAGE_BYTES, SEAL_BYTES
 from tideline.errors import RefusedError
 from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.handlers.messages import build, nested, no_throttle
 from tideline.gateway.handlers.topics import kafka_topic, tell
+from tideline.gateway.handlers.versioned import build, nested, no_throttle
 from tideline.gateway.interception import ApiKey, Rule, Rules, always
 from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_observer import TopicObserver

@@ -16,7 +16,7 @@ from kio.static.primitive import i8
 from tideline.control_plane.model import ConfigOverride, TrackedTopic
 from tideline.domain.admin_trigger import DISKLESS_ENABLE, MIGRATION_STATE, topic_state
 from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.handlers.messages import build, nested
+from tideline.gateway.handlers.versioned import build, nested
 from tideline.gateway.interception import ApiKey, Rule, Rules, always
 from tideline.kafka.protocol import decode_response, response_class
 

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32
 
 from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.handlers.messages import build, nested, no_throttle
+from tideline.gateway.handlers.versioned import build, nested, no_throttle
 from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.kafka.protocol import response_class
 

@@ -24,7 +24,7 @@ from tideline.control_plane.model import TrackedTopic
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.errors import TidelineError, UnreachableError
 from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.handlers.messages import build, nested, no_throttle
+from tideline.gateway.handlers.versioned import build, nested, no_throttle
 from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import decode_response, response_class

@@ -23,7 +23,7 @@ from kio.static.primitive import i32
 from tideline.domain.ids import TopicPartition
 from tideline.gateway.context import GatewayServices, RequestContext
 from tideline.gateway.handlers.end_txn import RefusedTransactions
-from tideline.gateway.handlers.messages import nested, no_throttle
+from tideline.gateway.handlers.versioned import nested, no_throttle
 from tideline.gateway.interception import ApiKey, Rule, Rules
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError

@@ -15,6 +15,8 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
+from kio.serial._introspect import EntityTupleField, classify_field
+from kio.static.primitive import i32Timedelta
 
 from tideline.control_plane.model import TrackedTopic
 from tideline.domain.ids import TopicIdPartition
@@ -44,19 +46,19 @@ class Messages:
 
     def request(self, **values: Any) -> Any:
         """The request message."""
-        return _build(self._request, values)
+        return build(self._request, **values)
 
     def response(self, **values: Any) -> Any:
         """The response message."""
-        return _build(self._response, values)
+        return build(self._response, **values)
 
     def request_part(self, name: str, /, **values: Any) -> Any:
         """A structure inside the request, by the name of its class."""
-        return _build(_part(self._request, name), values)
+        return build(_part(self._request, name), **values)
 
     def response_part(self, name: str, /, **values: Any) -> Any:
         """A structure inside the response, by the name of its class."""
-        return _build(_part(self._response, name), values)
+        return build(_part(self._response, name), **values)
 
 
 @cache
@@ -77,9 +79,24 @@ def _field_names(kind: type) -> frozenset[str]:
     return frozenset(field.name for field in fields(kind))
 
 
-def _build(kind: type, values: dict[str, Any]) -> Any:
+def build(kind: type, **values: Any) -> Any:
+    """A message or a structure from those of ``values`` that its version has."""
     known = _field_names(kind)
     return kind(**{name: value for name, value in values.items() if name in known})
+
+
+@cache
+def nested(kind: Any, name: str) -> Any:
+    """The class of the elements of the array ``name`` in a message class of kio."""
+    (array,) = (field for field in fields(kind) if field.name == name)
+    found = classify_field(array)
+    assert isinstance(found, EntityTupleField), f"{name} of {kind} is no array of structures"
+    return found.type_
+
+
+def no_throttle() -> i32Timedelta:
+    """``throttle_time_ms`` 0."""
+    return i32Timedelta.parse(NO_TIME)
 
 
 def error(code: int) -> ErrorCode:
