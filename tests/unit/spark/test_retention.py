@@ -1,0 +1,173 @@
+"""Retention over frames decides what the domain's rule decides, log by log."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from spark.logic import retention
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
+from tideline.domain.retention import (
+    LeadingRun,
+    LogBounds,
+    Policy,
+    Region,
+    Unit,
+    plan,
+    prefix_units,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+NOW = 1_000
+TOPIC = UUID(int=7)
+
+
+@dataclass
+class Log:
+    """One log with everything that retention looks at."""
+
+    bounds: LogBounds
+    policy: Policy
+    segments: list[RemoteSegment] = field(default_factory=list)
+    lineage: list[EpochStart] = field(default_factory=list)
+    merged: list[Unit] = field(default_factory=list)
+    wal: list[Unit] = field(default_factory=list)
+
+    def units(self) -> list[Unit]:
+        prefix = prefix_units(self.bounds, self.segments, self.lineage)
+        return [*prefix, *self.merged, *self.wal]
+
+
+def random_log(rng: random.Random, number: int) -> Log:
+    """Contiguous segments with now and then a hole, an overlap or a foreign epoch."""
+    boundary = rng.choice([-1, 0, 40])
+    lineage = [EpochStart(2, 0), EpochStart(3, rng.randrange(1, 30))]
+    log = TopicIdPartition(TOPIC, number)
+    segments, offset = [], 0
+    while boundary != 0 and offset < 40 and rng.random() < 0.9:
+        end = offset + rng.randrange(12)
+        epochs = [EpochStart(2, offset)]
+        if offset >= lineage[1].start_offset:
+            epochs = [EpochStart(3, offset)]
+        elif end >= lineage[1].start_offset:
+            epochs.append(lineage[1])
+        if rng.random() < 0.1:
+            epochs = [EpochStart(rng.choice([1, 2, 4]), offset)]
+        segments.append(
+            RemoteSegment(
+                log,
+                "t",
+                UUID(int=offset + 1),
+                offset,
+                end,
+                rng.randrange(30),
+                tuple(epochs),
+                SegmentState.COPY_SEGMENT_FINISHED,
+                max_timestamp=rng.randrange(-1, 100),
+            )
+        )
+        offset = end + 1 + rng.choice([0, 0, 0, 0, 3, -2])
+    merged: list[Unit] = []
+    wal: list[Unit] = []
+    offset = max(boundary, 0)
+    if boundary >= 0:
+        for region, found in ((Region.MERGED, merged), (Region.WAL, wal)):
+            for _ in range(rng.randrange(4)):
+                end = offset + rng.randrange(8)
+                at = rng.randrange(100)
+                found.append(Unit(region, offset, end, rng.randrange(30), at))
+                offset = end + 1
+    start = rng.choice([0, 0, rng.randrange(offset + 1)])
+    bounds = LogBounds(
+        prefix_start=start if boundary < 0 else min(start, boundary + 2),
+        boundary=boundary,
+        suffix_start=-1 if boundary < 0 else max(start, boundary),
+        high_watermark=-1 if boundary < 0 else offset,
+    )
+    policy = Policy(
+        rng.choice([-1, NOW - rng.randrange(100)]), rng.choice([-1, rng.randrange(120)])
+    )
+    return Log(bounds, policy, segments, lineage, merged, wal)
+
+
+def decided(spark: SparkSession, logs: Sequence[Log]) -> dict[int, Row]:
+    """The frames' answer by log."""
+    rows = [
+        (
+            n, "t", str(TOPIC), n, "HYBRID", log.bounds.prefix_start, log.bounds.boundary,
+            log.bounds.suffix_start, log.bounds.high_watermark, log.policy.retention_ms,
+            log.policy.retention_bytes, [(e.epoch, e.start_offset) for e in log.lineage],
+        )
+        for n, log in enumerate(logs)
+    ]  # fmt: skip
+    segments = [
+        (
+            str(TOPIC), n, s.start_offset, s.end_offset, s.size_bytes, s.max_timestamp,
+            [(e.epoch, e.start_offset) for e in s.leader_epochs],
+        )
+        for n, log in enumerate(logs)
+        for s in log.segments
+    ]  # fmt: skip
+    merged = [
+        (n, retention.MERGED, u.start_offset, u.end_offset, u.size_bytes, u.max_timestamp)
+        for n, log in enumerate(logs)
+        for u in log.merged
+    ]
+    wal = [
+        (n, sum(u.size_bytes for u in log.wal if u.end_offset >= log.bounds.log_start))
+        for n, log in enumerate(logs)
+    ]
+    frame = spark.createDataFrame(rows, retention.LOGS)
+    units = retention.prefix_units(
+        frame, spark.createDataFrame(segments, retention.SEGMENTS)
+    ).unionByName(spark.createDataFrame(merged, retention.UNITS))
+    reached = retention.segments_to_remove(
+        frame, units, spark.createDataFrame(wal, "log_id long, wal_bytes long"), NOW
+    ).collect()
+    cuts = []
+    for row in reached:
+        if not row.reaches_wal:
+            continue
+        run = LeadingRun(row.cutoff, row.excess, row.before_offset)
+        for unit in logs[row.log_id].wal:
+            if unit.end_offset >= row.log_start and not run.take(unit):
+                break
+        cuts.append((row.log_id, run.before_offset, run.by_time, run.by_size, run.removed_bytes))
+    cut_frame = spark.createDataFrame(
+        cuts,
+        "log_id long, cut_before long, cut_by_time long, cut_by_size long, cut_bytes long",
+    )
+    again = spark.createDataFrame(reached)
+    planned = retention.with_targets(retention.with_wal_cut(again, cut_frame)).collect()
+    return {row.log_id: row for row in planned}
+
+
+def test_the_frames_decide_what_the_rule_decides(spark: SparkSession) -> None:
+    rng = random.Random(20_261_121)
+    logs = [empty_log(-1), empty_log(0), empty_log(40)]
+    logs += [random_log(rng, n) for n in range(3, 600)]
+    answers = decided(spark, logs)
+    assert all(answers[n].prefix_before is answers[n].suffix_before is None for n in range(3))
+    seen = {"prefix": 0, "suffix": 0, "blocked": 0, "nothing": 0}
+    for n, log in enumerate(logs):
+        wanted = plan(log.bounds, log.units(), log.policy, NOW)
+        row = answers[n]
+        found = (
+            row.before_offset, row.prefix_before, row.suffix_before, row.by_time, row.by_size,
+            row.removed_bytes, row.blocked,
+        )  # fmt: skip
+        assert found == (
+            wanted.before_offset, wanted.prefix_before, wanted.suffix_before, wanted.by_time,
+            wanted.by_size, wanted.removed_bytes, wanted.held_back is not None,
+        ), log  # fmt: skip
+        seen["prefix"] += wanted.prefix_before is not None
+        seen["suffix"] += wanted.suffix_before is not None
+        seen["blocked"] += wanted.held_back is not None
+        seen["nothing"] += wanted.by_time + wanted.by_size == 0
+    assert min(seen.values()) > 20, seen
