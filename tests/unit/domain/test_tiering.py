@@ -1,0 +1,219 @@
+"""What is tiered, when, how far, and where offsets live then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tideline.domain.tiering import (
+    Eligibility,
+    LogBounds,
+    MergeReason,
+    PartitionTiering,
+    PendingMerge,
+    Place,
+    Placement,
+    TieringConfig,
+    contiguous_runs,
+    effective_config,
+    eligibility,
+    merge_reason,
+    place_of,
+    placements,
+    segment_limit,
+    segment_reach,
+)
+
+DAY = 86_400_000
+CONFIG = TieringConfig(
+    local_retention_ms=DAY, segment_bytes=1_000, segment_ms=DAY, index_interval_bytes=4_096
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    base_offset: int
+    last_offset: int
+    byte_size: int
+
+
+def test_a_topic_without_configs_has_kafkas_defaults() -> None:
+    assert effective_config({}) == TieringConfig(7 * DAY, 1 << 30, 7 * DAY, 4_096)
+
+
+def test_minus_two_means_the_retention_of_the_whole_topic() -> None:
+    assert effective_config({"local.retention.ms": "-2", "retention.ms": "5000"}).cutoff(8_000) == (
+        3_000
+    )
+    endless = effective_config({"local.retention.ms": "-2", "retention.ms": "-1"})
+    assert endless.cutoff(8_000) is None, "nothing ever grows old"
+
+
+def test_what_the_user_means_outweighs_what_tideline_holds() -> None:
+    described = {"local.retention.ms": "-2", "retention.ms": "9000", "segment.bytes": "77"}
+    config = effective_config(described, {"local.retention.ms": "100"})
+    assert (config.local_retention_ms, config.segment_bytes) == (100, 77)
+
+
+def test_a_key_that_the_user_left_unset_has_the_brokers_default() -> None:
+    config = effective_config(
+        {"local.retention.ms": "-2"}, {"local.retention.ms": None}, {"local.retention.ms": "60"}
+    )
+    assert config.local_retention_ms == 60
+
+
+def test_a_value_that_is_no_number_is_named() -> None:
+    with pytest.raises(ValueError, match=r"segment\.bytes is 'big'"):
+        effective_config({"segment.bytes": "big"})
+
+
+PARTITION = PartitionTiering(suffix_start=100, high_watermark=200, cutoff_ms=5_000)
+
+
+@pytest.mark.parametrize(
+    ("partition", "last", "timestamp", "split", "expected"),
+    [
+        (PARTITION, 150, 4_999, False, Eligibility.ELIGIBLE),
+        (PARTITION, 150, 5_000, False, Eligibility.YOUNG),
+        (PARTITION, 199, 4_999, False, Eligibility.ELIGIBLE),
+        (PARTITION, 200, 4_999, False, Eligibility.UNCOMMITTED),
+        (PARTITION, 100, 4_999, False, Eligibility.ELIGIBLE),
+        (PARTITION, 99, 4_999, False, Eligibility.EXPIRED),
+        (PARTITION, 150, 4_999, True, Eligibility.CONVERTED),
+        (PARTITION, 150, -1, False, Eligibility.ELIGIBLE),
+        (replace(PARTITION, requested=True), 150, 9_000, False, Eligibility.ELIGIBLE),
+        (replace(PARTITION, requested=True), 200, 9_000, False, Eligibility.UNCOMMITTED),
+        (replace(PARTITION, requested=True), 99, 9_000, False, Eligibility.EXPIRED),
+        (replace(PARTITION, requested=True, paused=True), 150, 1, False, Eligibility.PAUSED),
+        (replace(PARTITION, requested=True, deleted=True), 150, 1, False, Eligibility.DELETED),
+        (replace(PARTITION, cutoff_ms=None), 150, 1, False, Eligibility.YOUNG),
+    ],
+)
+def test_a_batch_is_judged_by_age_commitment_and_state(
+    partition: PartitionTiering, last: int, timestamp: int, split: bool, expected: Eligibility
+) -> None:
+    found = eligibility(partition, last_offset=last, max_timestamp=timestamp, split=split)
+    assert found is expected
+
+
+runs = st.lists(
+    st.tuples(st.integers(1, 9), st.integers(1, 400), st.sampled_from([0, 0, 0, 5])), max_size=30
+).map(
+    lambda drawn: [
+        Run(base := sum(n + gap for n, _, gap in drawn[:i]) + gap, base + n - 1, size)
+        for i, (n, size, gap) in enumerate(drawn)
+    ]
+)
+
+
+@given(batches=runs, limit=st.integers(1, 2_000))
+def test_split_files_are_runs_without_a_gap_and_no_larger_than_the_limit(
+    batches: list[Run], limit: int
+) -> None:
+    cut = list(contiguous_runs(batches, limit))
+    assert [batch for run in cut for batch in run] == batches
+    for run in cut:
+        assert all(b.base_offset == a.last_offset + 1 for a, b in pairwise(run))
+        assert len(run) == 1 or sum(b.byte_size for b in run) <= limit
+
+
+@given(batches=runs, limit=st.integers(1, 2_000), skip=st.integers(0, 5))
+def test_a_segment_reaches_as_far_as_the_limit_and_the_next_gap_allow(
+    batches: list[Run], limit: int, skip: int
+) -> None:
+    rest = batches[skip:]
+    frontier = rest[0].base_offset if rest else 0
+    taken = segment_reach(rest, frontier, limit)
+    assert list(taken) == rest[: len(taken)]
+    assert bool(taken) == bool(rest), "a run at the frontier is always taken"
+    assert len(taken) <= 1 or sum(b.byte_size for b in taken) <= limit
+    if taken and len(taken) < len(rest):
+        following = rest[len(taken)]
+        gap = following.base_offset != taken[-1].last_offset + 1
+        assert gap or sum(b.byte_size for b in taken) + following.byte_size > limit
+
+
+def test_nothing_is_merged_while_the_run_at_the_frontier_is_missing() -> None:
+    assert segment_reach([Run(12, 15, 10)], 10, 1_000) == ()
+
+
+def test_a_segment_ends_where_offsets_no_longer_fit_in_32_bits() -> None:
+    far = [Run(0, 2**31 - 1, 1), Run(2**31, 2**31, 1)]
+    assert segment_reach(far, 0, 1_000) == (far[0],)
+
+
+def test_no_segment_is_larger_than_topic_operator_and_kafka_allow() -> None:
+    assert segment_limit(CONFIG, 2_000) == 1_000
+    assert segment_limit(CONFIG, 500) == 500
+    assert segment_limit(replace(CONFIG, segment_bytes=2**40), 2**40) == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("pending", "expected"),
+    [
+        (PendingMerge(0, None), None),
+        (PendingMerge(0, None, requested=True), None),
+        (PendingMerge(499, 0), None),
+        (PendingMerge(500, 0), MergeReason.SIZE),
+        (PendingMerge(1, 0, requested=True), MergeReason.REQUESTED),
+        (PendingMerge(1, -DAY), None),
+        (PendingMerge(1, -DAY - 1), MergeReason.AGE),
+    ],
+)
+def test_a_segment_is_made_for_size_age_or_on_request(
+    pending: PendingMerge, expected: MergeReason | None
+) -> None:
+    assert merge_reason(pending, CONFIG, min_segment_bytes=500, limit=1_000, now_ms=0) is expected
+
+
+def test_small_segments_do_not_wait_for_more_than_one_of_them() -> None:
+    pending = PendingMerge(1_000, 0)
+    found = merge_reason(pending, CONFIG, min_segment_bytes=1 << 20, limit=1_000, now_ms=0)
+    assert found is MergeReason.SIZE
+
+
+def test_before_the_boundary_the_whole_log_is_kafkas() -> None:
+    log = LogBounds(5, -1, -1, -1, 50)
+    assert placements(log) == (Placement(Place.KAFKA, 5, 50),)
+
+
+def test_a_hybrid_log_has_three_regions() -> None:
+    log = LogBounds(
+        log_start=5, boundary=50, suffix_start=50, tiered_high_offset=79, high_watermark=100
+    )
+    assert placements(log) == (
+        Placement(Place.PREFIX, 5, 50),
+        Placement(Place.MERGED, 50, 80),
+        Placement(Place.WAL, 80, 100),
+    )
+
+
+def test_retention_leaves_what_is_readable() -> None:
+    log = LogBounds(50, 50, 85, 79, 100)
+    assert placements(log) == (Placement(Place.WAL, 85, 100),)
+    assert place_of(log, 84) is None
+
+
+def test_an_empty_suffix_leaves_the_prefix() -> None:
+    assert placements(LogBounds(5, 50, 100, 99, 100)) == (Placement(Place.PREFIX, 5, 50),)
+
+
+@given(offsets=st.lists(st.integers(0, 40), min_size=5, max_size=5), born_diskless=st.booleans())
+def test_every_readable_offset_lives_in_exactly_one_place(
+    offsets: list[int], born_diskless: bool
+) -> None:
+    start, boundary, merged, suffix, end = sorted(offsets)[0], *sorted(offsets)[1:4], max(offsets)
+    if born_diskless:
+        start = boundary = 0
+    log = LogBounds(start, boundary, max(boundary, suffix), max(merged, boundary) - 1, end)
+    regions = placements(log)
+    for offset in range(end + 1):
+        holding = [r.place for r in regions if r.start <= offset < r.end]
+        readable = start <= offset < boundary or log.suffix_start <= offset < end
+        assert len(holding) == (1 if readable else 0)
+        assert place_of(log, offset) == (holding[0] if holding else None)
+    assert sum(r.offsets for r in regions) == max(0, boundary - start) + end - log.suffix_start
