@@ -39,6 +39,9 @@ def up(
     without: Annotated[
         list[str] | None, typer.Option(help=f"Leave out a part: {', '.join(ALL_PARTS)}.")
     ] = None,
+    airflow: Annotated[
+        bool, typer.Option("--airflow", help="Airflow, too, with the DAGs in it.")
+    ] = False,
 ) -> None:
     """Start what does not run yet, and show what is where."""
     left_out = without or []
@@ -52,7 +55,10 @@ def up(
         stack = Stack.up(
             home,
             brokers=brokers,
-            parts=[part for part in ALL_PARTS if part not in left_out],
+            parts=[
+                *(part for part in ALL_PARTS if part not in left_out),
+                *(["airflow"] if airflow else []),
+            ],
             progress=progress,
         )
     if stack.was_running:
@@ -62,6 +68,9 @@ def up(
     endpoints = stack.endpoints
     console.print(f"Kafka clients bootstrap to {endpoints.gateway_bootstrap}", soft_wrap=True)
     console.print(f"Temporal UI: {endpoints.temporal_ui}", soft_wrap=True)
+    for row in stack.status() if airflow else ():
+        if row.info.name == "airflow-api":
+            console.print(f"Airflow UI: {row.where}", soft_wrap=True)
 
 
 @app.command()

@@ -47,6 +47,8 @@ class Endpoints:
     """Node id: the broker's own listener, not for clients."""
     gateways: Mapping[int, str]
     """Node id: what clients bootstrap to."""
+    airflow: str
+    """URL of Airflow's UI and API; answers when the part runs."""
     metrics: Mapping[str, str]
     """Program name: where ``/metrics`` is served."""
     _ports: Mapping[str, int] = field(repr=False)
@@ -93,6 +95,7 @@ def endpoints_of(state: StackState, credentials: Credentials) -> Endpoints:
         temporal_ui=f"http://{at('temporal-ui')}",
         brokers={node: at(f"kafka-{node}") for node in nodes},
         gateways={node: at(f"gateway-{node}") for node in nodes},
+        airflow=f"http://{LOOPBACK}:{ports.get('airflow', 0)}",
         metrics={f"gateway-{node}": at(f"metrics-gateway-{node}") for node in nodes}
         | {"worker": at("metrics-worker"), "temporal": at("metrics-temporal")},
         _ports=ports,

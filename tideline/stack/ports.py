@@ -26,6 +26,7 @@ _FIXED = {
     "temporal-http": 17243,
     "metrics-temporal": 19400,
     "metrics-worker": 19410,
+    "airflow": 18080,
 }
 _PER_BROKER = {
     "kafka": 19090,

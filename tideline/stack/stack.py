@@ -23,7 +23,7 @@ from tideline.stack.errors import StackError, StackNotRunningError
 from tideline.stack.home import Home, StackState, exclusive, write_private
 from tideline.stack.kafka_jars import libraries
 from tideline.stack.parts.base import Part, Plan
-from tideline.stack.parts.catalog import ALL_PARTS, parts_of
+from tideline.stack.parts.catalog import ALL_PARTS, KINDS, parts_of
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.parts.postgres import data_directory
 from tideline.stack.ports import allocate, is_free, preferred
@@ -37,7 +37,7 @@ STARTING_TURN_S = 300
 
 LAST_BROKER_GRACE_S = 0.5
 
-_STOP_STAGES = (("worker", "gateway"), ("kafka", "temporal", "postgres"), ("s3",))
+_STOP_STAGES = (("worker", "gateway", "airflow"), ("kafka", "temporal", "postgres"), ("s3",))
 """Kinds of parts that are stopped side by side; clients before what they talk to."""
 
 
@@ -61,7 +61,8 @@ class ProgramStatus:
 
 
 class Stack:
-    """A running stack. Program names: postgres, s3, temporal, kafka-N, gateway-N, worker."""
+    """A running stack. Program names: postgres, s3, temporal, kafka-N, gateway-N, worker; on
+    request airflow-api, -scheduler, -processor, -triggerer."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -100,12 +101,12 @@ class Stack:
             credentials = load_or_create(place)
             if _supervisor(Plan(place, state, credentials)).is_running():
                 wanted = {*state.parts, *parts}
-                state.parts = [kind for kind in ALL_PARTS if kind in wanted]
+                state.parts = [kind for kind in KINDS if kind in wanted]
                 stack = cls(Plan(place, state, credentials))
                 stack._extend(progress or _ignore)
                 return stack
             processes.end(processes.marked(state.id))
-            state.parts = [kind for kind in ALL_PARTS if kind in parts]
+            state.parts = [kind for kind in KINDS if kind in parts]
             with exclusive(_turn_file(), STARTING_TURN_S, "the start of another stack"):
                 claims = ClaimedPorts()
                 others = claims.of_others(state.id)
@@ -330,11 +331,11 @@ def _supervisor(plan: Plan) -> Supervisor:
 def _check(brokers: int | None, parts: Collection[str]) -> None:
     if brokers is not None and not 1 <= brokers <= MAX_BROKERS:
         raise UsageError(f"{brokers} brokers: choose 1 to {MAX_BROKERS}")
-    unknown = sorted(set(parts) - set(ALL_PARTS))
+    unknown = sorted(set(parts) - set(KINDS))
     if unknown or not parts:
         raise UsageError(
             f"{', '.join(unknown) or 'nothing'} is no part of the stack. "
-            f"Choose among: {', '.join(ALL_PARTS)}."
+            f"Choose among: {', '.join(KINDS)}."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tideline.stack.parts.airflow import COMPONENTS, Airflow
 from tideline.stack.parts.base import Part, Plan
 from tideline.stack.parts.kafka import Kafka
 from tideline.stack.parts.postgres import Postgres
@@ -12,7 +13,12 @@ from tideline.stack.parts.temporal import Temporal
 from tideline.stack.parts.tideline import Gateway, Worker
 
 ALL_PARTS = ("postgres", "s3", "temporal", "kafka", "gateway", "worker")
-"""Kinds of parts, in the order in which they are started."""
+"""Kinds of parts that are started by default, in this order."""
+
+ON_REQUEST = ("airflow",)
+"""Kinds of parts that are started when they are asked for."""
+
+KINDS = (*ALL_PARTS, *ON_REQUEST)
 
 
 def parts_of(plan: Plan, kinds: Collection[str]) -> list[Part]:
@@ -25,5 +31,6 @@ def parts_of(plan: Plan, kinds: Collection[str]) -> list[Part]:
         "kafka": [Kafka(plan, node) for node in nodes],
         "gateway": [Gateway(plan, node) for node in nodes],
         "worker": [Worker(plan)],
+        "airflow": [Airflow(plan, component) for component in COMPONENTS],
     }
-    return [part for kind in ALL_PARTS if kind in kinds for part in every[kind]]
+    return [part for kind in KINDS if kind in kinds for part in every[kind]]

@@ -1,0 +1,238 @@
+"""Airflow on SQLite in the stack's home, with Tideline's DAGs: an outage of the stack's Postgres is
+Tideline's, not Airflow's.
+
+The components run one by one: ``airflow standalone`` would open a port beyond loopback and leave
+processes behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import importlib.metadata
+import json
+import os
+import secrets
+import subprocess
+import sysconfig
+from functools import cached_property
+from pathlib import Path
+
+import tideline
+from tideline.stack.errors import NotReadyError, StackError
+from tideline.stack.home import exclusive, read_json, write_private
+from tideline.stack.parts.base import Part, Plan, installed_program
+from tideline.stack.ports import LOOPBACK
+from tideline.stack.probes import Address, show
+from tideline.stack.programs import Program
+
+LISTENER = "airflow"
+USER = "admin"
+PARALLELISM = 4
+PREPARED_WITHIN_S = 180
+HEALTH_TIMEOUT_S = 5.0
+HEALTH = "/api/v2/monitor/health"
+STOP_WAIT_S = 6
+
+PASSED_ON = (
+    "TIDELINE_AIRFLOW_",
+    "TIDELINE_GC_",
+    "TIDELINE_JOBS_",
+    "TIDELINE_MIGRATION_",
+    "TIDELINE_TIERING_",
+)
+"""Settings of DAGs and jobs that the shell which starts the stack may set."""
+
+COMPONENTS = {
+    "api": ("api-server", "--workers", "1", "--host", LOOPBACK),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+"""Program name after ``airflow-``: arguments of the command ``airflow``."""
+
+_REPORTED_AS = {
+    "api": "metadatabase",
+    "scheduler": "scheduler",
+    "processor": "dag_processor",
+    "triggerer": "triggerer",
+}
+
+
+class Airflow(Part):
+    """One component. All share one home, which whichever is prepared first makes."""
+
+    ready_within_s = 90
+
+    def __init__(self, plan: Plan, component: str) -> None:
+        super().__init__(plan)
+        self.component = component
+
+    @property
+    def name(self) -> str:
+        return f"airflow-{self.component}"
+
+    @property
+    def where(self) -> str:
+        if self.component != "api":
+            return ""
+        return f"{self.url}, user {USER}, password {self.secrets['password']}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{show(self.plan.address(LISTENER))}"
+
+    @property
+    def home(self) -> Path:
+        return self.plan.home.data / "airflow"
+
+    @property
+    def preparation(self) -> str:
+        return "" if self._is_prepared else "first start: making Airflow's database"
+
+    @cached_property
+    def secrets(self) -> dict[str, str]:
+        """The UI's password and Airflow's keys; made at the first look."""
+        file = self.home / "secrets.json"
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with exclusive(self.home / "secrets.lock", 10, "another look at Airflow's secrets"):
+            stored = read_json(file)
+            if stored is None:
+                stored = {name: secrets.token_hex(20) for name in ("password", "jwt", "api")}
+                stored["fernet"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+                write_private(file, json.dumps(stored))
+        return stored
+
+    def program(self) -> Program:
+        arguments = COMPONENTS[self.component]
+        if self.component == "api":
+            arguments = (*arguments, "--port", str(self.plan.port(LISTENER)))
+        return Program(
+            name=self.name,
+            command=(installed_program("airflow", "apache-airflow"), *arguments),
+            environment=self._environment(),
+            log=self.log(),
+            stop_wait_s=STOP_WAIT_S,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        chosen = {name: v for name, v in os.environ.items() if name.startswith(PASSED_ON)}
+        return chosen | {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW_CONN_SPARK_DEFAULT": "spark://local%5B2%5D",
+            # spark-submit is found here, and uses this Python.
+            "PATH": f"{sysconfig.get_path('scripts')}:{os.environ.get('PATH', os.defpath)}",
+            "PYTHONUNBUFFERED": "1",
+            "TIDELINE_CONFIG": str(self.plan.home.client_env),
+            "TIDELINE_AIRFLOW_JOBS_CONFIG": str(self._jobs_env),
+        }
+
+    def prepare(self) -> None:
+        with exclusive(
+            self.plan.home.run / "airflow.lock", PREPARED_WITHIN_S, "the making of Airflow's home"
+        ):
+            self._write_files()
+            if not self._is_prepared:
+                self._run("db", "migrate")
+                self._run("pools", "import", str(dags_folder() / "pools.json"))
+                self._prepared.write_text(importlib.metadata.version("apache-airflow"))
+
+    def _write_files(self) -> None:
+        jobs = self.plan.environment("jobs")
+        write_private(self._jobs_env, "".join(f"{name}={v}\n" for name, v in jobs.items()))
+        write_private(self.home / "passwords.json", json.dumps({USER: self.secrets["password"]}))
+        write_private(self.home / "airflow.cfg", self._configuration())
+
+    def _configuration(self) -> str:
+        return f"""[core]
+dags_folder = {dags_folder()}
+load_examples = False
+executor = LocalExecutor
+parallelism = {PARALLELISM}
+execution_api_server_url = {self.url}/execution/
+simple_auth_manager_users = {USER}:admin
+simple_auth_manager_passwords_file = {self.home / "passwords.json"}
+fernet_key = {self.secrets["fernet"]}
+dags_are_paused_at_creation = False
+
+[database]
+sql_alchemy_conn = sqlite:///{self.home / "airflow.db"}
+
+[api]
+base_url = {self.url}
+secret_key = {self.secrets["api"]}
+
+[api_auth]
+jwt_secret = {self.secrets["jwt"]}
+
+[dag_processor]
+refresh_interval = 30
+
+[logging]
+base_log_folder = {self.plan.home.logs / "airflow"}
+
+[scheduler]
+scheduler_idle_sleep_time = 0.5
+scheduler_heartbeat_sec = 2
+
+[usage_data_collection]
+enabled = False
+"""
+
+    @property
+    def _jobs_env(self) -> Path:
+        return self.home / "jobs.env"
+
+    @property
+    def _prepared(self) -> Path:
+        return self.home / "prepared"
+
+    @property
+    def _is_prepared(self) -> bool:
+        """The database has the schema of the installed version, and the pools."""
+        try:
+            return self._prepared.read_text() == importlib.metadata.version("apache-airflow")
+        except FileNotFoundError:
+            return False
+
+    def _run(self, *arguments: str) -> None:
+        made = subprocess.run(
+            [installed_program("airflow", "apache-airflow"), *arguments],
+            env={**os.environ, **self._environment()},
+            cwd=self.plan.home.run,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PREPARED_WITHIN_S,
+        )
+        if made.returncode != 0:
+            said = (made.stderr.strip() or made.stdout.strip())[-2000:]
+            raise StackError(f"`airflow {' '.join(arguments)}` failed: {said}")
+
+    def probe(self) -> None:
+        report = health(self.plan.address(LISTENER))
+        if report.get(_REPORTED_AS[self.component]) != "healthy":
+            raise NotReadyError(f"Airflow's health says of it: {report}")
+
+
+def health(address: Address) -> dict[str, str]:
+    """Component: status, as the API server says. Raises :class:`NotReadyError`."""
+    connection = http.client.HTTPConnection(*address, timeout=HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", HEALTH)
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise NotReadyError(f"{show(address)}{HEALTH}: {error or type(error).__name__}") from None
+    finally:
+        connection.close()
+    return {name: str(part["status"]) for name, part in body.items() if isinstance(part, dict)}
+
+
+def dags_folder() -> Path:
+    """Beside the package, in the source tree and in an installation alike."""
+    folder = Path(tideline.__file__).resolve().parent.parent / "dags"
+    if not (folder / "pools.json").is_file():
+        raise StackError(f"{folder} does not hold Tideline's DAGs: install the whole package again")
+    return folder
