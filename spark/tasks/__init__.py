@@ -1,0 +1,1 @@
+"""What one executor does with one claimed thing: no frames, no Spark."""
