@@ -1,4 +1,4 @@
-"""The values of ``__remote_log_metadata``, decoded.
+"""The values of ``__remote_log_metadata``, decoded and encoded.
 
 A value is ``uvarint 1 | uvarint api key | uvarint version | message``; every message is flexible
 (compact strings and arrays, tagged fields). Kafka: ``RemoteLogMetadataSerde`` and the messages
@@ -23,7 +23,10 @@ from tideline.domain.remote_log import (
 
 TOPIC = "__remote_log_metadata"
 SEGMENT, UPDATE, PARTITION_DELETE = 0, 1, 2
+_FRAME, _VERSION = 1, 0
 _TXN_INDEX_EMPTY_TAG = 0
+_NO_TAGS = b"\0"
+_NO_BYTES = b"\0"
 
 
 class MalformedMetadata(ValueError):
@@ -160,3 +163,88 @@ def _partition_delete(reader: _Reader) -> PartitionDelete:
     reader.int32()
     event_timestamp = reader.int64()
     return PartitionDelete(log, PartitionDeleteState(reader.int8()), event_timestamp)
+
+
+def encode_segment(segment: RemoteSegment) -> bytes:
+    """A segment's metadata as a broker writes it, without custom metadata.
+
+    Kafka takes a new segment only in ``COPY_SEGMENT_STARTED``, followed by an update. Raises
+    ``ValueError`` for a segment without leader epochs or with a number that does not fit.
+    """
+    if not segment.leader_epochs:
+        raise ValueError(f"segment {segment.segment_id} has no leader epoch; Kafka asks for one")
+    epochs = b"".join(
+        struct.pack(">iq", entry.epoch, entry.start_offset) + _NO_TAGS
+        for entry in segment.leader_epochs
+    )
+    try:
+        return b"".join(
+            (
+                _head(SEGMENT),
+                _encoded_segment_id(segment.topic, segment.log, segment.segment_id),
+                struct.pack(
+                    ">qqiqq",
+                    segment.start_offset,
+                    segment.end_offset,
+                    segment.broker_id,
+                    segment.max_timestamp,
+                    segment.event_timestamp,
+                ),
+                _uvarint(len(segment.leader_epochs) + 1),
+                epochs,
+                struct.pack(">i", segment.size_bytes),
+                _NO_BYTES,
+                struct.pack(">b", segment.state),
+                _txn_index_tag(segment.txn_index_empty),
+            )
+        )
+    except struct.error as error:
+        raise ValueError(f"segment {segment.segment_id}: {error}") from error
+
+
+def encode_update(topic: str, update: SegmentUpdate) -> bytes:
+    """A segment's change of state as a broker writes it, without custom metadata."""
+    return b"".join(
+        (
+            _head(UPDATE),
+            _encoded_segment_id(topic, update.log, update.segment_id),
+            struct.pack(">iq", update.broker_id, update.event_timestamp),
+            _NO_BYTES,
+            struct.pack(">b", update.state),
+            _NO_TAGS,
+        )
+    )
+
+
+def _head(api_key: int) -> bytes:
+    return _uvarint(_FRAME) + _uvarint(api_key) + _uvarint(_VERSION)
+
+
+def _encoded_log(topic: str, log: TopicIdPartition) -> bytes:
+    name = topic.encode()
+    return b"".join(
+        (
+            _uvarint(len(name) + 1),
+            name,
+            log.topic_id.bytes,
+            struct.pack(">i", log.partition),
+            _NO_TAGS,
+        )
+    )
+
+
+def _encoded_segment_id(topic: str, log: TopicIdPartition, segment_id: UUID) -> bytes:
+    return _encoded_log(topic, log) + segment_id.bytes + _NO_TAGS
+
+
+def _txn_index_tag(empty: bool) -> bytes:
+    return bytes((1, _TXN_INDEX_EMPTY_TAG, 1, 1)) if empty else _NO_TAGS
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
