@@ -130,6 +130,11 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
     cache_max_bytes: int = Field(
         134_217_728, ge=0, description="object cache of the reader, in bytes"
     )
+    hybrid_read_enabled: bool = Field(
+        True,
+        description="false: reads of merged segments are refused with KAFKA_STORAGE_ERROR; "
+        "inkless.hybrid.read.enabled",
+    )
     suffix_poll_ms: int = Field(50, ge=5, description="batched polling of high watermarks, in ms")
 
     @field_validator(

@@ -1,4 +1,4 @@
-"""Pieces of WAL objects in memory, bounded by bytes, least recently used first out.
+"""Pieces of WAL objects and segments in memory, bounded by bytes, least recently used first out.
 
 Objects never change, so a piece is right for ever. A gateway's own objects are inserted whole when
 they are committed: consumers that keep up do not read S3 at all.
@@ -33,6 +33,18 @@ class ObjectCache:
                 self._pieces.move_to_end((key, piece_start))
                 return memoryview(piece)[start - piece_start : start - piece_start + size]
         return None
+
+    def rest(self, key: str, start: int) -> memoryview | None:
+        """What one piece holds of an object from ``start`` on; the longest such."""
+        found: tuple[int, int] | None = None
+        for piece_start in self._starts.get(key, ()):
+            end = piece_start + len(self._pieces[key, piece_start])
+            if piece_start <= start < end and (found is None or end > found[1]):
+                found = piece_start, end
+        if found is None:
+            return None
+        self._pieces.move_to_end((key, found[0]))
+        return memoryview(self._pieces[key, found[0]])[start - found[0] :]
 
     def put(self, key: str, start: int, piece: bytes) -> None:
         """Keep ``piece``, which begins at ``start`` of the object, and make room for it."""

@@ -113,17 +113,48 @@ def first_record_at(
     *,
     base_offset: int = 0,
     log_append_time: int | None = None,
+    not_before: int = 0,
 ) -> FoundRecord | None:
     """The first record of a whole batch at or after ``timestamp`` (ms), or ``None``.
 
     ``base_offset``: where the batch stands in the log, whatever it says itself.
     ``log_append_time``: the timestamp of all records of a LogAppendTime topic's batch.
+    ``not_before``: records below this offset do not count; the batch reaches it.
     """
     if log_append_time is not None:
-        return FoundRecord(base_offset, log_append_time) if log_append_time >= timestamp else None
+        if log_append_time < timestamp:
+            return None
+        return FoundRecord(max(base_offset, not_before), log_append_time)
     parsed = DefaultRecordBatch(bytes(batch))
     shift = base_offset - parsed.base_offset
     for record in parsed:
-        if record.timestamp >= timestamp:
+        if record.timestamp >= timestamp and record.offset + shift >= not_before:
             return FoundRecord(record.offset + shift, record.timestamp)
     return None
+
+
+def largest_record(
+    batch: bytes | memoryview,
+    *,
+    base_offset: int = 0,
+    log_append_time: int | None = None,
+    not_before: int = 0,
+) -> FoundRecord | None:
+    """The first record with the largest timestamp among those from ``not_before`` on. The
+    arguments are those of :func:`first_record_at`."""
+    if log_append_time is not None:
+        return FoundRecord(max(base_offset, not_before), log_append_time)
+    parsed = DefaultRecordBatch(bytes(batch))
+    shift = base_offset - parsed.base_offset
+    readable = (
+        FoundRecord(record.offset + shift, record.timestamp)
+        for record in parsed
+        if record.offset + shift >= not_before
+    )
+    return largest(*readable)
+
+
+def largest(*records: FoundRecord | None) -> FoundRecord | None:
+    """The one with the largest timestamp, the smallest offset among equals."""
+    found = (record for record in records if record is not None)
+    return max(found, key=lambda record: (record.timestamp, -record.offset), default=None)

@@ -101,7 +101,9 @@ class _Assembly:
         self.fences = Fences(self.tracking, self.lease)
         self.paired = PairedBroker(lambda: cluster.node(settings.gateway_broker_id))
         self.cache = ObjectCache(settings.cache_max_bytes)
-        self.reader = SuffixReader(store, control_plane, self.cache)
+        self.reader = SuffixReader(
+            store, control_plane, self.cache, hybrid_read_enabled=settings.hybrid_read_enabled
+        )
         self.watermarks = HighWatermarks(control_plane, poll_s=settings.suffix_poll_ms / 1000)
         keys = ObjectKeys(
             control_plane,

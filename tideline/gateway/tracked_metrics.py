@@ -7,9 +7,12 @@ from prometheus_client import Counter, Gauge, Histogram
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25)
 
-TIERED_READS = Counter("inkless_hybrid_tiered_reads", "partition reads below B0, from Kafka")
+TIERED_READS = Counter(
+    "inkless_hybrid_tiered_reads",
+    "partition reads below B0, from Kafka, and from B0 on, from merged segments",
+)
 LOCAL_READS = Counter("inkless_hybrid_local_reads", "partition reads while B0 is unset, from Kafka")
-DISKLESS_READS = Counter("inkless_hybrid_diskless_reads", "partition reads from B0 on")
+DISKLESS_READS = Counter("inkless_hybrid_diskless_reads", "partition reads of WAL objects")
 
 PRODUCE = Counter("inkless_gateway_produce", "produces to tracked partitions", ["path", "error"])
 ACKS_WITHHELD = Counter(
@@ -48,5 +51,5 @@ WAL_APPEND_SECONDS = Histogram(
     "inkless_wal_append_seconds", "accepted until committed, per batch", buckets=_SECONDS
 )
 
-CACHE_BYTES = Gauge("inkless_cache_bytes", "bytes of WAL objects held in memory")
+CACHE_BYTES = Gauge("inkless_cache_bytes", "bytes of WAL objects and segments held in memory")
 CACHE_HITS = Counter("inkless_cache_hits", "reads of a batch by source", ["source"])

@@ -97,8 +97,8 @@ class BatchHeader:
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
-def parse_at(buffer: Buffer, position: int) -> BatchHeader:
-    """Read the header at ``position``. The whole batch must lie in the buffer.
+def parse_header(buffer: Buffer, position: int) -> BatchHeader:
+    """Read the header at ``position``; of what follows it nothing needs to be in the buffer.
 
     Raises :class:`UnsupportedMagic` or :class:`InvalidBatch`.
     """
@@ -107,9 +107,19 @@ def parse_at(buffer: Buffer, position: int) -> BatchHeader:
         raise UnsupportedMagic(f"magic {buffer[position + _MAGIC_AT]} at byte {position}")
     if left < HEADER_BYTES:
         raise InvalidBatch(f"{left} bytes at byte {position} are shorter than a batch header")
-    values = _HEADER.unpack_from(buffer, position)
-    header = BatchHeader(position, *values)
-    if header.length < HEADER_BYTES - LOG_OVERHEAD or header.size > left:
+    header = BatchHeader(position, *_HEADER.unpack_from(buffer, position))
+    if header.length < HEADER_BYTES - LOG_OVERHEAD:
+        raise InvalidBatch(f"a batch at byte {position} says {header.size} bytes")
+    return header
+
+
+def parse_at(buffer: Buffer, position: int) -> BatchHeader:
+    """Read the header at ``position``. The whole batch must lie in the buffer.
+
+    Raises :class:`UnsupportedMagic` or :class:`InvalidBatch`.
+    """
+    header, left = parse_header(buffer, position), len(buffer) - position
+    if header.size > left:
         raise InvalidBatch(f"a batch at byte {position} says {header.size} bytes, {left} are there")
     return header
 

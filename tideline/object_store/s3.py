@@ -1,4 +1,4 @@
-"""WAL objects in any S3, through boto3.
+"""WAL objects, and the merged segments beside them, in any S3, through boto3.
 
 What always holds: an object is written once and never changed (``If-None-Match: *``), every call
 ends within a bound, and no more calls run than the pool has threads.
@@ -38,8 +38,9 @@ class ObjectStore(Protocol):
         Raises :class:`ObjectStoreUnavailable` (outcome unknown) or :class:`ObjectStoreRefused`.
         """
 
-    async def get(self, key: str, start: int, size: int) -> bytes:
-        """``size`` bytes from ``start``. Raises :class:`ObjectMissing`,
+    async def get(self, key: str, start: int, size: int, *, tiered: bool = False) -> bytes:
+        """``size`` bytes (at least 1) from ``start``. ``tiered``: of an object in the bucket of the
+        segments, not in that of WAL objects. Raises :class:`ObjectMissing`,
         :class:`ObjectStoreUnavailable` (also when the body is short) or
         :class:`ObjectStoreRefused`."""
 
@@ -49,6 +50,7 @@ class S3ObjectStore:
 
     def __init__(self, settings: ObjectStoreSettings, *, threads: int = 16) -> None:
         self._bucket = settings.s3_bucket
+        self._tiered_bucket = settings.s3_tiered_bucket
         self._client = make_client(
             settings,
             connect_timeout_s=CONNECT_TIMEOUT_S,
@@ -76,8 +78,9 @@ class S3ObjectStore:
         except ObjectExists:
             return
 
-    async def get(self, key: str, start: int, size: int) -> bytes:
-        return await self._run(partial(self._get, key, start, size))
+    async def get(self, key: str, start: int, size: int, *, tiered: bool = False) -> bytes:
+        bucket = self._tiered_bucket if tiered else self._bucket
+        return await self._run(partial(self._get, bucket, key, start, size))
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -86,16 +89,18 @@ class S3ObjectStore:
         try:
             self._client.put_object(Bucket=self._bucket, Key=key, Body=body, IfNoneMatch="*")
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-            raise self._translate(error, f"put {key} ({len(body)} bytes)") from error
+            where = f"bucket {self._bucket}: put {key} ({len(body)} bytes)"
+            raise translate(error, where) from error
 
-    def _get(self, key: str, start: int, size: int) -> bytes:
+    def _get(self, bucket: str, key: str, start: int, size: int) -> bytes:
         try:
             answer = self._client.get_object(
-                Bucket=self._bucket, Key=key, Range=f"bytes={start}-{start + size - 1}"
+                Bucket=bucket, Key=key, Range=f"bytes={start}-{start + size - 1}"
             )
             body = answer["Body"].read()
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-            raise self._translate(error, f"get {key} [{start}, {start + size})") from error
+            where = f"bucket {bucket}: get {key} [{start}, {start + size})"
+            raise translate(error, where) from error
         except OSError as error:
             raise ObjectStoreUnavailable(f"get {key}: the body broke off: {error}") from error
         if len(body) != size:
@@ -103,6 +108,3 @@ class S3ObjectStore:
                 f"get {key}: {len(body)} bytes came instead of {size} from offset {start}"
             )
         return body
-
-    def _translate(self, error: Exception, what: str) -> Exception:
-        return translate(error, f"bucket {self._bucket}: {what}")

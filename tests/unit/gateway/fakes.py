@@ -121,6 +121,8 @@ class FakeObjectStore:
     """Objects by key. ``fail`` is asked before each call and may raise."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
+    tiered: dict[str, bytes] = field(default_factory=dict)
+    """Of the bucket of the segments."""
     gets: list[tuple[str, int, int]] = field(default_factory=list)
     puts: list[str] = field(default_factory=list)
     down: bool = False
@@ -137,14 +139,15 @@ class FakeObjectStore:
             raise ObjectStoreUnavailable(f"put {key}: the store is down")
         self.objects[key] = body
 
-    async def get(self, key: str, start: int, size: int) -> bytes:
+    async def get(self, key: str, start: int, size: int, *, tiered: bool = False) -> bytes:
         self.gets.append((key, start, size))
         await asyncio.sleep(0)
         if self.down:
             raise ObjectStoreUnavailable(f"get {key}: the store is down")
-        if key not in self.objects:
+        objects = self.tiered if tiered else self.objects
+        if key not in objects:
             raise ObjectMissing(key)
-        return self.objects[key][start : start + size]
+        return objects[key][start : start + size]
 
 
 @dataclass
