@@ -15,23 +15,18 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-LOGS = (
-    "log_id long, topic string, topic_id string, partition int, state string, "
-    "prefix_start long, boundary long, suffix_start long, high_watermark long, "
-    "retention_ms long, retention_bytes long, lineage array<struct<epoch:int,start_offset:long>>"
-)
-"""One row per log whose topic has a limit. Offsets as in ``LogBounds``; −1: unset or unlimited."""
+LOGS = """log_id bigint, topic string, topic_id binary, partition int, state string,
+prefix_start bigint, boundary bigint, suffix_start bigint, high_watermark bigint,
+retention_ms bigint, retention_bytes bigint, lineage array<int>, lineage_starts array<bigint>"""
+"""One row per log whose topic has a limit. Offsets as in ``LogBounds``; −1: unset or unlimited.
+``lineage``: the leader epochs in Kafka, ascending, with their first offsets beside them."""
 
-SEGMENTS = (
-    "topic_id string, partition int, start_offset long, end_offset long, size_bytes long, "
-    "max_timestamp long, leader_epochs array<struct<epoch:int,start_offset:long>>"
-)
+SEGMENTS = """topic_id binary, partition int, start_offset bigint, end_offset bigint,
+size_bytes bigint, max_timestamp bigint, epochs array<int>, epoch_starts array<bigint>"""
 """Remote segments in COPY_SEGMENT_FINISHED. Offsets inclusive, times in ms."""
 
-UNITS = (
-    "log_id long, region int, start_offset long, end_offset long, size_bytes long, "
-    "max_timestamp long"
-)
+UNITS = """log_id bigint, region int, start_offset bigint, end_offset bigint, size_bytes bigint,
+max_timestamp bigint"""
 """Units of logs: region 0 the prefix's, 1 merged segments."""
 
 PREFIX, MERGED = 0, 1
@@ -40,26 +35,25 @@ PREFIX, MERGED = 0, 1
 def prefix_units(logs: DataFrame, segments: DataFrame) -> DataFrame:
     """The remote segments that count, as ``UNITS``: ``tideline.domain.retention.prefix_units``."""
     pieces = """
-        transform(leader_epochs, (e, i) -> named_struct(
-            'epoch', e.epoch,
-            'start', greatest(e.start_offset, start_offset),
-            'stop', if(i + 1 < size(leader_epochs),
-                       greatest(get(leader_epochs, i + 1).start_offset, start_offset),
-                       end_offset + 1)))
+        transform(epochs, (e, i) -> named_struct(
+            'epoch', e,
+            'start', greatest(get(epoch_starts, i), start_offset),
+            'stop', if(i + 1 < size(epochs),
+                       greatest(get(epoch_starts, i + 1), start_offset), end_offset + 1)))
     """
     own = """
         transform(lineage, (e, i) -> named_struct(
-            'epoch', e.epoch, 'start', e.start_offset,
-            'stop', coalesce(get(lineage, i + 1).start_offset, 9223372036854775807)))
+            'epoch', e, 'start', get(lineage_starts, i),
+            'stop', coalesce(get(lineage_starts, i + 1), 9223372036854775807)))
     """
     within = """
         size(lineage) > 0 AND forall(pieces, p ->
-            p.start >= p.stop OR p.stop <= lineage[0].start_offset
+            p.start >= p.stop OR p.stop <= lineage_starts[0]
             OR exists(own, o -> o.epoch = p.epoch AND p.stop <= o.stop
-                AND greatest(p.start, lineage[0].start_offset) >= o.start))
+                AND greatest(p.start, lineage_starts[0]) >= o.start))
     """
     keys = ["topic_id", "partition"]
-    bounds = logs.select("log_id", *keys, "prefix_start", "boundary", "lineage")
+    bounds = logs.select("log_id", *keys, "prefix_start", "boundary", "lineage", "lineage_starts")
     return (
         segments.join(bounds, keys)
         .where("end_offset >= prefix_start AND (boundary < 0 OR start_offset < boundary)")

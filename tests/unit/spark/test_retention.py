@@ -90,26 +90,30 @@ def random_log(rng: random.Random, number: int) -> Log:
         suffix_start=-1 if boundary < 0 else max(start, boundary),
         high_watermark=-1 if boundary < 0 else offset,
     )
-    policy = Policy(
-        rng.choice([-1, NOW - rng.randrange(100)]), rng.choice([-1, rng.randrange(120)])
-    )
-    return Log(bounds, policy, segments, lineage, merged, wal)
+    age, size = rng.choice([-1, NOW - rng.randrange(100)]), rng.choice([-1, rng.randrange(120)])
+    return Log(bounds, Policy(age, size), segments, lineage, merged, wal)
+
+
+def empty_log(boundary: int) -> Log:
+    """A log without any unit, under limits that allow nothing."""
+    return Log(LogBounds(max(boundary, 0), boundary, boundary, boundary), Policy(0, 0))
 
 
 def decided(spark: SparkSession, logs: Sequence[Log]) -> dict[int, Row]:
     """The frames' answer by log."""
     rows = [
         (
-            n, "t", str(TOPIC), n, "HYBRID", log.bounds.prefix_start, log.bounds.boundary,
+            n, "t", TOPIC.bytes, n, "HYBRID", log.bounds.prefix_start, log.bounds.boundary,
             log.bounds.suffix_start, log.bounds.high_watermark, log.policy.retention_ms,
-            log.policy.retention_bytes, [(e.epoch, e.start_offset) for e in log.lineage],
+            log.policy.retention_bytes, [e.epoch for e in log.lineage],
+            [e.start_offset for e in log.lineage],
         )
         for n, log in enumerate(logs)
     ]  # fmt: skip
     segments = [
         (
-            str(TOPIC), n, s.start_offset, s.end_offset, s.size_bytes, s.max_timestamp,
-            [(e.epoch, e.start_offset) for e in s.leader_epochs],
+            TOPIC.bytes, n, s.start_offset, s.end_offset, s.size_bytes, s.max_timestamp,
+            [e.epoch for e in s.leader_epochs], [e.start_offset for e in s.leader_epochs],
         )
         for n, log in enumerate(logs)
         for s in log.segments
