@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tideline import __version__
-from tideline.cli import gateway, migrate, preflight, status, steer
+from tideline.cli import export, gateway, migrate, preflight, status, steer
 from tideline.cli.optional import OptionalCommand
 from tideline.errors import ExitCode, TidelineError
 
@@ -27,6 +27,7 @@ app.command()(steer.pause)
 app.command()(steer.resume)
 app.command()(steer.abort)
 app.add_typer(gateway.app, name="gateway")
+app.add_typer(export.app, name="export")
 OptionalCommand(
     "stack",
     "tideline.cli.stack",
@@ -38,7 +39,7 @@ OptionalCommand(
     "demo",
     "tideline.cli.demo",
     "demo",
-    "stack,demo",
+    "stack,demo,jobs",
     "Migrate a live tiered topic on real Kafka and prove that nothing was lost.",
 ).add_to(app)
 
