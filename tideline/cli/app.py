@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tideline import __version__
-from tideline.cli import export, gateway, migrate, preflight, status, steer
+from tideline.cli import export, gateway, migrate, preflight, status, steer, tiering
 from tideline.cli.optional import OptionalCommand
 from tideline.errors import ExitCode, TidelineError
 
@@ -28,6 +28,7 @@ app.command()(steer.resume)
 app.command()(steer.abort)
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(export.app, name="export")
+app.add_typer(tiering.app, name="tiering")
 OptionalCommand(
     "stack",
     "tideline.cli.stack",
