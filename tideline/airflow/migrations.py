@@ -31,10 +31,6 @@ LONGEST_POLL_S = 60.0
 Handle = WorkflowHandle[Any, TopicOutcome]
 
 
-class MigrationSettings(TemporalSettings, KafkaSettings):
-    """What a start needs: the topic's id from Kafka, the workflow in Temporal."""
-
-
 @dataclass(frozen=True, slots=True)
 class Started:
     """One run of the topic's workflow."""
@@ -62,23 +58,32 @@ async def check(given: TopicMigrationInput) -> PreflightReport:
         return await run_preflight(services, given.topic, given.options)
 
 
-async def start_or_join(given: TopicMigrationInput) -> Started:
-    """The topic's one workflow, started or found running.
+async def resolve(topic: str) -> TopicRef:
+    """The topic and its id, as Kafka has them now.
 
-    Raises :class:`UnreachableError`, and :class:`RefusedError` when there is no such topic.
+    Raises :class:`KafkaUnavailable`, and :class:`RefusedError` when there is no such topic.
     """
-    settings = load(MigrationSettings)
+    settings = load(KafkaSettings)
     async with KafkaCluster(
         settings.kafka_bootstrap,
         client_id="tideline-airflow",
         timeout_ms=settings.kafka_request_timeout_ms,
     ) as cluster:
-        layout = await KafkaObserver(cluster).topic(given.topic)
+        layout = await KafkaObserver(cluster).topic(topic)
     if layout is None:
         raise RefusedError(
-            f"topic {given.topic!r} does not exist: check the spelling; names are case-sensitive"
+            f"topic {topic!r} does not exist: check the spelling; names are case-sensitive"
         )
-    ref = TopicRef(given.topic, layout.topic_id.hex, len(layout.partitions))
+    return TopicRef(topic, layout.topic_id.hex, len(layout.partitions))
+
+
+async def start_or_join(given: TopicMigrationInput) -> Started:
+    """The topic's one workflow, started or found running.
+
+    Raises as :func:`resolve` does, and :class:`TemporalUnavailable`.
+    """
+    ref = await resolve(given.topic)
+    settings = load(TemporalSettings)
     handle = await called(
         settings,
         lambda client: temporal.start_or_join(client, settings.temporal_task_queue, ref, given),

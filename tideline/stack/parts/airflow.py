@@ -131,19 +131,22 @@ class Airflow(Part):
         with exclusive(
             self.plan.home.run / "airflow.lock", PREPARED_WITHIN_S, "the making of Airflow's home"
         ):
-            self._write_files()
+            self.write_files()
             if not self._is_prepared:
                 self._run("db", "migrate")
                 self._run("pools", "import", str(dags_folder() / "pools.json"))
                 self._prepared.write_text(importlib.metadata.version("apache-airflow"))
 
-    def _write_files(self) -> None:
+    def write_files(self) -> None:
+        """Configuration and settings, readable by their owner only."""
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         jobs = self.plan.environment("jobs")
         write_private(self._jobs_env, "".join(f"{name}={v}\n" for name, v in jobs.items()))
         write_private(self.home / "passwords.json", json.dumps({USER: self.secrets["password"]}))
-        write_private(self.home / "airflow.cfg", self._configuration())
+        write_private(self.home / "airflow.cfg", self.configuration())
 
-    def _configuration(self) -> str:
+    def configuration(self) -> str:
+        """``airflow.cfg``: what differs from Airflow's defaults."""
         return f"""[core]
 dags_folder = {dags_folder()}
 load_examples = False

@@ -1,0 +1,52 @@
+"""Airflow without a server: a home that nothing else uses, and Temporal's test server."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+# Airflow reads these when it is first imported.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tideline-airflow-unit-")
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.testing import WorkflowEnvironment
+
+from tests.unit.workflows.conftest import TYPES
+from tests.unit.workflows.world import World
+
+
+@pytest.fixture(scope="session")
+async def temporal() -> AsyncIterator[WorkflowEnvironment]:
+    """Temporal's test server."""
+    server = Path(sysconfig.get_path("scripts")) / "temporal-test-server"
+    async with await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=str(server)
+    ) as environment:
+        await environment.client.operator_service.add_search_attributes(
+            AddSearchAttributesRequest(search_attributes=TYPES, namespace="default")
+        )
+        yield environment
+
+
+@pytest.fixture
+def world() -> World:
+    """A topic of one partition, under a name of its own."""
+    return World(topic=f"orders-{uuid4().hex[:8]}")
+
+
+@pytest.fixture(autouse=True)
+def quiet_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings of the machine reach a test."""
+    for name in [name for name in os.environ if name.startswith("TIDELINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TIDELINE_HOME", str(tmp_path))

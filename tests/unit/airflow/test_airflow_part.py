@@ -1,0 +1,90 @@
+"""Airflow as a part of the stack: on request, on loopback, its secrets to itself."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from tideline.airflow import wiring
+from tideline.errors import UsageError
+from tideline.stack.credentials import load_or_create
+from tideline.stack.home import Home
+from tideline.stack.parts.airflow import Airflow, dags_folder
+from tideline.stack.parts.base import Plan
+from tideline.stack.parts.catalog import ALL_PARTS, parts_of
+from tideline.stack.parts.kafka import new_cluster_id
+from tideline.stack.ports import preferred
+from tideline.stack.stack import Stack
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    home = Home.locate(tmp_path / "home")
+    home.create()
+    state = home.new_state(brokers=1, parts=["airflow"], cluster_id=new_cluster_id())
+    state.ports = preferred(1)
+    return Plan(home, state, load_or_create(home))
+
+
+def airflow_parts(plan: Plan) -> list[Airflow]:
+    return [part for part in parts_of(plan, ["airflow"]) if isinstance(part, Airflow)]
+
+
+def test_airflow_is_not_started_unless_it_is_asked_for(tmp_path: Path) -> None:
+    assert "airflow" not in ALL_PARTS
+    with pytest.raises(UsageError, match=r"Choose among: .*airflow"):
+        Stack.up(tmp_path, parts=("airflaw",))
+
+
+def test_every_component_runs_by_itself_and_opens_nothing_beyond_loopback(plan: Plan) -> None:
+    commands = {part.name: part.program().command for part in airflow_parts(plan)}
+    assert set(commands) == {
+        "airflow-api",
+        "airflow-scheduler",
+        "airflow-processor",
+        "airflow-triggerer",
+    }
+    assert commands["airflow-api"][-4:] == ("--host", "127.0.0.1", "--port", "18080")
+    for name in ("airflow-scheduler", "airflow-triggerer"):
+        assert "--skip-serve-logs" in commands[name]
+
+
+def test_only_the_owner_reads_passwords_and_keys_which_stay_the_same(plan: Plan) -> None:
+    api = airflow_parts(plan)[0]
+    api.write_files()
+    for name in ("secrets.json", "passwords.json", "airflow.cfg", "jobs.env"):
+        assert (api.home / name).stat().st_mode & 0o077 == 0, name
+    assert api.secrets["password"] in api.where
+    assert airflow_parts(plan)[0].secrets == api.secrets
+    given = api.program()
+    for secret in api.secrets.values():
+        assert secret not in " ".join([*given.command, *given.environment.values()])
+
+
+def test_the_jobs_get_the_role_of_the_jobs_and_a_wave_that_of_the_worker(plan: Plan) -> None:
+    api = airflow_parts(plan)[0]
+    api.write_files()
+    environment = api.program().environment
+    jobs = Path(environment["TIDELINE_AIRFLOW_JOBS_CONFIG"]).read_text()
+    assert "tideline_jobs:" in jobs
+    assert environment["TIDELINE_CONFIG"] == str(plan.home.client_env)
+
+
+def test_schedules_of_the_shell_that_starts_the_stack_are_passed_on(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELINE_AIRFLOW_GC_SCHEDULE", "* * * * *")
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "of another stack")
+    environment = airflow_parts(plan)[0].program().environment
+    assert environment["TIDELINE_AIRFLOW_GC_SCHEDULE"] == "* * * * *"
+    assert "TIDELINE_POSTGRES_DSN" not in environment
+
+
+def test_the_configuration_names_the_dags_and_the_pools_are_those_of_the_dags(plan: Plan) -> None:
+    parsed = configparser.RawConfigParser()
+    parsed.read_string(airflow_parts(plan)[0].configuration())
+    assert parsed["core"]["dags_folder"] == str(dags_folder())
+    assert parsed["database"]["sql_alchemy_conn"].startswith("sqlite:////")
+    assert wiring.WRITERS_POOL in (dags_folder() / "pools.json").read_text()

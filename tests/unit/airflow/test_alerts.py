@@ -1,0 +1,60 @@
+"""An alert is one line that says which run; one that cannot be posted is logged, never raised."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+
+from tideline.airflow.alerts import deadline_missed, task_failed
+
+
+@pytest.fixture
+def posted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
+    """What a receiver got."""
+    received: list[dict[str, str]] = []
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("TIDELINE_AIRFLOW_ALERT_URL", f"http://127.0.0.1:{server.server_port}/")
+    yield received
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_late_run_is_named_with_its_limit(
+    posted: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELINE_AIRFLOW_DEADLINE_MS", "90000")
+    deadline_missed({"dag_run": {"dag_id": "tideline_gc", "run_id": "scheduled__1"}})
+    assert "tideline_gc, run scheduled__1: not done after 90 s" in posted[0]["text"]
+
+
+def test_a_failed_task_is_told_in_its_own_words(posted: list[dict[str, str]]) -> None:
+    task = SimpleNamespace(dag_id="tideline_gc", task_id="gc")
+    task_failed({"task_instance": task, "run_id": "r", "exception": "gc: S3 at x: refused"})
+    assert posted[0]["text"] == "tideline_gc.gc, run r: gc: S3 at x: refused"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "file:///etc/passwd", "chat"])
+def test_an_alert_that_cannot_be_posted_is_logged(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELINE_AIRFLOW_ALERT_URL", url)
+    with capture_logs() as logs:
+        task_failed({"run_id": "r", "exception": "why"})
+    assert [entry["event"] for entry in logs] == ["task_has_failed", "alert_not_posted"]

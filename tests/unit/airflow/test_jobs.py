@@ -1,0 +1,117 @@
+"""A job's task hands over settings by the environment and fails with the job's own words."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from tideline.airflow.jobs import TidelineJobOperator, installed_jobs
+from tideline.airflow.results import KEPT_BYTES, JobResult, read_result
+
+SUBMIT = f"""#!{sys.executable}
+import os, sys
+first = next(i for i, word in enumerate(sys.argv) if word.endswith(".py"))
+os.execv(sys.executable, [sys.executable, *sys.argv[first:]])
+"""
+"""Stands for spark-submit: runs the application without Spark."""
+
+JOB = """
+import json, os, sys
+given = json.loads(os.environ["STAND_IN"])
+if given is not None:
+    given["config"] = os.environ.get("TIDELINE_CONFIG")
+    given["arguments"] = sys.argv[1:-2]
+    assert sys.argv[-2] == "--result"
+    open(sys.argv[-1], "w").write(json.dumps(given))
+print("working")
+sys.exit(given["exit_code"] if given else 1)
+"""
+
+
+class StandIn:
+    """A job that ends as it is told."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.directory = directory
+        (directory / "coverage.py").write_text(JOB)
+        submit = directory / "spark-submit"
+        submit.write_text(SUBMIT)
+        submit.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local%5B2%5D")
+
+    def run(self, result: dict[str, Any] | None, *arguments: str) -> dict[str, Any]:
+        self._monkeypatch.setenv("STAND_IN", json.dumps(result))
+        operator = TidelineJobOperator(
+            task_id="coverage",
+            job="coverage",
+            applications=str(self.directory),
+            arguments=arguments,
+        )
+        return operator.execute({})
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(tmp_path, monkeypatch)
+
+
+def test_the_result_of_a_job_is_the_value_of_its_task(job: StandIn) -> None:
+    result = job.run({"job": "coverage", "exit_code": 0, "partitions": 3}, "--dry-run")
+    assert result["partitions"] == 3
+    assert result["arguments"] == ["--dry-run"]
+
+
+def test_the_jobs_role_has_a_settings_file_of_its_own(
+    job: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert job.run({"exit_code": 0})["config"] is None
+    monkeypatch.setenv("TIDELINE_AIRFLOW_JOBS_CONFIG", "/etc/tideline/jobs.env")
+    assert job.run({"exit_code": 0})["config"] == "/etc/tideline/jobs.env"
+
+
+def test_a_job_whose_store_is_away_fails_with_its_own_line_and_may_be_tried_again(
+    job: StandIn,
+) -> None:
+    away = {"error": "Postgres at 127.0.0.1:15432: connection refused", "exit_code": 3}
+    with pytest.raises(AirflowException) as failed:
+        job.run(away)
+    assert str(failed.value) == "coverage: Postgres at 127.0.0.1:15432: connection refused"
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+@pytest.mark.parametrize("code", [2, 4])
+def test_a_job_that_is_refused_is_not_tried_again(job: StandIn, code: int) -> None:
+    with pytest.raises(AirflowFailException, match="coverage: TIDELINE_KAFKA_BOOTSTRAP: is not"):
+        job.run({"error": "TIDELINE_KAFKA_BOOTSTRAP: is not set", "exit_code": code})
+
+
+def test_a_job_that_ended_before_it_could_say_why_shows_the_end_of_its_output(
+    job: StandIn,
+) -> None:
+    with pytest.raises(AirflowException, match=r"(?s)coverage ended without a result.*working"):
+        job.run(None)
+
+
+def test_a_large_result_keeps_its_short_values() -> None:
+    document = {"job": "gc", "deleted": 7, "keys": ["k" * 100] * KEPT_BYTES}
+    assert JobResult(document).kept() == {"job": "gc", "deleted": 7, "left_out": ["keys"]}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"text"'])
+def test_what_is_no_result_is_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(text)
+    assert read_result(file) is None
+    assert read_result(tmp_path / "missing.json") is None
+
+
+def test_the_entry_points_are_those_of_the_installed_package() -> None:
+    assert (installed_jobs() / "entry.py").is_file()

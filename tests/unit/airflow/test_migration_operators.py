@@ -1,0 +1,291 @@
+"""A migration is started or joined by a task, awaited in the triggerer, and its end is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.triggers.base import TriggerEvent
+from temporalio.testing import WorkflowEnvironment
+
+from tests.unit.workflows.world import World, fails
+from tideline.airflow import migrations
+from tideline.airflow.operators import (
+    TopicMigrationOperator,
+    TopicPreflightOperator,
+)
+from tideline.airflow.trigger import TopicMigrationTrigger
+from tideline.domain import failures
+from tideline.domain.migration import Phase
+from tideline.domain.plan import TopicActivity, TopicMigrationInput, TopicRef
+from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
+from tideline.errors import RefusedError, UnreachableError
+
+CONTEXT: Any = {"run_id": "manual__1"}
+NOWHERE = "127.0.0.1:1"
+
+
+class Relay:
+    """A loopback address in front of another, that can fall silent."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._port = 0
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> Relay:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._open):
+                writer.transport.abort()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._target.rpartition(":")
+        behind, beyond = await asyncio.open_connection(host, int(port))
+        self._open |= {writer, beyond}
+        await asyncio.gather(self._pump(reader, beyond), self._pump(behind, writer))
+        self._open -= {writer, beyond}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+        writer.close()
+
+
+@pytest.fixture
+async def at(
+    world: World, temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    """The world, its worker, and settings that lead there."""
+    monkeypatch.setenv(
+        "TIDELINE_TEMPORAL_ADDRESS", temporal.client.service_client.config.target_host
+    )
+
+    async def resolve(topic: str) -> TopicRef:
+        if topic != world.topic:
+            raise RefusedError(f"topic {topic!r} does not exist: check the spelling")
+        return world.ref
+
+    monkeypatch.setattr(migrations, "resolve", resolve)
+    async with world.worker(temporal.client):
+        yield world
+
+
+def migrate(topic: str, **more: Any) -> TopicMigrationOperator:
+    return TopicMigrationOperator(task_id="migrate", topic=topic, **more)
+
+
+async def deferred(operator: TopicMigrationOperator) -> TopicMigrationTrigger:
+    """Run the task up to where it gives its slot back."""
+    with pytest.raises(TaskDeferred) as left:
+        await asyncio.to_thread(operator.execute, CONTEXT)
+    assert left.value.method_name == "ended"
+    assert isinstance(left.value.trigger, TopicMigrationTrigger)
+    return left.value.trigger
+
+
+async def fired(trigger: TopicMigrationTrigger) -> dict[str, Any]:
+    async for event in trigger.run():
+        assert isinstance(event, TriggerEvent)
+        return dict(event.payload)
+    raise AssertionError("the trigger has not fired")
+
+
+async def test_a_topic_is_migrated_and_its_boundaries_are_the_tasks_value(at: World) -> None:
+    operator = migrate(at.topic)
+    event = await fired(await deferred(operator))
+    outcome = operator.ended(CONTEXT, event)
+    assert outcome["outcome"] == "hybrid"
+    assert set(outcome["boundaries"]) == {"0"}
+    assert at.count(Phase.QUIESCE) == 1
+
+
+async def test_a_second_task_joins_the_migration_that_runs(at: World) -> None:
+    held = at.hold(Phase.DRAIN_TRANSACTIONS)
+    first = await deferred(migrate(at.topic))
+    second = await deferred(migrate(at.topic))
+    assert (second.workflow_id, second.run_id) == (first.workflow_id, first.run_id)
+    assert first.workflow_id == at.ref.workflow_id
+    held.set()
+    assert await fired(first) == await fired(second)
+    assert at.count(Phase.QUIESCE) == 1
+
+
+async def test_another_triggerer_goes_on_with_a_wait_and_nothing_happens_to_the_migration(
+    at: World,
+) -> None:
+    held = at.hold(Phase.DRAIN_TRANSACTIONS)
+    trigger = await deferred(migrate(at.topic))
+    waiting = asyncio.create_task(fired(trigger))
+    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    waiting.cancel("the triggerer stops")
+    await trigger.cleanup()
+    path, arguments = trigger.serialize()
+    assert path == "tideline.airflow.trigger.TopicMigrationTrigger"
+    again = TopicMigrationTrigger(**arguments)
+    assert again.serialize() == trigger.serialize()
+    held.set()
+    assert (await fired(again))["status"] == "ended"
+
+
+async def test_a_migration_that_is_refused_fails_the_task_for_good_in_the_workflows_words(
+    at: World,
+) -> None:
+    why = f"{at.topic!r}: not_compacted: cleanup.policy is compact (migrate another topic)"
+    at.script[TopicActivity.VALIDATE_TOPIC] = fails(failures.PREFLIGHT_REFUSED, why)
+    operator = migrate(at.topic)
+    event = await fired(await deferred(operator))
+    with pytest.raises(AirflowFailException, match=r"not_compacted: cleanup.policy is compact"):
+        operator.ended(CONTEXT, event)
+
+
+async def test_an_aborted_migration_fails_the_task_and_says_what_to_do(
+    at: World, temporal: WorkflowEnvironment
+) -> None:
+    at.hold(Phase.DRAIN_TRANSACTIONS)
+    operator = migrate(at.topic, abort_when_killed=True)
+    trigger = await deferred(operator)
+    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    await trigger.on_kill()
+    event = await asyncio.wait_for(fired(trigger), 20)
+    with pytest.raises(AirflowFailException, match=r"was aborted.*clear this task to migrate it"):
+        operator.ended(CONTEXT, event)
+
+
+async def test_a_task_that_a_person_marks_leaves_the_migration_alone(at: World) -> None:
+    held = at.hold(Phase.DRAIN_TRANSACTIONS)
+    trigger = await deferred(migrate(at.topic))
+    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    await trigger.on_kill()
+    held.set()
+    assert (await fired(trigger))["outcome"]["outcome"] == "hybrid"
+
+
+async def test_a_cancelled_workflow_fails_the_task(
+    at: World, temporal: WorkflowEnvironment
+) -> None:
+    at.hold(Phase.DRAIN_TRANSACTIONS)
+    operator = migrate(at.topic)
+    trigger = await deferred(operator)
+    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    await temporal.client.get_workflow_handle(trigger.workflow_id).cancel()
+    event = await asyncio.wait_for(fired(trigger), 20)
+    assert event["status"] == "failed"
+    with pytest.raises(AirflowFailException, match=r"the migration has ended: .*[Cc]ancel"):
+        operator.ended(CONTEXT, event)
+
+
+async def test_without_temporal_a_start_is_tried_again_and_names_the_address(
+    at: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELINE_TEMPORAL_ADDRESS", NOWHERE)
+    with pytest.raises(AirflowException, match=f"Temporal at {NOWHERE} does not answer") as failed:
+        await asyncio.to_thread(migrate(at.topic).execute, CONTEXT)
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+async def test_a_wait_outlasts_a_short_silence_of_temporal(
+    at: World, temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = at.hold(Phase.DRAIN_TRANSACTIONS)
+    async with Relay(temporal.client.service_client.config.target_host) as relay:
+        monkeypatch.setenv("TIDELINE_TEMPORAL_ADDRESS", relay.address)
+        monkeypatch.setenv("TIDELINE_AIRFLOW_TEMPORAL_PATIENCE_MS", "20000")
+        trigger = await deferred(migrate(at.topic))
+        waiting = asyncio.create_task(fired(trigger))
+        await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+        await relay.stop()
+        held.set()
+        done, _ = await asyncio.wait([waiting], timeout=0.5)
+        assert not done, "it waits while Temporal is silent"
+        await relay.start()
+        assert (await asyncio.wait_for(waiting, 20))["status"] == "ended"
+
+
+async def test_a_wait_ends_after_a_long_silence_of_temporal_and_is_tried_again(
+    at: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = migrate(at.topic)
+    trigger = await deferred(operator)
+    monkeypatch.setenv("TIDELINE_TEMPORAL_ADDRESS", NOWHERE)
+    monkeypatch.setenv("TIDELINE_AIRFLOW_TEMPORAL_PATIENCE_MS", "1000")
+    event = await asyncio.wait_for(fired(trigger), 20)
+    assert event["status"] == "silent"
+    with pytest.raises(AirflowException, match=f"{NOWHERE}.*the next try joins it") as failed:
+        operator.ended(CONTEXT, event)
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+async def test_an_unknown_topic_or_a_wrong_option_is_not_tried_again(at: World) -> None:
+    with pytest.raises(AirflowFailException, match="'ordres' does not exist: check the spelling"):
+        await asyncio.to_thread(migrate("ordres").execute, CONTEXT)
+    with pytest.raises(AirflowFailException, match=r"options.durability: 'maybe'; choose among"):
+        await asyncio.to_thread(migrate(at.topic, options={"durability": "maybe"}).execute, CONTEXT)
+
+
+# The checks before it
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, *checks: CheckResult) -> TopicPreflightOperator:
+    async def check(given: TopicMigrationInput) -> PreflightReport:
+        return PreflightReport(given.topic, "0" * 32, 1, checks)
+
+    monkeypatch.setattr(migrations, "check", check)
+    return TopicPreflightOperator(task_id="check", topic="orders")
+
+
+def test_passed_checks_are_the_tasks_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = CheckResult("in_sync", Verdict.PASSED, "all replicas")
+    assert checked(monkeypatch, passed).execute(CONTEXT) == {"in_sync": "passed"}
+
+
+def test_a_check_that_refuses_names_topic_check_and_remedy_and_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad = CheckResult("in_sync", Verdict.REFUSED, "replica 2 is behind", "wait until it caught up")
+    with pytest.raises(
+        AirflowFailException,
+        match=r"orders may not migrate.*in_sync: replica 2 is behind \(wait until it caught up\)",
+    ):
+        checked(monkeypatch, bad).execute(CONTEXT)
+
+
+def test_a_check_that_could_not_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = CheckResult("bucket", Verdict.UNKNOWN, "s3://b: refused", "bring it back")
+    with pytest.raises(AirflowException, match="bucket: s3://b: refused") as failed:
+        checked(monkeypatch, unknown).execute(CONTEXT)
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+def test_a_part_that_does_not_answer_the_checks_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(given: TopicMigrationInput) -> PreflightReport:
+        raise UnreachableError("Postgres at 127.0.0.1:15432 does not answer")
+
+    monkeypatch.setattr(migrations, "check", check)
+    with pytest.raises(AirflowException, match=r"orders: Postgres at 127.0.0.1:15432") as failed:
+        TopicPreflightOperator(task_id="check", topic="orders").execute(CONTEXT)
+    assert not isinstance(failed.value, AirflowFailException)
