@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 from tideline.control_plane.jobs_connection import JobsConnection
 from tideline.control_plane.jobs_reading import JobsReading
+from tideline.control_plane.jobs_retention import JobsRetention
 from tideline.control_plane.jobs_tiering import JobsTiering
+from tideline.control_plane.jobs_totals import JobsTotals
 from tideline.control_plane.jobs_upkeep import JobsUpkeep
 from tideline.settings import JobsSettings
 
 
-class JobsControlPlane(JobsReading, JobsTiering, JobsUpkeep):
+class JobsControlPlane(JobsReading, JobsTiering, JobsUpkeep, JobsRetention, JobsTotals):
     """Every operation of the jobs.
 
     Each raises ``ControlPlaneUnavailable`` when Postgres cannot be reached in time, and a typed
