@@ -57,6 +57,11 @@ down: $(STAMP) ## stop it; no process stays
 demo: $(STAMP) ## the main job, with proof
 	@$(BIN)/tideline demo $(DEMO_FLAGS)
 
+.PHONY: airflow
+airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
+	@$(BIN)/tideline stack up --airflow
+	@$(BIN)/python -m tideline.airflow.tour
+
 .PHONY: test
 test: $(STAMP) ## all tests (the embedded stack is started once)
 	@$(BIN)/pytest $(PYTEST_FLAGS)

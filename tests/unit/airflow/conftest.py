@@ -12,17 +12,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-
-# Airflow reads these when it is first imported.
-os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tideline-airflow-unit-")
-os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
-
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.conftest import TYPES
 from tests.unit.workflows.world import World
+
+# Airflow reads these when it is first imported.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tideline-airflow-unit-")
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

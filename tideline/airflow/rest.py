@@ -1,0 +1,159 @@
+"""Airflow's REST API, as far as the tour and the tests use it. Airflow itself is not imported."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from tideline.errors import TidelineError, UnreachableError
+
+T = TypeVar("T")
+ENDED = frozenset({"success", "failed"})
+TIMEOUT_S = 20.0
+POLL_S = 0.5
+
+
+class AirflowRefused(TidelineError):
+    """The API answered with an error."""
+
+
+class AirflowApi:
+    """One user's view of one Airflow. Raises :class:`UnreachableError` when it does not answer,
+    :class:`AirflowRefused` with the answer when it refuses."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        self.url = url
+        self._credentials = {"username": user, "password": password}
+        self._client = httpx.Client(base_url=url, timeout=TIMEOUT_S)
+
+    @classmethod
+    def of_home(cls, home: Path, url: str) -> AirflowApi:
+        """That of an embedded stack."""
+        passwords: dict[str, str] = json.loads(
+            (home / "data" / "airflow" / "passwords.json").read_text()
+        )
+        user, password = next(iter(passwords.items()))
+        return cls(url, user, password)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._client.close()
+
+    def call(self, method: str, path: str, body: object = None, **query: Any) -> Any:
+        """``path`` below ``/api/v2``; the answer's JSON."""
+        answer = self._send(method, path, body, query)
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            token = self._request("POST", "/auth/token", json=self._credentials)
+            if token.is_success:
+                self._client.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
+                answer = self._send(method, path, body, query)
+        if not answer.is_success:
+            raise AirflowRefused(
+                f"Airflow at {self.url}: {method} {path}: {answer.status_code} {answer.text[:500]}"
+            )
+        return answer.json() if answer.content else None
+
+    def _send(
+        self, method: str, path: str, body: object, query: Mapping[str, Any]
+    ) -> httpx.Response:
+        return self._request(method, f"/api/v2{path}", json=body, params=query)
+
+    def _request(self, method: str, path: str, **what: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **what)
+        except httpx.TransportError as error:
+            raise UnreachableError(f"Airflow at {self.url} does not answer: {error}") from error
+
+    def dags(self) -> dict[str, dict[str, Any]]:
+        """By id, as far as they are read."""
+        return {dag["dag_id"]: dag for dag in self.call("GET", "/dags")["dags"]}
+
+    def import_errors(self) -> list[dict[str, Any]]:
+        """Of DAG files."""
+        return list(self.call("GET", "/importErrors")["import_errors"])
+
+    def pause(self, dag: str, paused: bool) -> None:
+        """No further task of a paused DAG begins."""
+        self.call("PATCH", f"/dags/{dag}", {"is_paused": paused})
+
+    def trigger(self, dag: str, **conf: Any) -> str:
+        """A run by hand; its id."""
+        body = {"logical_date": None, "conf": conf}
+        return str(self.call("POST", f"/dags/{dag}/dagRuns", body)["dag_run_id"])
+
+    def runs(self, dag: str) -> list[dict[str, Any]]:
+        """The newest first."""
+        return list(self.call("GET", f"/dags/{dag}/dagRuns", order_by="-id")["dag_runs"])
+
+    def run(self, dag: str, run: str) -> dict[str, Any]:
+        """One run."""
+        found: dict[str, Any] = self.call("GET", f"/dags/{dag}/dagRuns/{quote(run)}")
+        return found
+
+    def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
+        """The task instances of a run."""
+        path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances"
+        return list(self.call("GET", path)["task_instances"])
+
+    def task(self, dag: str, run: str, name: str, index: int = -1) -> dict[str, Any] | None:
+        """One task instance; ``None`` before there is one."""
+        return next(
+            (
+                task
+                for task in self.tasks(dag, run)
+                if (task["task_id"], task["map_index"]) == (name, index)
+            ),
+            None,
+        )
+
+    def log(self, dag: str, run: str, name: str, attempt: int, index: int = -1) -> str:
+        """What an attempt of a task logged, one entry per line."""
+        path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/logs/{attempt}"
+        content = self.call("GET", path, map_index=index, full_content=True)["content"]
+        return "\n".join(json.dumps(entry) for entry in content)
+
+    def value(self, dag: str, run: str, name: str, index: int = -1) -> Any:
+        """What a task returned."""
+        path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/xcomEntries/return_value"
+        return self.call("GET", path, map_index=index, deserialize=True)["value"]
+
+    def answer(self, dag: str, run: str, name: str, choice: str) -> None:
+        """To a task that asks a person."""
+        path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/-1/hitlDetails"
+        self.call("PATCH", path, {"chosen_options": [choice], "params_input": {}})
+
+    def clear(self, dag: str, run: str, *names: str) -> None:
+        """Let tasks run again, and what comes after them."""
+        body = {
+            "dag_run_id": run,
+            "task_ids": list(names),
+            "dry_run": False,
+            "only_failed": True,
+            "include_downstream": True,
+            "reset_dag_runs": True,
+        }
+        self.call("POST", f"/dags/{dag}/clearTaskInstances", body)
+
+    def until(self, what: str, probe: Callable[[], T | None], timeout_s: float) -> T:
+        """Poll ``probe`` until it answers something true. Raises :class:`TidelineError`."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := probe()):
+            if time.monotonic() > deadline:
+                raise TidelineError(f"waited {timeout_s:g} s for {what}; see {self.url}")
+            time.sleep(POLL_S)
+        return found
+
+    def ended(self, dag: str, run: str, timeout_s: float) -> str:
+        """Wait for the end of a run: ``success`` or ``failed``."""
+
+        def state() -> str | None:
+            now = str(self.run(dag, run)["state"])
+            return now if now in ENDED else None
+
+        return self.until(f"the end of {dag}, run {run}", state, timeout_s)
