@@ -6,7 +6,7 @@ batch, an entry of ``.index`` and one of ``.timeindex`` before a batch once more
 so far and the *last* offset of the first batch that has it; a final time entry when the segment is
 closed. So the files do not depend on how batches were grouped into appends.
 
-Everything goes to disk as it comes. Memory holds one buffer of batches and one entry per producer.
+Everything goes to disk as it comes. Memory holds one buffer of batches and one header per producer.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class SegmentWriter:
         self._indexed_timestamp = NO_TIMESTAMP
         self._batches = self._records = 0
         self._producers = {entry.producer_id: entry for entry in producers}
+        self._newest: dict[int, BatchHeader] = {}
         name = offset_name(base_offset)
         self._files = {file: directory / f"{name}{file}" for file in SegmentFile}
         self._stack = ExitStack()
@@ -187,19 +188,20 @@ class SegmentWriter:
             )
 
     def _append(self, header: BatchHeader) -> None:
+        size, last_offset = header.size, header.last_offset
         if header.max_timestamp > self._largest.timestamp:
-            self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
+            self._largest = TimestampOffset(header.max_timestamp, last_offset)
         if self._since_entry > self._interval:
-            self._index.write(OFFSET_ENTRY.pack(header.last_offset - self._base, self._position))
+            self._index.write(OFFSET_ENTRY.pack(last_offset - self._base, self._position))
             self._add_time_entry()
             self._since_entry = 0
-        self._since_entry += header.size
-        self._position += header.size
-        self._next = header.last_offset + 1
+        self._since_entry += size
+        self._position += size
+        self._next = last_offset + 1
         self._batches += 1
         self._records += header.record_count
         if header.producer_id >= 0:
-            self._producers[header.producer_id] = after_batch(header)
+            self._newest[header.producer_id] = header
 
     def _add_time_entry(self) -> None:
         if self._largest.timestamp > self._indexed_timestamp:
@@ -219,9 +221,10 @@ class SegmentWriter:
             raise InvalidSegment(f"no batch was appended to the segment at {self._base}")
         self._add_time_entry()
         self._stack.close()
+        newest = {number: after_batch(header) for number, header in self._newest.items()}
         producers = tuple(
             entry
-            for _, entry in sorted(self._producers.items())
+            for _, entry in sorted((self._producers | newest).items())
             if producers_since is None or entry.timestamp >= producers_since
         )
         self._files[SegmentFile.TXN_INDEX].write_bytes(b"")
