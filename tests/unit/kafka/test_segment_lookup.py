@@ -40,7 +40,7 @@ def build_one(specs: list[Spec], base: int, interval: int) -> Built:
         return segment(Path(directory), specs, base_offset=base, interval=interval)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     specs=spec_lists(),
     base=st.sampled_from([0, 7, 2**40]),
@@ -66,7 +66,7 @@ def test_every_offset_is_found_in_the_batch_that_a_scan_finds(
             assert between <= interval + largest, "no more than an interval to scan"
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     specs=spec_lists(),
     interval=st.sampled_from([0, 300, 4096]),

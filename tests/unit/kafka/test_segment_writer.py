@@ -201,7 +201,7 @@ def test_an_offset_too_far_from_the_base_is_refused(tmp_path: Path) -> None:
             writer.append(far)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(specs=spec_lists())
 def test_files_do_not_depend_on_how_batches_are_grouped(specs: list[Spec]) -> None:
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
@@ -220,7 +220,7 @@ def test_files_do_not_depend_on_how_batches_are_grouped(specs: list[Spec]) -> No
         ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(specs=spec_lists(max_batches=8))
 def test_a_stream_cut_anywhere_gives_the_same_batches(specs: list[Spec]) -> None:
     log = b"".join(build_all(specs))
