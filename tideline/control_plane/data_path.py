@@ -14,6 +14,7 @@ from tideline.control_plane.model import (
     FindBatchesRequest,
     FoundBatches,
     ListOffsetsKind,
+    SegmentCoordinates,
     SuffixOffset,
 )
 from tideline.control_plane.pool import Pool
@@ -34,6 +35,10 @@ def _coordinates(row: Mapping[str, Any]) -> BatchCoordinates:
         append_time=row["append_time"],
         max_timestamp=row["max_timestamp"],
     )
+
+
+def _segment(view: Mapping[str, Any]) -> SegmentCoordinates:
+    return SegmentCoordinates(**{**view, "segment_id": UUID(view["segment_id"])})
 
 
 class DataPath:
@@ -101,6 +106,7 @@ class DataPath:
         """Coordinates from each ``fetch_offset`` (inclusive) on, one answer per request.
 
         At least one batch if any is available, even one larger than ``max_bytes``; at most 500.
+        For an offset in a merged segment: the segment, whatever ``max_bytes``.
         ``log_start`` is the earliest readable offset of the whole log, prefix included.
         """
         if not requests:
@@ -121,6 +127,7 @@ class DataPath:
                 log_start=answer[0]["log_start"],
                 high_watermark=answer[0]["high_watermark"],
                 batches=tuple(_coordinates(row) for row in answer if row["object_key"] is not None),
+                segment=None if answer[0]["segment"] is None else _segment(answer[0]["segment"]),
             )
             for answer in answers
         ]
@@ -130,9 +137,10 @@ class DataPath:
     ) -> SuffixOffset:
         """Suffix only, never below B0. ``timestamp`` (ms) for ``ListOffsetsKind.TIMESTAMP``.
 
-        For a timestamp and for the maximum, ``batch`` holds the record; ``offset`` and
-        ``timestamp`` are then the batch's first readable offset and its largest timestamp. Without
-        a ``batch`` there is no such record. ``error`` as in :class:`FoundBatches`.
+        For a timestamp and for the maximum, one of ``segments`` or ``batch`` holds the record;
+        ``offset`` and ``timestamp`` are then the first readable offset and the largest timestamp of
+        the first of them. Without any there is no such record. ``error`` as in
+        :class:`FoundBatches`.
         """
         rows = await self._pool.fetch(
             "SELECT * FROM tideline.list_offsets(%s, %s, %s, %s)",
@@ -144,6 +152,8 @@ class DataPath:
             offset=row["found_offset"],
             timestamp=row["found_timestamp"],
             batch=None if row["object_key"] is None else _coordinates(row),
+            segments=tuple(_segment(view) for view in row["segments"]),
+            suffix_start=row["suffix_start"],
         )
 
     async def high_watermarks(

@@ -1,0 +1,271 @@
+-- One merged segment at a time and partition, under a token. Only finish_merge locks the row of a
+-- log, for its last few statements.
+
+CREATE FUNCTION base64_url(p_id uuid) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT rtrim(translate(encode(uuid_send(p_id), 'base64'), '+/', '-_'), '=')
+$$;
+
+-- F: the first offset that is not merged, B0 while nothing is.
+CREATE FUNCTION merge_frontier(p_log logs) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(p_log.diskless_log_start_offset, p_log.tiered_high_offset + 1)
+$$;
+
+-- Kafka still holds something below B0.
+CREATE FUNCTION has_prefix(p_log logs) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_log.tiered_log_start_offset >= 0
+        AND p_log.tiered_log_start_offset < p_log.diskless_log_start_offset
+$$;
+
+-- The first readable offset of the merged segments for a suffix that starts at p_suffix_start, or
+-- null if there is none. They have no gaps.
+CREATE FUNCTION first_merged_offset(p_log_id bigint, p_suffix_start bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT greatest(base_offset, p_suffix_start) FROM merged_segments
+        WHERE log_id = p_log_id AND state = 'COPY_SEGMENT_FINISHED'
+            AND last_offset >= p_suffix_start
+        ORDER BY last_offset LIMIT 1
+$$;
+
+-- Marks a segment and its objects for deletion. .log goes first: without it no reader begins.
+CREATE FUNCTION doom_segments(p_segment_ids uuid[], p_reason text) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_doomed integer;
+BEGIN
+    WITH dead AS (
+        UPDATE merged_segments SET state = 'DELETE_SEGMENT_STARTED', reason = p_reason
+            WHERE segment_id = ANY (p_segment_ids) AND state <> 'DELETE_SEGMENT_STARTED'
+            RETURNING segment_id, object_key_stem
+    ), doomed AS (
+        INSERT INTO doomed_objects (bucket, object_key, kind, segment_id)
+            SELECT 'tiered', object_key_stem || suffix, 'segment', segment_id
+            FROM dead CROSS JOIN unnest(ARRAY['.log', '.index', '.timeindex', '.txnindex',
+                '.snapshot', '.leader-epoch-checkpoint']) AS suffix
+            ON CONFLICT (bucket, object_key) DO UPDATE SET kind = 'segment',
+                segment_id = excluded.segment_id, doomed_at = excluded.doomed_at
+    )
+    SELECT count(*) INTO v_doomed FROM dead;
+    RETURN v_doomed;
+END
+$$;
+
+-- What of the live split files from p_from on is not merged: of a file that begins before p_from
+-- only the rest counts.
+CREATE FUNCTION pending_splits(p_log_id bigint, p_from bigint)
+RETURNS TABLE (
+    split_id bigint, base_offset bigint, last_offset bigint, byte_size bigint, batch_count bigint,
+    max_timestamp bigint, created_at timestamptz
+)
+LANGUAGE sql STABLE AS $$
+    SELECT f.split_id, coalesce(rest.base_offset, f.base_offset), f.last_offset,
+           coalesce(rest.byte_size, f.byte_size), coalesce(rest.batch_count, f.batch_count),
+           f.max_timestamp, f.created_at
+    FROM split_files AS f
+    LEFT JOIN LATERAL (
+        SELECT min(b.base_offset) AS base_offset, sum(b.byte_size)::bigint AS byte_size,
+               count(*) AS batch_count
+        FROM batches AS b
+        WHERE b.log_id = f.log_id AND b.last_offset BETWEEN p_from AND f.last_offset
+    ) AS rest ON f.base_offset < p_from
+    WHERE f.log_id = p_log_id AND f.status = 'live' AND f.last_offset >= p_from
+    ORDER BY f.base_offset
+$$;
+
+-- A request ends when everything that was committed before it is merged or expired. Append times
+-- grow with the offset, so the first batch of each log tells.
+CREATE FUNCTION end_tiering_requests() RETURNS void
+LANGUAGE sql AS $$
+    UPDATE topics AS t SET tiering_requested_at = NULL
+        WHERE t.tiering_requested_at IS NOT NULL AND NOT EXISTS (
+            SELECT FROM logs AS l CROSS JOIN LATERAL (
+                SELECT append_time FROM batches AS b
+                    WHERE b.log_id = l.log_id AND b.last_offset >= l.diskless_start_offset
+                    ORDER BY b.last_offset LIMIT 1
+            ) AS first
+            WHERE l.topic_id = t.topic_id AND l.deleted_at IS NULL
+                AND first.append_time <= epoch_ms(t.tiering_requested_at))
+$$;
+
+CREATE FUNCTION merge_candidates()
+RETURNS TABLE (
+    topic text, topic_id uuid, partition integer, log_id bigint, base_offset bigint,
+    last_offset bigint, bytes bigint, batches bigint, files bigint, oldest_split_at bigint,
+    oldest_max_timestamp bigint, requested boolean, segments_in_progress uuid[]
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM end_tiering_requests();
+    RETURN QUERY
+    WITH waiting AS MATERIALIZED (
+        SELECT DISTINCT f.log_id FROM split_files AS f WHERE f.status = 'live'
+    ), candidates AS (
+        SELECT l, t.tiering_requested_at IS NOT NULL AS requested,
+               greatest(merge_frontier(l), l.diskless_start_offset) AS start
+        FROM waiting AS w JOIN logs AS l USING (log_id) JOIN topics AS t USING (topic_id)
+        WHERE l.deleted_at IS NULL AND t.status <> 'deleted' AND NOT t.tiering_paused
+            AND NOT EXISTS (SELECT FROM tiering_failures AS f
+                WHERE f.scope = 'merge' AND f.key = l.log_id
+                    AND (f.parked OR f.retry_at > clock_timestamp()))
+    ), runs AS (
+        SELECT c.l, c.requested, s.*,
+               -- Each file begins where the one before it ended; the first, where the log does.
+               bool_and(s.base_offset <= s.expected)
+                   OVER (PARTITION BY (c.l).log_id ORDER BY s.base_offset) AS unbroken
+        FROM candidates AS c
+        CROSS JOIN LATERAL (
+            SELECT base_offset FROM batches
+                WHERE log_id = (c.l).log_id AND last_offset >= c.start
+                ORDER BY last_offset LIMIT 1
+        ) AS first
+        CROSS JOIN LATERAL (
+            SELECT p.*, coalesce(lag(p.last_offset) OVER (ORDER BY p.base_offset) + 1,
+                       first.base_offset) AS expected
+                FROM pending_splits((c.l).log_id, c.start) AS p
+        ) AS s
+    )
+    SELECT (r.l).topic_name, (r.l).topic_id, (r.l).partition, (r.l).log_id, min(r.base_offset),
+           max(r.last_offset), sum(r.byte_size)::bigint, sum(r.batch_count)::bigint, count(*),
+           epoch_ms(min(r.created_at)),
+           (array_agg(r.max_timestamp ORDER BY r.base_offset))[1], bool_or(r.requested),
+           ARRAY(SELECT c.segment_id FROM merge_claims AS c
+               WHERE c.log_id = (r.l).log_id AND c.expires_at > clock_timestamp())
+    FROM runs AS r
+    WHERE r.unbroken
+    GROUP BY (r.l).topic_name, (r.l).topic_id, (r.l).partition, (r.l).log_id
+    ORDER BY min(r.created_at), (r.l).log_id;
+END
+$$;
+
+-- The longest run of split batches from the frontier on that fits one segment. Kafka's offset
+-- index holds offsets relative to the base in 31 bits.
+CREATE FUNCTION next_segment(
+    p_log logs, p_max_bytes bigint, p_max_batches integer,
+    OUT base_offset bigint, OUT last_offset bigint, OUT byte_size bigint, OUT batch_count integer,
+    OUT split_ids bigint[]
+)
+LANGUAGE sql STABLE AS $$
+    WITH run AS (
+        SELECT b.*, sum(b.byte_size) OVER w AS bytes, row_number() OVER w AS n,
+               first_value(b.base_offset) OVER w AS first,
+               bool_or(b.split_id IS NULL OR b.base_offset <> b.expected) OVER w AS broken
+        FROM (
+            SELECT rows.*,
+                   coalesce(lag(rows.last_offset) OVER (ORDER BY rows.last_offset) + 1,
+                       rows.base_offset) AS expected
+            FROM (
+                SELECT * FROM batches
+                    WHERE log_id = p_log.log_id AND last_offset
+                        >= greatest(merge_frontier(p_log), p_log.diskless_start_offset)
+                    ORDER BY last_offset LIMIT p_max_batches
+            ) AS rows
+        ) AS b
+        WINDOW w AS (ORDER BY b.last_offset ROWS UNBOUNDED PRECEDING)
+    )
+    SELECT min(base_offset), max(last_offset), sum(byte_size)::bigint, count(*)::integer,
+           array_agg(DISTINCT split_id)
+    FROM run
+    WHERE NOT broken AND (n = 1 OR (bytes <= p_max_bytes AND last_offset - first <= 2147483647))
+$$;
+
+-- No row: nothing to merge, paused, deleted, or another worker's claim holds. The same worker
+-- takes its own claim over, so that a task that is tried again fences its first try.
+CREATE FUNCTION begin_merge(
+    p_topic_id uuid, p_partition integer, p_worker uuid, p_claim_ms bigint, p_segment_id uuid,
+    p_prefix text, p_max_bytes bigint, p_max_batches integer
+) RETURNS TABLE (
+    topic text, topic_id uuid, partition integer, log_id bigint, token bigint, segment_id uuid,
+    object_key_stem text, base_offset bigint, last_offset bigint, byte_size bigint,
+    batch_count integer, boundary_epoch integer, files jsonb, producers jsonb
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    v_log logs;
+    v_claim merge_claims;
+    v_plan record;
+BEGIN
+    IF p_max_bytes < 1 OR p_max_batches < 1 OR p_claim_ms NOT BETWEEN 1 AND 86400000 THEN
+        PERFORM refuse('TL018',
+            format('a segment of %s bytes and %s batches or a claim of %s ms cannot be begun',
+                p_max_bytes, p_max_batches, p_claim_ms),
+            'Choose at least one of each, for 1 to 86400000 ms.');
+    END IF;
+    SELECT * INTO v_log FROM logs AS l
+        WHERE l.topic_id = p_topic_id AND l.partition = p_partition;
+    IF NOT FOUND THEN
+        PERFORM refuse_unknown_log(p_topic_id, p_partition);
+    END IF;
+    INSERT INTO merge_claims (log_id) VALUES (v_log.log_id) ON CONFLICT DO NOTHING;
+    SELECT * INTO STRICT v_claim FROM merge_claims AS c WHERE c.log_id = v_log.log_id FOR UPDATE;
+    IF v_claim.expires_at > clock_timestamp() AND v_claim.worker <> p_worker THEN
+        RETURN;
+    END IF;
+    SELECT * INTO STRICT v_log FROM logs AS l WHERE l.log_id = v_log.log_id;
+    IF v_log.deleted_at IS NOT NULL OR v_log.diskless_log_start_offset < 0
+        OR EXISTS (SELECT FROM topics AS t
+            WHERE t.topic_id = p_topic_id AND t.tiering_paused) THEN
+        RETURN;
+    END IF;
+    v_plan := next_segment(v_log, p_max_bytes, p_max_batches);
+    IF v_plan.base_offset IS NULL THEN
+        RETURN;
+    END IF;
+    IF v_claim.segment_id <> p_segment_id THEN
+        PERFORM doom_segments(ARRAY(SELECT m.segment_id FROM merged_segments AS m
+            WHERE m.segment_id = v_claim.segment_id AND m.state = 'COPY_SEGMENT_STARTED'),
+            'another attempt took over');
+    END IF;
+    INSERT INTO merged_segments AS m (segment_id, log_id, token, state, object_key_stem,
+            base_offset, last_offset, size_bytes, leader_epoch, batch_count)
+        VALUES (p_segment_id, v_log.log_id, nextval('tiering_tokens'), 'COPY_SEGMENT_STARTED',
+            format('%s%s-%s/%s/%s-%s', p_prefix, v_log.topic_name, base64_url(p_topic_id),
+                p_partition, lpad(v_plan.base_offset::text, 20, '0'), base64_url(p_segment_id)),
+            v_plan.base_offset, v_plan.last_offset, v_plan.byte_size,
+            v_log.diskless_log_start_epoch, v_plan.batch_count)
+        ON CONFLICT (segment_id) DO UPDATE SET token = excluded.token,
+                object_key_stem = excluded.object_key_stem,
+                base_offset = excluded.base_offset, last_offset = excluded.last_offset,
+                size_bytes = excluded.size_bytes, batch_count = excluded.batch_count
+            WHERE m.log_id = excluded.log_id AND m.state = 'COPY_SEGMENT_STARTED'
+        RETURNING m.token, m.object_key_stem INTO token, object_key_stem;
+    IF NOT FOUND THEN
+        PERFORM refuse('TL018', format('segment id %s was used', p_segment_id),
+            'Begin every segment under a new random id.');
+    END IF;
+    UPDATE merge_claims AS c SET worker = p_worker, token = begin_merge.token,
+            segment_id = p_segment_id,
+            expires_at = clock_timestamp() + p_claim_ms * interval '1 millisecond'
+        WHERE c.log_id = v_log.log_id;
+    topic := v_log.topic_name;
+    topic_id := p_topic_id;
+    partition := p_partition;
+    log_id := v_log.log_id;
+    segment_id := p_segment_id;
+    base_offset := v_plan.base_offset;
+    last_offset := v_plan.last_offset;
+    byte_size := v_plan.byte_size;
+    batch_count := v_plan.batch_count;
+    boundary_epoch := v_log.diskless_log_start_epoch;
+    files := (SELECT jsonb_agg(jsonb_build_object('split_id', f.split_id,
+            'object_key', f.object_key, 'base_offset', f.base_offset,
+            'last_offset', f.last_offset, 'byte_size', f.byte_size) ORDER BY f.base_offset)
+        FROM split_files AS f WHERE f.split_id = ANY (v_plan.split_ids));
+    producers := producers_before_segment(v_log);
+    RETURN NEXT;
+END
+$$;
+
+-- Those that have expired since are no part of it: snapshots would grow for ever.
+CREATE FUNCTION producers_before_segment(p_log logs) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(jsonb_agg(entry ORDER BY (entry ->> 'producer_id')::bigint), '[]')
+    FROM producer_snapshots AS s CROSS JOIN jsonb_array_elements(s.entries) AS entry
+    WHERE s.log_id = p_log.log_id
+        AND (s.end_offset IS NOT NULL OR s.seeds_digest = p_log.seeds_digest)
+        AND EXISTS (SELECT FROM producer_state AS p WHERE p.log_id = p_log.log_id
+            AND p.producer_id = (entry ->> 'producer_id')::bigint)
+$$;

@@ -1,0 +1,62 @@
+-- What a coverage run says of a prefix decides tieringComplete (seed 000). Fenced by the generation
+-- and the B0 that the run looked at; of two runs the one that looked later stands. Answers false
+-- when a later one has written already.
+CREATE FUNCTION record_coverage(
+    p_topic_id uuid, p_partition integer, p_generation integer, p_boundary bigint,
+    p_complete boolean, p_reason text, p_detail jsonb, p_run_id text, p_observed_at timestamptz
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_log logs := lock_log(p_topic_id, p_partition);
+    v_last coverage_results;
+BEGIN
+    IF v_log.diskless_log_start_offset < 0 THEN
+        PERFORM refuse('TL022', format('%s has no B0', log_label(v_log)),
+            'There is nothing to cover until B0 is set.');
+    END IF;
+    PERFORM assert_generation(v_log, p_generation);
+    IF p_boundary <> v_log.diskless_log_start_offset THEN
+        PERFORM refuse('TL003',
+            format('B0 of %s is %s, the run looked at %s', log_label(v_log),
+                v_log.diskless_log_start_offset, p_boundary),
+            'The boundary was reset meanwhile: the next run looks at the new one.');
+    END IF;
+    SELECT * INTO v_last FROM coverage_results
+        WHERE log_id = v_log.log_id AND boundary = p_boundary;
+    IF v_last.observed_at > p_observed_at THEN
+        RETURN false;
+    END IF;
+    INSERT INTO coverage_results AS r (log_id, generation, boundary, complete, reason, detail,
+            run_id, observed_at, since)
+        VALUES (v_log.log_id, p_generation, p_boundary, p_complete, p_reason, p_detail, p_run_id,
+            p_observed_at,
+            CASE WHEN v_last.complete = p_complete THEN v_last.since ELSE p_observed_at END)
+        ON CONFLICT (log_id) DO UPDATE SET generation = excluded.generation,
+            boundary = excluded.boundary, complete = excluded.complete, reason = excluded.reason,
+            detail = excluded.detail, run_id = excluded.run_id,
+            observed_at = excluded.observed_at, since = excluded.since;
+    IF has_prefix(v_log) THEN
+        PERFORM set_tiering_complete(p_topic_id, p_partition, p_generation, p_complete, p_reason);
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- Every partition that was migrated and has B0, with the verdict on that B0 if there is one.
+CREATE FUNCTION coverage_status(p_topic text)
+RETURNS TABLE (
+    topic text, topic_id uuid, partition integer, log_id bigint, state text, generation integer,
+    boundary bigint, tiering_complete boolean, complete boolean, reason text, detail jsonb,
+    run_id text, observed_at bigint, since bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT l.topic_name, l.topic_id, l.partition, l.log_id, l.migration_state, l.generation,
+           l.diskless_log_start_offset, l.tiering_complete, r.complete, r.reason,
+           coalesce(r.detail, '{}'), r.run_id, epoch_ms(r.observed_at), epoch_ms(r.since)
+    FROM logs AS l
+    LEFT JOIN coverage_results AS r
+        ON r.log_id = l.log_id AND r.boundary = l.diskless_log_start_offset
+    WHERE l.deleted_at IS NULL AND l.diskless_log_start_offset > 0
+        AND (p_topic IS NULL OR l.topic_name = p_topic)
+    ORDER BY l.topic_name, l.partition
+$$;
