@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from tideline.gateway.cache import ObjectCache
 from tideline.object_store import ObjectStore
 
+MAX_GET = 8 * 1024 * 1024
+"""bytes; one GET asks for more only when one batch is larger."""
 PARALLEL_GETS = 8
 """Of WAL objects."""
 PARALLEL_SEGMENT_GETS = 4

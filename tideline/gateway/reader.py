@@ -25,8 +25,8 @@ from tideline.control_plane.model import (
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import TidelineError
 from tideline.gateway.cache import ObjectCache
-from tideline.gateway.object_reader import PARALLEL_SEGMENT_GETS, ObjectReader, Span
-from tideline.gateway.segment_reader import LOG_APPEND_TIME, MAX_GET, SegmentBatch, SegmentReader
+from tideline.gateway.object_reader import MAX_GET, PARALLEL_SEGMENT_GETS, ObjectReader, Span
+from tideline.gateway.segment_reader import LOG_APPEND_TIME, SegmentBatch, SegmentReader
 from tideline.gateway.suffix_batches import (
     FoundRecord,
     first_record_at,

@@ -16,14 +16,20 @@ from functools import partial
 
 from tideline.control_plane.model import BatchCoordinates, SegmentCoordinates
 from tideline.errors import TidelineError
-from tideline.gateway.object_reader import ObjectReader, Span
+from tideline.gateway.object_reader import MAX_GET, ObjectReader, Span
 from tideline.gateway.suffix_batches import (
     FoundRecord,
     first_record_at,
     largest,
     largest_record,
 )
-from tideline.kafka.batches import HEADER_BYTES, BatchHeader, InvalidBatch, parse_header
+from tideline.kafka.batches import (
+    HEADER_BYTES,
+    BatchHeader,
+    InvalidBatch,
+    parse_header,
+    verify_crc,
+)
 from tideline.kafka.segment_files import SegmentFile
 from tideline.kafka.segment_lookup import (
     TIME_ENTRY,
@@ -36,7 +42,6 @@ from tideline.kafka.segment_lookup import (
 
 READ_AHEAD = 1024 * 1024
 """bytes; what one GET asks for at least, so that small fetches are served from memory."""
-MAX_GET = 8 * 1024 * 1024
 SLACK = 64 * 1024
 """bytes; an index entry lies no further before the wanted batch, unless batches are large."""
 SCAN_BYTES = 64 * 1024
@@ -91,7 +96,7 @@ class SegmentReader:
             if found and (header.size > left or not cursor.holds(header)):
                 break
             if not found:
-                await cursor.body(header)
+                await cursor.load(header)
             found.append(_coordinates(segment, header))
             left -= header.size
         if not found:
@@ -244,9 +249,18 @@ class _Cursor:
         """Whether the whole batch is in memory."""
         return header.end <= self._piece_start + len(self._piece)
 
+    async def load(self, header: BatchHeader) -> None:
+        """Have the whole batch in memory that :meth:`next` has answered last."""
+        await self._bytes(header.position, header.size)
+
     async def body(self, header: BatchHeader) -> memoryview:
-        """The whole batch that :meth:`next` has answered last."""
-        return (await self._bytes(header.position, header.size))[: header.size]
+        """The whole batch that :meth:`next` has answered last, its CRC checked."""
+        body = (await self._bytes(header.position, header.size))[: header.size]
+        if not verify_crc(body, replace(header, position=0)):
+            raise _unreadable(
+                self._segment, f"the batch at byte {header.position} is not its CRC's"
+            )
+        return body
 
     async def _bytes(self, start: int, size: int) -> memoryview:
         """At least ``size`` bytes from ``start`` on."""

@@ -6,11 +6,13 @@ that Kafka would refuse is refused here, with Kafka's error, so that no consumer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from tideline.domain.request_handling import KafkaErrorCode
+from tideline.errors import TidelineError
 from tideline.kafka.batches import (
     BatchHeader,
     InvalidBatch,
@@ -107,6 +109,23 @@ class FoundRecord:
     """ms"""
 
 
+class UndecodableBatch(TidelineError):
+    """A stored batch whose records cannot be unpacked. Only a search by timestamp unpacks them."""
+
+
+def _records(batch: bytes | memoryview, base_offset: int) -> Iterator[FoundRecord]:
+    try:
+        parsed = DefaultRecordBatch(bytes(batch))
+        shift = base_offset - parsed.base_offset
+        for record in parsed:
+            yield FoundRecord(record.offset + shift, record.timestamp)
+    except Exception as error:  # every codec has exceptions of its own
+        raise UndecodableBatch(
+            f"the records of the batch at offset {base_offset} cannot be unpacked: {error!r}; a "
+            "search by timestamp that meets it fails, delete records up to its end to get past it"
+        ) from error
+
+
 def first_record_at(
     batch: bytes | memoryview,
     timestamp: int,
@@ -120,16 +139,15 @@ def first_record_at(
     ``base_offset``: where the batch stands in the log, whatever it says itself.
     ``log_append_time``: the timestamp of all records of a LogAppendTime topic's batch.
     ``not_before``: records below this offset do not count; the batch reaches it.
+    Raises :class:`UndecodableBatch`.
     """
     if log_append_time is not None:
         if log_append_time < timestamp:
             return None
         return FoundRecord(max(base_offset, not_before), log_append_time)
-    parsed = DefaultRecordBatch(bytes(batch))
-    shift = base_offset - parsed.base_offset
-    for record in parsed:
-        if record.timestamp >= timestamp and record.offset + shift >= not_before:
-            return FoundRecord(record.offset + shift, record.timestamp)
+    for record in _records(batch, base_offset):
+        if record.timestamp >= timestamp and record.offset >= not_before:
+            return record
     return None
 
 
@@ -144,14 +162,7 @@ def largest_record(
     arguments are those of :func:`first_record_at`."""
     if log_append_time is not None:
         return FoundRecord(max(base_offset, not_before), log_append_time)
-    parsed = DefaultRecordBatch(bytes(batch))
-    shift = base_offset - parsed.base_offset
-    readable = (
-        FoundRecord(record.offset + shift, record.timestamp)
-        for record in parsed
-        if record.offset + shift >= not_before
-    )
-    return largest(*readable)
+    return largest(*(r for r in _records(batch, base_offset) if r.offset >= not_before))
 
 
 def largest(*records: FoundRecord | None) -> FoundRecord | None:

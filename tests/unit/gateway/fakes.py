@@ -24,6 +24,7 @@ from tideline.control_plane.model import (
     FindBatchesRequest,
     FoundBatches,
     ListOffsetsKind,
+    SegmentCoordinates,
     SuffixOffset,
     TopicStatus,
     TrackedPartition,
@@ -157,10 +158,39 @@ class Suffix:
     boundary: int
     batches: list[BatchCoordinates] = field(default_factory=list)
     log_start: int = -1
+    segments: list[SegmentCoordinates] = field(default_factory=list)
+    """Merged: all of them below the first of ``batches``."""
+
+    @property
+    def start(self) -> int:
+        return max(self.boundary, self.log_start)
 
     @property
     def high_watermark(self) -> int:
-        return self.batches[-1].last_offset + 1 if self.batches else self.boundary
+        last = (self.batches or self.segments or [None])[-1]
+        return self.boundary if last is None else last.last_offset + 1
+
+    def search(self, timestamp: int) -> SuffixOffset:
+        """What ``list_offsets`` answers: candidates with a record at or after ``timestamp``."""
+        segments = [s for s in self.segments if s.last_offset >= self.start]
+        batches = [b for b in self.batches if b.last_offset >= self.start]
+        young = [b for b in batches if b.max_timestamp >= timestamp]
+        return SuffixOffset(
+            "NONE",
+            batch=young[0] if young else None,
+            segments=tuple(s for s in segments if s.max_timestamp >= timestamp)[:8],
+            suffix_start=self.start,
+        )
+
+    def maxima(self) -> SuffixOffset:
+        """What ``list_offsets`` answers for the largest timestamp."""
+        batches = [b for b in self.batches if b.last_offset >= self.start]
+        return SuffixOffset(
+            "NONE",
+            batch=max(batches, key=lambda b: b.max_timestamp, default=None),
+            segments=tuple(s for s in self.segments if s.last_offset >= self.start),
+            suffix_start=self.start,
+        )
 
 
 class FakeControlPlane:
@@ -170,6 +200,8 @@ class FakeControlPlane:
         self.topics: dict[str, TrackedTopic] = {}
         self.suffixes: dict[TopicIdPartition, Suffix] = {}
         self.prefix_starts: dict[TopicIdPartition, int] = {}
+        self.after_find: Callable[[], object] | None = None
+        """Called once, when coordinates were found and before anybody reads there."""
         self.active: UUID | None = None
         self.fenced: set[UUID] = set()
         self.renewals = 0
@@ -323,17 +355,26 @@ class FakeControlPlane:
 
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
         self._answer()
-        return [self._find(request) for request in requests]
+        found = [self._find(request) for request in requests]
+        after, self.after_find = self.after_find, None
+        if after is not None:
+            after()
+        return found
 
     def _find(self, request: FindBatchesRequest) -> FoundBatches:
         suffix = self.suffixes.get(request.log)
         if suffix is None:
             return FoundBatches("UNKNOWN_LOG", -1, -1)
-        start, end = max(suffix.boundary, suffix.log_start), suffix.high_watermark
+        start, end = suffix.start, suffix.high_watermark
+        prefix_start = self.prefix_starts.get(request.log, 0)
+        log_start = prefix_start if prefix_start < suffix.boundary else start
         if request.fetch_offset < suffix.boundary:
-            return FoundBatches("BELOW_BOUNDARY", start, end)
+            return FoundBatches("BELOW_BOUNDARY", log_start, end)
         if not start <= request.fetch_offset <= end:
-            return FoundBatches("OFFSET_OUT_OF_RANGE", start, end)
+            return FoundBatches("OFFSET_OUT_OF_RANGE", log_start, end)
+        for segment in suffix.segments:
+            if segment.base_offset <= request.fetch_offset <= segment.last_offset:
+                return FoundBatches("NONE", log_start, end, segment=segment)
         found: list[BatchCoordinates] = []
         size = 0
         for batch in suffix.batches:
@@ -343,7 +384,7 @@ class FakeControlPlane:
                 break
             found.append(batch)
             size += batch.byte_size
-        return FoundBatches("NONE", start, end, tuple(found))
+        return FoundBatches("NONE", log_start, end, tuple(found))
 
     async def high_watermarks(
         self, logs: Sequence[TopicIdPartition]
@@ -358,17 +399,13 @@ class FakeControlPlane:
         suffix = self.suffixes[log]
         match kind:
             case ListOffsetsKind.EARLIEST:
-                return SuffixOffset("NONE", max(suffix.boundary, suffix.log_start))
+                return SuffixOffset("NONE", suffix.start)
             case ListOffsetsKind.LATEST:
                 return SuffixOffset("NONE", suffix.high_watermark)
             case ListOffsetsKind.MAX_TIMESTAMP:
-                best = max(suffix.batches, key=lambda b: b.max_timestamp, default=None)
-                return SuffixOffset("NONE", batch=best)
+                return suffix.maxima()
         assert timestamp is not None
-        for batch in suffix.batches:
-            if batch.max_timestamp >= timestamp:
-                return SuffixOffset("NONE", batch.base_offset, batch.max_timestamp, batch)
-        return SuffixOffset("NONE")
+        return suffix.search(timestamp)
 
     async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
         self._answer()

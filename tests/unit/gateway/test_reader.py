@@ -17,7 +17,8 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.cache import ObjectCache
 from tideline.gateway.long_poll import HighWatermarks
-from tideline.gateway.reader import COALESCE_GAP, MAX_GET, SuffixReader, coalesce
+from tideline.gateway.object_reader import MAX_GET
+from tideline.gateway.reader import COALESCE_GAP, SuffixReader, coalesce
 from tideline.gateway.suffix_batches import RefusedBatch, accept, first_record_at
 from tideline.kafka.batches import iter_batches, verify_crc
 from tideline.object_store import ObjectStoreUnavailable

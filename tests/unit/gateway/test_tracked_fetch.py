@@ -26,6 +26,7 @@ from tests.unit.gateway.tracked_bench import (
     TrackedBench,
     fetch,
     fetched,
+    forget_everything,
     produce,
     serving,
 )
@@ -316,8 +317,7 @@ async def test_s3_away_is_an_error_that_consumers_retry_and_no_empty_answer(
 ) -> None:
     bench.show(SUFFIX)
     await appended(bench, 1)
-    bench.parts.reader._objects._cache._pieces.clear()
-    bench.parts.reader._objects._cache._starts.clear()
+    forget_everything(bench)
     bench.store.down = True
     assert (await ask(bench, 100)).error == "kafka_storage_error"
 

@@ -12,7 +12,14 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.errors import ErrorCode
 
 from tests.unit.gateway.fakes import LOG, TOPIC, tracked_row
-from tests.unit.gateway.tracked_bench import Script, TrackedBench, outcomes, produce
+from tests.unit.gateway.merged_log import merge
+from tests.unit.gateway.tracked_bench import (
+    Script,
+    TrackedBench,
+    forget_everything,
+    outcomes,
+    produce,
+)
 from tideline.gateway.handlers import delete_records, leader_epoch, list_offsets
 from tideline.gateway.handlers import produce as produce_handler
 from tideline.gateway.handlers.versioned import messages
@@ -156,6 +163,33 @@ async def test_the_largest_timestamp_of_the_prefix_was_kept_at_the_boundary(
     await appended(bench, 950, 940)
     assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 102, 950)
     assert not bench.client.forwarded
+
+
+async def test_a_maximum_that_went_with_the_prefix_is_not_told(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 100, 800)
+    bench.plane.prefix_starts[LOG] = 42
+    assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 42, 900)
+    bench.plane.prefix_starts[LOG] = 43
+    assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 101, 800)
+
+
+async def test_searches_go_through_segments_as_through_the_rest(bench: TrackedBench) -> None:
+    bench.show(SUFFIX)
+    for timestamps in ((300, 700, 500), (950, 400), (960, 970)):
+        await appended(bench, *timestamps)
+    merge(bench.store, bench.plane.suffixes[LOG], 1, leader_epoch=7)
+    merge(bench.store, bench.plane.suffixes[LOG], 1, leader_epoch=7)
+    kafka_says(bench, -1)
+    for timestamp, answer in ((600, (101, 700)), (701, (103, 950)), (951, (105, 960))):
+        assert await asked(bench, timestamp) == ("none", *answer, 7)
+    assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 106, 970)
+    bench.plane.suffixes[LOG].log_start = 102
+    assert (await asked(bench, 600))[:3] == ("none", 103, 950)
+    assert (await asked(bench, 450))[:3] == ("none", 102, 500)
+    bench.store.down = True
+    forget_everything(bench)
+    assert (await asked(bench, 600))[0] == "request_timed_out"
 
 
 async def test_errors_of_kafka_are_told_and_outages_time_out(bench: TrackedBench) -> None:

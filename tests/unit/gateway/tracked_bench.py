@@ -21,6 +21,7 @@ from tests.unit.gateway.fakes import (
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition
+from tideline.gateway.cache import ObjectCache
 from tideline.gateway.context import ConnectionRegistry, RequestContext
 from tideline.gateway.handlers.versioned import messages
 from tideline.gateway.interception import ApiKey
@@ -150,6 +151,11 @@ class TrackedBench:
         if answer is None:
             return None
         return decode_response(answer, int(message.__api_key__), int(message.__version__))
+
+
+def forget_everything(bench: TrackedBench) -> None:
+    """Nothing is in memory any more."""
+    bench.parts.reader._objects._cache = ObjectCache(1 << 20)
 
 
 def produce(

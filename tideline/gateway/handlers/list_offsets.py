@@ -10,7 +10,12 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from tideline.control_plane.model import ListOffsetsKind, SuffixOffset, TrackedPartition
+from tideline.control_plane.model import (
+    FindBatchesRequest,
+    ListOffsetsKind,
+    SuffixOffset,
+    TrackedPartition,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.offset_search import (
     NOTHING,
@@ -170,7 +175,11 @@ async def _whole_log(
         case SpecialTimestamp.MAX_TIMESTAMP:
             found, record = await parts.reader.record_of_max_timestamp(log)
             suffix = _suffix_candidate(found, record, route)
-            return latest_of_maxima(_prefix_maximum(item, log), suffix)
+            prefix_maximum = _prefix_maximum(item, log)
+            whole = latest_of_maxima(prefix_maximum, suffix)
+            if whole is prefix_maximum and not await _is_readable(whole.offset, log, route, parts):
+                return suffix
+            return whole
         case SpecialTimestamp.LATEST_TIERED:
             return replace(kafka, offset=min(kafka.offset, route.boundary - 1))
         case SpecialTimestamp.EARLIEST_PENDING_UPLOAD:
@@ -205,6 +214,14 @@ def _prefix_maximum(item: Item, log: TopicIdPartition) -> Candidate:
     if row is None or row.prefix_max_timestamp_offset < 0:
         return NOTHING
     return Candidate(row.prefix_max_timestamp_offset, row.prefix_max_timestamp)
+
+
+async def _is_readable(
+    offset: int, log: TopicIdPartition, route: PartitionRoute, parts: TrackedParts
+) -> bool:
+    """Whether retention has left ``offset`` of the prefix."""
+    (rows,) = await parts.reader.find([FindBatchesRequest(log, route.boundary, 1)])
+    return offset >= rows.log_start
 
 
 RULES: Rules = {ApiKey.LIST_OFFSETS: Rule(handle)}
