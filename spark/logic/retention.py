@@ -29,7 +29,47 @@ UNITS = """log_id bigint, region int, start_offset bigint, end_offset bigint, si
 max_timestamp bigint"""
 """Units of logs: region 0 the prefix's, 1 merged segments."""
 
-PREFIX, MERGED = 0, 1
+PREFIX, MERGED, WAL = 0, 1, 2
+FINISHED = 1
+"""``SegmentState.COPY_SEGMENT_FINISHED``."""
+SEGMENT_RECORD, PARTITION_DELETE_RECORD, PARTITION_DELETED = 0, 2, 2
+"""Kinds of records of the remote log's metadata, and the state that ends a partition."""
+
+
+def readable_segments(events: DataFrame) -> DataFrame:
+    """The remote log's metadata folded to its readable segments, as ``SEGMENTS``.
+
+    The fold of ``tideline.domain.remote_log.RemoteLogIndex``: a segment counts from its
+    registration on, its state only goes forward, and the end of a partition ends all before it.
+    A segment that was ever deleted never counts again.
+    """
+    keys = ["topic_id", "partition"]
+    ended = (
+        events.where(f"kind = {PARTITION_DELETE_RECORD} AND state = {PARTITION_DELETED}")
+        .groupBy(*keys)
+        .agg(F.max("record_offset").alias("ended_at"))
+    )
+    of_segment = Window.partitionBy(*keys, "segment_id").orderBy("record_offset")
+    so_far = of_segment.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    told = (
+        events.where("segment_id IS NOT NULL")
+        .join(F.broadcast(ended), keys, "left")
+        .where("ended_at IS NULL OR record_offset > ended_at")
+        .withColumn("registered", F.max(F.expr(f"kind = {SEGMENT_RECORD}")).over(so_far))
+        .where("registered")
+    )
+    fields = (
+        "start_offset", "end_offset", "size_bytes", "max_timestamp", "epochs", "epoch_starts",
+    )  # fmt: skip
+    return (
+        told.groupBy(*keys, "segment_id")
+        .agg(
+            F.min_by(F.struct(*fields), "record_offset").alias("base"),
+            F.max("state").alias("final"),
+        )
+        .where(f"final = {FINISHED}")
+        .select(*keys, "base.*")
+    )
 
 
 def prefix_units(logs: DataFrame, segments: DataFrame) -> DataFrame:

@@ -36,6 +36,8 @@ class RemovalOrder:
     boundary: int
     prefix_start: int
     """Kafka's log start as it was observed."""
+    prefix_moved: bool
+    """Kafka has moved it by itself (its own expiry, DeleteRecords), and Postgres does not know."""
     prefix_before: int | None
     suffix_before: int | None
 
@@ -74,7 +76,7 @@ def _finish(order: RemovalOrder, answer: int | Refusal | None, plane: Starts) ->
     log_start = order.prefix_start if answer is None else answer
     suffix_start = None
     try:
-        if answer is not None and order.boundary >= 0:
+        if order.boundary >= 0 and (answer is not None or order.prefix_moved):
             insist(lambda: plane.advance_prefix_start(order.topic_id, order.partition, log_start))
         if (before := order.suffix_before) is not None:
             if log_start < order.boundary:

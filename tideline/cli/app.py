@@ -30,6 +30,20 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(export.app, name="export")
 app.add_typer(tiering.app, name="tiering")
 OptionalCommand(
+    "retention",
+    "tideline.cli.retention",
+    "retention",
+    "jobs",
+    "Apply retention.ms and retention.bytes over prefix and suffix as one log, or show it.",
+).add_to(app)
+OptionalCommand(
+    "gc",
+    "tideline.cli.gc",
+    "gc",
+    "jobs",
+    "Delete objects that nothing refers to any more, after a grace, or show them.",
+).add_to(app)
+OptionalCommand(
     "stack",
     "tideline.cli.stack",
     "app",

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from spark.logic import retention
+from spark.sources.remote_log import SCHEMA, Rows, row_of
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
+from tideline.domain.remote_log import (
+    EpochStart,
+    PartitionDelete,
+    PartitionDeleteState,
+    RemoteLogEvent,
+    RemoteLogIndex,
+    RemoteSegment,
+    SegmentState,
+    SegmentUpdate,
+)
 from tideline.domain.retention import (
     LeadingRun,
     LogBounds,
@@ -175,3 +185,51 @@ def test_the_frames_decide_what_the_rule_decides(spark: SparkSession) -> None:
         seen["blocked"] += wanted.held_back is not None
         seen["nothing"] += wanted.by_time + wanted.by_size == 0
     assert min(seen.values()) > 20, seen
+
+
+def random_events(rng: random.Random, partitions: int) -> list[RemoteLogEvent]:
+    """Histories of segments, now and then out of order or of unknown segments."""
+    events: list[RemoteLogEvent] = []
+    for number in range(partitions):
+        log = TopicIdPartition(TOPIC, number)
+        told: list[RemoteLogEvent] = []
+        for start in range(0, rng.randrange(40), 10):
+            segment = RemoteSegment(
+                log, "t", UUID(int=number * 1000 + start), start, start + 9, rng.randrange(99),
+                (EpochStart(1, start),), SegmentState.COPY_SEGMENT_STARTED, max_timestamp=start,
+            )  # fmt: skip
+            states = sorted(rng.sample(list(SegmentState)[1:], rng.randrange(4)))
+            updates = [SegmentUpdate(log, segment.segment_id, state) for state in states]
+            if rng.random() < 0.2:
+                rng.shuffle(updates)
+            history: list[RemoteLogEvent] = [segment, *updates]
+            if rng.random() < 0.1:
+                history = [*history[1:], history[0]]
+            told += history
+        if rng.random() < 0.2:
+            deleted = PartitionDelete(log, PartitionDeleteState.DELETE_PARTITION_FINISHED)
+            told.insert(rng.randrange(len(told) + 1), deleted)
+        events += told
+    return events
+
+
+def test_the_frames_fold_the_metadata_as_the_index_does(spark: SparkSession) -> None:
+    rng = random.Random(7)
+    events = random_events(rng, 200)
+    index = RemoteLogIndex()
+    rows = Rows()
+    for position, event in enumerate(events):
+        index.apply(event)
+        rows._append(row_of(event), 0, position)
+    frame = spark.createDataFrame(rows.take().to_pandas(), SCHEMA)
+    found = sorted(
+        (row.partition, row.start_offset, row.size_bytes, list(row.epoch_starts))
+        for row in retention.readable_segments(frame).collect()
+    )
+    wanted = sorted(
+        (s.log.partition, s.start_offset, s.size_bytes, [e.start_offset for e in s.leader_epochs])
+        for s in index.topic_segments(TOPIC)
+        if s.state is SegmentState.COPY_SEGMENT_FINISHED
+    )
+    assert found == wanted
+    assert len(wanted) > 20
