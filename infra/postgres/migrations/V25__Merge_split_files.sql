@@ -103,7 +103,8 @@ BEGIN
     WITH waiting AS MATERIALIZED (
         SELECT DISTINCT f.log_id FROM split_files AS f WHERE f.status = 'live'
     ), candidates AS (
-        SELECT l, t.tiering_requested_at IS NOT NULL AS requested,
+        SELECT l.log_id, l.topic_name, l.topic_id, l.partition,
+               t.tiering_requested_at IS NOT NULL AS requested,
                greatest(merge_frontier(l), l.diskless_start_offset) AS start
         FROM waiting AS w JOIN logs AS l USING (log_id) JOIN topics AS t USING (topic_id)
         WHERE l.deleted_at IS NULL AND t.status <> 'deleted' AND NOT t.tiering_paused
@@ -111,32 +112,33 @@ BEGIN
                 WHERE f.scope = 'merge' AND f.key = l.log_id
                     AND (f.parked OR f.retry_at > clock_timestamp()))
     ), runs AS (
-        SELECT c.l, c.requested, s.*,
+        SELECT c.*, s.base_offset, s.last_offset, s.byte_size, s.batch_count, s.max_timestamp,
+               s.created_at,
                -- Each file begins where the one before it ended; the first, where the log does.
                bool_and(s.base_offset <= s.expected)
-                   OVER (PARTITION BY (c.l).log_id ORDER BY s.base_offset) AS unbroken
+                   OVER (PARTITION BY c.log_id ORDER BY s.base_offset) AS unbroken
         FROM candidates AS c
         CROSS JOIN LATERAL (
-            SELECT base_offset FROM batches
-                WHERE log_id = (c.l).log_id AND last_offset >= c.start
-                ORDER BY last_offset LIMIT 1
+            SELECT b.base_offset FROM batches AS b
+                WHERE b.log_id = c.log_id AND b.last_offset >= c.start
+                ORDER BY b.last_offset LIMIT 1
         ) AS first
         CROSS JOIN LATERAL (
             SELECT p.*, coalesce(lag(p.last_offset) OVER (ORDER BY p.base_offset) + 1,
                        first.base_offset) AS expected
-                FROM pending_splits((c.l).log_id, c.start) AS p
+                FROM pending_splits(c.log_id, c.start) AS p
         ) AS s
     )
-    SELECT (r.l).topic_name, (r.l).topic_id, (r.l).partition, (r.l).log_id, min(r.base_offset),
+    SELECT r.topic_name, r.topic_id, r.partition, r.log_id, min(r.base_offset),
            max(r.last_offset), sum(r.byte_size)::bigint, sum(r.batch_count)::bigint, count(*),
            epoch_ms(min(r.created_at)),
-           (array_agg(r.max_timestamp ORDER BY r.base_offset))[1], bool_or(r.requested),
+           (array_agg(r.max_timestamp ORDER BY r.base_offset))[1], r.requested,
            ARRAY(SELECT c.segment_id FROM merge_claims AS c
-               WHERE c.log_id = (r.l).log_id AND c.expires_at > clock_timestamp())
+               WHERE c.log_id = r.log_id AND c.expires_at > clock_timestamp())
     FROM runs AS r
     WHERE r.unbroken
-    GROUP BY (r.l).topic_name, (r.l).topic_id, (r.l).partition, (r.l).log_id
-    ORDER BY min(r.created_at), (r.l).log_id;
+    GROUP BY r.topic_name, r.topic_id, r.partition, r.log_id, r.requested
+    ORDER BY min(r.created_at), r.log_id;
 END
 $$;
 
