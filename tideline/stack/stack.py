@@ -23,7 +23,7 @@ from tideline.stack.errors import StackError, StackNotRunningError
 from tideline.stack.home import Home, StackState, exclusive, write_private
 from tideline.stack.kafka_jars import libraries
 from tideline.stack.parts.base import Part, Plan
-from tideline.stack.parts.catalog import ALL_PARTS, KINDS, parts_of
+from tideline.stack.parts.catalog import ALL_PARTS, KINDS, ON_REQUEST, parts_of
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.parts.postgres import data_directory
 from tideline.stack.ports import allocate, is_free, preferred
@@ -99,8 +99,15 @@ class Stack:
                     "another TIDELINE_HOME."
                 )
             credentials = load_or_create(place)
-            if _supervisor(Plan(place, state, credentials)).is_running():
-                wanted = {*state.parts, *parts}
+            supervisor = _supervisor(Plan(place, state, credentials))
+            if supervisor.is_running():
+                up = {name for name, info in supervisor.processes().items() if info.is_up}
+                kept = {
+                    kind
+                    for kind in state.parts
+                    if kind not in ON_REQUEST or any(name.startswith(kind) for name in up)
+                }
+                wanted = {*kept, *parts}
                 state.parts = [kind for kind in KINDS if kind in wanted]
                 stack = cls(Plan(place, state, credentials))
                 stack._extend(progress or _ignore)

@@ -1,0 +1,63 @@
+"""Airflow beside the run's embedded stack, started for one file of tests and stopped after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tideline.airflow.rest import AirflowApi
+from tideline.stack import Stack
+from tideline.stack.parts.airflow import COMPONENTS
+
+NEVER = "0 0 1 1 *"
+SETTINGS = {
+    "TIDELINE_AIRFLOW_COVERAGE_SCHEDULE": NEVER,
+    "TIDELINE_AIRFLOW_RETENTION_SCHEDULE": NEVER,
+    "TIDELINE_AIRFLOW_GC_SCHEDULE": NEVER,
+    "TIDELINE_TIERING_SPLITTER_INTERVAL_MS": "86400000",
+    "TIDELINE_AIRFLOW_RETRIES": "30",
+    "TIDELINE_AIRFLOW_RETRY_DELAY_MS": "1000",
+    "TIDELINE_AIRFLOW_MAX_RETRY_DELAY_MS": "4000",
+    "TIDELINE_AIRFLOW_TEMPORAL_PATIENCE_MS": "3000",
+}
+"""Runs begin when a test says so, and are tried again soon."""
+
+DAGS = {
+    "tideline_coverage",
+    "tideline_retention",
+    "tideline_tiering",
+    "tideline_gc",
+    "tideline_migration_wave",
+}
+
+
+@contextmanager
+def airflow_of(stack: Stack) -> Iterator[AirflowApi]:
+    """Airflow with every DAG read. Only its programs are stopped at the end."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in SETTINGS.items():
+            environment.setenv(name, value)
+        extended = Stack.up(stack.home, parts=("airflow",))
+    api = AirflowApi.of_home(stack.home, stack.endpoints.airflow)
+    try:
+        api.until("every DAG", lambda: set(api.dags()) >= DAGS, 60)
+        yield api
+    finally:
+        api.close()
+        for component in COMPONENTS:
+            extended.stop(f"airflow-{component}")
+
+
+def first_failure(
+    api: AirflowApi, dag: str, run: str, task: str, index: int = -1, timeout_s: float = 90
+) -> str:
+    """What a task logged in its first try, once it waits for the next or has failed."""
+
+    def waits() -> bool:
+        found = api.task(dag, run, task, index)
+        return found is not None and found["state"] in ("up_for_retry", "failed")
+
+    api.until(f"{dag}.{task} to fail", waits, timeout_s)
+    return api.log(dag, run, task, 1, index)

@@ -1,0 +1,113 @@
+"""Every DAG, run by Airflow itself, from its schedule or a trigger to success."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.airflow_harness import airflow_of
+from tests.harness import migration_case
+from tideline.airflow.rest import AirflowApi
+from tideline.stack import Stack
+from tideline.stack.ports import LOOPBACK
+from tideline.stack.processes import family
+
+WAVE = "tideline_migration_wave"
+
+
+@pytest.fixture(scope="module")
+def api(stack: Stack) -> Iterator[AirflowApi]:
+    with airflow_of(stack) as found:
+        yield found
+
+
+def run_by_schedule(api: AirflowApi, dag: str, kind: str) -> str:
+    """The id of a run that nobody triggered."""
+
+    def found() -> str | None:
+        return next((r["dag_run_id"] for r in api.runs(dag) if r["run_type"] == kind), None)
+
+    return api.until(f"a {kind} run of {dag}", found, 60)
+
+
+def returned(api: AirflowApi, dag: str, run: str, task: str) -> Any:
+    assert api.ended(dag, run, 180) == "success", api.tasks(dag, run)
+    return api.value(dag, run, task)
+
+
+def test_a_wave_goes_from_batch_to_batch_as_a_person_allows_and_ends_hybrid(
+    stack: Stack, api: AirflowApi
+) -> None:
+    with migration_case(stack, name="wave") as one, migration_case(stack, name="wave") as two:
+        first = api.trigger(
+            WAVE, topics=[one.topic, two.topic], batch_size=1, approve_each_batch=True
+        )
+        api.until(
+            "the question before the second batch",
+            lambda: (api.task(WAVE, first, "approve") or {}).get("state") == "awaiting_input",
+            120,
+        )
+        assert min(one.boundaries()) >= 0
+        assert two.boundaries() in ([], [-1]), "no second batch without a person's word"
+        api.answer(WAVE, first, "approve", "Approve")
+        assert api.ended(WAVE, first, 60) == "success"
+        second = f"{first}__batch_2"
+        assert api.ended(WAVE, second, 120) == "success"
+        outcome = api.value(WAVE, second, "migrate", 0)
+        assert outcome["outcome"] == "hybrid"
+        assert outcome["boundaries"] == {"0": two.boundaries()[0]}
+
+
+def test_a_wave_stops_before_its_batch_when_a_check_fails_and_names_topic_check_and_remedy(
+    stack: Stack, api: AirflowApi
+) -> None:
+    with migration_case(stack, name="good", history=0) as good:
+        run = api.trigger(WAVE, topics=[good.topic, "no-such-topic"])
+        assert api.ended(WAVE, run, 90) == "failed"
+        said = api.log(WAVE, run, "check", 1, index=1)
+        assert "no-such-topic may not migrate" in said
+        assert "topic_exists: topic 'no-such-topic' does not exist (check the spelling" in said
+        migrations = [task for task in api.tasks(WAVE, run) if task["task_id"] == "migrate"]
+        assert {task["state"] for task in migrations} == {"upstream_failed"}
+        assert good.boundaries() in ([], [-1])
+
+
+def test_the_jobs_succeed_from_their_schedule_or_a_trigger_and_coverage_starts_a_wave(
+    stack: Stack, api: AirflowApi
+) -> None:
+    tiering = run_by_schedule(api, "tideline_tiering", "scheduled")
+    with migration_case(stack, name="jobs") as case:
+        wave = api.trigger(WAVE, topics=[case.topic])
+        assert api.ended(WAVE, wave, 120) == "success"
+        runs = {dag: api.trigger(f"tideline_{dag}") for dag in ("coverage", "retention", "gc")}
+        for dag, run in runs.items():
+            result = returned(api, f"tideline_{dag}", run, dag)
+            assert result["ok"], result
+    by_asset = run_by_schedule(api, WAVE, "asset_triggered")
+    assert api.ended(WAVE, by_asset, 60) == "success"
+    batch = api.task(WAVE, by_asset, "batch")
+    assert batch is not None
+    assert batch["state"] == "skipped", "nothing is planned, so there is nothing to migrate"
+    assert api.ended("tideline_tiering", tiering, 120) == "success"
+    assert api.value("tideline_tiering", tiering, "merge")["ok"]
+
+
+def test_airflow_opens_nothing_beyond_loopback_and_wants_a_password(
+    stack: Stack, api: AirflowApi
+) -> None:
+    running = Stack.attach(stack.home)
+    listening = {
+        connection.laddr.ip
+        for name in running.programs
+        if name.startswith("airflow-")
+        for process in family(running.pid(name))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {LOOPBACK}
+    assert httpx.get(f"{api.url}/api/v2/dags").status_code == 401
+    assert api.import_errors() == []
