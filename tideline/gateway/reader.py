@@ -252,11 +252,13 @@ class SuffixReader:
     async def _batches_from(
         self, at: TopicIdPartition, offset: int
     ) -> AsyncIterator[BatchCoordinates]:
-        """Every WAL batch from ``offset`` on."""
+        """Every WAL batch from ``offset`` on. Raises ``ObjectMissing`` if it is none any more."""
         while True:
             (found,) = await self._control_plane.find_batches(
                 [FindBatchesRequest(at, offset, PAGE_BYTES)]
             )
+            if found.error != "NONE" or found.segment is not None:
+                raise ObjectMissing(f"offset {offset} of {at} was merged or deleted in a search")
             for batch in found.batches:
                 yield batch
             if not found.batches:

@@ -205,6 +205,25 @@ async def test_a_search_whose_segment_is_gone_looks_once_more() -> None:
     assert not answers
 
 
+async def test_a_search_that_meets_a_merge_on_its_way_begins_anew() -> None:
+    """Retention took the record that the first batch was found for; the rest is looked through."""
+    log = MergedLog([Spec((9, 1)), Spec((2, 2)), Spec((3, 9))])
+    log.suffix.log_start = BOUNDARY + 1
+    log.suffix.batches[0] = replace(log.suffix.batches[0], max_timestamp=9)
+    find, calls = log.plane.find_batches, 0
+
+    async def merged_before(requests: list[FindBatchesRequest]) -> list[FoundBatches]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            merge(log.store, log.suffix, 3)
+        return await find(requests)
+
+    log.plane.find_batches = merged_before  # type: ignore[method-assign, assignment]
+    _, found = await log.reader.first_at_or_after(LOG, 5)
+    assert (as_record(found), calls) == (Record(BOUNDARY + 5, 9), 1)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     file=st.sampled_from([SegmentFile.LOG, SegmentFile.OFFSET_INDEX, SegmentFile.TIME_INDEX]),
