@@ -20,7 +20,8 @@ from typing import TypeVar
 from uuid import UUID
 
 import psycopg
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
@@ -41,6 +42,23 @@ def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> 
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
         time.sleep(0.02)
+    return found
+
+
+def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
+    """Configs of a topic, from a broker that knows it already."""
+    found: dict[str, ConfigEntry] = {}
+
+    def known() -> bool:
+        (asked,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+        try:
+            found.update(asked.result(20))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+        return bool(found)
+
+    until(f"the configs of {name}", known)
     return found
 
 

@@ -29,7 +29,7 @@ from temporalio.exceptions import ApplicationError
 from activities import MigrationActivities, WorkerServices, open_services, run_preflight
 from activities.configs import prove_coverage_for_roll
 from activities.readiness import prefix_coverage
-from tests.harness import until
+from tests.harness import described, until
 from tideline.demo import topic as topics
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
@@ -121,14 +121,14 @@ class Subject:
 
     def configs(self) -> dict[str, str]:
         """The configs that are set on the topic itself."""
-        resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        found = self.admin.describe_configs([resource])[resource].result(30)
+        found = described(self.admin, self.topic)
         return {key: entry.value for key, entry in found.items() if entry.source == 1}
 
     def set_config(self, key: str, value: str) -> None:
         change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[change])
         self.admin.incremental_alter_configs([resource])[resource].result(30)
+        until(f"{key}={value} to be told", lambda: self.configs().get(key) == value)
 
     async def offset(self, spot: Spot) -> int:
         layout = await self.services.observer.partition(self.topic, 0)

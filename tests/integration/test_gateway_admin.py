@@ -11,7 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, Uuid
+from confluent_kafka import KafkaException, Producer, TopicCollection, Uuid
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaProducer
 
-from tests.harness import until
+from tests.harness import described, until
 from tideline.domain.ids import topic_id_from_base64
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -66,23 +66,6 @@ def has_leaders(admin: AdminClient, name: str, partitions: int) -> bool:
         and len(found.partitions) == partitions
         and all(p.leader > 0 for p in found.partitions.values())
     )
-
-
-def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
-    """Configs of a topic, from a broker that knows it already."""
-    found: dict[str, ConfigEntry] = {}
-
-    def known() -> bool:
-        (asked,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
-        try:
-            found.update(asked.result(20))
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-        return bool(found)
-
-    until(f"the configs of {name}", known)
-    return found
 
 
 def altered(

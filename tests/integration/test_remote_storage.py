@@ -219,8 +219,8 @@ def test_objects_are_byte_identical_to_the_files_on_a_brokers_disk(topic: Tiered
 
 def test_a_consumer_reads_from_s3_what_the_brokers_no_longer_have(topic: TieredTopic) -> None:
     topic.produce(5 * RECORDS_PER_MIB)
-    topic.set_configs(**{"local.retention.bytes": "1"})
     topic.await_tiered()
+    topic.set_configs(**{"local.retention.bytes": "1"})
     topic.await_local_deletion()
     assert topic.consume_from(0) == topic.produced
     middle = len(topic.produced) // 2
@@ -244,8 +244,8 @@ def test_an_aborted_transaction_stays_invisible_when_it_is_read_from_s3(
     assert aborting.flush(30) == 0
     aborting.abort_transaction(30)
     topic.produce(2 * RECORDS_PER_MIB)
-    topic.set_configs(**{"local.retention.bytes": "1"})
     topic.await_tiered()
+    topic.set_configs(**{"local.retention.bytes": "1"})
     topic.await_local_deletion()
     assert any(name.endswith(".txnindex") for name in topic.objects())
     assert topic.consume_from(0) == topic.produced
