@@ -18,6 +18,7 @@ from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 
 OPTIONS = DemoOptions(
+    aging=False,
     topic="pause",
     history_segments=1,
     java_rate=0,

@@ -101,6 +101,14 @@ class Ledger:
             logs = self._logs.values()
             return sum(len(x.acknowledged) for x in logs), sum(len(x.consumed) for x in logs)
 
+    def for_another_reader(self) -> Ledger:
+        """The same acknowledgements, and nothing consumed yet."""
+        other = Ledger()
+        with self._lock:
+            for partition, log in self._logs.items():
+                other._logs[partition].acknowledged.extend(log.acknowledged)
+        return other
+
     def acknowledgements(self, partition: int) -> list[Acknowledgement]:
         with self._lock:
             return list(self._logs[partition].acknowledged)

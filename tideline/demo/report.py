@@ -51,6 +51,8 @@ class Proof:
     """Durations by phase over the partitions; ``quiesce → B0 visible`` among them."""
     storage: dict[str, Any] = field(default_factory=dict)
     steady_latency_ms: float = 0.0
+    picture: list[str] = field(default_factory=list)
+    """Where each offset range lives, moment by moment."""
 
     @property
     def ok(self) -> bool:
@@ -124,6 +126,8 @@ def to_markdown(proof: Proof) -> str:
         "",
         *_table(["what", "value"], sorted(proof.storage.items())),
         "",
+        *(["## Where each offset lives", "", "```", *proof.picture, "```", ""]
+          if proof.picture else []),
     ]  # fmt: skip
     return "\n".join(lines)
 

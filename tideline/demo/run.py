@@ -19,10 +19,11 @@ from confluent_kafka.admin import AdminClient
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import PartitionMigrationStatus
 from tideline.demo import topic as demo_topic
+from tideline.demo.aging import age, classic_moment
 from tideline.demo.history import StoredObject, last_segment_starts, list_objects
 from tideline.demo.ledger import Ledger
 from tideline.demo.prove import Evidence, prove
-from tideline.demo.report import Proof
+from tideline.demo.report import Check, Proof
 from tideline.demo.workload import (
     GroupMember,
     JavaProducer,
@@ -56,6 +57,8 @@ class DemoOptions:
     after_s: float = 8.0
     """How long they go on after the last partition is hybrid."""
     timeout_s: float = 300.0
+    aging: bool = True
+    """Go on past readiness: coverage, tiering, object collection, reading back."""
 
 
 @dataclass(slots=True)
@@ -107,16 +110,43 @@ class Demo:
                 self.console.step(
                     f"trigger: a stock admin client sets diskless.enable=true on {ref.topic}"
                 )
+                classic = classic_moment(
+                    {p: self.ledger.acknowledged_through(p) for p in range(ref.partitions)}
+                )
                 await asyncio.to_thread(demo_topic.trigger_migration, self.admin, ref.topic)
                 statuses = await self._until_ready(ref)
                 self.console.step(f"hybrid; clients go on for {self.options.after_s:.0f} s")
                 await asyncio.sleep(self.options.after_s)
             self.console.step("producers have settled; the group reads to the end")
-            caught_up = await asyncio.to_thread(wait_until_consumed, self.ledger, 60.0)
+            proof = prove(await self._evidence(ref, members, before, statuses))
+            if self.options.aging:
+                aged = await age(self, ref, classic)
+                proof.checks += aged.checks
+                proof.checks += [
+                    Check(
+                        f"partition {p}: nothing lost, doubled or reordered to the end",
+                        verdict.ok,
+                        f"{verdict.acknowledged} acknowledged, {verdict.consumed} consumed",
+                    )
+                    for p in range(ref.partitions)
+                    if not (verdict := self.ledger.verdict(p)).ok
+                ]
+                proof.storage |= aged.storage
+                proof.picture = aged.picture
+            return proof
         finally:
             for member in members:
                 await asyncio.to_thread(member.stop)
-        evidence = Evidence(
+
+    async def _evidence(
+        self,
+        ref: TopicRef,
+        members: list[GroupMember],
+        before: dict[str, StoredObject],
+        statuses: list[PartitionMigrationStatus],
+    ) -> Evidence:
+        caught_up = await asyncio.to_thread(wait_until_consumed, self.ledger, 60.0)
+        return Evidence(
             ref=ref,
             machine=machine(),
             ledger=self.ledger,
@@ -132,7 +162,6 @@ class Demo:
             wal_objects=await asyncio.to_thread(self._wal_objects),
             temporal_ui=self.environment["TIDELINE_TEMPORAL_UI"],
         )
-        return prove(evidence)
 
     def _history(self) -> tuple[UUID, dict[str, StoredObject]]:
         options = self.options
