@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,7 +45,7 @@ def suffix_units(logs: DataFrame, settings: JobsSettings) -> DataFrame:
             for batch in pieces(batches):
                 ids = batch["log_id"].to_pylist()
                 sized = [limit >= 0 for limit in batch["retention_bytes"].to_pylist()]
-                rows = insist(lambda i=ids, s=sized: plane.retention_suffix(i, s))  # type: ignore[misc]
+                rows = insist(partial(plane.retention_suffix, ids, sized))
                 columns = {n: [getattr(row, n) for row in rows] for n in _UNITS.names}
                 yield pa.RecordBatch.from_pydict(columns, schema=_UNITS)
 
@@ -59,7 +60,7 @@ def wal_cuts(reached: DataFrame, settings: JobsSettings) -> DataFrame:
         with connect_jobs(settings, application_name=APPLICATION) as plane:
             for batch in pieces(batches):
                 wanted = [CutRequest(**row) for row in batch.to_pylist()]
-                found = insist(lambda w=wanted: plane.retention_wal_cut(w))  # type: ignore[misc]
+                found = insist(partial(plane.retention_wal_cut, wanted))
                 columns = [
                     [c.log_id for c in found],
                     [c.before_offset for c in found],

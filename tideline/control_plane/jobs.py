@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tideline.control_plane.jobs_connection import JobsConnection
+from tideline.control_plane.jobs_garbage import JobsGarbage
 from tideline.control_plane.jobs_reading import JobsReading
 from tideline.control_plane.jobs_retention import JobsRetention
 from tideline.control_plane.jobs_tiering import JobsTiering
@@ -14,7 +15,9 @@ from tideline.control_plane.jobs_upkeep import JobsUpkeep
 from tideline.settings import JobsSettings
 
 
-class JobsControlPlane(JobsReading, JobsTiering, JobsUpkeep, JobsRetention, JobsTotals):
+class JobsControlPlane(
+    JobsReading, JobsTiering, JobsUpkeep, JobsRetention, JobsGarbage, JobsTotals
+):
     """Every operation of the jobs.
 
     Each raises ``ControlPlaneUnavailable`` when Postgres cannot be reached in time, and a typed
