@@ -1,0 +1,337 @@
+"""Merged segments: planned under a token, registered in one transaction, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import count
+from uuid import uuid4
+
+import pytest
+
+from tests.contract.conftest import Database
+from tests.contract.scenes import Scene, batch, seed
+from tests.contract.tiering import ALL_OLD, PREFIX, Tiered, Worker, jobs, segment_of
+from tideline.control_plane import (
+    InvalidInput,
+    StaleClaim,
+    TieredRangeGone,
+    TieringMismatch,
+    TopicDeleted,
+    UnknownLog,
+)
+from tideline.control_plane.jobs_model import (
+    SEGMENT_SUFFIXES,
+    MergedSegmentState,
+    MergePlan,
+    ProducerSnapshotEntry,
+    TieringScope,
+)
+from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
+
+
+@pytest.fixture
+async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+    with jobs(database) as plane:
+        yield Tiered(scene, await scene.gateway(), Worker(plane))
+
+
+async def split_log(tiered: Tiered, files: int = 3, batches: int = 2) -> TopicIdPartition:
+    log = await tiered.diskless(files, batches)
+    tiered.worker.split(log.topic_id)
+    return log
+
+
+async def test_a_merged_range_is_read_from_its_segment_alone(tiered: Tiered) -> None:
+    log = await split_log(tiered)
+    await tiered.commit(log, 1)
+    (candidate,) = tiered.plane.merge_candidates()
+    assert (candidate.base_offset, candidate.last_offset) == (0, 5)
+    assert (candidate.bytes, candidate.batches, candidate.files) == (600, 6, 3)
+    plan = tiered.worker.begun(log)
+    assert (plan.base_offset, plan.last_offset, plan.batch_count) == (0, 5, 6)
+    assert [(f.base_offset, f.last_offset) for f in plan.files] == [(0, 1), (2, 3), (4, 5)]
+    assert (plan.boundary_epoch, plan.producers) == (0, ())
+    folder = f"{PREFIX}{plan.topic}-{topic_id_to_base64(log.topic_id)}/0"
+    assert plan.object_key_stem == f"{folder}/{0:020}-{topic_id_to_base64(plan.segment_id)}"
+    (begun,) = tiered.plane.merge_candidates()
+    assert begun.segments_in_progress == (plan.segment_id,)
+    assert await tiered.read(log) == [("wal", n, n) for n in range(7)]
+    assert tiered.states(log) == ("DISKLESS_ONLY", -1, -1, 0)
+
+    done = tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert sorted(done) == sorted(f.object_key for f in plan.files)
+    assert await tiered.read(log) == [("segment", 0, 5), ("wal", 6, 6)]
+    assert tiered.states(log) == ("HYBRID", 0, 5, 0)
+    assert tiered.plane.merge_candidates() == []
+    lo, hi = tiered.plane.log_id_range()
+    (row,) = tiered.plane.merged_segments(lo, hi)
+    assert (row.state, row.base_offset, row.last_offset) == (
+        MergedSegmentState.COPY_SEGMENT_FINISHED, 0, 5,
+    )  # fmt: skip
+    assert (row.size_bytes, row.record_count, row.log, row.leader_epoch) == (600, 6, log, 0)
+    assert [b.base_offset for b in tiered.plane.batches(lo, hi)] == [6]
+    assert tiered.plane.finish_merge(log, plan.token, segment_of(plan)) == ()
+    assert tiered.plane.forget_dead_objects(done) == 3
+    assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(0,)]
+
+
+async def test_a_segment_takes_whole_batches_up_to_its_bounds(tiered: Tiered) -> None:
+    log = await split_log(tiered, files=2, batches=3)
+    first = tiered.worker.merge(log, max_bytes=450)
+    assert first is not None
+    assert (first.last_offset, first.byte_size) == (3, 400)
+    (rest,) = tiered.plane.merge_candidates()
+    assert (rest.base_offset, rest.last_offset, rest.bytes, rest.batches) == (4, 5, 200, 2)
+    second = tiered.worker.merge(log, max_bytes=1)
+    third = tiered.worker.merge(log, max_batches=1)
+    assert second is not None
+    assert third is not None
+    assert [(p.base_offset, p.last_offset) for p in (second, third)] == [(4, 4), (5, 5)]
+    assert [f.object_key for f in second.files] == [f.object_key for f in third.files]
+    assert tiered.worker.begin(log) is None
+    assert await tiered.read(log) == [("segment", 0, 3), ("segment", 4, 4), ("segment", 5, 5)]
+    for wrong in ({"max_bytes": 0}, {"max_batches": 0}, {"claim_ms": 0}):
+        with pytest.raises(InvalidInput):
+            tiered.worker.begin(log, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UnknownLog):
+        tiered.worker.begin(TopicIdPartition(uuid4(), 0))
+
+
+async def test_a_segment_may_end_earlier_than_planned(tiered: Tiered) -> None:
+    log = await split_log(tiered, files=2, batches=2)
+    plan = tiered.worker.begun(log)
+    shorter = replace(
+        segment_of(plan), last_offset=2, size_bytes=300, record_count=3, batch_count=3
+    )
+    done = tiered.plane.finish_merge(log, plan.token, shorter)
+    assert list(done) == [plan.files[0].object_key]
+    assert tiered.worker.merge(log) is not None
+    assert await tiered.read(log) == [("segment", 0, 2), ("segment", 3, 3)]
+
+
+async def test_nothing_is_merged_across_what_is_not_split(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=0)
+    for timestamp in (100, 900, 100):
+        await tiered.commit(log, 1, timestamp=timestamp)
+    tiered.worker.split(log.topic_id, cutoff=900)
+    (candidate,) = tiered.plane.merge_candidates()
+    assert (candidate.last_offset, candidate.files) == (0, 1)
+    assert tiered.worker.begun(log).last_offset == 0
+    tiered.worker.merge(log)
+    assert tiered.plane.merge_candidates() == []
+    assert tiered.worker.begin(log) is None
+
+
+async def test_one_worker_at_a_time_merges_a_partition(tiered: Tiered) -> None:
+    log = await split_log(tiered)
+    first = tiered.worker.begun(log)
+    other = Worker(tiered.plane)
+    assert other.begin(log) is None
+    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
+    taken = other.begun(log)
+    assert taken.token > first.token
+    with pytest.raises(StaleClaim, match=f"token {first.token}"):
+        tiered.plane.finish_merge(log, first.token, segment_of(first))
+    tiered.plane.abandon_merge(log, first.token, "too late")
+    tiered.plane.finish_merge(log, taken.token, segment_of(taken))
+    assert await tiered.read(log) == [("segment", 0, 5)]
+    dead = [d for d in tiered.plane.claim_dead_objects(0) if d.kind == "segment"]
+    assert {d.key for d in dead} == {first.object_key_stem + s for s in SEGMENT_SUFFIXES}
+    assert dead[0].key.endswith(".log")
+
+
+async def test_a_lapsed_claim_that_nobody_took_still_finishes(tiered: Tiered) -> None:
+    log = await split_log(tiered)
+    plan = tiered.worker.begun(log)
+    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
+    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert await tiered.read(log) == [("segment", 0, 5)]
+
+
+async def test_a_second_try_of_one_worker_fences_the_first(tiered: Tiered) -> None:
+    log = await split_log(tiered)
+    first = tiered.worker.begun(log)
+    same = tiered.worker.begin(log, segment_id=first.segment_id)
+    assert same is not None
+    assert (same.segment_id, same.token > first.token) == (first.segment_id, True)
+    again = tiered.worker.begun(log)
+    for lost in (first, same):
+        with pytest.raises(StaleClaim):
+            tiered.plane.finish_merge(log, lost.token, segment_of(lost))
+    tiered.plane.finish_merge(log, again.token, segment_of(again))
+    await tiered.commit(log, 1)
+    tiered.worker.split(log.topic_id)
+    with pytest.raises(InvalidInput, match="was used"):
+        tiered.worker.begin(log, segment_id=again.segment_id)
+
+
+async def test_an_abandoned_segment_is_collected_and_planned_anew(tiered: Tiered) -> None:
+    log = await split_log(tiered)
+    plan = tiered.worker.begun(log)
+    for _ in range(2):
+        tiered.plane.abandon_merge(log, plan.token, "the upload failed")
+    with pytest.raises(StaleClaim):
+        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    other = Worker(tiered.plane)
+    assert other.merge(log) is not None
+    assert await tiered.read(log) == [("segment", 0, 5)]
+
+
+async def test_only_the_planned_range_is_registered(tiered: Tiered) -> None:
+    log = await split_log(tiered)
+    plan = tiered.worker.begun(log)
+    good = segment_of(plan)
+    for wrong in (
+        replace(good, base_offset=1),
+        replace(good, last_offset=6),
+        replace(good, size_bytes=599),
+        replace(good, batch_count=5),
+        replace(good, last_offset=4),
+    ):
+        with pytest.raises(TieringMismatch, match=str(plan.segment_id)):
+            tiered.plane.finish_merge(log, plan.token, wrong)
+    with pytest.raises(StaleClaim):
+        tiered.plane.finish_merge(log, plan.token, replace(good, segment_id=uuid4()))
+    with pytest.raises(UnknownLog):
+        tiered.plane.finish_merge(TopicIdPartition(uuid4(), 0), plan.token, good)
+    assert await tiered.read(log) == [("wal", n, n) for n in range(6)]
+    tiered.plane.finish_merge(log, plan.token, good)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_retention_inside_a_planned_range_keeps_the_rest(
+    tiered: Tiered, pruned: bool
+) -> None:
+    log = await split_log(tiered)
+    plan = tiered.worker.begun(log)
+    tiered.plane.delete_records(log.topic_id, log.partition, 3)
+    if pruned:
+        assert tiered.plane.prune_batches() == 3
+    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert await tiered.read(log) == [("segment", 0, 5)]
+    assert tiered.states(log) == ("HYBRID", 3, 5, 3)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_retention_past_a_planned_range_refuses_it(tiered: Tiered, pruned: bool) -> None:
+    log = await split_log(tiered)
+    plan = tiered.worker.begun(log, max_batches=4)
+    tiered.plane.delete_records(log.topic_id, log.partition, 4)
+    if pruned:
+        tiered.plane.prune_batches()
+    with pytest.raises(TieredRangeGone, match="Abandon the segment"):
+        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    tiered.plane.abandon_merge(log, plan.token, "expired")
+    rest = tiered.worker.merge(log)
+    assert rest is not None
+    assert (rest.base_offset, rest.last_offset) == (4, 5)
+    assert tiered.states(log) == ("HYBRID", 4, 5, 4)
+
+
+async def test_a_deleted_topic_takes_no_segment(tiered: Tiered) -> None:
+    log = await split_log(tiered)
+    plan = tiered.worker.begun(log)
+    await tiered.scene.plane.delete_topic(log.topic_id)
+    with pytest.raises(TopicDeleted):
+        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert tiered.plane.merge_candidates() == []
+    assert tiered.worker.begin(log) is None
+
+
+async def test_a_paused_or_parked_partition_is_no_candidate(tiered: Tiered) -> None:
+    log = await split_log(tiered)
+    (candidate,) = tiered.plane.merge_candidates()
+    tiered.plane.pause_tiering(candidate.topic)
+    assert tiered.plane.merge_candidates() == []
+    assert tiered.worker.begin(log) is None
+    tiered.plane.resume_tiering(candidate.topic)
+    tiered.plane.record_tiering_failure(
+        TieringScope.MERGE, candidate.log_id, "disk full", park_after=1
+    )
+    assert tiered.plane.merge_candidates() == []
+    (status,) = tiered.plane.tiering_status(candidate.topic)
+    assert (status.parked, status.parked_reason) == (True, "disk full")
+    assert (status.pending_split_files, status.pending_split_batches) == (3, 6)
+    assert (status.pending_bytes, status.diskless_start_offset) == (600, 0)
+    tiered.plane.resume_tiering(candidate.topic)
+    assert tiered.plane.merge_candidates() == [candidate]
+    tiered.worker.merge(log)
+    (status,) = tiered.plane.tiering_status()
+    assert (status.merged_segments, status.merged_bytes, status.pending_bytes) == (1, 600, 0)
+    assert (status.tiered_high_offset, status.diskless_start_offset) == (5, 6)
+
+
+async def test_the_first_segment_goes_on_from_the_seeds_and_the_next_from_the_first(
+    tiered: Tiered,
+) -> None:
+    scene = tiered.scene
+    seeds = [seed(7, last_offset=9), seed(8, last_offset=29, epoch=2), seed(8, last_offset=19)]
+    log = await scene.hybrid_log(tiered.gateway, 30, seeds)
+    sequences = count()
+
+    async def merge(producers: tuple[ProducerSnapshotEntry, ...]) -> MergePlan:
+        await scene.commit(tiered.gateway, batch(log, producer=(7, 1, next(sequences))))
+        tiered.worker.split(log.topic_id)
+        plan = tiered.worker.begun(log)
+        tiered.plane.finish_merge(log, plan.token, segment_of(plan, producers))
+        return plan
+
+    of_seven = ProducerSnapshotEntry(7, 0, 9, 9, 9, 1_000)
+    of_eight = ProducerSnapshotEntry(8, 2, 9, 29, 9, 1_000)
+    later = ProducerSnapshotEntry(7, 1, 0, 30, 0, 1_000)
+    first = await merge((later, of_eight))
+    assert (first.base_offset, first.boundary_epoch) == (30, 3)
+    assert first.producers == (of_seven, of_eight)
+    scene.sql("DELETE FROM producer_state WHERE producer_id = 8")  # as expire_producers does
+    assert (await merge(())).producers == (later,)
+
+
+async def test_a_hybrid_log_goes_back_to_diskless_when_nothing_tiered_is_left(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    for _ in range(3):
+        await tiered.commit(log, 2)
+    tiered.worker.split(log.topic_id)
+    tiered.worker.merge(log, max_batches=4)
+    assert tiered.states(log) == ("HYBRID", 0, 13, 10)
+    await tiered.scene.plane.set_tiering_complete(log, 1, False, "a gap")
+    assert tiered.states(log)[2] == 13
+    tiered.plane.advance_prefix_start(log.topic_id, 0, 10)
+    assert tiered.states(log) == ("HYBRID", 10, 13, 10)
+    tiered.plane.advance_prefix_start(log.topic_id, 0, 10)
+    await tiered.scene.plane.set_tiering_complete(log, 1, True, "nothing to cover")
+    assert tiered.states(log) == ("HYBRID", 10, 13, 10)
+    tiered.plane.delete_records(log.topic_id, 0, 12)
+    assert tiered.states(log) == ("HYBRID", 12, 13, 12)
+    tiered.plane.delete_records(log.topic_id, 0, 14)
+    assert tiered.states(log) == ("DISKLESS_ONLY", -1, -1, 14)
+    tiered.worker.merge(log)
+    assert tiered.states(log) == ("HYBRID", 14, 15, 14)
+    assert tiered.plane.delete_records(log.topic_id, 0, -1) == 16
+    assert tiered.states(log) == ("DISKLESS_ONLY", -1, -1, 16)
+    assert await tiered.read(log) == []
+
+
+async def test_a_prefix_that_goes_first_or_last_leaves_the_same(tiered: Tiered) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    await tiered.commit(log, 2)
+    tiered.worker.split(log.topic_id)
+    tiered.worker.merge(log)
+    tiered.plane.delete_records(log.topic_id, 0, -1)
+    assert tiered.states(log) == ("HYBRID", 0, 11, 12)
+    tiered.plane.advance_prefix_start(log.topic_id, 0, 10)
+    assert tiered.states(log) == ("DISKLESS_ONLY", -1, -1, 12)
+
+
+async def test_commits_go_on_while_batches_are_claimed_split_and_merged(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=1, batches=1)
+    (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
+    splits = tiered.worker.register(file)
+    await tiered.commit(log, 1)
+    tiered.worker.finish(file, splits)
+    plan = tiered.worker.begun(log)
+    await tiered.scene.commit(tiered.gateway, batch(log, records=3))
+    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert await tiered.read(log) == [("segment", 0, 0), ("wal", 1, 1), ("wal", 2, 4)]

@@ -1,0 +1,251 @@
+"""Claims of WAL files and what becomes of the batches that are split out of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.contract.conftest import Database
+from tests.contract.scenes import Scene, batch
+from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
+from tideline.control_plane import (
+    InvalidInput,
+    ObjectKeyRejected,
+    StaleClaim,
+    TieringMismatch,
+    UnknownLog,
+    UnknownTopic,
+)
+from tideline.control_plane.jobs_model import TieringScope
+
+
+@pytest.fixture
+async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+    with jobs(database) as plane:
+        yield Tiered(scene, await scene.gateway(), Worker(plane))
+
+
+async def test_old_batches_are_claimed_oldest_file_first_and_only_once(tiered: Tiered) -> None:
+    _, (log,) = await tiered.scene.diskless_topic()
+    newer = await tiered.commit(log, 2, timestamp=500)
+    oldest = await tiered.commit(log, 1, timestamp=100)
+    await tiered.commit(log, 1, timestamp=900)
+    files = tiered.worker.claim({log.topic_id: 900})
+    assert [(f.file_id, [b.base_offset for b in f.batches]) for f in files] == [
+        (oldest, [2]),
+        (newer, [0, 1]),
+    ]
+    assert {(b.log, b.boundary_epoch, b.max_timestamp < 900) for f in files for b in f.batches} == {
+        (log, 0, True)
+    }
+    assert Worker(tiered.plane).claim({log.topic_id: 900}) == []
+    assert len({f.token for f in files}) == 2
+
+
+async def test_a_claim_is_bounded_but_never_less_than_a_file(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=4, batches=3)
+    cutoffs = {log.topic_id: ALL_OLD}
+    (one,) = tiered.worker.claim(cutoffs, max_batches=1)
+    assert len(one.batches) == 3
+    assert len(tiered.worker.claim(cutoffs, max_files=1)) == 1
+    assert [len(f.batches) for f in tiered.worker.claim(cutoffs, max_batches=8)] == [3, 3]
+    for wrong in ({"max_files": 0}, {"max_batches": 0}, {"claim_ms": 0}):
+        with pytest.raises(InvalidInput):
+            tiered.worker.claim(cutoffs, **wrong)
+
+
+async def test_nothing_young_paused_expired_or_deleted_is_claimed(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=2, batches=1)
+    ((name,),) = tiered.scene.sql("SELECT name FROM topics")
+    assert tiered.worker.claim({}) == []
+    assert tiered.worker.claim({log.topic_id: 1_000}) == []
+    tiered.plane.pause_tiering(str(name))
+    assert tiered.worker.claim({log.topic_id: ALL_OLD}) == []
+    tiered.plane.resume_tiering(str(name))
+    tiered.plane.delete_records(log.topic_id, log.partition, 1)
+    (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
+    assert [b.base_offset for b in file.batches] == [1]
+    tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token)
+    await tiered.scene.plane.delete_topic(log.topic_id)
+    assert tiered.worker.claim({log.topic_id: ALL_OLD}) == []
+    with pytest.raises(UnknownTopic):
+        tiered.plane.pause_tiering("nobody")
+
+
+async def test_a_request_makes_everything_committed_until_then_eligible(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=2, batches=1)
+    ((name,),) = tiered.scene.sql("SELECT name FROM topics")
+    tiered.plane.request_tiering(str(name))
+    tiered.scene.sql("UPDATE batches SET append_time = append_time + 60000 WHERE base_offset = 1")
+    (file,) = tiered.worker.claim({})
+    assert [b.base_offset for b in file.batches] == [0]
+    tiered.worker.finish(file, tiered.worker.register(file))
+    (candidate,) = tiered.plane.merge_candidates()
+    assert (candidate.requested, candidate.log) == (True, log)
+    tiered.worker.merge(log)
+    assert tiered.plane.merge_candidates() == []
+    (status,) = tiered.plane.tiering_status()
+    assert (status.requested_at, status.pending_batches) == (None, 1)
+
+
+async def test_one_file_is_cut_into_one_run_per_partition(tiered: Tiered) -> None:
+    _, (first, second) = await tiered.scene.diskless_topic(partitions=2)
+    await tiered.scene.commit(
+        tiered.gateway,
+        batch(first, records=2),
+        batch(second, records=3),
+        batch(first, records=4),
+    )
+    splits = tiered.worker.split(first.topic_id)
+    assert [(s.partition, s.base_offset, s.last_offset, s.batch_count) for s in splits] == [
+        (0, 0, 5, 2),
+        (1, 0, 2, 1),
+    ]
+    lo, hi = tiered.plane.log_id_range()
+    rows = list(tiered.plane.batches(lo, hi))
+    assert [(r.base_offset, r.split_id is not None) for r in rows] == [
+        (0, True),
+        (2, True),
+        (0, True),
+    ]
+    assert tiered.scene.sql("SELECT count(*) FROM wal_file_claims") == [(0,)]
+    assert await tiered.read(first) == [("wal", 0, 1), ("wal", 2, 5)]
+
+
+async def test_a_finished_split_may_be_told_again(tiered: Tiered) -> None:
+    log = await tiered.diskless()
+    (file, *_) = tiered.worker.claim({log.topic_id: ALL_OLD})
+    splits = tiered.worker.register(file)
+    tiered.plane.register_split_keys(
+        tiered.worker.worker, file.file_id, file.token, [s.object_key for s in splits]
+    )
+    for _ in range(2):
+        tiered.worker.finish(file, splits)
+    assert tiered.scene.sql("SELECT status FROM split_files") == [("live",)]
+
+
+async def test_an_expired_claim_holds_until_it_is_taken_over(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=2, batches=1)
+    kept, lost = tiered.worker.claim({log.topic_id: ALL_OLD})
+    of_kept, of_lost = tiered.worker.register(kept), tiered.worker.register(lost)
+    tiered.scene.sql("UPDATE wal_file_claims SET expires_at = now() - interval '1 s'")
+    tiered.worker.finish(kept, of_kept)
+    other = Worker(tiered.plane)
+    (taken,) = other.claim({log.topic_id: ALL_OLD})
+    assert taken.file_id == lost.file_id
+    assert taken.token > lost.token
+    before = tiered.scene.sql("SELECT * FROM batches ORDER BY last_offset")
+    with pytest.raises(StaleClaim, match=f"claim {lost.token} of WAL file {lost.file_id}"):
+        tiered.worker.finish(lost, of_lost)
+    with pytest.raises(StaleClaim):
+        tiered.worker.register(lost)
+    with pytest.raises(StaleClaim):
+        Worker(tiered.plane).finish(taken, of_lost)
+    tiered.plane.release_claim(tiered.worker.worker, lost.file_id, lost.token)
+    assert tiered.scene.sql("SELECT * FROM batches ORDER BY last_offset") == before
+    other.finish(taken, other.register(taken))
+    dead = {d.key for d in tiered.plane.claim_dead_objects(0)}
+    assert dead == {s.object_key for s in of_lost}
+
+
+async def test_a_released_file_is_claimed_again_and_its_keys_go(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=1)
+    (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
+    splits = tiered.worker.register(file)
+    for _ in range(2):
+        tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token)
+    with pytest.raises(StaleClaim):
+        tiered.worker.finish(file, splits)
+    (again,) = tiered.worker.claim({log.topic_id: ALL_OLD})
+    assert again.file_id == file.file_id
+    assert [d.key for d in tiered.plane.claim_dead_objects(0)] == [s.object_key for s in splits]
+
+
+async def test_keys_are_used_once(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=2)
+    one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
+    (split, *_) = tiered.worker.register(one)
+    tiered.worker.finish(one, [split])
+    for taken in (split.object_key, one.object_key):
+        with pytest.raises(ObjectKeyRejected, match=taken):
+            tiered.plane.register_split_keys(tiered.worker.worker, two.file_id, two.token, [taken])
+    with pytest.raises(StaleClaim, match="never registered"):
+        tiered.worker.finish(two, [replace(split, object_key="split/unheard")])
+
+
+async def test_only_exact_runs_of_the_claimed_batches_are_taken(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=2, batches=3)
+    (file, _) = tiered.worker.claim({log.topic_id: ALL_OLD})
+    (split,) = tiered.worker.register(file)
+    wrongs: list[dict[str, Any]] = [
+        {"last_offset": 3},
+        {"last_offset": 1},
+        {"base_offset": 1},
+        {"byte_size": 299},
+        {"batch_count": 2},
+        {"base_offset": 3, "last_offset": 5},
+        {"base_offset": 70, "last_offset": 72},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(TieringMismatch, match=split.object_key):
+            tiered.worker.finish(file, [replace(split, **wrong)])
+    with pytest.raises(UnknownLog):
+        tiered.worker.finish(file, [replace(split, topic_id=uuid4())])
+    assert tiered.scene.sql("SELECT count(*) FROM batches WHERE split_id IS NOT NULL") == [(0,)]
+    tiered.worker.finish(file, [split])
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_what_expires_while_it_is_split_is_no_error(tiered: Tiered, pruned: bool) -> None:
+    log = await tiered.diskless(files=2, batches=3)
+    gone, cut = tiered.worker.claim({log.topic_id: ALL_OLD})
+    of_gone, of_cut = tiered.worker.register(gone), tiered.worker.register(cut)
+    tiered.plane.delete_records(log.topic_id, log.partition, 4)
+    if pruned:
+        tiered.plane.prune_batches()
+    tiered.worker.finish(gone, of_gone)
+    tiered.worker.finish(cut, of_cut)
+    assert [d.key for d in tiered.plane.claim_dead_objects(0)] == [s.object_key for s in of_gone]
+    plan = tiered.worker.begun(log)
+    assert (plan.base_offset, plan.last_offset, plan.byte_size) == (4, 5, 200)
+    assert [f.object_key for f in plan.files] == [s.object_key for s in of_cut]
+
+
+async def test_what_fails_waits_and_is_then_parked_until_an_operator_acts(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=1)
+    ((name,),) = tiered.scene.sql("SELECT name FROM topics")
+    cutoffs = {log.topic_id: ALL_OLD}
+    (file,) = tiered.worker.claim(cutoffs)
+    tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token)
+
+    def fail(backoff_ms: int) -> int:
+        return tiered.plane.record_tiering_failure(
+            TieringScope.SPLIT, file.file_id, "CRC", park_after=3, backoff_ms=backoff_ms
+        )
+
+    assert fail(60_000) == 1
+    assert tiered.worker.claim(cutoffs) == []
+    (status,) = tiered.plane.tiering_status(str(name), cutoffs)
+    assert (status.failures, status.parked, status.parked_reason) == (1, False, "CRC")
+    assert (status.pending_batches, status.eligible_bytes) == (2, 200)
+    tiered.scene.sql("UPDATE tiering_failures SET retry_at = now()")
+    assert tiered.worker.claim(cutoffs) == [replace(file, token=file.token + 1)]
+    tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token + 1)
+    assert (fail(0), fail(0)) == (2, 3)
+    tiered.scene.sql("UPDATE tiering_failures SET retry_at = now()")
+    assert tiered.worker.claim(cutoffs) == []
+    (status,) = tiered.plane.tiering_status()
+    assert status.parked
+    tiered.plane.request_tiering(str(name))
+    (again,) = tiered.worker.claim({})
+    assert fail(0) == 1
+    tiered.worker.finish(again, tiered.worker.register(again))
+    (status,) = tiered.plane.tiering_status()
+    assert (status.failures, status.parked_reason) == (0, None)
+    assert fail(0) == 1
+    tiered.plane.clear_tiering_failure(TieringScope.SPLIT, file.file_id)
+    assert fail(0) == 1

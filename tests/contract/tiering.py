@@ -1,0 +1,229 @@
+"""Split and merge without bytes: what the jobs tell the control plane, and what a reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from uuid import UUID, uuid4
+
+from pydantic import SecretStr
+
+from tests.contract.conftest import Database
+from tests.contract.scenes import GatewayProcess, Scene, batch
+from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.jobs_model import (
+    ClaimedBatch,
+    ClaimedFile,
+    MergePlan,
+    NewSegment,
+    ProducerSnapshotEntry,
+    SplitFile,
+)
+from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
+from tideline.domain.ids import TopicIdPartition
+from tideline.settings import JobsSettings
+
+ALL_OLD = 10**15
+"""ms; a cutoff that every batch is older than."""
+CLAIM_MS = 60_000
+PREFIX = "in/"
+EVERYTHING = 1 << 40
+
+
+def jobs_settings(database: Database, role: str | None = "tideline_jobs") -> JobsSettings:
+    """``role`` ``None``: the superuser."""
+    dsn = database.dsn if role is None else database.as_role(role)
+    return JobsSettings.model_validate(
+        {
+            "postgres_dsn": SecretStr(dsn),
+            "kafka_bootstrap": "127.0.0.1:1",
+            "s3_tiered_prefix": PREFIX,
+        }
+    )
+
+
+@contextmanager
+def jobs(database: Database, role: str | None = "tideline_jobs") -> Iterator[JobsControlPlane]:
+    with connect_jobs(jobs_settings(database, role), application_name="tiering-test") as plane:
+        yield plane
+
+
+def runs(batches: Sequence[ClaimedBatch]) -> Iterator[list[ClaimedBatch]]:
+    """Contiguous runs of one partition each."""
+    for _, group in groupby(batches, key=lambda b: b.log_id):
+        run: list[ClaimedBatch] = []
+        for one in group:
+            if run and one.base_offset != run[-1].last_offset + 1:
+                yield run
+                run = []
+            run.append(one)
+        yield run
+
+
+def split_files(file: ClaimedFile) -> list[SplitFile]:
+    """One per run, under new keys."""
+    return [
+        SplitFile(
+            object_key=f"split/{uuid4().hex}",
+            topic_id=run[0].topic_id,
+            partition=run[0].partition,
+            base_offset=run[0].base_offset,
+            last_offset=run[-1].last_offset,
+            byte_size=sum(b.byte_size for b in run),
+            batch_count=len(run),
+        )
+        for run in runs(file.batches)
+    ]
+
+
+def segment_of(
+    plan: MergePlan, producers: tuple[ProducerSnapshotEntry, ...] = (), max_timestamp: int = 1_000
+) -> NewSegment:
+    """What a worker that built exactly the plan tells."""
+    return NewSegment(
+        segment_id=plan.segment_id,
+        base_offset=plan.base_offset,
+        last_offset=plan.last_offset,
+        size_bytes=plan.byte_size,
+        max_timestamp=max_timestamp,
+        record_count=plan.last_offset - plan.base_offset + 1,
+        batch_count=plan.batch_count,
+        offset_index_bytes=8,
+        time_index_bytes=12,
+        producers=producers,
+    )
+
+
+@dataclass
+class Worker:
+    """One driver of split and merge, under its own id."""
+
+    plane: JobsControlPlane
+    worker: UUID = field(default_factory=uuid4)
+
+    def claim(
+        self,
+        cutoffs: Mapping[UUID, int],
+        *,
+        max_files: int = 10,
+        max_batches: int = 1_000,
+        claim_ms: int = CLAIM_MS,
+    ) -> list[ClaimedFile]:
+        return self.plane.claim_wal_files(
+            self.worker,
+            max_files=max_files,
+            max_batches=max_batches,
+            claim_ms=claim_ms,
+            cutoffs=cutoffs,
+        )
+
+    def register(self, file: ClaimedFile) -> list[SplitFile]:
+        """Cut the file and announce the keys."""
+        splits = split_files(file)
+        self.plane.register_split_keys(
+            self.worker, file.file_id, file.token, [s.object_key for s in splits]
+        )
+        return splits
+
+    def finish(self, file: ClaimedFile, splits: Sequence[SplitFile]) -> None:
+        self.plane.finish_split(self.worker, file.file_id, file.token, splits)
+
+    def split(self, *topics: UUID, cutoff: int = ALL_OLD) -> list[SplitFile]:
+        """Everything eligible of ``topics``."""
+        made: list[SplitFile] = []
+        while files := self.claim(dict.fromkeys(topics, cutoff)):
+            for file in files:
+                splits = self.register(file)
+                self.finish(file, splits)
+                made += splits
+        return made
+
+    def begin(
+        self,
+        log: TopicIdPartition,
+        *,
+        max_bytes: int = EVERYTHING,
+        max_batches: int = 1_000,
+        claim_ms: int = CLAIM_MS,
+        segment_id: UUID | None = None,
+    ) -> MergePlan | None:
+        return self.plane.begin_merge(
+            log, self.worker, claim_ms, segment_id or uuid4(), max_bytes, max_batches
+        )
+
+    def begun(self, log: TopicIdPartition, **limits: int) -> MergePlan:
+        plan = self.begin(log, **limits)  # type: ignore[arg-type]
+        assert plan is not None
+        return plan
+
+    def merge(self, log: TopicIdPartition, **limits: int) -> MergePlan | None:
+        """One segment, if there is anything to merge."""
+        plan = self.begin(log, **limits)  # type: ignore[arg-type]
+        if plan is not None:
+            self.plane.finish_merge(log, plan.token, segment_of(plan))
+        return plan
+
+
+@dataclass
+class Tiered:
+    """A scene with a gateway that commits and a worker that tiers."""
+
+    scene: Scene
+    gateway: GatewayProcess
+    worker: Worker
+
+    @property
+    def plane(self) -> JobsControlPlane:
+        return self.worker.plane
+
+    async def commit(self, log: TopicIdPartition, batches: int = 1, **shape: int) -> int:
+        """Batches in one WAL file; its id."""
+        await self.scene.commit(self.gateway, *[batch(log, **shape) for _ in range(batches)])  # type: ignore[arg-type]
+        ((file_id,),) = self.scene.sql("SELECT max(file_id) FROM wal_files")
+        assert isinstance(file_id, int)
+        return file_id
+
+    async def diskless(self, files: int = 3, batches: int = 2) -> TopicIdPartition:
+        """A partition born diskless, with files of batches of one record and 100 bytes."""
+        _, (log,) = await self.scene.diskless_topic()
+        for _ in range(files):
+            await self.commit(log, batches)
+        return log
+
+    async def read(self, log: TopicIdPartition) -> list[tuple[str, int, int]]:
+        """Where each offset from the suffix's start on is: ``segment`` or ``wal``, base, last."""
+        found: list[tuple[str, int, int]] = []
+        row = await self.scene.plane.tracked_partition(log.topic_id, log.partition)
+        assert row is not None
+        offset = row.suffix_log_start
+        while offset < row.high_watermark:
+            (answer,) = await self.scene.plane.find_batches(
+                [FindBatchesRequest(log, offset, 1 << 30)]
+            )
+            assert answer.error == "NONE"
+            if answer.segment is not None:
+                assert answer.batches == ()
+                assert answer.segment.base_offset <= offset <= answer.segment.last_offset
+                found.append(("segment", answer.segment.base_offset, answer.segment.last_offset))
+            else:
+                assert answer.batches, f"offset {offset} of {log} is nowhere"
+                found += [("wal", *_range(b)) for b in answer.batches]
+            assert found[-1][2] >= offset
+            offset = found[-1][2] + 1
+        return found
+
+    def states(self, log: TopicIdPartition) -> tuple[str, int, int, int]:
+        """State, tiered start, tiered high offset and suffix start."""
+        ((lo, hi),) = self.scene.sql(
+            "SELECT log_id, log_id + 1 FROM logs WHERE topic_id = %s AND partition = %s",
+            log.topic_id,
+            log.partition,
+        )
+        (row,) = self.plane.partitions(int(str(lo)), int(str(hi)))
+        return row.state, row.tiered_start, row.tiered_high_offset, row.suffix_start
+
+
+def _range(found: BatchCoordinates) -> tuple[int, int]:
+    return found.base_offset, found.last_offset
