@@ -1,0 +1,246 @@
+"""Verdicts on generated metadata whose truth is known: one Spark run for all situations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.logic import coverage
+from spark.logic.remedies import detail, reason, remedies
+from spark.sources import inventory, remote_log
+from spark.sources.inventory import kind_bits
+from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
+from tideline.domain.remote_log import SegmentState
+
+STARTED, FINISHED, DELETING, DELETED = map(int, SegmentState)
+LONG_AGO, NOW = 1_000, 10_000_000
+LOGS = """log_id bigint, topic_id binary, partition int, log_start bigint, boundary bigint,
+suffix_start bigint, merge_frontier bigint, epochs array<int>, epoch_starts array<bigint>"""
+MERGED = """log_id bigint, segment_id binary, base_offset bigint, last_offset bigint,
+size_bytes bigint, state string"""
+
+
+@dataclass
+class World:
+    """Partitions of one topic, with what would be observed of them."""
+
+    logs: list[tuple[Any, ...]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    objects: list[tuple[Any, ...]] = field(default_factory=list)
+    merged: list[tuple[Any, ...]] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    _ids: int = 0
+
+    def log(self, name: str, boundary: int, *, start: int = 0, merged_to: int | None = None,
+            lineage: tuple[tuple[int, int], ...] = ((0, 0),)) -> int:  # fmt: skip
+        number = len(self.logs) + 1
+        self.names[number] = name
+        self.logs.append(
+            (number, UUID(int=7).bytes, number, start, boundary, boundary, merged_to or boundary,
+             [e for e, _ in lineage], [s for _, s in lineage])
+        )  # fmt: skip
+        return number
+
+    def record(self, log: int, **columns: Any) -> None:
+        self.events.append(
+            dict.fromkeys(remote_log.ARROW.names) | {
+                "metadata_partition": log % 3, "record_offset": len(self.events),
+                "topic_id": UUID(int=7).bytes, "partition": log, "event_timestamp": 1, **columns,
+            }
+        )  # fmt: skip
+
+    def update(self, log: int, segment: bytes, state: int) -> None:
+        self.record(log, kind=1, segment_id=segment, state=state)
+
+    def segment(self, log: int, first: int, last: int, *, state: int = FINISHED, epoch: int = 0,
+                size: int = 100, listed: int | None = 100,
+                kinds: frozenset[str] = OWN_KINDS) -> bytes:  # fmt: skip
+        """A copy and, unless ``listed`` is None, its objects."""
+        self._ids += 1
+        segment = UUID(int=self._ids << 70 | self._ids).bytes
+        self.record(
+            log, kind=0, segment_id=segment, start_offset=first, end_offset=last,
+            size_bytes=size, state=STARTED, txn_index_empty=True,
+            epochs=[epoch], epoch_starts=[first],
+        )  # fmt: skip
+        for reached in range(1, state + 1):
+            self.update(log, segment, reached)
+        if listed is not None:
+            self.objects.append((log, segment, first, listed, kind_bits(kinds), LONG_AGO))
+        return segment
+
+    def verdicts(self, spark: SparkSession) -> dict[str, dict[str, Any]]:
+        events = pa.Table.from_pylist(self.events, schema=remote_log.ARROW)
+        found = coverage.verdicts(
+            spark.createDataFrame(self.logs, LOGS),
+            spark.createDataFrame(events),
+            spark.createDataFrame(self.merged, MERGED),
+            spark.createDataFrame(self.objects, inventory.SCHEMA),
+            NOW,
+        )
+        return {
+            self.names.get(row["log_id"], "malformed"): row for row in found.toArrow().to_pylist()
+        }
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> dict[str, dict[str, Any]]:
+    w = World()
+    whole = w.log("whole", 30)
+    for first in (0, 10, 20):
+        w.segment(whole, first, first + 9)
+    start = w.log("gap at the start", 30)
+    w.segment(start, 10, 29)
+    middle = w.log("gap in the middle", 30)
+    w.segment(middle, 0, 9)
+    w.segment(middle, 20, 29)
+    end = w.log("gap at the end", 30)
+    w.segment(end, 0, 19)
+    w.log("nothing was ever copied", 30)
+    overlap = w.log("overlaps with a deposed leader", 30, lineage=((0, 0), (2, 10)))
+    w.segment(overlap, 0, 14)
+    w.segment(overlap, 5, 14)
+    w.segment(overlap, 10, 29, epoch=1)
+    w.segment(overlap, 10, 29, epoch=2)
+    started = w.log("started only", 20)
+    w.segment(started, 0, 9)
+    w.segment(started, 10, 19, state=STARTED)
+    deleting = w.log("being deleted", 20)
+    w.segment(deleting, 0, 9, state=DELETING)
+    w.segment(deleting, 10, 19)
+    deleted = w.log("deleted", 20)
+    w.segment(deleted, 0, 9, state=DELETED, listed=None)
+    w.segment(deleted, 10, 19)
+    missing = w.log("missing object", 20)
+    w.segment(missing, 0, 9, listed=None)
+    w.segment(missing, 10, 19)
+    index = w.log("missing index", 10)
+    w.segment(index, 0, 9, kinds=OWN_KINDS - {"index"})
+    short = w.log("truncated object", 10)
+    w.segment(short, 0, 9, listed=99)
+    moved = w.log("log start moved", 20, start=10)
+    w.segment(moved, 0, 9, state=DELETED, listed=None)
+    w.segment(moved, 10, 19)
+    inside = w.log("log start inside a segment", 20, start=5)
+    w.segment(inside, 0, 19)
+    grown = w.log("B0 was reset upwards", 40)
+    w.segment(grown, 0, 29)
+    overshoot = w.log("overshoots B0", 25)
+    w.segment(overshoot, 0, 29)
+    packed = w.log("Aiven's layout", 10)
+    w.segment(packed, 0, 9, kinds=AIVEN_KINDS)
+    gone = w.log("the prefix is gone", 10, start=10)
+    w.segment(gone, 0, 9, listed=None)
+    w.log("born diskless", 0, lineage=())
+    again = w.log("illegal history", 10)
+    w.update(again, w.segment(again, 0, 9), STARTED)
+    orphan = w.log("orphan", 10)
+    w.segment(orphan, 0, 9)
+    w.objects.append((orphan, UUID(int=1 << 100).bytes, 3, 50, 0, LONG_AGO))
+    w.objects.append((orphan, UUID(int=2 << 100).bytes, 4, 50, 0, NOW))
+    merged = w.log("merged segments", 10, merged_to=40)
+    w.segment(merged, 0, 9)
+    for number, (first, state, listed) in enumerate(
+        ((10, "COPY_SEGMENT_FINISHED", 70), (20, "COPY_SEGMENT_FINISHED", 69),
+         (30, "COPY_SEGMENT_FINISHED", None), (40, "COPY_SEGMENT_STARTED", None))
+    ):  # fmt: skip
+        segment = UUID(int=number + (9 << 90)).bytes
+        w.merged.append((merged, segment, first, first + 9, 70, state))
+        if listed is not None:
+            w.objects.append((merged, segment, first, listed, kind_bits(OWN_KINDS), LONG_AGO))
+    w.record(99, kind=0, segment_id=UUID(int=5).bytes, start_offset=0, end_offset=9, size_bytes=1,
+             state=FINISHED, txn_index_empty=True, epochs=[0], epoch_starts=[0])  # fmt: skip
+    w.record(0, kind=remote_log.MALFORMED, topic_id=None, partition=None)
+    return w.verdicts(spark)
+
+
+COVERED = ["whole", "overlaps with a deposed leader", "log start moved",
+           "log start inside a segment", "overshoots B0", "Aiven's layout", "the prefix is gone",
+           "born diskless", "illegal history", "orphan", "merged segments"]  # fmt: skip
+GAPS = {
+    "gap at the start": (0, 10, "starts_late"),
+    "gap in the middle": (10, 20, "absent"),
+    "gap at the end": (20, 30, "absent"),
+    "nothing was ever copied": (0, 30, "absent"),
+    "started only": (10, 20, "copying"),
+    "being deleted": (0, 10, "being_deleted"),
+    "deleted": (0, 10, "starts_late"),
+    "missing object": (0, 10, "bad_objects"),
+    "missing index": (0, 10, "bad_objects"),
+    "truncated object": (0, 10, "bad_objects"),
+    "B0 was reset upwards": (30, 40, "absent"),
+}
+
+
+def test_every_partition_has_one_verdict(found: dict[str, dict[str, Any]]) -> None:
+    assert sorted(found) == sorted([*COVERED, *GAPS, "malformed"])
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_is_covered(found: dict[str, dict[str, Any]], name: str) -> None:
+    assert found[name]["complete"]
+    assert found[name]["gaps"] == []
+    assert remedies(found[name]) == []
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_is_not_covered_and_says_which_offsets_and_why(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    start, end, cause = GAPS[name]
+    verdict = found[name]
+    assert not verdict["complete"]
+    assert verdict["gaps"] == [{"start": start, "end": end, "cause": cause}]
+    assert verdict["covered_to"] == start
+    assert verdict["missing_offsets"] == end - start
+    assert f"[{start}, {end})" in reason(verdict)
+    assert detail(verdict)["remedies"] == remedies(verdict) != []
+
+
+def test_overlaps_are_counted_and_a_deposed_leaders_segment_is_named(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    verdict = found["overlaps with a deposed leader"]
+    assert verdict["overlapping"] == 1
+    assert verdict["foreign_count"] == 1
+    assert verdict["foreign"][0].startswith(f"{10:020d}-")
+
+
+def test_bad_objects_are_named_with_what_is_wrong(found: dict[str, dict[str, Any]]) -> None:
+    assert found["truncated object"]["broken"][0]["problem"] == (
+        "its log object has 99 bytes instead of 100"
+    )
+    assert found["missing index"]["broken"][0]["problem"] == (
+        "its index object is not in the bucket"
+    )
+    assert "log object is not" in found["missing object"]["broken"][0]["problem"]
+
+
+def test_only_old_objects_that_nobody_knows_are_orphans(found: dict[str, dict[str, Any]]) -> None:
+    assert found["orphan"]["orphan_count"] == 1
+    assert found["orphan"]["orphans"][0].startswith(f"{3:020d}-")
+    assert all(v["orphan_count"] == 0 for n, v in found.items() if n not in ("orphan", "malformed"))
+
+
+def test_a_bad_merged_segment_is_reported_and_does_not_decide(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    verdict = found["merged segments"]
+    assert verdict["merged_segments"] == 3
+    assert verdict["merged_broken_count"] == 2
+    assert [(g["start"], g["end"]) for g in verdict["merged_gaps"]] == [(20, 40)]
+
+
+def test_a_state_that_goes_back_is_an_anomaly_and_takes_nothing_away(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    assert found["illegal history"]["anomalies"] == 1
+
+
+def test_records_that_cannot_be_decoded_are_counted(found: dict[str, dict[str, Any]]) -> None:
+    assert found["malformed"]["anomalies"] == 1
