@@ -108,16 +108,23 @@ class PartitionTiering:
     high_watermark: int
     cutoff_ms: int | None
     """:meth:`TieringConfig.cutoff`."""
-    requested: bool = False
-    """An operator asked for tiering now: age does not matter (002 4.8.2, ``triggerTiering``)."""
+    requested_at_ms: int | None = None
+    """An operator asked for tiering then: of what was committed until then age does not matter
+    (002 4.8.2, ``triggerTiering``). What comes later waits its time, so that a request ends."""
     paused: bool = False
     deleted: bool = False
 
 
 def eligibility(
-    partition: PartitionTiering, *, last_offset: int, max_timestamp: int, split: bool
+    partition: PartitionTiering,
+    *,
+    last_offset: int,
+    max_timestamp: int,
+    append_time: int,
+    split: bool,
 ) -> Eligibility:
-    """Judge one batch (002 4.7.4). ``last_offset`` inclusive, ``max_timestamp`` in ms.
+    """Judge one batch (002 4.7.4). ``last_offset`` inclusive, times in ms; ``append_time`` is that
+    of its commit.
 
     A batch that reaches past the suffix's start is taken whole, however far below it begins.
     A batch without timestamps (-1) counts as old.
@@ -133,11 +140,12 @@ def eligibility(
     if last_offset < partition.suffix_start:
         return Eligibility.EXPIRED
     old = partition.cutoff_ms is not None and max_timestamp < partition.cutoff_ms
-    return Eligibility.ELIGIBLE if old or partition.requested else Eligibility.YOUNG
+    requested = partition.requested_at_ms is not None and append_time <= partition.requested_at_ms
+    return Eligibility.ELIGIBLE if old or requested else Eligibility.YOUNG
 
 
 class OffsetRun(Protocol):
-    """A batch or a split file: a run of offsets, inclusive at both ends, with its bytes."""
+    """A batch, or several that stay together: offsets inclusive at both ends, and bytes."""
 
     @property
     def base_offset(self) -> int: ...

@@ -72,6 +72,8 @@ def test_a_value_that_is_no_number_is_named() -> None:
 
 
 PARTITION = PartitionTiering(suffix_start=100, high_watermark=200, cutoff_ms=5_000)
+COMMITTED_AT = 10_000
+REQUESTED = replace(PARTITION, requested_at_ms=COMMITTED_AT)
 
 
 @pytest.mark.parametrize(
@@ -85,18 +87,26 @@ PARTITION = PartitionTiering(suffix_start=100, high_watermark=200, cutoff_ms=5_0
         (PARTITION, 99, 4_999, False, Eligibility.EXPIRED),
         (PARTITION, 150, 4_999, True, Eligibility.CONVERTED),
         (PARTITION, 150, -1, False, Eligibility.ELIGIBLE),
-        (replace(PARTITION, requested=True), 150, 9_000, False, Eligibility.ELIGIBLE),
-        (replace(PARTITION, requested=True), 200, 9_000, False, Eligibility.UNCOMMITTED),
-        (replace(PARTITION, requested=True), 99, 9_000, False, Eligibility.EXPIRED),
-        (replace(PARTITION, requested=True, paused=True), 150, 1, False, Eligibility.PAUSED),
-        (replace(PARTITION, requested=True, deleted=True), 150, 1, False, Eligibility.DELETED),
+        (REQUESTED, 150, 9_000, False, Eligibility.ELIGIBLE),
+        (replace(REQUESTED, requested_at_ms=9_999), 150, 9_000, False, Eligibility.YOUNG),
+        (replace(REQUESTED, requested_at_ms=9_999), 150, 4_999, False, Eligibility.ELIGIBLE),
+        (REQUESTED, 200, 9_000, False, Eligibility.UNCOMMITTED),
+        (REQUESTED, 99, 9_000, False, Eligibility.EXPIRED),
+        (replace(REQUESTED, paused=True), 150, 1, False, Eligibility.PAUSED),
+        (replace(REQUESTED, deleted=True), 150, 1, False, Eligibility.DELETED),
         (replace(PARTITION, cutoff_ms=None), 150, 1, False, Eligibility.YOUNG),
     ],
 )
 def test_a_batch_is_judged_by_age_commitment_and_state(
     partition: PartitionTiering, last: int, timestamp: int, split: bool, expected: Eligibility
 ) -> None:
-    found = eligibility(partition, last_offset=last, max_timestamp=timestamp, split=split)
+    found = eligibility(
+        partition,
+        last_offset=last,
+        max_timestamp=timestamp,
+        append_time=COMMITTED_AT,
+        split=split,
+    )
     assert found is expected
 
 
