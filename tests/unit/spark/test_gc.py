@@ -1,0 +1,202 @@
+"""Garbage collection: what is an orphan, and that a kill anywhere leaves nothing wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from spark.logic import gc
+from spark.sources.remote_log import SCHEMA, Rows, row_of
+from spark.tasks.collecting import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep
+from tideline.control_plane.jobs_model import Bucket
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate
+from tideline.object_store.bulk import ObjectEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOG = TopicIdPartition(UUID(int=5), 2)
+STARTED, FINISHED, DELETING, DELETED = SegmentState
+
+
+def records(spark: SparkSession, *histories: tuple[int, Sequence[SegmentState]]) -> DataFrame:
+    """The metadata topic after these histories of segments, by number."""
+    rows = Rows()
+    offset = 0
+    for number, states in histories:
+        for nth, state in enumerate(states):
+            segment_id = UUID(int=number)
+            event = (
+                RemoteSegment(LOG, "t", segment_id, 0, 9, 10, (EpochStart(0, 0),), state)
+                if nth == 0
+                else SegmentUpdate(LOG, segment_id, state)
+            )
+            rows._append(row_of(event), 0, offset)
+            offset += 1
+    return spark.createDataFrame(rows.take().to_pandas(), SCHEMA)
+
+
+def test_only_what_no_broker_knows_in_any_state_is_an_orphan(spark: SparkSession) -> None:
+    events = records(
+        spark,
+        (1, [STARTED]),
+        (2, [STARTED, FINISHED]),
+        (3, [STARTED, FINISHED, DELETING]),
+        (4, [STARTED, FINISHED, DELETING, DELETED]),
+        (5, [STARTED, FINISHED, DELETING, DELETED, DELETED]),
+    )
+    listed = spark.createDataFrame(
+        [(f"k{n}", LOG.topic_id.bytes, LOG.partition, UUID(int=n).bytes) for n in range(1, 7)]
+        + [("elsewhere", LOG.topic_id.bytes, 3, UUID(int=2).bytes)],
+        gc.LISTED,
+    )
+    known = gc.known_segments(events)
+    assert gc.is_readable(known)
+    found = {row.object_key for row in gc.orphans(listed, known).collect()}
+    assert found == {"k4", "k5", "k6", "elsewhere"}
+
+
+def test_a_record_that_does_not_parse_stops_the_judgement(spark: SparkSession) -> None:
+    rows = Rows()
+    rows.add(0, 0, b"\x07")
+    events = spark.createDataFrame(rows.take().to_pandas(), SCHEMA)
+    assert not gc.is_readable(gc.known_segments(events))
+
+
+@pytest.mark.parametrize(
+    ("key", "looked_at"),
+    [
+        ("wal/" + "a" * 32, True),
+        ("wal/" + "a" * 31, False),
+        ("wal/" + "a" * 32 + ".bak", False),
+        ("split/AAAAAAAAAAAAAAAAAAAAAQ/3/00000000000000000042-" + "0" * 32, True),
+        ("split/notes.txt", False),
+        ("reports/coverage/2026-11-21/x.parquet", False),
+        ("p/t-AAAAAAAAAAAAAAAAAAAAAQ/0/00000000000000000042-AAAAAAAAAAAAAAAAAAAAAQ.log", True),
+        ("t-AAAAAAAAAAAAAAAAAAAAAQ/0/00000000000000000042-AAAAAAAAAAAAAAAAAAAAAQ.indexes", True),
+        ("t-AAAAAAAAAAAAAAAAAAAAAQ/0/00000000000000000042-AAAAAAAAAAAAAAAAAAAAAQ.log.1", False),
+        ("t-AAAAAAAAAAAAAAAAAAAAAQ/0/readme.log", False),
+    ],
+)
+def test_nothing_is_looked_at_but_names_that_tideline_and_kafka_give(
+    key: str, looked_at: bool
+) -> None:
+    names = WAL_NAME.match(key) or SPLIT_NAME.match(key) or SEGMENT_NAME.search(key)
+    assert bool(names) is looked_at
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@dataclass
+class World:
+    """A bucket, and the marks in Postgres. ``dies_after`` calls the process is killed."""
+
+    objects: set[str]
+    marked: set[str] = field(default_factory=set)
+    orphans: dict[str, int] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    now: int = 0
+    log: list[tuple[str, list[str]]] = field(default_factory=list)
+    dies_after: int | None = None
+
+    def _tick(self, what: str, keys: Iterable[str]) -> list[str]:
+        if self.dies_after is not None:
+            self.dies_after -= 1
+            if self.dies_after < 0:
+                raise Killed
+        self.log.append((what, list(keys)))
+        return self.log[-1][1]
+
+    def list_objects(
+        self, bucket: str, prefix: str, start_after: str | None = None
+    ) -> Iterator[ObjectEntry]:
+        for key in sorted(k for k in self.objects if k.startswith(prefix)):
+            yield ObjectEntry(key, 1, datetime.now(UTC))
+
+    def delete(self, bucket: str, keys: Iterable[str]) -> None:
+        self.objects -= set(self._tick("delete", keys))
+
+    def forget_dead_files(self, keys: Sequence[str]) -> int:
+        return self.forget_dead_objects(keys)
+
+    def forget_dead_objects(self, keys: Sequence[str]) -> int:
+        gone = set(self._tick("forget", keys))
+        before = len(self.marked) + len(self.orphans)
+        self.marked -= gone
+        for key in gone & self.orphans.keys():
+            del self.orphans[key]
+        return before - len(self.marked) - len(self.orphans)
+
+    def unknown_objects(
+        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket
+    ) -> dict[str, bool]:
+        return {
+            k: k in self.orphans and self.orphans[k] <= self.now - grace_ms
+            for k in keys
+            if k not in self.known
+        }
+
+    def doom_orphans(
+        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket = Bucket.DISKLESS
+    ) -> list[str]:
+        for key in self._tick("doom", keys):
+            self.orphans.setdefault(key, self.now)
+        return [k for k in keys if self.orphans[k] <= self.now - grace_ms]
+
+    def collector(self, grace_ms: int = 10) -> Collector:
+        return Collector(self, self, "diskless", "tiered", grace_ms)
+
+
+def test_a_mark_is_forgotten_only_when_its_object_is_gone() -> None:
+    for death in range(6):
+        keys = {f"k{n}" for n in range(2_500)}
+        world = World(objects=set(keys), marked=set(keys), dies_after=death)
+        with pytest.raises(Killed):
+            world.collector().delete_files(sorted(keys))
+        assert world.objects <= world.marked
+        world.dies_after = None
+        world.collector().delete_files(sorted(world.marked))
+        assert (world.objects, world.marked) == (set(), set())
+
+
+def test_the_log_of_a_segment_goes_first() -> None:
+    keys = ["a.index", "a.log", "a.snapshot", "b.index", "b.log"]
+    world = World(objects=set(keys), marked=set(keys))
+    assert world.collector().delete_objects(Bucket.TIERED, keys) == 5
+    assert world.log[0] == ("delete", ["a.log", "b.log", "a.index", "a.snapshot", "b.index"])
+
+
+WAL = [f"wal/{n:032x}" for n in range(3)]
+
+
+def test_an_orphan_is_marked_at_first_sight_and_goes_after_its_grace() -> None:
+    world = World(objects={*WAL, "wal/not-ours"}, known={WAL[0]})
+    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False) == Sweep(3, 2, 0)
+    world.now = 9
+    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False).deleted == 0
+    world.now = 10
+    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False) == Sweep(3, 2, 2)
+    assert world.objects == {WAL[0], "wal/not-ours"}
+    assert world.orphans == {}
+
+
+def test_what_has_become_known_is_not_deleted() -> None:
+    world = World(objects=set(WAL))
+    world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False)
+    world.now, world.known = 100, set(WAL)
+    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False).deleted == 0
+    assert world.objects == set(WAL)
+
+
+def test_a_dry_run_marks_and_deletes_nothing() -> None:
+    world = World(objects=set(WAL), orphans={WAL[0]: -100})
+    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=True) == Sweep(3, 3, 1)
+    assert world.log == []
