@@ -142,7 +142,11 @@ def look(job: Job, targets: Sequence[PartitionRow]) -> Look:
     }
     job.progress("asking the brokers for log starts and leader epochs")
     prefixed = [(listed[row.log_id], row.boundary) for row in targets if row.boundary > 0]
-    observed = {o.log_id: o for o in kafka_logs.observed_logs(spark, job.settings, prefixed, tasks)}
+    to_set = {row.log_id for row in targets if not row.tiering_complete}
+    observed = {
+        found.log_id: found
+        for found in kafka_logs.observed_logs(spark, job.settings, prefixed, tasks, to_set)
+    }
     unobserved = {o.log_id: o.problem for o in observed.values() if o.problem is not None}
     rows = [row for row in targets if row.log_id not in unobserved]
     needy = any(observed[r.log_id].log_start < r.boundary for r in rows if r.boundary > 0)
@@ -158,6 +162,9 @@ def look(job: Job, targets: Sequence[PartitionRow]) -> Look:
     )
     told = {row["log_id"]: row for row in found.toArrow().to_pylist()}
     malformed = told.pop(NO_LOG, {}).get("anomalies", 0)
+    for log_id, verdict in told.items():
+        if verdict["complete"] and (one := observed.get(log_id)) and one.unrolled:
+            verdict |= {"complete": False, "held_back": one.unrolled}
     return Look(at_ms, told, unobserved, malformed)
 
 

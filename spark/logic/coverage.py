@@ -50,6 +50,7 @@ ARROW = pa.schema(
     [
         ("log_id", pa.int64()),
         ("complete", pa.bool_()),
+        ("held_back", pa.string()),
         ("wanted_start", pa.int64()),
         ("wanted_end", pa.int64()),
         ("covered_to", pa.int64()),
@@ -76,7 +77,8 @@ ARROW = pa.schema(
         ("merged_gaps", pa.list_(_GAP)),
     ]
 )
-"""Offsets that start something are inclusive, those that end something exclusive."""
+"""Offsets that start something are inclusive, those that end something exclusive. ``held_back``:
+why a prefix that is covered is not complete yet; the job knows it from the replicas."""
 
 
 def verdicts(

@@ -48,6 +48,11 @@ REMEDIES: Mapping[str, Remedy] = {
         "offsets locally they are lost: delete the records up to the end of the gap",
     ),
 }
+ROLL = Remedy(
+    "a replica has not rolled to B0",
+    "wait for it to catch up and roll; if its high watermark stays behind, a change of leader "
+    "heals it",
+)
 
 
 def reason(verdict: Mapping[str, Any]) -> str:
@@ -56,6 +61,8 @@ def reason(verdict: Mapping[str, Any]) -> str:
         if verdict["wanted_start"] >= verdict["wanted_end"]:
             return "the prefix is empty"
         return f"{verdict['segments']} segments cover [{_range(verdict)})"
+    if held_back := verdict.get("held_back"):
+        return f"remote storage has every offset of [{_range(verdict)}), but {held_back}"
     shown = "; ".join(
         f"[{gap['start']}, {gap['end']}): {REMEDIES[gap['cause']].why}"
         for gap in verdict["gaps"][:3]
@@ -67,6 +74,8 @@ def reason(verdict: Mapping[str, Any]) -> str:
 
 def remedies(verdict: Mapping[str, Any]) -> list[str]:
     """What to do, one line for each cause, most urgent first."""
+    if verdict.get("held_back"):
+        return [ROLL.what]
     causes: Sequence[str] = list(dict.fromkeys(gap["cause"] for gap in verdict["gaps"]))
     return [REMEDIES[cause].what for cause in causes]
 

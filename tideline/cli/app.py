@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tideline import __version__
-from tideline.cli import export, gateway, migrate, preflight, status, steer, tiering
+from tideline.cli import coverage, export, gateway, migrate, preflight, status, steer, tiering
 from tideline.cli.optional import OptionalCommand
 from tideline.errors import ExitCode, TidelineError
 
@@ -26,6 +26,7 @@ app.command()(status.status)
 app.command()(steer.pause)
 app.command()(steer.resume)
 app.command()(steer.abort)
+app.command()(coverage.coverage)
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(export.app, name="export")
 app.add_typer(tiering.app, name="tiering")
