@@ -26,7 +26,7 @@ from tideline.domain.tiering import (
 )
 
 ROUNDS = 12
-SEEDS = range(4)
+SEEDS = range(3)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ class Model:
 
     def steer(self) -> None:
         plane = self.tiered.plane
-        match self.rnd.randint(0, 5):
+        match self.rnd.randint(0, 8):
             case 0:
                 plane.pause_tiering(self.name)
                 self.paused = True
@@ -134,7 +134,7 @@ class Model:
         self.claimed += len(claimed)
         self.refused += sum(len(self.batches(row)) for row in self.rows()) - len(claimed)
         for file in files:
-            if self.rnd.random() < 0.7:
+            if self.rnd.random() < 0.8:
                 worker.finish(file, worker.register(file))
             else:
                 worker.plane.release_claim(worker.worker, file.file_id, file.token)
@@ -182,7 +182,8 @@ async def test_random_logs_are_tiered_as_the_rules_say(tiered: Tiered, seed: int
     for _ in range(ROUNDS):
         await model.traffic()
         model.steer()
-        model.split(model.rnd.choice([None, 500, 900, 10_000]))
-        model.merge(model.rnd.choice([1, 600, 1_500, 1 << 30]))
+        model.split(model.rnd.choice([None, 500, 10_000, 10_000]))
+        for _ in range(3):
+            model.merge(model.rnd.choice([1, 600, 1_500, 1 << 30]))
         await model.check_places()
-    assert min(model.claimed, model.refused, model.merged) > 20, model
+    assert min(model.claimed, model.refused, model.merged) > 20
