@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tideline.errors import UsageError
@@ -228,6 +228,11 @@ class JobsSettings(
     Each description names the key of seed 002 (4.7.11, 6.2) that the setting stands for.
     """
 
+    jobs_postgres_dsn: SecretStr | None = Field(
+        None,
+        description="libpq connection string of the jobs' role, where one file serves commands of "
+        "several roles; unset: TIDELINE_POSTGRES_DSN",
+    )
     tiering_splitter_max_files_per_run: int = Field(
         10,
         ge=1,
@@ -269,6 +274,13 @@ class JobsSettings(
     jobs_parallelism: int = Field(
         0, ge=0, description="partitions of a job's frames; 0: what Spark has cores for"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_role(cls, values: dict[str, object]) -> dict[str, object]:
+        if own := values.get("jobs_postgres_dsn"):
+            return {**values, "postgres_dsn": own}
+        return values
 
 
 class AirflowSettings(ScheduleSettings):

@@ -182,6 +182,7 @@ class Stack:
         environment = self.environment("worker")
         del environment["TIDELINE_METRICS_ADDRESS"]
         environment["TIDELINE_GATEWAY_BOOTSTRAP"] = self.endpoints.gateway_bootstrap
+        environment["TIDELINE_JOBS_POSTGRES_DSN"] = self.endpoints.postgres_dsn("jobs")
         lines = [f"{name}={value}\n" for name, value in environment.items()]
         write_private(self._plan.home.client_env, "".join(lines))
 
