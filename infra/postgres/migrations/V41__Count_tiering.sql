@@ -29,3 +29,6 @@ $$;
 GRANT EXECUTE ON FUNCTION add_tiering_totals TO tideline_jobs_rights;
 GRANT EXECUTE ON FUNCTION read_tiering_totals
     TO tideline_jobs_rights, tideline_worker_rights;
+
+-- What is eligible depends on the topics' configs, which the worker reads for its gauges.
+GRANT EXECUTE ON FUNCTION log_id_range, tiering_partitions TO tideline_worker_rights;
