@@ -29,6 +29,7 @@ from tideline.domain.plan import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
 from tideline.settings import WorkerSettings
 from tideline.worker import temporal
+from tideline.worker.coverage_metrics import CoverageGauges, keep_coverage_updated
 from tideline.worker.health import Health, serve
 from tideline.worker.logs import runtime
 from tideline.worker.migration_metrics import MigrationGauges, keep_updated
@@ -97,6 +98,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     for background in (
         dispatcher.run(),
         keep_updated(MigrationGauges(), services.control_plane),
+        keep_coverage_updated(CoverageGauges(), settings),
     ):
         stack.push_async_callback(_stop, asyncio.create_task(_logged(background)))
 
