@@ -68,8 +68,10 @@ LANGUAGE sql STABLE AS $$
         SELECT min(b.base_offset) AS base_offset, sum(b.byte_size)::bigint AS byte_size,
                count(*) AS batch_count
         FROM batches AS b
-        WHERE b.log_id = f.log_id AND b.last_offset BETWEEN p_from AND f.last_offset
-    ) AS rest ON f.base_offset < p_from
+        WHERE f.base_offset < p_from
+            AND b.log_id = f.log_id AND b.last_offset BETWEEN p_from AND f.last_offset
+        HAVING count(*) > 0
+    ) AS rest ON true
     WHERE f.log_id = p_log_id AND f.status = 'live' AND f.last_offset >= p_from
     ORDER BY f.base_offset
 $$;
