@@ -8,11 +8,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tideline.airflow import migrations
-from tideline.airflow.migrations import Started
 from tideline.errors import TidelineError
 from tideline.settings import AirflowSettings, load
-from tideline.worker.temporal import TemporalUnavailable
 
 ENDED, FAILED, SILENT = "ended", "failed", "silent"
 
@@ -51,6 +48,10 @@ class TopicMigrationTrigger(BaseTrigger):
         yield TriggerEvent(await self._wait())  # type: ignore[no-untyped-call]
 
     async def _wait(self) -> dict[str, Any]:
+        # Every task of a DAG file imports this module; the clients are needed here alone.
+        from tideline.airflow import migrations
+        from tideline.worker.temporal import TemporalUnavailable
+
         last = ""
 
         def looked(where: str) -> None:
@@ -60,7 +61,7 @@ class TopicMigrationTrigger(BaseTrigger):
                 last = where
 
         patience_s = load(AirflowSettings).airflow_temporal_patience_ms / 1000
-        started = Started(self.workflow_id, self.run_id, None)
+        started = migrations.Started(self.workflow_id, self.run_id, None)
         try:
             outcome = await migrations.outcome(started, patience_s, looked)
         except TemporalUnavailable as error:
@@ -70,6 +71,8 @@ class TopicMigrationTrigger(BaseTrigger):
         return {"status": ENDED, "outcome": asdict(outcome)}
 
     async def on_kill(self) -> None:
+        from tideline.airflow import migrations
+
         if not self.abort_when_killed:
             self.log.info("%s: the migration goes on; it is %s", self.topic, self.workflow_id)
             return

@@ -98,7 +98,8 @@ class Airflow(Part):
         with exclusive(self.home / "secrets.lock", 10, "another look at Airflow's secrets"):
             stored = read_json(file)
             if stored is None:
-                stored = {name: secrets.token_hex(20) for name in ("password", "jwt", "api")}
+                stored = {name: secrets.token_hex(20) for name in ("jwt", "api")}
+                stored["password"] = secrets.token_hex(12)
                 stored["fernet"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
                 write_private(file, json.dumps(stored))
         return stored
@@ -119,6 +120,7 @@ class Airflow(Part):
         chosen = {name: v for name, v in os.environ.items() if name.startswith(PASSED_ON)}
         return chosen | {
             "AIRFLOW_HOME": str(self.home),
+            "SPARK_LOCAL_IP": LOOPBACK,
             "AIRFLOW_CONN_SPARK_DEFAULT": "spark://local%5B2%5D",
             # spark-submit is found here, and uses this Python.
             "PATH": f"{sysconfig.get_path('scripts')}:{os.environ.get('PATH', os.defpath)}",
