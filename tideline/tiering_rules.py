@@ -14,7 +14,7 @@ from tideline.errors import RefusedError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.topic_observer import TopicObserver
-from tideline.settings import JobsSettings
+from tideline.settings import KafkaSettings
 
 AT_ONCE = 16
 """DescribeConfigs requests under way."""
@@ -73,12 +73,12 @@ def suffix_topics(plane: JobsControlPlane, only: Collection[str] = ()) -> list[S
     return list(found.values())
 
 
-def read_rules(settings: JobsSettings, topics: Collection[SuffixTopic]) -> TopicRules:
+def read_rules(settings: KafkaSettings, topics: Collection[SuffixTopic]) -> TopicRules:
     """Ask Kafka. Raises ``KafkaUnavailable``; a topic that Kafka does not know is left alone."""
     return asyncio.run(_read(settings, topics)) if topics else TopicRules()
 
 
-async def _read(settings: JobsSettings, topics: Collection[SuffixTopic]) -> TopicRules:
+async def _read(settings: KafkaSettings, topics: Collection[SuffixTopic]) -> TopicRules:
     places = asyncio.Semaphore(AT_ONCE)
     configs: dict[UUID, TieringConfig] = {}
     left_alone: dict[str, str] = {}

@@ -14,6 +14,7 @@ from tideline.domain.migration import Phase
 from tideline.domain.routing import RouteKind
 from tideline.gateway import tracked_metrics, transport_metrics
 from tideline.worker.migration_metrics import MigrationGauges
+from tideline.worker.tiering_metrics import TieringGauges, TieringTotals
 
 DASHBOARD = Path("infra/dashboards/tideline.json")
 ALERTS = Path("infra/alerts/tideline.rules.yml")
@@ -31,6 +32,8 @@ def exported() -> set[str]:
     assert transport_metrics.__name__
     worker = CollectorRegistry()
     MigrationGauges(worker)
+    TieringGauges(worker)
+    TieringTotals(worker)
     return {
         metric.name + suffix
         for registry in (REGISTRY, worker)

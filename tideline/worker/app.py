@@ -34,6 +34,7 @@ from tideline.worker.health import Health, serve
 from tideline.worker.logs import runtime
 from tideline.worker.migration_metrics import MigrationGauges, keep_updated
 from tideline.worker.requests import RequestDispatcher
+from tideline.worker.tiering_metrics import TieringGauges, TieringTotals, keep_tiering_updated
 from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 
@@ -99,6 +100,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         dispatcher.run(),
         keep_updated(MigrationGauges(), services.control_plane),
         keep_coverage_updated(CoverageGauges(), settings),
+        keep_tiering_updated(TieringGauges(), TieringTotals(), settings),
     ):
         stack.push_async_callback(_stop, asyncio.create_task(_logged(background)))
 

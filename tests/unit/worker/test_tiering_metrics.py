@@ -1,0 +1,57 @@
+"""Metrics of tiering say what Postgres says, under the seed's names."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.unit.cli.test_tiering_view import status
+from tideline.domain.tiering_totals import LATENCY_BOUNDS_MS, Total, histogram, latency_buckets
+from tideline.worker.tiering_metrics import TieringGauges, TieringTotals
+
+
+def test_gauges_sum_the_partitions_of_a_topic() -> None:
+    registry = CollectorRegistry()
+    gauges = TieringGauges(registry)
+    gauges.update(
+        [
+            status(partition=0, pending_batches=3, eligible_bytes=10, tiered_high_offset=41),
+            status(partition=1, pending_batches=4, parked=True),
+        ]
+    )
+    orders = {"topic": "orders"}
+    assert registry.get_sample_value("inkless_tiering_batches_pending_split", orders) == 7
+    assert registry.get_sample_value("inkless_tiering_eligible_bytes", orders) == 10
+    assert registry.get_sample_value("inkless_tiering_parked_partitions", orders) == 1
+    high = registry.get_sample_value("inkless_tiered_high_offset", {**orders, "partition": "0"})
+    assert high == 41
+    assert (
+        registry.get_sample_value("inkless_tiered_high_offset", {**orders, "partition": "1"})
+        is None
+    ), "nothing is tiered there"
+    gauges.update([])
+    assert registry.get_sample_value("inkless_tiering_eligible_bytes", orders) is None
+
+
+def test_counters_and_histograms_are_what_the_jobs_have_added_up() -> None:
+    registry = CollectorRegistry()
+    totals = TieringTotals(registry)
+    sums: Counter[str] = Counter({Total.BATCHES_SPLIT: 12})
+    for elapsed in (40, 60, 10_000_000):
+        sums.update(latency_buckets(Total.SPLIT_LATENCY, elapsed))
+    totals.update(sums)
+    assert registry.get_sample_value("inkless_tiering_batches_split_total") == 12
+    name = "inkless_tiering_split_latency_seconds"
+    assert registry.get_sample_value(f"{name}_bucket", {"le": "0.05"}) == 1
+    assert registry.get_sample_value(f"{name}_bucket", {"le": "0.1"}) == 2
+    assert registry.get_sample_value(f"{name}_bucket", {"le": "300.0"}) == 2
+    assert registry.get_sample_value(f"{name}_bucket", {"le": "+Inf"}) == 3
+    assert registry.get_sample_value(f"{name}_sum") == 10_000.1
+
+
+@pytest.mark.parametrize("bound", LATENCY_BOUNDS_MS)
+def test_a_bound_belongs_to_its_bucket(bound: int) -> None:
+    buckets, _ = histogram(Total.MERGE_LATENCY, latency_buckets(Total.MERGE_LATENCY, bound))
+    assert dict(buckets)[str(bound / 1000)] == 1
