@@ -38,11 +38,12 @@ ROWS_AT_ONCE = 10_000
 QUIET_TIMEOUTS = 3
 """A partition that sends nothing for so many request timeouts is away."""
 
+# Nullable throughout: a source's columns are so for Spark, which compares the schemas.
 ARROW = pa.schema(
     [
-        pa.field("metadata_partition", pa.int32(), nullable=False),
-        pa.field("record_offset", pa.int64(), nullable=False),
-        pa.field("kind", pa.int8(), nullable=False),
+        pa.field("metadata_partition", pa.int32(), nullable=True),
+        pa.field("record_offset", pa.int64(), nullable=True),
+        pa.field("kind", pa.int8(), nullable=True),
         pa.field("topic_id", pa.binary(), nullable=True),
         pa.field("partition", pa.int32(), nullable=True),
         pa.field("segment_id", pa.binary(), nullable=True),
