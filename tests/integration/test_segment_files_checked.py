@@ -8,52 +8,21 @@ from __future__ import annotations
 import random
 import re
 import struct
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from tests.integration.dump_log import Dump, finished, start_dump
 from tests.unit.kafka.segment_batches import CODECS, Built, Spec, build_all, segment
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.kafka.segment_files import SegmentFile, offset_name
 from tideline.kafka.segment_metadata import metadata_records, write_log
-from tideline.stack.kafka_jars import ensure, libraries, tool_command
+from tideline.stack.kafka_jars import ensure, libraries
 
 NOW = 1_700_000_000_000
-
-
-@dataclass(frozen=True)
-class Dump:
-    """What ``kafka.tools.DumpLogSegments`` said. It ends with 0 whatever it finds."""
-
-    sections: dict[str, list[str]]
-    """Lines by file name."""
-    complaints: str
-
-
-def start_dump(files: list[Path], *options: str) -> subprocess.Popen[str]:
-    listed = ",".join(str(file) for file in files)
-    return subprocess.Popen(
-        tool_command("kafka.tools.DumpLogSegments", "--files", listed, *options),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finished(process: subprocess.Popen[str]) -> Dump:
-    out, complaints = process.communicate(timeout=120)
-    assert process.returncode == 0, complaints
-    sections: dict[str, list[str]] = {}
-    for line in out.splitlines():
-        if line.startswith("Dumping "):
-            lines = sections.setdefault(Path(line.removeprefix("Dumping ")).name, [])
-        elif sections:
-            lines.append(line)
-    return Dump(sections, complaints)
 
 
 def random_specs(rnd: random.Random, codec: str) -> list[Spec]:
