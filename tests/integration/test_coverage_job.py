@@ -1,0 +1,162 @@
+"""The coverage job against real brokers, objects and Postgres."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from spark import coverage
+from spark.entry import Job, Outcome
+from spark.failures import failure_of
+from spark.sources.inventory import segments_listed
+from tests.harness import Case, command, migration_case
+from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.jobs_model import CoverageStatusRow
+from tideline.domain.ids import TopicIdPartition
+from tideline.errors import ExitCode
+from tideline.object_store.bulk import BulkStore, ObjectEntry
+from tideline.object_store.inventory import partition_prefix
+from tideline.settings import JobsSettings
+from tideline.stack import Stack
+
+
+@dataclass
+class Covered:
+    """A hybrid topic of one partition whose prefix has several segments."""
+
+    case: Case
+    settings: JobsSettings
+    spark: SparkSession
+
+    def run(self, dry_run: bool = False, **settings: str) -> Outcome:
+        """The job as it runs in production, in the session of the tests."""
+        changed = JobsSettings.of(self.case.stack.environment("jobs") | settings)
+        job = Job("coverage", changed)
+        job.__dict__ |= {"spark": self.spark, "parallelism": 2}
+        return coverage.run(job, [self.case.topic], dry_run)
+
+    @property
+    def store(self) -> BulkStore:
+        return BulkStore(self.settings)
+
+    @property
+    def prefix(self) -> str:
+        log = TopicIdPartition(self.case.topic_id, 0)
+        return partition_prefix(self.settings.s3_tiered_prefix, self.case.topic, log)
+
+    def objects(self) -> list[ObjectEntry]:
+        return list(self.store.list_objects(self.settings.s3_tiered_bucket, self.prefix))
+
+    def status(self) -> CoverageStatusRow:
+        with connect_jobs(self.settings, application_name="test") as plane:
+            (row,) = plane.coverage_status(self.case.topic)
+        return row
+
+    def tiering_complete(self) -> bool:
+        return bool(self.case.rows("tiering_complete")[0][0])
+
+
+@pytest.fixture(scope="module")
+def covered(stack: Stack, spark: SparkSession) -> Iterator[Covered]:
+    with migration_case(stack, name="coverage", history=0) as case:
+        producer = Producer({"bootstrap.servers": case.bootstrap, "compression.type": "none"})
+        for number in range(80):
+            producer.produce(case.topic, bytes([number]) * 50_000, partition=0)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+        case.trigger()
+        case.until_ready()
+        yield Covered(case, JobsSettings.of(stack.environment("jobs")), spark)
+
+
+def middle(covered: Covered) -> tuple[ObjectEntry, int, int]:
+    """The .log object of a segment inside the prefix, and the offsets [start, end) it holds."""
+    logs = [entry for entry in covered.objects() if entry.key.endswith(".log")]
+    starts = [segment.start_offset for segment in segments_listed(logs)]
+    assert len(logs) >= 3, "the prefix must have several segments"
+    return logs[1], starts[1], starts[2]
+
+
+def test_a_whole_prefix_is_covered_and_reported(covered: Covered) -> None:
+    outcome = covered.run()
+    details: dict[str, Any] = dict(outcome.details)
+    assert (details["covered"], details["not_covered"], details["unobserved"]) == (1, 0, 0)
+    assert details["recorded"] == 1
+    assert covered.status().complete is True
+    assert covered.tiering_complete()
+    folder = details["report"].removeprefix(f"s3://{covered.settings.s3_bucket}/")
+    report = pq.read_table(
+        io.BytesIO(
+            covered.store.get(covered.settings.s3_bucket, f"{folder}partitions-0000.parquet")
+        )
+    ).to_pylist()
+    assert [(row["topic"], row["complete"]) for row in report] == [(covered.case.topic, True)]
+    assert report[0]["segments"] >= 3
+    summary = covered.store.get(covered.settings.s3_bucket, f"{folder}summary.md").decode()
+    assert "1 covered, 0 not covered" in summary
+
+
+def test_a_lost_object_clears_readiness_with_its_offsets_and_its_return_sets_it(
+    covered: Covered,
+) -> None:
+    bucket = covered.settings.s3_tiered_bucket
+    lost, start, end = middle(covered)
+    kept = covered.store.get(bucket, lost.key)
+    covered.store.delete(bucket, [lost.key])
+    try:
+        dry = covered.run(dry_run=True)
+        assert dry.details["not_covered"] == 1
+        assert covered.tiering_complete(), "a dry run changes nothing"
+        assert dict(covered.run().details)["cleared"] == 1
+        assert not covered.tiering_complete()
+        verdict = covered.status()
+        assert verdict.complete is False
+        assert verdict.detail["gaps"] == [{"start": start, "end": end, "cause": "bad_objects"}]
+        assert "restore the objects" in verdict.detail["remedies"][0]
+        shown = command(covered.case.stack, "coverage", covered.case.topic, wait=True).answer()
+        assert f"[{start}, {end})" in shown
+        assert "remedy: restore the objects" in shown
+    finally:
+        covered.store.put(bucket, lost.key, kept)
+    assert dict(covered.run().details)["newly_complete"] == 1
+    assert covered.tiering_complete()
+    assert covered.status().complete is True
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "store"),
+    [
+        ("TIDELINE_S3_ENDPOINT", "http://127.0.0.1:9", "S3"),
+        ("TIDELINE_KAFKA_BOOTSTRAP", "127.0.0.1:9", "Kafka"),
+    ],
+)
+def test_a_store_that_is_away_fails_the_run_and_decides_nothing(
+    covered: Covered, setting: str, value: str, store: str
+) -> None:
+    before = covered.status()
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9") as raised:
+        covered.run(**{setting: value})
+    failure = failure_of(raised.value)
+    assert failure is not None
+    assert (failure.store, failure.exit_code) == (store, ExitCode.UNREACHABLE)
+    assert failure.message.startswith(f"{store} is away: ")
+    assert covered.status() == before
+
+
+def test_an_object_of_a_copy_that_nobody_finished_is_no_part_of_the_prefix(
+    covered: Covered,
+) -> None:
+    key = f"{covered.prefix}{0:020d}-{'A' * 22}.log"
+    covered.store.put(covered.settings.s3_tiered_bucket, key, b"stray")
+    try:
+        outcome = covered.run(dry_run=True)
+        assert outcome.details["covered"] == 1
+    finally:
+        covered.store.delete(covered.settings.s3_tiered_bucket, [key])
