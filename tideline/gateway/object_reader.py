@@ -66,8 +66,13 @@ class ObjectReader:
         if task is None:
             task = asyncio.create_task(self._fetch(span), name="suffix-get")
             self._under_way[span] = task
-            task.add_done_callback(lambda _: self._under_way.pop(span, None))
+            task.add_done_callback(lambda done: self._done(span, done))
         return await asyncio.shield(task)
+
+    def _done(self, span: Span, task: asyncio.Task[bytes]) -> None:
+        self._under_way.pop(span, None)
+        if not task.cancelled():
+            task.exception()  # those who waited may have given up: then nobody else asks for it
 
     async def _fetch(self, span: Span) -> bytes:
         async with self._slots[span.tiered]:

@@ -173,18 +173,27 @@ async def test_a_boundary_below_the_log_start_is_reset_while_the_suffix_is_empty
     assert world.plane.row.state is MigrationState.HYBRID
 
 
-@pytest.mark.parametrize("phase", [zombie_cleanup, readiness])
-@pytest.mark.parametrize(("log_start", "high_watermark"), [(100, 101), (120, 101), (100, 100)])
-async def test_a_prefix_that_is_gone_leaves_a_diskless_partition_and_is_never_reset(
-    world: World, phase: Any, log_start: int, high_watermark: int
-) -> None:
-    """At B0 with an empty suffix, too: nothing points below the log."""
+async def gone(world: World, phase: Any, log_start: int, high_watermark: int) -> MigrationState:
+    """The state once ``phase`` has found Kafka's log to start at ``log_start``."""
     world.kafka.log_start = log_start
     world.kafka.ends = world.kafka.watermarks = dict.fromkeys((1, 2, 3), log_start)
     hybrid(world, high_watermark)
     await phase(world.services, crossed(world))
     assert not world.plane.reset
-    assert world.plane.row.state is MigrationState.DISKLESS_ONLY
+    return world.plane.row.state
+
+
+@pytest.mark.parametrize("phase", [zombie_cleanup, readiness])
+@pytest.mark.parametrize("log_start", [100, 120])
+async def test_a_live_suffix_is_never_reset(world: World, phase: Any, log_start: int) -> None:
+    """Its prefix is gone: the partition is diskless only."""
+    assert await gone(world, phase, log_start, 101) is MigrationState.DISKLESS_ONLY
+
+
+@pytest.mark.parametrize("phase", [zombie_cleanup, readiness])
+async def test_a_log_that_starts_at_the_boundary_has_no_prefix(world: World, phase: Any) -> None:
+    """Nothing points below the log, so there is nothing to reset."""
+    assert await gone(world, phase, 100, 100) is MigrationState.DISKLESS_ONLY
 
 
 async def test_a_diskless_partition_has_no_boundary_to_reset(world: World) -> None:
