@@ -42,7 +42,7 @@ def airflow_of(stack: Stack) -> Iterator[AirflowApi]:
         extended = Stack.up(stack.home, parts=("airflow",))
     api = AirflowApi.of_home(stack.home, stack.endpoints.airflow)
     try:
-        api.until("every DAG", lambda: set(api.dags()) >= DAGS, 60)
+        api.until("every DAG", lambda: set(api.dags()) >= DAGS, 240)
         yield api
     finally:
         api.close()
@@ -51,7 +51,7 @@ def airflow_of(stack: Stack) -> Iterator[AirflowApi]:
 
 
 def first_failure(
-    api: AirflowApi, dag: str, run: str, task: str, index: int = -1, timeout_s: float = 90
+    api: AirflowApi, dag: str, run: str, task: str, index: int = -1, timeout_s: float = 240
 ) -> str:
     """What a task logged in its first try, once it waits for the next or has failed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,9 @@ from tideline.errors import TidelineError
 from tideline.settings import AirflowSettings, load
 
 ENDED, FAILED, SILENT = "ended", "failed", "silent"
+SETTLED_AFTER_S = 3.0
+"""Airflow (3.3) takes a task that resumes before its scheduler has seen the end of the part before
+the wait for one that was killed, and tries it again: no wait is shorter than this."""
 
 
 class TopicMigrationTrigger(BaseTrigger):
@@ -45,7 +49,10 @@ class TopicMigrationTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        yield TriggerEvent(await self._wait())  # type: ignore[no-untyped-call]
+        settled = asyncio.create_task(asyncio.sleep(SETTLED_AFTER_S))
+        payload = await self._wait()
+        await settled
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def _wait(self) -> dict[str, Any]:
         # Every task of a DAG file imports this module; the clients are needed here alone.

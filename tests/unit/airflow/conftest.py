@@ -45,7 +45,10 @@ def world() -> World:
 
 @pytest.fixture(autouse=True)
 def quiet_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings of the machine reach a test."""
+    """No settings of the machine reach a test, and no trigger waits for Airflow."""
+    from tideline.airflow import trigger
+
     for name in [name for name in os.environ if name.startswith("TIDELINE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setattr(trigger, "SETTLED_AFTER_S", 0.0)
     monkeypatch.setenv("TIDELINE_HOME", str(tmp_path))

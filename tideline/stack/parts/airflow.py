@@ -62,7 +62,7 @@ _REPORTED_AS = {
 class Airflow(Part):
     """One component. All share one home, which whichever is prepared first makes."""
 
-    ready_within_s = 90
+    ready_within_s = 240
 
     def __init__(self, plan: Plan, component: str) -> None:
         super().__init__(plan)
@@ -77,6 +77,11 @@ class Airflow(Part):
         if self.component != "api":
             return ""
         return f"{self.url}, user {USER}, password {self.secrets['password']}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        # A task that starts before the API answers fails at once.
+        return ("airflow-api",) if self.component == "scheduler" else ()
 
     @property
     def url(self) -> str:
