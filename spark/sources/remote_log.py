@@ -35,6 +35,8 @@ NAME = "tideline_remote_log"
 MALFORMED = -1
 """``kind`` of a record that no known broker writes; the fold counts it as an anomaly."""
 ROWS_AT_ONCE = 10_000
+GONE = (LibrdkafkaError._AUTO_OFFSET_RESET, LibrdkafkaError.OFFSET_OUT_OF_RANGE)
+GATHER_S = 0.05
 QUIET_TIMEOUTS = 3
 """A partition that sends nothing for so many request timeouts is away."""
 
@@ -176,16 +178,32 @@ class RemoteLogReader(DataSourceReader):
             consumer.close()
 
     def _some(self, consumer: Consumer, wanted: Extent, position: int) -> list[Any]:
-        """At least one message. Raises :class:`KafkaUnavailable`, :class:`KafkaError`."""
+        """At least one message. An error that a later request may not have is waited out.
+
+        Raises :class:`KafkaUnavailable`, :class:`KafkaError`.
+        """
+        why = "nothing came"
         for _ in range(QUIET_TIMEOUTS):
-            messages = consumer.consume(ROWS_AT_ONCE, self._timeout_ms / 1000)
-            for message in messages:
-                if (error := message.error()) is not None:
-                    raise _failure(error, wanted.partition, position)
+            # A consume() waits until it has all that it may take: ask for what has come.
+            first = consumer.poll(self._timeout_ms / 1000)
+            more = min(ROWS_AT_ONCE, wanted.end - position) - 1
+            received = [first] if first is not None else []
+            received += consumer.consume(more, GATHER_S) if received and more > 0 else []
+            messages = []
+            for message in received:
+                if (error := message.error()) is None:
+                    messages.append(message)
+                elif error.code() in GONE:
+                    raise KafkaError(
+                        ErrorCode.offset_out_of_range,
+                        f"{codec.TOPIC}-{wanted.partition} at {position}: its records are gone",
+                    )
+                else:
+                    why = error.str()
             if messages:
-                return list(messages)
+                return messages
         raise KafkaUnavailable(
-            f"{codec.TOPIC}-{wanted.partition} sent nothing from offset {position} on, "
+            f"{codec.TOPIC}-{wanted.partition}: {why}, from offset {position} on, "
             f"of [{wanted.start}, {wanted.end})"
         )
 
@@ -273,10 +291,3 @@ def _consumer(bootstrap: str, timeout_ms: int) -> Consumer:
             "log_level": 2,
         }
     )
-
-
-def _failure(error: LibrdkafkaError, partition: int, position: int) -> Exception:
-    where = f"{codec.TOPIC}-{partition} from offset {position} on"
-    if error.code() in (LibrdkafkaError._AUTO_OFFSET_RESET, LibrdkafkaError.OFFSET_OUT_OF_RANGE):
-        return KafkaError(ErrorCode.offset_out_of_range, f"{where}: records went while it was read")
-    return KafkaUnavailable(f"{where}: {error.str()}")
