@@ -183,8 +183,8 @@ def _remote_segments(job: Job, limited: Sequence[PartitionRow], survey: Survey) 
     except KafkaError:
         return None  # tiered storage was never used: Kafka's logs are local, and Kafka's own
     topics = job.spark.createDataFrame([(t.bytes,) for t in with_prefix], "topic_id binary")
-    events = remote_log.events(job.spark, job.settings, extents)
-    return logic.readable_segments(events.join(topics, "topic_id"))
+    events = remote_log.events(job.spark, job.settings, extents).join(topics, "topic_id")
+    return logic.readable_segments(events.localCheckpoint())  # used twice, read once
 
 
 def orders_of(survey: Survey, planned: Sequence[Row]) -> list[RemovalOrder]:
