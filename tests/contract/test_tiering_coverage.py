@@ -1,0 +1,144 @@
+"""Coverage verdicts decide tieringComplete, fenced by generation, B0 and time; bulk reads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.contract.conftest import Database
+from tests.contract.scenes import Scene, batch
+from tests.contract.tiering import Tiered, Worker, jobs
+from tideline.control_plane import BoundaryUnset, StaleGeneration, TopicDeleted, UnknownLog
+from tideline.domain.ids import TopicIdPartition
+
+
+@pytest.fixture
+async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+    with jobs(database) as plane:
+        yield Tiered(scene, await scene.gateway(), Worker(plane))
+
+
+def record(
+    tiered: Tiered,
+    log: TopicIdPartition,
+    complete: bool,
+    observed_at: int,
+    *,
+    generation: int = 1,
+    boundary: int = 10,
+) -> bool:
+    reason = "whole" if complete else "offsets 3 to 5 are missing"
+    return tiered.plane.record_coverage(
+        log, generation, boundary, complete, reason, {"gaps": [[3, 5]]}, "run", observed_at
+    )
+
+
+async def ready(tiered: Tiered, log: TopicIdPartition) -> bool:
+    row = await tiered.scene.plane.tracked_partition(log.topic_id, log.partition)
+    assert row is not None
+    return row.ready
+
+
+async def test_the_verdict_sets_and_clears_readiness(tiered: Tiered) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    (unseen,) = tiered.plane.coverage_status()
+    assert (unseen.complete, unseen.observed_at, unseen.boundary) == (None, None, 10)
+    for complete, observed_at, since in (
+        (True, 100, 100),
+        (True, 200, 100),
+        (False, 300, 300),
+        (False, 400, 300),
+        (True, 500, 500),
+    ):
+        assert record(tiered, log, complete, observed_at)
+        assert await ready(tiered, log) is complete
+        (status,) = tiered.plane.coverage_status()
+        assert (status.complete, status.tiering_complete) == (complete, complete)
+        assert (status.observed_at, status.since) == (observed_at, since)
+        assert (status.detail, status.run_id) == ({"gaps": [[3, 5]]}, "run")
+    assert tiered.plane.coverage_status("another") == []
+
+
+async def test_an_older_run_never_overwrites_a_newer_one(tiered: Tiered) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    assert record(tiered, log, False, 200)
+    assert not record(tiered, log, True, 199)
+    assert not await ready(tiered, log)
+    assert record(tiered, log, False, 200)
+
+
+async def test_a_verdict_on_another_boundary_or_generation_is_refused(tiered: Tiered) -> None:
+    scene = tiered.scene
+    log = await scene.hybrid_log(tiered.gateway, 10)
+    assert record(tiered, log, True, 900)
+    for fence in ({"generation": 0}, {"boundary": 9}):
+        with pytest.raises(StaleGeneration):
+            record(tiered, log, False, 950, **fence)
+    assert await ready(tiered, log)
+    await scene.plane.reset_boundary(log, 1)
+    with pytest.raises(BoundaryUnset):
+        record(tiered, log, True, 950)
+    generation = await scene.quiesce(log, [tiered.gateway], 9)
+    await scene.persist(log, 20, generation)
+    (fresh,) = tiered.plane.coverage_status()
+    assert (fresh.complete, fresh.tiering_complete) == (None, False)
+    assert record(tiered, log, False, 100, generation=generation, boundary=20)
+    (status,) = tiered.plane.coverage_status()
+    assert (status.complete, status.since) == (False, 100)
+    await scene.plane.delete_topic(log.topic_id)
+    with pytest.raises(TopicDeleted):
+        record(tiered, log, True, 990)
+    with pytest.raises(UnknownLog):
+        record(tiered, TopicIdPartition(tiered.worker.worker, 0), True, 1)
+
+
+async def test_without_a_prefix_nothing_can_be_missing(tiered: Tiered) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    await tiered.commit(log, 1)
+    tiered.plane.advance_prefix_start(log.topic_id, 0, 10)
+    assert record(tiered, log, False, 100)
+    assert await ready(tiered, log)
+    assert tiered.states(log) == ("DISKLESS_ONLY", -1, -1, 10)
+    await tiered.scene.plane.set_tiering_complete(log, 1, True, "the prefix is empty")
+    assert tiered.states(log)[2] == -1
+
+
+async def test_jobs_read_in_half_open_ranges_page_by_page(
+    tiered: Tiered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tideline.control_plane.jobs_reading.PAGE", 2)
+    scene = tiered.scene
+    assert tiered.plane.log_id_range() == (0, 0)
+    name, logs = await scene.diskless_topic(partitions=3)
+    for log in logs:
+        await scene.commit(tiered.gateway, batch(log), batch(log), batch(log))
+    await scene.plane.impose_config(logs[0].topic_id, "retention.bytes", "-1", "1000")
+    tiered.plane.request_tiering(name)
+    lo, hi = tiered.plane.log_id_range()
+    rows = list(tiered.plane.partitions(lo, hi))
+    assert [row.partition for row in rows] == [0, 1, 2]
+    assert (rows[0].topic, rows[0].kind, rows[0].state) == (name, "born_diskless", "DISKLESS_ONLY")
+    assert rows[0].user_configs == {"retention.bytes": "1000"}
+    assert (rows[0].merge_frontier, rows[0].suffix_start, rows[0].high_watermark) == (0, 0, 3)
+    assert rows[0].tiering_requested_at is not None
+    assert [row.partition for row in tiered.plane.partitions(lo + 1, hi - 1)] == [1]
+    assert [(b.log_id - lo, b.base_offset) for b in tiered.plane.batches(lo, hi)] == [
+        (log, offset) for log in range(3) for offset in range(3)
+    ]
+    assert len(list(tiered.plane.batches(lo + 1, hi))) == 6
+    assert [f.status for f in tiered.plane.wal_files(*tiered.plane.file_id_range())] == [
+        "committed"
+    ] * 3
+    worker = tiered.worker
+    worker.split(logs[0].topic_id)
+    for log in logs[:2]:
+        while worker.merge(log, max_batches=1):
+            pass
+    segments = list(tiered.plane.merged_segments(lo, hi))
+    assert [(s.partition, s.base_offset) for s in segments] == [
+        (partition, offset) for partition in range(2) for offset in range(3)
+    ]
+    assert len(list(tiered.plane.merged_segments(lo, lo + 1))) == 3
+    await scene.plane.delete_topic(logs[0].topic_id)
+    assert all(row.deleted for row in tiered.plane.partitions(lo, hi))

@@ -1,0 +1,155 @@
+"""Objects go when nothing refers to them any more, after a grace, and never before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.contract.conftest import Database
+from tests.contract.scenes import Scene
+from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
+from tideline.control_plane.jobs_model import SEGMENT_SUFFIXES, Bucket, DeadKind
+from tideline.domain.ids import TopicIdPartition
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+    with jobs(database) as plane:
+        yield Tiered(scene, await scene.gateway(), Worker(plane))
+
+
+async def merged(tiered: Tiered) -> TopicIdPartition:
+    """Two segments of two batches each."""
+    log = await tiered.diskless(files=2, batches=2)
+    tiered.worker.split(log.topic_id)
+    while tiered.worker.merge(log, max_batches=2):
+        pass
+    return log
+
+
+def age(tiered: Tiered, table: str, column: str) -> None:
+    tiered.scene.sql(f"UPDATE {table} SET {column} = {column} - interval '2 hours'")
+
+
+async def test_a_wal_file_outlives_its_last_batch_by_the_grace(tiered: Tiered) -> None:
+    await merged(tiered)
+    age(tiered, "wal_files", "committed_at")
+    assert tiered.plane.claim_dead_files(HOUR_MS) == []
+    age(tiered, "wal_files", "unreferenced_at")
+    keys = tiered.plane.claim_dead_files(HOUR_MS)
+    assert len(keys) == 2
+    assert tiered.plane.claim_dead_files(HOUR_MS) == keys
+    assert tiered.plane.forget_dead_files(keys) == 2
+
+
+async def test_a_key_that_was_never_committed_goes_after_the_grace(tiered: Tiered) -> None:
+    gateway = tiered.gateway
+    await tiered.scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+    assert tiered.plane.claim_dead_files(HOUR_MS) == []
+    age(tiered, "wal_files", "registered_at")
+    assert tiered.plane.claim_dead_files(HOUR_MS) == ["k"]
+
+
+async def test_split_files_go_when_they_are_merged(tiered: Tiered) -> None:
+    log = await tiered.diskless()
+    keys = {s.object_key for s in tiered.worker.split(log.topic_id)}
+    assert tiered.plane.claim_dead_objects(0) == []
+    tiered.worker.merge(log)
+    assert tiered.plane.claim_dead_objects(HOUR_MS) == []
+    for _ in range(2):
+        dead = tiered.plane.claim_dead_objects(0)
+        assert {d.key for d in dead} == keys
+        assert {(d.bucket, d.kind) for d in dead} == {(Bucket.DISKLESS, DeadKind.SPLIT)}
+    assert tiered.plane.forget_dead_objects([*keys, "unheard"]) == 3
+    assert tiered.plane.claim_dead_objects(0) == []
+    assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(0,)]
+
+
+async def test_what_a_killed_worker_left_goes_when_its_claim_has_lapsed(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=2, batches=1)
+    one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
+    tiered.worker.finish(one, tiered.worker.register(one))
+    left = tiered.worker.register(two)
+    plan = tiered.worker.begun(log)
+    assert tiered.plane.claim_dead_objects(0) == []
+    for table in ("wal_file_claims", "merge_claims"):
+        age(tiered, table, "expires_at")
+    tiered.plane.claim_dead_objects(HOUR_MS)
+    dead = {d.key for d in tiered.plane.claim_dead_objects(0)}
+    assert dead == {s.object_key for s in left} | {
+        plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES
+    }
+    assert tiered.plane.forget_dead_objects(list(dead)) == 7
+    assert tiered.scene.sql("SELECT count(*) FROM merged_segments") == [(0,)]
+    tiered.worker.split(log.topic_id)
+    assert tiered.worker.merge(log) is not None
+    assert await tiered.read(log) == [("segment", 0, 1)]
+
+
+async def test_an_expired_segment_goes_object_by_object_log_first(tiered: Tiered) -> None:
+    log = await merged(tiered)
+    tiered.plane.forget_dead_objects([d.key for d in tiered.plane.claim_dead_objects(0)])
+    tiered.plane.delete_records(log.topic_id, 0, 3)
+    assert tiered.plane.claim_dead_objects(HOUR_MS) == []
+    dead = tiered.plane.claim_dead_objects(0, limit=100)
+    assert dead[0].key.endswith(".log")
+    assert len(dead) == 6
+    assert {(d.bucket, d.kind) for d in dead} == {(Bucket.TIERED, DeadKind.SEGMENT)}
+    assert tiered.plane.claim_dead_objects(0, limit=2) == dead[:2]
+    tiered.plane.forget_dead_objects([d.key for d in dead[:4]])
+    lo, hi = tiered.plane.log_id_range()
+    assert [r.state for r in tiered.plane.merged_segments(lo, hi)] == [
+        "DELETE_SEGMENT_STARTED",
+        "COPY_SEGMENT_FINISHED",
+    ]
+    tiered.plane.forget_dead_objects([d.key for d in dead[4:]])
+    assert [r.base_offset for r in tiered.plane.merged_segments(lo, hi)] == [2]
+    assert await tiered.read(log) == [("segment", 2, 3)]
+
+
+async def test_a_deleted_topic_leaves_no_object(tiered: Tiered) -> None:
+    log = await merged(tiered)
+    await tiered.commit(log, 1)
+    keys = {s.object_key for s in tiered.worker.split(log.topic_id)}
+    lo, hi = tiered.plane.log_id_range()
+    stems = [r.object_key_stem for r in tiered.plane.merged_segments(lo, hi)]
+    await tiered.scene.plane.delete_topic(log.topic_id)
+    dead = {d.key for d in tiered.plane.claim_dead_objects(0)}
+    assert dead >= keys | {stem + suffix for stem in stems for suffix in SEGMENT_SUFFIXES}
+    tiered.plane.forget_dead_objects(list(dead))
+    assert list(tiered.plane.merged_segments(lo, hi)) == []
+    assert tiered.plane.prune_batches() == 1
+    assert len(tiered.plane.claim_dead_files(0)) == 3
+    assert tiered.scene.sql("SELECT count(*) FROM producer_snapshots") == [(0,)]
+
+
+async def test_an_orphan_is_marked_first_and_goes_when_it_is_seen_again(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=1)
+    ((wal,),) = tiered.scene.sql("SELECT object_key FROM wal_files")
+    (split,) = tiered.worker.split(log.topic_id)
+    plan = tiered.worker.begun(log)
+    known = [str(wal), split.object_key]
+    assert tiered.plane.doom_orphans([*known, "split/lost"], grace_ms=HOUR_MS) == []
+    age(tiered, "doomed_objects", "doomed_at")
+    assert tiered.plane.claim_dead_objects(0) == []
+    assert tiered.plane.doom_orphans(known, grace_ms=0) == []
+    assert tiered.plane.doom_orphans([*known, "split/lost"], grace_ms=HOUR_MS) == ["split/lost"]
+    assert tiered.plane.forget_dead_objects(["split/lost"]) == 1
+
+    segment = [plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES]
+    stray = plan.object_key_stem[:-1] + "_.log"
+    assert tiered.plane.doom_orphans([*segment, stray], grace_ms=0, bucket=Bucket.TIERED) == [stray]
+    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert tiered.plane.doom_orphans(segment, grace_ms=0, bucket=Bucket.TIERED) == []
+
+
+async def test_an_orphan_that_becomes_known_loses_its_mark(tiered: Tiered) -> None:
+    gateway = tiered.gateway
+    assert tiered.plane.doom_orphans(["late"], grace_ms=HOUR_MS) == []
+    age(tiered, "doomed_objects", "doomed_at")
+    await tiered.scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["late"])
+    assert tiered.plane.doom_orphans(["late"], grace_ms=HOUR_MS) == []
+    assert tiered.scene.sql("SELECT count(*) FROM doomed_objects") == [(0,)]

@@ -1,0 +1,221 @@
+"""Two connections at once: one is held in the middle of its transaction, the other goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.contract.conftest import Database
+from tests.contract.scenes import Scene, batch
+from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
+from tideline.control_plane import StaleClaim, TieredRangeGone, TopicDeleted
+from tideline.control_plane.jobs_model import MergePlan
+from tideline.domain.ids import TopicIdPartition
+
+T = TypeVar("T")
+WAIT_S = 10.0
+
+
+@pytest.fixture
+async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+    with jobs(database) as plane:
+        yield Tiered(scene, await scene.gateway(), Worker(plane))
+
+
+class Race:
+    """``held`` is a transaction of its own that ends when the test says so."""
+
+    def __init__(self, scene: Scene, held: psycopg.Connection[Any], pool: ThreadPoolExecutor):
+        self._scene, self.held, self._pool = scene, held, pool
+
+    def start(self, call: Callable[..., T], *arguments: object) -> Future[T]:
+        """Run ``call`` beside the held transaction, and wait until it waits for it."""
+        running = self._pool.submit(call, *arguments)
+        deadline = time.monotonic() + WAIT_S
+        while not self._scene.sql(
+            "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+            "AND datname = current_database()"
+        ):
+            assert not running.done(), f"it did not wait: {running}"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return running
+
+    def hold(self, function: str, *arguments: object) -> list[tuple[Any, ...]]:
+        marks = ", ".join(["%s"] * len(arguments))
+        cursor = self.held.execute(f"SELECT tideline.{function}({marks})".encode(), arguments)
+        return cursor.fetchall()
+
+
+@pytest.fixture
+def race(tiered: Tiered) -> Iterator[Race]:
+    with (
+        ThreadPoolExecutor(2) as pool,
+        psycopg.connect(tiered.scene.dsn, options="-c search_path=tideline") as held,
+    ):
+        yield Race(tiered.scene, held, pool)
+
+
+@contextmanager
+def second_worker(database: Database) -> Iterator[Worker]:
+    with jobs(database) as plane:
+        yield Worker(plane)
+
+
+def finish_arguments(log: TopicIdPartition, plan: MergePlan) -> tuple[object, ...]:
+    made = segment_of(plan)
+    return (
+        log.topic_id, log.partition, plan.token, made.segment_id, made.base_offset,
+        made.last_offset, made.size_bytes, made.max_timestamp, made.record_count,
+        made.batch_count, made.offset_index_bytes, made.time_index_bytes, Jsonb([]),
+    )  # fmt: skip
+
+
+async def planned(tiered: Tiered) -> tuple[TopicIdPartition, MergePlan]:
+    log = await tiered.diskless(files=2, batches=2)
+    tiered.worker.split(log.topic_id)
+    return log, tiered.worker.begun(log)
+
+
+async def test_two_workers_never_claim_one_file(
+    tiered: Tiered, database: Database, race: Race
+) -> None:
+    log = await tiered.diskless(files=4, batches=1)
+    claimed = race.hold(
+        "claim_wal_files", tiered.worker.worker, 2, 100, 60_000, [log.topic_id], [ALL_OLD]
+    )
+    with second_worker(database) as other:
+        theirs = race.start(lambda: other.claim({log.topic_id: ALL_OLD}))
+        race.held.commit()
+        assert len(claimed) == len(theirs.result(WAIT_S)) == 2
+    assert tiered.scene.sql("SELECT count(DISTINCT token) FROM wal_file_claims") == [(4,)]
+
+
+async def test_a_finish_that_meets_a_takeover_loses(
+    tiered: Tiered, database: Database, race: Race
+) -> None:
+    log = await tiered.diskless(files=1)
+    (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
+    splits = tiered.worker.register(file)
+    tiered.scene.sql("UPDATE wal_file_claims SET expires_at = now() - interval '1 s'")
+    with second_worker(database) as other:
+        race.hold("claim_wal_files", other.worker, 1, 100, 60_000, [log.topic_id], [ALL_OLD])
+        late = race.start(tiered.worker.finish, file, splits)
+        race.held.commit()
+        with pytest.raises(StaleClaim):
+            late.result(WAIT_S)
+    assert tiered.scene.sql("SELECT count(*) FROM batches WHERE split_id IS NOT NULL") == [(0,)]
+
+
+async def test_of_two_merges_of_a_partition_one_begins(
+    tiered: Tiered, database: Database, race: Race
+) -> None:
+    log = await tiered.diskless()
+    tiered.worker.split(log.topic_id)
+    tiered.worker.merge(log, max_batches=1)
+    race.hold(
+        "begin_merge", log.topic_id, 0, tiered.worker.worker, 60_000, log.topic_id, "", 1_000, 10
+    )
+    with second_worker(database) as other:
+        second = race.start(lambda: other.begin(log))
+        race.held.commit()
+        assert second.result(WAIT_S) is None
+
+
+async def test_retention_that_is_under_way_decides_first(tiered: Tiered, race: Race) -> None:
+    log, plan = await planned(tiered)
+    race.hold("delete_records", log.topic_id, 0, 4)
+    finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
+    race.held.commit()
+    with pytest.raises(TieredRangeGone):
+        finish.result(WAIT_S)
+    assert await tiered.read(log) == []
+
+
+async def test_a_deletion_that_is_under_way_decides_first(tiered: Tiered, race: Race) -> None:
+    log, plan = await planned(tiered)
+    race.hold("delete_topic", log.topic_id)
+    finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
+    race.held.commit()
+    with pytest.raises(TopicDeleted):
+        finish.result(WAIT_S)
+
+
+async def test_retention_after_a_merge_sees_its_segment(tiered: Tiered, race: Race) -> None:
+    log, plan = await planned(tiered)
+    race.hold("finish_merge", *finish_arguments(log, plan))
+    retention = race.start(tiered.plane.delete_records, log.topic_id, 0, 3)
+    race.held.commit()
+    assert retention.result(WAIT_S) == 3
+    assert tiered.states(log) == ("HYBRID", 3, 3, 3)
+    assert await tiered.read(log) == [("segment", 0, 3)]
+
+
+async def test_readers_and_other_partitions_do_not_wait_for_a_merge(
+    tiered: Tiered, race: Race
+) -> None:
+    log, plan = await planned(tiered)
+    _, (other,) = await tiered.scene.diskless_topic()
+    race.hold("finish_merge", *finish_arguments(log, plan))
+    (elsewhere,) = await tiered.scene.commit(tiered.gateway, batch(other))
+    assert elsewhere.base_offset == 0
+    assert await tiered.read(log) == [("wal", n, n) for n in range(4)]
+    race.held.commit()
+    (here,) = await tiered.scene.commit(tiered.gateway, batch(log))
+    assert here.base_offset == 4
+    assert await tiered.read(log) == [("segment", 0, 3), ("wal", 4, 4)]
+
+
+async def test_a_commit_that_is_under_way_and_a_merge_both_happen(
+    tiered: Tiered, race: Race
+) -> None:
+    log, plan = await planned(tiered)
+    race.held.execute("SELECT FROM logs FOR NO KEY UPDATE")  # as a commit holds it
+    finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
+    assert await tiered.read(log) == [("wal", n, n) for n in range(4)]
+    race.held.execute("UPDATE logs SET max_timestamp = 2000")
+    race.held.commit()
+    assert len(finish.result(WAIT_S)) == 2
+    assert await tiered.read(log) == [("segment", 0, 3)]
+
+
+async def test_garbage_collection_leaves_a_segment_that_is_being_finished(
+    tiered: Tiered, race: Race
+) -> None:
+    log, plan = await planned(tiered)
+    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
+    race.hold("finish_merge", *finish_arguments(log, plan))
+    assert tiered.plane.claim_dead_objects(0) == []
+    race.held.commit()
+    assert {d.kind for d in tiered.plane.claim_dead_objects(0)} == {"split"}
+    assert await tiered.read(log) == [("segment", 0, 3)]
+
+
+async def test_a_segment_that_is_being_collected_is_not_finished(
+    tiered: Tiered, race: Race
+) -> None:
+    log, plan = await planned(tiered)
+    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
+    race.hold("claim_dead_objects", 0, 100)
+    finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
+    race.held.commit()
+    with pytest.raises(StaleClaim):
+        finish.result(WAIT_S)
+    assert await tiered.read(log) == [("wal", n, n) for n in range(4)]
+
+
+async def test_pruning_and_merging_one_range_both_happen(tiered: Tiered, race: Race) -> None:
+    log, plan = await planned(tiered)
+    tiered.plane.delete_records(log.topic_id, 0, 2)
+    race.hold("prune_batches", 100)
+    finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
+    race.held.commit()
+    finish.result(WAIT_S)
+    assert await tiered.read(log) == [("segment", 0, 3)]
