@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import pass_through, write_pause
+from benchmarks import coverage, pass_through, write_pause
 from tideline import control_plane
 from tideline.demo.run import Console, DemoOptions, machine
 from tideline.settings import WorkerSettings
@@ -40,12 +40,16 @@ async def _write_pause(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["write-pause", "pass-through"])
+    parser.add_argument("--only", choices=["coverage", "write-pause", "pass-through"])
     parser.add_argument("--topics", type=int, default=9, help="topics of 12 partitions each")
     parser.add_argument(
         "--rate", type=float, default=OPTIONS.librdkafka_rate, help="records per second per topic"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of the pass-through")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds of the pass-through and of coverage"
+    )
+    parser.add_argument("--partitions", type=int, default=2_000, help="partitions of coverage")
+    parser.add_argument("--segments", type=int, default=2_500, help="segments of each of them")
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     arguments = parser.parse_args()
     arguments.reports.mkdir(parents=True, exist_ok=True)
@@ -59,6 +63,15 @@ def main() -> int:
         (arguments.reports / f"{name}.md").write_text(text + "\n")
         print(f"# {name}\n\n{text}\n")
 
+    if arguments.only in (None, "coverage"):
+        with tempfile.TemporaryDirectory(prefix="tideline-coverage-") as fleet:
+            covers = coverage.measure(
+                Path(fleet), arguments.partitions, arguments.segments, arguments.rounds, step
+            )
+        report("coverage", coverage.to_markdown(covers, machine()))
+        failed = bool(covers.wrong)
+        if arguments.only == "coverage":
+            return 1 if failed else 0
     with tempfile.TemporaryDirectory(prefix="tideline-bench-") as home:
         Path(home).chmod(0o755)
         step("embedded stack")
@@ -67,7 +80,7 @@ def main() -> int:
             if arguments.only != "pass-through":
                 pauses = asyncio.run(_write_pause(stack, arguments.topics, arguments.rate, step))
                 report("write-pause", write_pause.to_markdown(pauses, machine()))
-                failed = bool(pauses.failed_checks)
+                failed = failed or bool(pauses.failed_checks)
             if arguments.only != "write-pause":
                 ways = pass_through.measure(stack, arguments.rounds, step)
                 report("pass-through", pass_through.to_markdown(ways, machine()))

@@ -19,6 +19,7 @@ from tideline.object_store.inventory import group_by_segment
 from tideline.settings import ObjectStoreSettings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CREDENTIALS = {"TIDELINE_S3_ACCESS_KEY": "key", "TIDELINE_S3_SECRET_KEY": "secret"}
 KINDS = st.frozensets(st.sampled_from(sorted(OWN_KINDS | AIVEN_KINDS | {"log", "txnindex", "tmp"})))
 
 
@@ -65,7 +66,7 @@ def test_key_ranges_are_whole_and_not_too_many(lo: int, size: int, pieces: int) 
 
 
 def test_a_store_travels_to_an_executor_without_its_connections() -> None:
-    store = BulkStore(ObjectStoreSettings(s3_secret_key="secret"))  # type: ignore[arg-type]
+    store = BulkStore(ObjectStoreSettings.of(CREDENTIALS))
     assert store._client is store._client
     copy = pickle.loads(pickle.dumps(store))
     assert "_client" not in copy.__dict__
