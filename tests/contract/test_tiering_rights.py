@@ -1,0 +1,133 @@
+"""The jobs' role tiers, collects and records; nobody else does, and it does nothing else."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.contract.conftest import Database
+from tests.contract.scenes import Scene, batch
+from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
+from tideline.control_plane import ControlPlaneFailure, connect
+
+STATUS = (
+    "tiering_status",
+    "coverage_status",
+    "pause_tiering",
+    "resume_tiering",
+    "request_tiering",
+)
+STEPS = (
+    "claim_wal_files",
+    "register_split_keys",
+    "finish_split",
+    "release_claim",
+    "merge_candidates",
+    "begin_merge",
+    "finish_merge",
+    "abandon_merge",
+    "record_tiering_failure",
+    "clear_tiering_failure",
+    "claim_dead_objects",
+    "forget_dead_objects",
+    "doom_orphans",
+    "record_coverage",
+)
+READS = (
+    "log_id_range",
+    "file_id_range",
+    "tiering_partitions",
+    "tiering_batches",
+    "tiering_segments",
+    "tiering_wal_files",
+)
+INTERNAL = (
+    "doom_splits",
+    "doom_segments",
+    "finish_one_split",
+    "take_merged_batches",
+    "settle_tiered_region",
+    "unpark_tiering",
+    "write_seeds",
+    "segment_view",
+)
+
+
+def callable_by(database: Database, role: str, functions: tuple[str, ...]) -> set[str]:
+    with psycopg.connect(database.dsn) as connection:
+        rows = connection.execute(
+            "SELECT p.proname FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace "
+            "WHERE n.nspname = 'tideline' AND p.proname = ANY (%s) "
+            "AND has_function_privilege(%s, p.oid, 'EXECUTE')",
+            [list(functions), role],
+        )
+        return {row[0] for row in rows}
+
+
+def test_each_role_may_call_what_its_part_needs(database: Database) -> None:
+    for functions in (STATUS, STEPS, READS):
+        assert callable_by(database, "tideline_jobs", functions) == set(functions)
+    assert callable_by(database, "tideline_worker", STATUS + STEPS) == set(STATUS)
+    assert callable_by(database, "tideline_gateway", STATUS + STEPS + READS) == set()
+    for role in ("tideline_jobs", "tideline_worker", "tideline_gateway"):
+        assert callable_by(database, role, INTERNAL) == set()
+
+
+def test_what_the_jobs_may_call_pins_its_search_path(database: Database) -> None:
+    with psycopg.connect(database.dsn) as connection:
+        rows = connection.execute(
+            "SELECT p.proname FROM pg_proc AS p "
+            "JOIN pg_namespace AS n ON n.oid = p.pronamespace AND n.nspname = 'tideline' "
+            "WHERE has_function_privilege('tideline_jobs', p.oid, 'EXECUTE') "
+            "AND NOT (p.prosecdef AND p.proconfig @> '{\"search_path=tideline, pg_temp\"}')"
+        ).fetchall()
+    assert rows == []
+
+
+@pytest.mark.parametrize("object_name", ["tiering_tokens", "split_files_split_id_seq"])
+def test_no_role_draws_tokens_itself(database: Database, object_name: str) -> None:
+    with (
+        psycopg.connect(database.as_role("tideline_jobs"), autocommit=True) as connection,
+        pytest.raises(errors.InsufficientPrivilege),
+    ):
+        connection.execute("SELECT nextval(%s)", [f"tideline.{object_name}"])
+
+
+async def test_jobs_tier_but_neither_commit_nor_set_boundaries(
+    scene: Scene, database: Database
+) -> None:
+    gateway = await scene.gateway()
+    with jobs(database) as plane:
+        tiered = Tiered(scene, gateway, Worker(plane))
+        log = await tiered.diskless()
+        tiered.worker.split(log.topic_id)
+        assert tiered.worker.merge(log) is not None
+    async with connect(database.settings("tideline_jobs"), application_name="test") as plane:
+        for refused in (
+            plane.commit_file(gateway.gateway_id, gateway.incarnation, "k", 1, [batch(log)]),
+            plane.reset_boundary(log, 0),
+            plane.delete_topic(log.topic_id),
+        ):
+            with pytest.raises(ControlPlaneFailure, match="permission denied"):
+                await refused
+
+
+async def test_the_gateway_reads_segments_but_does_not_tier(
+    scene: Scene, database: Database
+) -> None:
+    gateway = await scene.gateway()
+    with jobs(database) as plane:
+        tiered = Tiered(scene, gateway, Worker(plane))
+        log = await tiered.diskless()
+        tiered.worker.split(log.topic_id)
+        tiered.worker.merge(log)
+    async with connect(database.settings("tideline_gateway"), application_name="test") as plane:
+        assert await Tiered(Scene(plane, database.dsn), gateway, tiered.worker).read(log) == [
+            ("segment", 0, 5)
+        ]
+    with (
+        jobs(database, "tideline_gateway") as plane,
+        pytest.raises(ControlPlaneFailure, match="permission denied"),
+    ):
+        Worker(plane).claim({log.topic_id: ALL_OLD})
