@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import coverage, pass_through, write_pause
+from benchmarks import coverage, pass_through, tiering, write_pause
 from tideline import control_plane
 from tideline.demo.run import Console, DemoOptions, machine
 from tideline.settings import WorkerSettings
@@ -40,16 +40,17 @@ async def _write_pause(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["coverage", "write-pause", "pass-through"])
+    parser.add_argument("--only", choices=["coverage", "write-pause", "pass-through", "tiering"])
     parser.add_argument("--topics", type=int, default=9, help="topics of 12 partitions each")
     parser.add_argument(
         "--rate", type=float, default=OPTIONS.librdkafka_rate, help="records per second per topic"
     )
     parser.add_argument(
-        "--rounds", type=int, default=5, help="rounds of the pass-through and of coverage"
+        "--rounds", type=int, default=5, help="rounds of pass-through, coverage and tiering"
     )
     parser.add_argument("--partitions", type=int, default=2_000, help="partitions of coverage")
     parser.add_argument("--segments", type=int, default=2_500, help="segments of each of them")
+    parser.add_argument("--megabytes", type=int, default=100, help="of one round of tiering")
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     arguments = parser.parse_args()
     arguments.reports.mkdir(parents=True, exist_ok=True)
@@ -77,13 +78,16 @@ def main() -> int:
         step("embedded stack")
         stack = Stack.up(home, brokers=3)
         try:
-            if arguments.only != "pass-through":
+            if arguments.only in (None, "write-pause"):
                 pauses = asyncio.run(_write_pause(stack, arguments.topics, arguments.rate, step))
                 report("write-pause", write_pause.to_markdown(pauses, machine()))
                 failed = failed or bool(pauses.failed_checks)
-            if arguments.only != "write-pause":
+            if arguments.only in (None, "pass-through"):
                 ways = pass_through.measure(stack, arguments.rounds, step)
                 report("pass-through", pass_through.to_markdown(ways, machine()))
+            if arguments.only in (None, "tiering"):
+                tiered = tiering.measure(stack, arguments.rounds, arguments.megabytes, step)
+                report("tiering", tiering.to_markdown(tiered, machine()))
         finally:
             stack.down()
     return 1 if failed else 0
