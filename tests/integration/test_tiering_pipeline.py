@@ -6,24 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 
-import psycopg
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from spark import tiering
-from spark.entry import Job
-from tideline.control_plane.jobs import connect_jobs
+from tests.tiering_topic import CODECS, PARTITIONS, Topic, diskless_topic, job
 from tideline.control_plane.jobs_model import MergedSegmentRow
-from tideline.demo.topic import topic_id
 from tideline.errors import ExitCode
 from tideline.kafka.segment_files import SegmentFile, object_keys, offset_name
 from tideline.object_store.bulk import BulkStore
@@ -31,112 +22,11 @@ from tideline.settings import JobsSettings
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-PARTITIONS = 2
-_numbers = count(1)
-Record = tuple[bytes | None, bytes | None, int]
-"""key, value, timestamp"""
-
-
-@dataclass
-class Topic:
-    """A topic born diskless and all that was acknowledged on it."""
-
-    stack: Stack
-    name: str
-    admin: AdminClient
-    records: dict[int, dict[int, Record]] = field(default_factory=lambda: defaultdict(dict))
-
-    @property
-    def bootstrap(self) -> str:
-        return self.stack.endpoints.gateway_bootstrap
-
-    def produce(self, records: int = 60) -> None:
-        """By one idempotent producer per codec, side by side, in batches of many sizes."""
-        failures: list[object] = []
-
-        def settled(error: object, message: Message) -> None:
-            if error is not None:
-                failures.append(error)
-                return
-            record = (message.key(), message.value(), message.timestamp()[1])
-            self.records[message.partition()][message.offset()] = record  # type: ignore[index]
-
-        producers = [
-            Producer({"bootstrap.servers": self.bootstrap, "compression.type": codec,
-                      "enable.idempotence": True, "linger.ms": 3})
-            for codec in CODECS
-        ]  # fmt: skip
-        for n in range(records):
-            for at, producer in enumerate(producers):
-                producer.produce(
-                    self.name, value=b"%d-%d " % (n, at) * (1 + 7 * n % 90), key=b"%d" % n,
-                    partition=n % PARTITIONS, on_delivery=settled,
-                )  # fmt: skip
-                if n % (5 + at) == 0:
-                    producer.flush(30)
-        for producer in producers:
-            assert producer.flush(60) == 0
-        assert not failures, failures[:3]
-
-    def read(self) -> dict[int, dict[int, Record]]:
-        """Everything from the first offset on."""
-        wanted = sum(len(found) for found in self.records.values())
-        seen: dict[int, dict[int, Record]] = defaultdict(dict)
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
-        consumer.assign([TopicPartition(self.name, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
-        deadline = time.monotonic() + 60
-        try:
-            while sum(len(found) for found in seen.values()) < wanted:
-                assert time.monotonic() < deadline, f"{seen.keys()} of {wanted}"
-                for m in consumer.consume(500, 0.5):
-                    assert m.error() is None, m.error()
-                    seen[m.partition()][m.offset()] = (m.key(), m.value(), m.timestamp()[1])  # type: ignore[index]
-        finally:
-            consumer.close()
-        return seen
-
-    def segments(self) -> list[MergedSegmentRow]:
-        settings = JobsSettings.of(self.stack.environment("jobs"))
-        with connect_jobs(settings, application_name="test") as plane:
-            rows = list(plane.merged_segments(*plane.log_id_range()))
-        return [row for row in rows if row.topic == self.name]
-
-    def states(self) -> set[str]:
-        with psycopg.connect(self.stack.endpoints.postgres_dsn("postgres")) as connection:
-            rows = connection.execute(
-                "SELECT migration_state FROM tideline.logs WHERE topic_name = %s", [self.name]
-            ).fetchall()
-        return {row[0] for row in rows}
-
-    def rows_left(self) -> int:
-        """Batch rows in Postgres."""
-        with psycopg.connect(self.stack.endpoints.postgres_dsn("postgres")) as connection:
-            row = connection.execute(
-                "SELECT count(*) FROM tideline.batches JOIN tideline.logs USING (log_id)"
-                " WHERE topic_name = %s", [self.name],
-            ).fetchone()  # fmt: skip
-        assert row is not None
-        return int(row[0])
-
 
 @pytest.fixture
 def topic(stack: Stack) -> Iterator[Topic]:
-    admin = AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
-    name = f"tiering-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
-    configs = {"diskless.enable": "true", "segment.bytes": "1048576",
-               "index.interval.bytes": "2000"}  # fmt: skip
-    admin.create_topics([NewTopic(name, PARTITIONS, 1, config=configs)])[name].result(30)
-    topic_id(admin, name)
-    yield Topic(stack, name, admin)
-    admin.delete_topics([name])[name].result(30)
-
-
-def job(stack: Stack, spark: SparkSession, **environment: str) -> Job:
-    """As an entry point makes it, with the session of the test run."""
-    made = Job("tiering", JobsSettings.of({**stack.environment("jobs"), **environment}))
-    made.__dict__["spark"] = spark
-    return made
+    with diskless_topic(stack) as made:
+        yield made
 
 
 def tideline(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
