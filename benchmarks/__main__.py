@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import coverage, pass_through, tiering, write_pause
+from benchmarks import coverage, gc, pass_through, tiering, write_pause
 from tideline import control_plane
 from tideline.demo.run import Console, DemoOptions, machine
 from tideline.settings import WorkerSettings
@@ -40,7 +40,9 @@ async def _write_pause(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["coverage", "write-pause", "pass-through", "tiering"])
+    parser.add_argument(
+        "--only", choices=["coverage", "write-pause", "pass-through", "tiering", "gc"]
+    )
     parser.add_argument("--topics", type=int, default=9, help="topics of 12 partitions each")
     parser.add_argument(
         "--rate", type=float, default=OPTIONS.librdkafka_rate, help="records per second per topic"
@@ -51,6 +53,7 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=2_000, help="partitions of coverage")
     parser.add_argument("--segments", type=int, default=2_500, help="segments of each of them")
     parser.add_argument("--megabytes", type=int, default=100, help="of one round of tiering")
+    parser.add_argument("--objects", type=int, default=20_000, help="objects of gc")
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     arguments = parser.parse_args()
     arguments.reports.mkdir(parents=True, exist_ok=True)
@@ -88,6 +91,10 @@ def main() -> int:
             if arguments.only in (None, "tiering"):
                 tiered = tiering.measure(stack, arguments.rounds, arguments.megabytes, step)
                 report("tiering", tiering.to_markdown(tiered, machine()))
+            if arguments.only in (None, "gc"):
+                swept = gc.measure(stack, arguments.objects, arguments.rounds, step)
+                report("gc", gc.to_markdown(swept, machine()))
+                failed = failed or swept.wrong
         finally:
             stack.down()
     return 1 if failed else 0
