@@ -7,7 +7,6 @@ Any number of drivers may run at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from uuid import UUID, uuid4
@@ -92,7 +91,7 @@ def split_all(job: Job, plane: JobsControlPlane, rules: TopicRules) -> SplitSumm
     worker, summary, started = uuid4(), SplitSummary(), time.monotonic()
     cutoffs = rules.cutoffs(round(time.time() * 1000))
     services = FromSettings(job.settings, APPLICATION)
-    while claimed := list(_claim_round(job, plane, worker, cutoffs)):
+    while claimed := _claim_round(job, plane, worker, cutoffs):
         summary.rounds += 1
         size = sum(batch.byte_size for file in claimed for batch in file.batches)
         job.progress(f"round {summary.rounds}: {len(claimed)} WAL files, {size} bytes")
@@ -112,25 +111,25 @@ def split_all(job: Job, plane: JobsControlPlane, rules: TopicRules) -> SplitSumm
 
 def _claim_round(
     job: Job, plane: JobsControlPlane, worker: UUID, cutoffs: dict[UUID, int]
-) -> Iterator[ClaimedFile]:
+) -> list[ClaimedFile]:
     """Files for every core. The first claim does not start Spark: often there is nothing to do."""
     settings, size, claims = job.settings, 0, 0
-    while True:
-        files = plane.claim_wal_files(
-            worker,
-            max_files=settings.tiering_splitter_max_files_per_run,
-            max_batches=settings.tiering_max_batches_per_run,
-            claim_ms=settings.tiering_splitter_claim_duration_ms,
-            cutoffs=cutoffs,
-        )
-        if not files:
-            return
-        yield from files
+    claimed: dict[int, ClaimedFile] = {}
+    while files := plane.claim_wal_files(
+        worker,
+        max_files=settings.tiering_splitter_max_files_per_run,
+        max_batches=settings.tiering_max_batches_per_run,
+        claim_ms=settings.tiering_splitter_claim_duration_ms,
+        cutoffs=cutoffs,
+    ):
+        # One that has expired while Spark was starting comes again, under a newer token.
+        claimed |= {file.file_id: file for file in files}
         claims += 1
         size += sum(batch.byte_size for file in files for batch in file.batches)
         cores = job.parallelism
         if size >= cores * ROUND_BYTES_PER_TASK or claims >= cores * CLAIMS_PER_TASK:
-            return
+            break
+    return list(claimed.values())
 
 
 def _give_back(plane: JobsControlPlane, worker: UUID, claimed: list[ClaimedFile]) -> None:
