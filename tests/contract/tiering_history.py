@@ -371,9 +371,9 @@ class History:
 
     def _held(self, segment: SegmentCoordinates, start: int) -> list[Appended]:
         """The batches of a segment's ``.log`` that reach ``start``."""
-        (batches,) = (
-            m.model.batches for m in self.merges if m.plan.segment_id == segment.segment_id
-        )
+        (merge,) = (m for m in self.merges if m.plan.segment_id == segment.segment_id)
+        batches = merge.model.batches
+        assert any(batches is registered for registered in self.models[merge.log].segments)
         assert (batches[0].base_offset, batches[-1].last_offset) == (
             segment.base_offset,
             segment.last_offset,
