@@ -83,8 +83,7 @@ class Survey:
 
 def has_prefix(row: PartitionRow) -> bool:
     """Whether Kafka may still hold records below B0."""
-    start = row.log_start if row.tiered_start < 0 else min(row.log_start, row.tiered_start)
-    return row.state == "HYBRID" and start < row.boundary
+    return row.state == "HYBRID" and 0 <= row.tiered_start < row.boundary
 
 
 def has_limit(row: PartitionRow, policies: TopicPolicies) -> bool:
