@@ -41,7 +41,8 @@ def test_postgres_away_is_named_by_a_job_and_by_a_wave_and_both_recover(
             coverage = api.trigger(COVERAGE)
             wave = api.trigger(WAVE, topics=[case.topic])
             named(first_failure(api, WAVE, wave, "check", 0), "Postgres", where)
-            named(first_failure(api, COVERAGE, coverage, "coverage"), "Postgres", where)
+            port = f"port {where.rpartition(':')[2]}"
+            named(first_failure(api, COVERAGE, coverage, "coverage"), "Postgres", where, port)
         assert api.ended(COVERAGE, coverage, RUN_S) == "success"
         assert api.ended(WAVE, wave, RUN_S) == "success"
         case.until_crossed()

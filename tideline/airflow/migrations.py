@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from psycopg.conninfo import conninfo_to_dict
 from temporalio.client import Client, WorkflowHandle
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
@@ -56,6 +57,15 @@ async def check(given: TopicMigrationInput) -> PreflightReport:
     """Every check of the topic. Changes nothing. Raises :class:`UnreachableError`."""
     async with open_services(load(WorkerSettings)) as services:
         return await run_preflight(services, given.topic, given.options)
+
+
+def addresses(settings: WorkerSettings) -> str:
+    """Where the parts are that a check asks, without a secret."""
+    brokers = ",".join(f"{host}:{port}" for host, port in settings.kafka_bootstrap)
+    postgres = conninfo_to_dict(settings.postgres_dsn.get_secret_value())
+    host, port = postgres.get("host", "localhost"), postgres.get("port", 5432)
+    s3 = settings.s3_endpoint or f"AWS, {settings.s3_region}"
+    return f"Postgres at {host}:{port}, Kafka at {brokers}, S3 at {s3}"
 
 
 async def resolve(topic: str) -> TopicRef:

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tideline.airflow.trigger import ENDED, SILENT, TopicMigrationTrigger
 from tideline.errors import TidelineError, UnreachableError
+from tideline.settings import WorkerSettings, load
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -131,5 +132,10 @@ def refused(report: PreflightReport) -> AirflowException:
     from tideline.domain.preflight import Verdict
 
     verdicts = {result.verdict for result in report.checks}
+    message = f"{report.topic} may not migrate, nothing was changed: {report.refusal()}"
+    if Verdict.UNKNOWN in verdicts:
+        from tideline.airflow.migrations import addresses
+
+        message = f"{message}. Asked: {addresses(load(WorkerSettings))}"
     kind = AirflowFailException if Verdict.REFUSED in verdicts else AirflowException
-    return kind(f"{report.topic} may not migrate, nothing was changed: {report.refusal()}")
+    return kind(message)

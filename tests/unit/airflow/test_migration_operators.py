@@ -273,9 +273,13 @@ def test_a_check_that_refuses_names_topic_check_and_remedy_and_is_not_tried_agai
 
 
 def test_a_check_that_could_not_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = CheckResult("bucket", Verdict.UNKNOWN, "s3://b: refused", "bring it back")
-    with pytest.raises(AirflowException, match="bucket: s3://b: refused") as failed:
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "postgresql://worker:secret@pg:15432/tideline")
+    monkeypatch.setenv("TIDELINE_KAFKA_BOOTSTRAP", "kafka:9092")
+    unknown = CheckResult("gateways_alive", Verdict.UNKNOWN, "no answer", "bring Postgres back")
+    with pytest.raises(AirflowException, match="gateways_alive: no answer") as failed:
         checked(monkeypatch, unknown).execute(CONTEXT)
+    assert "Asked: Postgres at pg:15432, Kafka at kafka:9092, S3 at AWS" in str(failed.value)
+    assert "secret" not in str(failed.value)
     assert not isinstance(failed.value, AirflowFailException)
 
 
