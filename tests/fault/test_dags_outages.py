@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.airflow_harness import airflow_of, first_failure
+from tests.airflow_harness import airflow_of, first_failure, no_run_left
 from tests.harness import Breakpoint, Case, killed, migration_case
 from tideline.airflow.rest import AirflowApi
 from tideline.domain.migration import Phase
@@ -21,9 +21,15 @@ RUN_S = 240.0
 
 
 @pytest.fixture(scope="module")
-def api(stack: Stack) -> Iterator[AirflowApi]:
+def airflow(stack: Stack) -> Iterator[AirflowApi]:
     with airflow_of(stack) as found:
         yield found
+
+
+@pytest.fixture
+def api(airflow: AirflowApi) -> Iterator[AirflowApi]:
+    with no_run_left(airflow):
+        yield airflow
 
 
 def named(log: str, store: str, *addresses: str) -> None:

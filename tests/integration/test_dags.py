@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.airflow_harness import airflow_of
+from tests.airflow_harness import airflow_of, no_run_left
 from tests.harness import migration_case
 from tideline.airflow.rest import AirflowApi, AirflowRefused
 from tideline.stack import Stack
@@ -26,9 +26,15 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def api(stack: Stack) -> Iterator[AirflowApi]:
+def airflow(stack: Stack) -> Iterator[AirflowApi]:
     with airflow_of(stack) as found:
         yield found
+
+
+@pytest.fixture
+def api(airflow: AirflowApi) -> Iterator[AirflowApi]:
+    with no_run_left(airflow):
+        yield airflow
 
 
 def run_by_schedule(api: AirflowApi, dag: str, kind: str) -> str:
@@ -52,6 +58,12 @@ def approved(api: AirflowApi, run: str) -> bool:
 def returned(api: AirflowApi, dag: str, run: str, task: str) -> Any:
     assert api.ended(dag, run, RUN_S) == "success", api.tasks(dag, run)
     return api.value(dag, run, task)
+
+
+def test_tiering_runs_by_its_schedule_split_before_merge(api: AirflowApi) -> None:
+    run = run_by_schedule(api, "tideline_tiering", "scheduled")
+    assert returned(api, "tideline_tiering", run, "split")["ok"]
+    assert api.value("tideline_tiering", run, "merge")["ok"]
 
 
 def test_a_wave_goes_from_batch_to_batch_as_a_person_allows_and_ends_hybrid(
@@ -94,7 +106,6 @@ def test_a_wave_stops_before_its_batch_when_a_check_fails_and_names_topic_check_
 def test_the_jobs_succeed_from_their_schedule_or_a_trigger_and_coverage_starts_a_wave(
     stack: Stack, api: AirflowApi
 ) -> None:
-    tiering = run_by_schedule(api, "tideline_tiering", "scheduled")
     with migration_case(stack, name="jobs") as case:
         wave = api.trigger(WAVE, topics=[case.topic])
         assert api.ended(WAVE, wave, RUN_S) == "success"
@@ -107,8 +118,6 @@ def test_the_jobs_succeed_from_their_schedule_or_a_trigger_and_coverage_starts_a
     batch = api.task(WAVE, by_asset, "batch")
     assert batch is not None
     assert batch["state"] == "skipped", "nothing is planned, so there is nothing to migrate"
-    assert api.ended("tideline_tiering", tiering, RUN_S) == "success"
-    assert api.value("tideline_tiering", tiering, "merge")["ok"]
 
 
 def test_airflow_opens_nothing_beyond_loopback_and_wants_a_password(

@@ -128,6 +128,10 @@ class AirflowApi:
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/-1/hitlDetails"
         self.call("PATCH", path, {"chosen_options": [choice], "params_input": {}})
 
+    def give_up(self, dag: str, run: str) -> None:
+        """Fail a run and its tasks."""
+        self.call("PATCH", f"/dags/{dag}/dagRuns/{quote(run)}", {"state": "failed"})
+
     def clear(self, dag: str, run: str, *names: str) -> None:
         """Let tasks run again, and what comes after them."""
         body = {
