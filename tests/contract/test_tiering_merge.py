@@ -155,6 +155,8 @@ async def test_a_second_try_of_one_worker_fences_the_first(tiered: Tiered) -> No
     same = tiered.worker.begin(log, segment_id=first.segment_id)
     assert same is not None
     assert (same.segment_id, same.token > first.token) == (first.segment_id, True)
+    with pytest.raises(StaleClaim):
+        tiered.plane.finish_merge(log, first.token, segment_of(first))
     again = tiered.worker.begun(log)
     for lost in (first, same):
         with pytest.raises(StaleClaim):
