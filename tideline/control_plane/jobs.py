@@ -26,7 +26,8 @@ class JobsControlPlane(
 
     def __init__(self, connection: JobsConnection, tiered_prefix: str) -> None:
         self._connection = connection
-        self._tiered_prefix = tiered_prefix
+        # As the brokers' remote storage manager takes it: with a slash at its end or without.
+        self._tiered_prefix = f"{tiered_prefix.rstrip('/')}/" if tiered_prefix else ""
 
 
 @contextmanager
