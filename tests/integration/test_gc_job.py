@@ -1,0 +1,177 @@
+"""Garbage collection on a real stack: what nothing refers to goes after its grace, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psycopg
+from confluent_kafka.admin import AdminClient
+
+from spark.gc import gc
+from tests.aged_topic import PER_SEGMENT, VALUE, Readers, keys, run, settings_of, tier
+from tests.aged_topic import produce as produce_to
+from tests.tiering_topic import Rereader, Topic, diskless_topic
+from tideline import control_plane
+from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.model import TrackingKind
+from tideline.demo import topic as topics
+from tideline.demo.topic import wait_until_tiered
+from tideline.domain.ids import topic_id_to_base64
+from tideline.kafka.segment_files import object_keys
+from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import make_client
+from tideline.settings import WorkerSettings
+from tideline.stack import Stack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def collected(stack: Stack, spark: SparkSession, **how: bool) -> dict[str, Any]:
+    """One run under the default grace of ten minutes."""
+    return run(stack, spark, gc(how.get("dry_run", False), how.get("orphans", False)))
+
+
+def let_the_grace_pass(stack: Stack) -> None:
+    """Whatever is marked was marked an hour earlier."""
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True) as connection:
+        for table, column in (("wal_files", "unreferenced_at"), ("doomed_objects", "doomed_at")):
+            connection.execute(
+                f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
+            )
+
+
+def segment_keys(stack: Stack, topic: str) -> set[str]:
+    """Objects of the topic in the tiered bucket."""
+    settings = settings_of(stack)
+    root = f"{settings.s3_tiered_prefix.rstrip('/')}/{topic}-"
+    return keys(stack, settings.s3_tiered_bucket, root)
+
+
+def wal_keys(stack: Stack, topic: Topic) -> set[str]:
+    """WAL objects that hold a batch of the topic."""
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
+        rows = connection.execute(
+            "SELECT DISTINCT object_key FROM tideline.wal_files JOIN tideline.batches"
+            " USING (file_id) JOIN tideline.logs USING (log_id) WHERE topic_name = %s",
+            [topic.name],
+        ).fetchall()
+    return {row[0] for row in rows}
+
+
+def test_what_was_merged_or_deleted_goes_after_its_grace_and_readers_notice_nothing(
+    stack: Stack, spark: SparkSession
+) -> None:
+    bucket = settings_of(stack).s3_bucket
+    with diskless_topic(stack) as topic:
+        topic.produce(20)
+        first_files = wal_keys(stack, topic)
+        tier(stack, spark, topic.name)
+        topic.produce(10)
+        live_files = wal_keys(stack, topic)
+        with Rereader(topic) as reader:
+            preview = collected(stack, spark, dry_run=True)
+            assert preview["later"]["wal"] >= len(first_files)
+            collected(stack, spark)
+            assert first_files <= keys(stack, bucket, "wal/"), "the grace is not over"
+            let_the_grace_pass(stack)
+            details = collected(stack, spark)
+        assert not reader.wrong, reader.wrong[0]
+        assert details["wal_objects_deleted"] >= len(first_files)
+        left = keys(stack, bucket, "wal/")
+        assert not first_files & left
+        assert live_files <= left
+        assert topic.read() == topic.records
+        merged = topic.segments()
+        known = {key for row in merged for key in object_keys(row.object_key_stem).values()}
+        assert segment_keys(stack, topic.name) == known
+
+        with connect_jobs(settings_of(stack), application_name="test") as plane:
+            for row in merged:
+                plane.delete_records(row.topic_id, row.partition, row.last_offset + 1)
+                for offset in range(row.base_offset, row.last_offset + 1):
+                    del topic.records[row.partition][offset]
+        collected(stack, spark)
+        let_the_grace_pass(stack)
+        collected(stack, spark)
+        assert segment_keys(stack, topic.name) == set()
+        assert topic.segments() == []
+        assert topic.states() == {"DISKLESS_ONLY"}
+    # The topic is deleted now, through a gateway.
+    collected(stack, spark)
+    let_the_grace_pass(stack)
+    collected(stack, spark)
+    assert not live_files & keys(stack, bucket, "wal/")
+
+
+@contextmanager
+def tracked_tiered_topic(stack: Stack) -> Iterator[Readers]:
+    """A tiered topic with segments of Kafka's own, known to the control plane."""
+    settings = settings_of(stack)
+    bootstrap = stack.endpoints.gateway_bootstrap
+    name = f"orphans-{time.monotonic_ns() % 1_000_000}"
+    topic_id = topics.create_tiered(AdminClient({"bootstrap.servers": bootstrap}), name, 1, 1)
+    produce_to(bootstrap, name, 2 * PER_SEGMENT + 10, int(time.time() * 1000))
+    client = make_client(
+        settings, connect_timeout_s=2, read_timeout_s=20, attempts=3, connections=2
+    )
+    prefix = f"{settings.s3_tiered_prefix.rstrip('/')}/{name}-"
+    wait_until_tiered(client, settings.s3_tiered_bucket, prefix, 1, segments=2, timeout_s=90)
+
+    async def track(begin: bool) -> None:
+        worker = WorkerSettings.of(stack.environment("worker"))
+        async with control_plane.connect(worker, application_name="test") as plane:
+            if begin:
+                await plane.begin_tracking(
+                    name, topic_id, TrackingKind.MIGRATED, 1, "CreateTime", 1_048_588
+                )
+            else:
+                await plane.delete_topic(topic_id)
+
+    asyncio.run(track(True))
+    try:
+        yield Readers(bootstrap, name)
+    finally:
+        asyncio.run(track(False))
+
+
+def test_orphans_go_at_the_second_sight_and_what_a_broker_knows_never(
+    stack: Stack, spark: SparkSession
+) -> None:
+    settings = settings_of(stack)
+    store = BulkStore(settings)
+    with tracked_tiered_topic(stack) as readers:
+        of_kafka = segment_keys(stack, readers.topic)
+        assert len({key.rsplit(".", 1)[0] for key in of_kafka}) >= 2
+        directory = min(of_kafka).rsplit("/", 1)[0]
+        orphan = topic_id_to_base64(uuid4())
+        ours = {f"{directory}/{0:020d}-{orphan}.{kind}" for kind in ("log", "index", "snapshot")}
+        foreign = f"{directory}/notes.txt"
+        wal, split = f"wal/{uuid4().hex}", f"split/{orphan}/0/{7:020d}-{uuid4().hex}"
+        for key in (*ours, foreign):
+            store.put(settings.s3_tiered_bucket, key, b"x")
+        for key in (wal, split, "wal/notes.txt"):
+            store.put(settings.s3_bucket, key, b"x")
+
+        seen = collected(stack, spark, orphans=True)
+        assert seen["segments_not_judged"] is None
+        assert seen["orphans_found"] >= len(ours) + 2
+        assert ours <= segment_keys(stack, readers.topic), "the first sight only marks"
+        let_the_grace_pass(stack)
+        due = collected(stack, spark, orphans=True, dry_run=True)
+        assert due["orphans_due"] >= len(ours) + 2
+        assert ours <= segment_keys(stack, readers.topic), "a dry run deletes nothing"
+        collected(stack, spark, orphans=True)
+
+        assert segment_keys(stack, readers.topic) == of_kafka | {foreign}
+        left = keys(stack, settings.s3_bucket, "")
+        assert not {wal, split} & left
+        assert "wal/notes.txt" in left
+        count = 2 * PER_SEGMENT + 10
+        assert [v[:6] for _, _, v in readers.read(0, count)] == [b"%06d" % n for n in range(count)]
+        assert all(len(v) > len(VALUE) for _, _, v in readers.read(0, 3))
