@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.logic import coverage
+from spark.logic import coverage, observations
 from spark.session import make_session
 from spark.sources import inventory, remote_log
 from tideline.domain.coverage import OWN_KINDS
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 METADATA_PARTITIONS = 50
 RECORDS_PER_SEGMENT = 1_000
 SEGMENT_BYTES = 1 << 20
+ROWS_AT_ONCE = 200_000
 DEFECTS = ("none", "gap_at_start", "gap_in_the_middle", "gap_at_the_end", "started_only",
            "deleted", "missing_object", "truncated_object", "divergent_epoch")  # fmt: skip
 """Partition n has defect n modulo their number: in its first segment, its last, or the last but
@@ -184,16 +185,32 @@ def _write(directory: Path, place: int, table: pa.Table) -> None:
 
 
 def by_spark(spark: SparkSession, fleet: Fleet) -> Answer:
-    """What the job's logic says."""
+    """What the job's logic says. The files are read in the executors and handed over packed, as
+    the job's own sources hand over what they read."""
 
-    def read(name: str) -> DataFrame:
-        return spark.read.parquet(str(fleet.directory / name))
+    def read(name: str, packing: Callable[[pa.RecordBatch], pa.RecordBatch], to: str) -> DataFrame:
+        def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for path in batch["path"].to_pylist():
+                    for rows in pq.ParquetFile(path).iter_batches(ROWS_AT_ONCE):
+                        yield packing(rows)
+
+        files = sorted(str(path) for path in (fleet.directory / name).iterdir())
+        tasks = spark.sparkContext.defaultParallelism * 2
+        frame = spark.createDataFrame([(path,) for path in files], "path string")
+        return frame.repartition(tasks).mapInArrow(read_all, to)
 
     merged = spark.createDataFrame(
         [], "log_id bigint, segment_id binary, base_offset bigint, last_offset bigint, "
         "size_bytes bigint, state string"
     )  # fmt: skip
-    found = coverage.verdicts(read("logs"), read("events"), merged, read("objects"), NOW_MS)
+    found = coverage.verdicts(
+        spark.read.parquet(str(fleet.directory / "logs")),
+        read("events", observations.pack_events, observations.PACKED_EVENTS),
+        merged,
+        read("objects", observations.pack_objects, observations.PACKED),
+        NOW_MS,
+    )
     rows = found.select(
         "log_id", "complete", "covered_to", "missing_offsets", "broken_count"
     ).toArrow()

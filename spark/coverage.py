@@ -155,9 +155,11 @@ def look(job: Job, targets: Sequence[PartitionRow]) -> Look:
     job.progress(f"judging {len(rows)} partitions by {records} metadata records and their objects")
     found = logic.verdicts(
         spark.createDataFrame([_log(row, observed.get(row.log_id)) for row in rows], LOGS),
-        remote_log.events(spark, job.settings, extents),
+        remote_log.events(spark, job.settings, extents, packed=True),
         control_plane.read(spark, job.settings, control_plane.MERGED_SEGMENTS, tasks),
-        inventory.inventory(spark, job.settings, [listed[r.log_id] for r in rows], tasks * 4),
+        inventory.inventory(
+            spark, job.settings, [listed[r.log_id] for r in rows], tasks * 4, packed=True
+        ),
         at_ms,
     )
     told = {row["log_id"]: row for row in found.toArrow().to_pylist()}

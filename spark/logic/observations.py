@@ -2,7 +2,8 @@
 
 Each row of the inputs becomes a fixed-size record, and a task's records of one partition travel as
 one binary value: the shuffle moves a few rows per partition instead of millions, and no more than
-one partition is unpacked at a time. What a field means depends on ``kind``:
+one partition is unpacked at a time. Sources may hand over packed rows, so that millions of records
+never become rows of the JVM. What a field means depends on ``kind``:
 
 | field | metadata record (0, 1, 2) | :data:`LOG` | :data:`MERGED` | :data:`OBJECT` |
 | --- | --- | --- | --- | --- |
@@ -17,7 +18,7 @@ one partition is unpacked at a time. What a field means depends on ``kind``:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -25,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark.logic.remote_log import PARTITION_DELETE, SEGMENT, UPDATE, Events, Ints, Ragged
+from spark.logic.remote_log import Events, Ints, Ragged
 from tideline.domain.ids import topic_id_to_base64
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 LOG, MERGED, OBJECT = 10, 11, 12
 """Kinds beside the record kinds of the metadata topic."""
@@ -51,9 +52,29 @@ NUMBERS = {
 RECORD = np.dtype([*NUMBERS.items(), ("id_high", "<u8"), ("id_low", "<u8"), ("epoch_count", "<i4")])
 EPOCH = np.dtype([("epoch", "<i4"), ("start", "<i8")])
 PACKED = "log_id bigint, records binary, epochs binary"
-PACKED_ARROW = pa.schema(
-    [("log_id", pa.int64()), ("records", pa.binary()), ("epochs", pa.binary())]
+PACKED_EVENTS = "topic_id binary, partition int, records binary, epochs binary"
+UNKNOWN_PARTITION = -1
+"""``partition`` of records that cannot be decoded."""
+_BLOBS = [pa.field("records", pa.binary()), pa.field("epochs", pa.binary())]
+PACKED_ARROW = pa.schema([pa.field("log_id", pa.int64()), *_BLOBS])
+PACKED_EVENTS_ARROW = pa.schema(
+    [pa.field("topic_id", pa.binary()), pa.field("partition", pa.int32()), *_BLOBS]
 )
+EVENT_FIELDS = {
+    "metadata_partition": "place",
+    "record_offset": "position",
+    "start_offset": "first",
+    "end_offset": "last",
+    "size_bytes": "size",
+    "txn_index_empty": "flag",
+    "event_timestamp": "stamp",
+}
+OBJECT_FIELDS = {
+    "start_offset": "first",
+    "log_bytes": "size",
+    "kinds": "state",
+    "last_modified": "stamp",
+}
 
 
 def observations(
@@ -63,80 +84,105 @@ def observations(
 
     ``logs``: log_id, topic_id, partition, log_start, boundary, suffix_start, merge_frontier,
     epochs, epoch_starts; only their partitions are kept. ``events``, ``merged``, ``objects``: as
-    :mod:`spark.sources` makes them.
+    :mod:`spark.sources` makes them, in rows or packed already.
     """
     from pyspark.sql import functions as F
 
     keys = F.broadcast(logs.select("log_id", "topic_id", "partition"))
-    known = events.join(keys, ["topic_id", "partition"], "left").where(
-        F.col("log_id").isNotNull() | ~F.col("kind").isin(SEGMENT, UPDATE, PARTITION_DELETE)
+    of_events = (
+        _packed(events, pack_events, PACKED_EVENTS)
+        .join(keys, ["topic_id", "partition"], "left")
+        .where(F.col("log_id").isNotNull() | (F.col("partition") == UNKNOWN_PARTITION))
+        .select(F.coalesce("log_id", F.lit(NO_LOG)).alias("log_id"), "records", "epochs")
     )
-    of_events = _packed(
-        known,
-        log_id=F.coalesce(F.col("log_id"), F.lit(NO_LOG)),
-        kind=F.col("kind"),
-        flag=F.col("txn_index_empty").cast("tinyint"),
-        state=F.col("state"),
-        place=F.col("metadata_partition"),
-        position=F.col("record_offset"),
-        segment_id=F.col("segment_id"),
-        first=F.col("start_offset"),
-        last=F.col("end_offset"),
-        size=F.col("size_bytes"),
-        stamp=F.col("event_timestamp"),
-        epochs=F.col("epochs"),
-        epoch_starts=F.col("epoch_starts"),
+    of_logs = logs.select(
+        "log_id",
+        F.lit(LOG).cast("tinyint").alias("kind"),
+        F.col("log_start").alias("first"),
+        F.col("boundary").alias("last"),
+        F.col("suffix_start").alias("size"),
+        F.col("merge_frontier").alias("stamp"),
+        "epochs",
+        "epoch_starts",
     )
-    of_logs = _packed(
-        logs,
-        log_id=F.col("log_id"),
-        kind=F.lit(LOG).cast("tinyint"),
-        first=F.col("log_start"),
-        last=F.col("boundary"),
-        size=F.col("suffix_start"),
-        stamp=F.col("merge_frontier"),
-        epochs=F.col("epochs"),
-        epoch_starts=F.col("epoch_starts"),
+    of_merged = merged.join(keys.select("log_id"), "log_id", "left_semi").select(
+        "log_id",
+        F.lit(MERGED).cast("tinyint").alias("kind"),
+        "segment_id",
+        F.col("base_offset").alias("first"),
+        F.col("last_offset").alias("last"),
+        F.col("size_bytes").alias("size"),
+        (F.col("state") == FINISHED_MERGE).cast("int").alias("state"),
     )
-    of_merged = _packed(
-        merged.join(keys, "log_id", "left_semi"),
-        log_id=F.col("log_id"),
-        kind=F.lit(MERGED).cast("tinyint"),
-        segment_id=F.col("segment_id"),
-        first=F.col("base_offset"),
-        last=F.col("last_offset"),
-        size=F.col("size_bytes"),
-        state=(F.col("state") == FINISHED_MERGE).cast("int"),
+    return (
+        of_events.unionAll(_packed(of_logs, pack, PACKED))
+        .unionAll(_packed(of_merged, pack, PACKED))
+        .unionAll(_packed(objects, pack_objects, PACKED))
     )
-    of_objects = _packed(
-        objects,
-        log_id=F.col("log_id"),
-        kind=F.lit(OBJECT).cast("tinyint"),
-        segment_id=F.col("segment_id"),
-        first=F.col("start_offset"),
-        size=F.col("log_bytes"),
-        state=F.col("kinds"),
-        stamp=F.col("last_modified"),
-    )
-    return of_events.unionAll(of_logs).unionAll(of_merged).unionAll(of_objects)
 
 
-def _packed(frame: DataFrame, **columns: Column) -> DataFrame:
+def _packed(
+    frame: DataFrame, packing: Callable[[pa.RecordBatch], pa.RecordBatch], schema: str
+) -> DataFrame:
+    if "records" in frame.columns:
+        return frame
+
     def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                yield pack(batch)
+                yield packing(batch)
 
-    chosen = frame.select(*(column.alias(name) for name, column in columns.items()))
-    return chosen.mapInArrow(pack_all, PACKED)
+    return frame.mapInArrow(pack_all, schema)
+
+
+def pack_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of :data:`spark.sources.remote_log.ARROW` as one row per partition."""
+    high, low = id_halves(batch["topic_id"])
+    partition = _numbers(batch["partition"])
+    order = np.lexsort((partition, low, high))
+    high, low, partition = high[order], low[order], partition[order]
+    begins = _begins(high, low, partition)
+    ids = np.stack((high[begins], low[begins]), axis=1).astype(">u8").tobytes()
+    named = batch.rename_columns([EVENT_FIELDS.get(name, name) for name in batch.schema.names])
+    keys = {
+        "topic_id": [ids[at : at + 16] for at in range(0, len(ids), 16)],
+        "partition": partition[begins],
+    }
+    return pa.RecordBatch.from_pydict(
+        keys | _blobs(named, order, begins), schema=PACKED_EVENTS_ARROW
+    )
+
+
+def pack_objects(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of :data:`spark.sources.inventory.ARROW` as one row per log."""
+    kind = pa.array(np.full(batch.num_rows, OBJECT, np.int8))
+    named = batch.rename_columns([OBJECT_FIELDS.get(name, name) for name in batch.schema.names])
+    return pack(named.append_column("kind", kind))
 
 
 def pack(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``log_id`` and fields of records, one row each, as one row per log. Rows keep their order;
     a field that has no column, or no value, is -1 (ids: 0; epochs: none)."""
     log = _numbers(batch["log_id"])
-    records = np.zeros(batch.num_rows, dtype=RECORD)
+    order = np.argsort(log, kind="stable")
+    begins = _begins(log[order])
+    keys = {"log_id": log[order][begins]}
+    return pa.RecordBatch.from_pydict(keys | _blobs(batch, order, begins), schema=PACKED_ARROW)
+
+
+def _begins(*keys: npt.NDArray[np.generic]) -> Ints:
+    """Where a run of equal keys begins."""
+    changes = np.zeros(len(keys[0]), dtype=bool)
+    changes[:1] = True
+    for key in keys:
+        changes[1:] |= key[1:] != key[:-1]
+    return np.flatnonzero(changes)
+
+
+def _blobs(batch: pa.RecordBatch, order: Ints, begins: Ints) -> dict[str, pa.Array]:
+    """The rows in ``order`` as records, cut where ``begins`` says."""
     names = batch.schema.names
+    records = np.zeros(batch.num_rows, dtype=RECORD)
     for name in NUMBERS:
         records[name] = _numbers(batch[name]) if name in names else -1
     if "segment_id" in names:
@@ -146,30 +192,16 @@ def pack(batch: pa.RecordBatch) -> pa.RecordBatch:
     else:
         epochs = starts = Ragged(np.zeros(0, np.int64), np.zeros(batch.num_rows + 1, np.int64))
     records["epoch_count"] = epochs.offsets[1:] - epochs.offsets[:-1]
-    order = np.argsort(log, kind="stable")
-    log, records, epochs, starts = (
-        log[order],
-        records[order],
-        epochs.take(order),
-        starts.take(order),
-    )
+    records, epochs, starts = records[order], epochs.take(order), starts.take(order)
     entries = np.empty(len(epochs.values), dtype=EPOCH)
     entries["epoch"], entries["start"] = epochs.values, starts.values
-    begins = np.flatnonzero(np.concatenate(([True], log[1:] != log[:-1])))
-    ends = np.concatenate((begins[1:], [len(log)]))
+    ends = np.concatenate((begins[1:], [len(order)]))
+    at = epochs.offsets * EPOCH.itemsize
     raw, raw_epochs = memoryview(records.tobytes()), memoryview(entries.tobytes())
-    return pa.RecordBatch.from_pydict(
-        {
-            "log_id": log[begins],
-            "records": _pieces(raw, begins * RECORD.itemsize, ends * RECORD.itemsize),
-            "epochs": _pieces(
-                raw_epochs,
-                epochs.offsets[begins] * EPOCH.itemsize,
-                epochs.offsets[ends] * EPOCH.itemsize,
-            ),
-        },
-        schema=PACKED_ARROW,
-    )
+    return {
+        "records": _pieces(raw, begins * RECORD.itemsize, ends * RECORD.itemsize),
+        "epochs": _pieces(raw_epochs, at[begins], at[ends]),
+    }
 
 
 def _pieces(raw: memoryview, starts: Ints, ends: Ints) -> pa.Array:

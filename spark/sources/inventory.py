@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from spark.logic.observations import PACKED, pack_objects
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64
 from tideline.object_store.bulk import BulkStore, ObjectEntry
@@ -99,8 +100,11 @@ def inventory(
     settings: ObjectStoreSettings,
     partitions: Sequence[ListedPartition],
     tasks: int,
+    *,
+    packed: bool = False,
 ) -> DataFrame:
-    """The segments of ``partitions`` as the bucket has them now; columns: :data:`SCHEMA`.
+    """The segments of ``partitions`` as the bucket has them now; columns: :data:`SCHEMA`, or
+    packed as :func:`spark.logic.observations.pack_objects` makes of them.
 
     Reading it raises :class:`tideline.object_store.ObjectStoreUnavailable`.
     """
@@ -132,9 +136,13 @@ def inventory(
                         }
                     )
                     if len(rows) >= ROWS_AT_ONCE:
-                        yield pa.RecordBatch.from_pylist(rows, schema=ARROW)
+                        yield made(rows)
                         rows = []
         if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=ARROW)
+            yield made(rows)
 
-    return wanted.mapInArrow(list_all, SCHEMA)
+    def made(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        batch = pa.RecordBatch.from_pylist(rows, schema=ARROW)
+        return pack_objects(batch) if packed else batch
+
+    return wanted.mapInArrow(list_all, PACKED if packed else SCHEMA)

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError as LibrdkafkaError
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from spark.logic.observations import PACKED_EVENTS, pack_events
 from tideline.domain.remote_log import (
     PartitionDelete,
     RemoteLogEvent,
@@ -105,14 +106,24 @@ def extent(settings: KafkaSettings) -> list[Extent]:
         consumer.close()
 
 
-def events(spark: SparkSession, settings: KafkaSettings, extents: Sequence[Extent]) -> DataFrame:
-    """The records of ``extents``, decoded; columns: :data:`SCHEMA`."""
+def events(
+    spark: SparkSession,
+    settings: KafkaSettings,
+    extents: Sequence[Extent],
+    *,
+    packed: bool = False,
+) -> DataFrame:
+    """The records of ``extents``, decoded; columns: :data:`SCHEMA`.
+
+    ``packed``: as :func:`spark.logic.observations.pack_events` makes of them.
+    """
     spark.dataSource.register(RemoteLogSource)
     ranges = [[e.partition, e.start, e.end] for e in extents if e.end > e.start]
     if not ranges:
-        return spark.createDataFrame([], SCHEMA)
+        return spark.createDataFrame([], PACKED_EVENTS if packed else SCHEMA)
     return (
         spark.read.format(NAME)
+        .option("packed", packed)
         .option("bootstrap", _bootstrap(settings))
         .option("timeout_ms", settings.kafka_request_timeout_ms)
         .option("ranges", json.dumps(ranges))
@@ -121,21 +132,26 @@ def events(spark: SparkSession, settings: KafkaSettings, extents: Sequence[Exten
 
 
 class RemoteLogSource(DataSource):
-    """The format :data:`NAME`. Options: ``bootstrap``, ``timeout_ms`` and ``ranges``, a JSON list
-    of [partition, first offset, end offset (exclusive)]."""
+    """The format :data:`NAME`. Options: ``bootstrap``, ``timeout_ms``, ``packed`` and ``ranges``, a
+    JSON list of [partition, first offset, end offset (exclusive)]."""
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
+    @property
+    def _packed(self) -> bool:
+        return str(self.options.get("packed", "false")).lower() == "true"
+
     def schema(self) -> str:
-        return SCHEMA
+        return PACKED_EVENTS if self._packed else SCHEMA
 
     def reader(self, schema: object) -> RemoteLogReader:
         return RemoteLogReader(
             str(self.options["bootstrap"]),
             int(self.options["timeout_ms"]),
             [Extent(*entry) for entry in json.loads(self.options["ranges"])],
+            self._packed,
         )
 
 
@@ -149,9 +165,11 @@ class MetadataPartition(InputPartition):
 class RemoteLogReader(DataSourceReader):
     """Reads the extents, one task each."""
 
-    def __init__(self, bootstrap: str, timeout_ms: int, extents: Sequence[Extent]) -> None:
+    def __init__(
+        self, bootstrap: str, timeout_ms: int, extents: Sequence[Extent], packed: bool = False
+    ) -> None:
         self._bootstrap, self._timeout_ms = bootstrap, timeout_ms
-        self._extents = list(extents)
+        self._extents, self._packed = list(extents), packed
 
     def partitions(self) -> Sequence[InputPartition]:
         return [MetadataPartition(e) for e in self._extents]
@@ -171,11 +189,15 @@ class RemoteLogReader(DataSourceReader):
                     position = message.offset() + 1
                     rows.add(wanted.partition, message.offset(), message.value())
                 if len(rows) >= ROWS_AT_ONCE:
-                    yield rows.take()
+                    yield self._taken(rows)
             if len(rows):
-                yield rows.take()
+                yield self._taken(rows)
         finally:
             consumer.close()
+
+    def _taken(self, rows: Rows) -> pa.RecordBatch:
+        batch = rows.take()
+        return pack_events(batch) if self._packed else batch
 
     def _some(self, consumer: Consumer, wanted: Extent, position: int) -> list[Any]:
         """At least one message. An error that a later request may not have is waited out.
