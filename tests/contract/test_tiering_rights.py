@@ -45,7 +45,7 @@ READS = (
 INTERNAL = (
     "doom_splits",
     "doom_segments",
-    "finish_one_split",
+    "mark_split_batches",
     "take_merged_batches",
     "settle_tiered_region",
     "unpark_tiering",

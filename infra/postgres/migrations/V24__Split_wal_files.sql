@@ -187,71 +187,86 @@ BEGIN
 END
 $$;
 
--- Marks one run of batches as split. The suffix's start is read after the rows are marked: rows
--- that retention removed before lie below it.
-CREATE FUNCTION finish_one_split(
-    p_file_id bigint, p_token bigint, p_object_key text, p_topic_id uuid, p_partition integer,
-    p_base_offset bigint, p_last_offset bigint, p_byte_size bigint, p_batch_count integer
-) RETURNS void
+-- p_splits as rows, with their logs.
+CREATE FUNCTION split_runs(p_splits jsonb)
+RETURNS TABLE (
+    object_key text, topic_id uuid, partition integer, log_id bigint, base_offset bigint,
+    last_offset bigint, byte_size bigint, batch_count integer
+)
+LANGUAGE sql STABLE AS $$
+    SELECT s.object_key, s.topic_id, s.partition, l.log_id, s.base_offset, s.last_offset,
+           s.byte_size, s.batch_count
+    FROM jsonb_to_recordset(p_splits) AS s (object_key text, topic_id uuid, partition integer,
+        base_offset bigint, last_offset bigint, byte_size bigint, batch_count integer)
+    LEFT JOIN logs AS l ON l.topic_id = s.topic_id AND l.partition = s.partition
+$$;
+
+-- Writes what each registered key holds. Raises TL024 for a key that is not registered (any more)
+-- under the claim, TL001 for a partition without a row.
+CREATE FUNCTION describe_splits(p_file_id bigint, p_token bigint, p_splits jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_log logs;
-    v_split_id bigint;
-    v_marked record;
+    v_run record;
 BEGIN
-    SELECT split_id INTO v_split_id FROM split_files
-        WHERE object_key = p_object_key AND file_id = p_file_id AND token = p_token
-            AND status = 'registered' FOR UPDATE;
-    IF NOT FOUND THEN
+    PERFORM FROM split_files WHERE file_id = p_file_id AND token = p_token
+        ORDER BY split_id FOR UPDATE;
+    SELECT r.* INTO v_run FROM split_runs(p_splits) AS r
+        WHERE NOT EXISTS (SELECT FROM split_files AS f WHERE f.object_key = r.object_key
+            AND f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered')
+        LIMIT 1;
+    IF FOUND THEN
         PERFORM refuse('TL024',
-            format('split key %s is not registered under claim %s', p_object_key, p_token),
+            format('split key %s is not registered under claim %s', v_run.object_key, p_token),
             'It was collected, or never registered: claim the file again.');
     END IF;
-    SELECT * INTO v_log FROM logs WHERE topic_id = p_topic_id AND partition = p_partition;
-    IF NOT FOUND THEN
-        PERFORM refuse_unknown_log(p_topic_id, p_partition);
+    SELECT r.* INTO v_run FROM split_runs(p_splits) AS r WHERE r.log_id IS NULL LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse_unknown_log(v_run.topic_id, v_run.partition);
     END IF;
-    WITH marked AS (
-        UPDATE batches SET split_id = v_split_id
-            WHERE log_id = v_log.log_id AND last_offset BETWEEN p_base_offset AND p_last_offset
-                AND file_id = p_file_id AND split_id IS NULL
-            RETURNING base_offset, last_offset, byte_size, max_timestamp
-    )
-    SELECT count(*) AS batches, min(base_offset) AS first, max(last_offset) AS last,
-           sum(last_offset - base_offset + 1) AS offsets, sum(byte_size) AS bytes,
-           max(max_timestamp) AS max_timestamp
-        INTO v_marked FROM marked;
-    SELECT * INTO v_log FROM logs WHERE log_id = v_log.log_id;
-    UPDATE split_files SET log_id = v_log.log_id, base_offset = p_base_offset,
-            last_offset = p_last_offset, byte_size = p_byte_size, batch_count = p_batch_count,
-            max_timestamp = coalesce(v_marked.max_timestamp, -1)
-        WHERE split_id = v_split_id;
-    IF v_log.deleted_at IS NOT NULL OR p_last_offset < v_log.diskless_start_offset THEN
-        PERFORM doom_splits(ARRAY[v_split_id]);
-        RETURN;
-    ELSIF v_marked.last IS DISTINCT FROM p_last_offset
-        OR v_marked.offsets <> p_last_offset - v_marked.first + 1
-        OR (v_marked.first = p_base_offset
-            AND (v_marked.bytes <> p_byte_size OR v_marked.batches <> p_batch_count))
-        OR (v_marked.first <> p_base_offset
-            AND v_marked.first NOT BETWEEN p_base_offset AND v_log.diskless_start_offset) THEN
-        PERFORM refuse('TL026',
-            format('split %s of %s claims offsets %s to %s in %s batches of %s bytes; WAL file %s '
-                'has %s to %s in %s of %s', p_object_key, log_label(v_log), p_base_offset,
-                p_last_offset, p_batch_count, p_byte_size, p_file_id,
-                coalesce(v_marked.first, -1), coalesce(v_marked.last, -1), v_marked.batches,
-                coalesce(v_marked.bytes, 0)),
-            'Cut contiguous runs of exactly the claimed batches.');
-    END IF;
-    UPDATE split_files SET status = 'live' WHERE split_id = v_split_id;
+    UPDATE split_files AS f SET log_id = r.log_id, base_offset = r.base_offset,
+            last_offset = r.last_offset, byte_size = r.byte_size, batch_count = r.batch_count
+        FROM split_runs(p_splits) AS r
+        WHERE f.object_key = r.object_key;
 END
 $$;
 
+-- Sets split_id of every batch of the file that lies in a described run, and says what was found,
+-- run by run.
+CREATE FUNCTION mark_split_batches(
+    p_file_id bigint, p_token bigint,
+    OUT split_ids bigint[], OUT firsts bigint[], OUT lasts bigint[], OUT offsets bigint[],
+    OUT bytes bigint[], OUT batches bigint[], OUT newest bigint[]
+)
+LANGUAGE sql AS $$
+    WITH marked AS (
+        UPDATE batches AS b SET split_id = f.split_id
+            FROM split_files AS f
+            WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
+                AND b.file_id = p_file_id AND b.log_id = f.log_id AND b.split_id IS NULL
+                AND b.last_offset BETWEEN f.base_offset AND f.last_offset
+            RETURNING b.split_id, b.base_offset, b.last_offset, b.byte_size, b.max_timestamp
+    ), runs AS (
+        SELECT split_id, min(base_offset) AS first, max(last_offset) AS last,
+               sum(last_offset - base_offset + 1)::bigint AS offsets,
+               sum(byte_size)::bigint AS bytes, count(*) AS batches,
+               max(max_timestamp) AS newest
+        FROM marked GROUP BY split_id
+    )
+    SELECT array_agg(split_id), array_agg(first), array_agg(last), array_agg(offsets),
+           array_agg(bytes), array_agg(batches), array_agg(newest)
+    FROM runs
+$$;
+
 -- p_splits: a jsonb array of {object_key, topic_id, partition, base_offset, last_offset,
--- byte_size, batch_count}. Again with the same input it succeeds and changes nothing.
+-- byte_size, batch_count}. Again with the same input it succeeds and changes nothing. The suffix's
+-- start is read after the rows are marked: rows that retention removed before lie below it. What
+-- has expired, and keys that no run uses, go to garbage collection.
 CREATE FUNCTION finish_split(p_worker uuid, p_file_id bigint, p_token bigint, p_splits jsonb)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_marked record;
+    v_wrong record;
 BEGIN
     IF NOT holds_split_claim(p_worker, p_file_id, p_token) THEN
         IF EXISTS (SELECT FROM jsonb_to_recordset(p_splits) AS s (object_key text)
@@ -261,12 +276,37 @@ BEGIN
         END IF;
         RETURN;
     END IF;
-    PERFORM finish_one_split(p_file_id, p_token, s.object_key, s.topic_id, s.partition,
-            s.base_offset, s.last_offset, s.byte_size, s.batch_count)
-        FROM (SELECT * FROM jsonb_to_recordset(p_splits) AS s (object_key text, topic_id uuid,
-                partition integer, base_offset bigint, last_offset bigint, byte_size bigint,
-                batch_count integer)
-            ORDER BY topic_id, partition, base_offset) AS s;
+    PERFORM describe_splits(p_file_id, p_token, p_splits);
+    v_marked := mark_split_batches(p_file_id, p_token);
+    SELECT f.*, log_label(l) AS label, m.first, m.last, m.bytes, m.batches INTO v_wrong
+        FROM split_files AS f
+        JOIN logs AS l USING (log_id)
+        LEFT JOIN unnest(v_marked.split_ids, v_marked.firsts, v_marked.lasts, v_marked.offsets,
+                v_marked.bytes, v_marked.batches)
+            AS m (split_id, first, last, offsets, bytes, batches) USING (split_id)
+        WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
+            AND l.deleted_at IS NULL AND f.last_offset >= l.diskless_start_offset
+            AND (m.last IS DISTINCT FROM f.last_offset
+                OR m.offsets <> f.last_offset - m.first + 1
+                OR (m.first = f.base_offset
+                    AND (m.bytes <> f.byte_size OR m.batches <> f.batch_count))
+                OR (m.first <> f.base_offset
+                    AND m.first NOT BETWEEN f.base_offset AND l.diskless_start_offset))
+        ORDER BY f.split_id LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse('TL026',
+            format('split %s of %s claims offsets %s to %s in %s batches of %s bytes; WAL file %s '
+                'has %s to %s in %s of %s', v_wrong.object_key, v_wrong.label,
+                v_wrong.base_offset, v_wrong.last_offset, v_wrong.batch_count,
+                v_wrong.byte_size, p_file_id, coalesce(v_wrong.first, -1),
+                coalesce(v_wrong.last, -1), coalesce(v_wrong.batches, 0),
+                coalesce(v_wrong.bytes, 0)),
+            'Cut contiguous runs of exactly the claimed batches.');
+    END IF;
+    UPDATE split_files AS f SET status = 'live', max_timestamp = m.newest
+        FROM unnest(v_marked.split_ids, v_marked.newest) AS m (split_id, newest), logs AS l
+        WHERE f.split_id = m.split_id AND l.log_id = f.log_id AND l.deleted_at IS NULL
+            AND f.last_offset >= l.diskless_start_offset;
     PERFORM doom_registered_keys(p_file_id, p_token);
     DELETE FROM wal_file_claims WHERE file_id = p_file_id;
     DELETE FROM tiering_failures WHERE scope = 'split' AND key = p_file_id;
