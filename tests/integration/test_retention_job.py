@@ -56,7 +56,7 @@ class Follower:
         self._thread.start()
 
     def _run(self) -> None:
-        consumer = self._aged.readers._consumer(self._start)
+        consumer = self._aged.readers.consumer(self._start)
         try:
             while not self._stop.is_set():
                 message = consumer.poll(0.1)
