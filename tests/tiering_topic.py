@@ -75,7 +75,8 @@ class Topic:
     def read(self, wanted: dict[int, dict[int, Record]] | None = None) -> dict[int, Any]:
         """Every record from the first offset on, to the end of ``wanted`` (default: of all that
         was acknowledged)."""
-        ends = {p: max(found) for p, found in (wanted or self.records).items() if found}
+        known = wanted or self.records
+        ends = {p: max(found) for p, found in known.items() if found}
         seen: dict[int, dict[int, Record]] = defaultdict(dict)
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": "reader",
@@ -91,7 +92,8 @@ class Topic:
                     partition, offset = m.partition(), m.offset()
                     assert partition is not None
                     assert offset is not None
-                    expected = max(seen[partition], default=-1) + 1
+                    first = min(known[partition])
+                    expected = max(seen[partition], default=first - 1) + 1
                     assert offset == expected, f"offset {offset} came instead of {expected}"
                     seen[partition][offset] = (m.key(), m.value(), m.timestamp()[1])
         finally:
