@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -62,14 +62,26 @@ def no_run_left(api: AirflowApi) -> Iterator[None]:
                     api.give_up(dag, run["dag_run_id"])
 
 
-def first_failure(
-    api: AirflowApi, dag: str, run: str, task: str, index: int = -1, timeout_s: float = 240
-) -> str:
-    """What a task logged in its first try, once it waits for the next or has failed."""
+def failed_with(
+    api: AirflowApi,
+    dag: str,
+    run: str,
+    task: str,
+    says: Sequence[str],
+    *,
+    index: int = -1,
+    timeout_s: float = 240,
+) -> None:
+    """Wait for an attempt of a task that has failed with all of ``says`` in its message."""
 
-    def waits() -> bool:
+    def failed() -> bool:
         found = api.task(dag, run, task, index)
-        return found is not None and found["state"] in ("up_for_retry", "failed")
+        # A task that waits for its next try counts that one already.
+        attempts = range(1, found["try_number"] + 1) if found else ()
+        return any(
+            all(text in message for text in says)
+            for attempt in attempts
+            for message in api.failures(dag, run, task, attempt, index)
+        )
 
-    api.until(f"{dag}.{task} to fail", waits, timeout_s)
-    return api.log(dag, run, task, 1, index)
+    api.until(f"{dag}.{task} to fail with {says}", failed, timeout_s)

@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     from tideline.domain.preflight import PreflightReport
 
 
+PASSING = frozenset(
+    {"gateways_alive", "no_reassignment", "replicas_in_sync", "tiered_storage_healthy"}
+)
+"""Checks whose refusal may pass by itself, as after an outage of a broker, a gateway or S3."""
+
+
 class TopicPreflightOperator(BaseOperator):
     """Every check of the topic's migration; changes nothing.
 
-    Fails at once when a check refuses, naming topic, check and remedy; is tried again when a part
-    does not answer.
+    Fails with topic, check and remedy. It is tried again when a part does not answer or what
+    refuses may pass by itself (:data:`PASSING`), and fails for good at any other refusal.
     """
 
     template_fields: Sequence[str] = ("topic", "options")
@@ -127,15 +133,15 @@ def failed(topic: str, error: TidelineError) -> AirflowException:
 
 
 def refused(report: PreflightReport) -> AirflowException:
-    """Names each check that is not passed, what was found, and the remedy. A check that could not
-    be made is tried again."""
+    """Names each check that is not passed, what was found, and the remedy."""
     from tideline.domain.preflight import Verdict
 
-    verdicts = {result.verdict for result in report.checks}
+    unknown = any(result.verdict is Verdict.UNKNOWN for result in report.checks)
+    refusals = {result.name for result in report.checks if result.verdict is Verdict.REFUSED}
     message = f"{report.topic} may not migrate, nothing was changed: {report.refusal()}"
-    if Verdict.UNKNOWN in verdicts:
+    if unknown:
         from tideline.airflow.migrations import addresses
 
         message = f"{message}. Asked: {addresses(load(WorkerSettings))}"
-    kind = AirflowFailException if Verdict.REFUSED in verdicts else AirflowException
+    kind = AirflowException if refusals <= PASSING else AirflowFailException
     return kind(message)

@@ -114,9 +114,22 @@ class AirflowApi:
 
     def log(self, dag: str, run: str, name: str, attempt: int, index: int = -1) -> str:
         """What an attempt of a task logged, one entry per line."""
+        return "\n".join(
+            json.dumps(entry) for entry in self._entries(dag, run, name, attempt, index)
+        )
+
+    def failures(self, dag: str, run: str, name: str, attempt: int, index: int = -1) -> list[str]:
+        """The messages with which an attempt of a task has failed; none while it runs."""
+        return [
+            str(detail["exc_value"])
+            for entry in self._entries(dag, run, name, attempt, index)
+            if isinstance(entry, dict)
+            for detail in entry.get("error_detail") or ()
+        ]
+
+    def _entries(self, dag: str, run: str, name: str, attempt: int, index: int) -> list[Any]:
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/logs/{attempt}"
-        content = self.call("GET", path, map_index=index, full_content=True)["content"]
-        return "\n".join(json.dumps(entry) for entry in content)
+        return list(self.call("GET", path, map_index=index, full_content=True)["content"])
 
     def value(self, dag: str, run: str, name: str, index: int = -1) -> Any:
         """What a task returned."""

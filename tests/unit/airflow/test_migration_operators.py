@@ -264,12 +264,24 @@ def test_passed_checks_are_the_tasks_value(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_check_that_refuses_names_topic_check_and_remedy_and_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bad = CheckResult("in_sync", Verdict.REFUSED, "replica 2 is behind", "wait until it caught up")
+    bad = CheckResult("cleanup_policy", Verdict.REFUSED, "it is compact", "migrate another topic")
     with pytest.raises(
         AirflowFailException,
-        match=r"orders may not migrate.*in_sync: replica 2 is behind \(wait until it caught up\)",
+        match=r"orders may not migrate.*cleanup_policy: it is compact \(migrate another topic\)",
     ):
         checked(monkeypatch, bad).execute(CONTEXT)
+
+
+def test_a_refusal_that_may_pass_by_itself_is_tried_again_unless_another_will_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind = CheckResult("replicas_in_sync", Verdict.REFUSED, "2 is behind", "wait for it")
+    compact = CheckResult("cleanup_policy", Verdict.REFUSED, "it is compact", "migrate another")
+    with pytest.raises(AirflowException, match="2 is behind") as failed:
+        checked(monkeypatch, behind).execute(CONTEXT)
+    assert not isinstance(failed.value, AirflowFailException)
+    with pytest.raises(AirflowFailException, match=r"2 is behind.*it is compact"):
+        checked(monkeypatch, behind, compact).execute(CONTEXT)
 
 
 def test_a_check_that_could_not_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
