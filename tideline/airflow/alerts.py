@@ -24,7 +24,7 @@ def deadline_missed(context: Mapping[str, Any] | None = None, **_: Any) -> None:
     limit_s = load(AirflowSettings).airflow_deadline_ms / 1000
     tell(
         "run_is_late",
-        f"{dag}, run {_field(run, 'run_id')}: not done after {limit_s:g} s; its tasks and their "
+        f"{dag}, run {_field(run, 'dag_run_id')}: not done after {limit_s:g} s; its tasks and their "
         "logs are in the UI",
     )
 
