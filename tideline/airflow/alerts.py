@@ -22,10 +22,10 @@ def deadline_missed(context: Mapping[str, Any] | None = None, **_: Any) -> None:
     run = (context or {}).get("dag_run") or {}
     dag = _field(run, "dag_id")
     limit_s = load(AirflowSettings).airflow_deadline_ms / 1000
+    run_id = _field(run, "dag_run_id")
     tell(
         "run_is_late",
-        f"{dag}, run {_field(run, 'dag_run_id')}: not done after {limit_s:g} s; its tasks and their "
-        "logs are in the UI",
+        f"{dag}, run {run_id}: not done after {limit_s:g} s; its tasks and their logs are in the UI",
     )
 
 
