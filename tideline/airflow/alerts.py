@@ -25,7 +25,7 @@ def deadline_missed(context: Mapping[str, Any] | None = None, **_: Any) -> None:
     run_id = _field(run, "dag_run_id")
     tell(
         "run_is_late",
-        f"{dag}, run {run_id}: not done after {limit_s:g} s; its tasks and their logs are in the UI",
+        f"{dag}, run {run_id}: not done after {limit_s:g} s; tasks and logs are in the UI",
     )
 
 
