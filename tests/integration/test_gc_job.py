@@ -172,6 +172,7 @@ def test_orphans_go_at_the_second_sight_and_what_a_broker_knows_never(
         left = keys(stack, settings.s3_bucket, "")
         assert not {wal, split} & left
         assert "wal/notes.txt" in left
+        store.delete(settings.s3_bucket, ["wal/notes.txt"])
         count = 2 * PER_SEGMENT + 10
         assert [v[:6] for _, _, v in readers.read(0, count)] == [b"%06d" % n for n in range(count)]
         assert all(len(v) > len(VALUE) for _, _, v in readers.read(0, 3))

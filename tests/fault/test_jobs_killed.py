@@ -1,0 +1,204 @@
+"""kill -9 of the driver of retention and of gc at each step: the next run ends what was begun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+import psycopg
+import pytest
+from psycopg.rows import TupleRow
+
+from spark.gc import gc
+from spark.retention import retention
+from tests.aged_topic import PER_SEGMENT, aged_topic, keys, run, settings_of, tier
+from tests.harness import until
+from tests.tiering_topic import Rereader, diskless_topic
+from tideline.control_plane.jobs import connect_jobs
+from tideline.kafka.segment_files import object_keys
+from tideline.stack import Stack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
+LOCK = 815_003
+SMALL = b"s" * 1_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """A write of Postgres before which the driver dies. ``commits``: Postgres ends the write
+    after the death, as when only the answer was lost; else it is undone."""
+
+    name: str
+    event: str
+    when: str
+    commits: bool
+
+
+RETENTION = (
+    Step("Kafka has deleted the prefix, Postgres does not know", "UPDATE ON tideline.logs",
+         "NEW.migration_state <> OLD.migration_state", False),
+    Step("the prefix is gone, the suffix is not trimmed", "UPDATE ON tideline.logs",
+         "NEW.diskless_start_offset > OLD.diskless_start_offset", False),
+)  # fmt: skip
+GC = (
+    Step("segments are being marked", "UPDATE ON tideline.merged_segments",
+         "NEW.state = 'DELETE_SEGMENT_STARTED'", True),
+    Step("WAL objects are being marked", "UPDATE ON tideline.wal_files",
+         "NEW.status = 'deleting'", False),
+    Step("WAL objects are gone, their marks are not", "DELETE ON tideline.wal_files",
+         "true", False),
+    Step("segment objects are gone, their marks are not", "DELETE ON tideline.doomed_objects",
+         "true", False),
+)  # fmt: skip
+"""In the order in which one state follows from the other."""
+
+
+@contextmanager
+def held(dsn: str, step: Step) -> Iterator[psycopg.Connection]:
+    """Whoever writes at ``step`` waits until the end of the block."""
+    table = step.event.split(" ON ")[1]
+    row = "OLD" if step.event.startswith("DELETE") else "NEW"
+    with psycopg.connect(dsn, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        holder.execute(
+            f"""
+            CREATE OR REPLACE FUNCTION tideline.test_job_step() RETURNS trigger
+            LANGUAGE plpgsql AS $$
+            BEGIN
+                PERFORM pg_advisory_xact_lock_shared({LOCK});
+                RETURN {row};
+            END $$;
+            CREATE OR REPLACE TRIGGER test_job_step BEFORE {step.event}
+                FOR EACH ROW WHEN ({step.when}) EXECUTE FUNCTION tideline.test_job_step();
+            """.encode()
+        )
+        try:
+            yield holder
+        finally:
+            # Those that wait hold locks on the table: let them go on before the trigger goes.
+            holder.execute("SELECT pg_advisory_unlock_all()")
+            holder.execute(f"DROP TRIGGER test_job_step ON {table}".encode())
+
+
+def waiting(holder: psycopg.Connection) -> list[int]:
+    """Backends that wait at the step."""
+    rows = holder.execute(
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = %s",
+        [LOCK],
+    ).fetchall()
+    return [int(row[0]) for row in rows]
+
+
+def killed_at(stack: Stack, step: Step, arguments: Sequence[str]) -> None:
+    """A run that reaches ``step`` and dies there, with its JVM and its executors."""
+    with held(stack.endpoints.postgres_dsn("postgres"), step) as holder:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", *arguments, "--master", "local[2]"],
+            env={**os.environ, **stack.environment("jobs")},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            until(f"a run to reach: {step.name}", lambda: waiting(holder), 180)
+        finally:
+            kill_nine(driver)
+        if not step.commits:
+            for pid in waiting(holder):
+                holder.execute("SELECT pg_terminate_backend(%s)", [pid])
+            until("the write to be undone", lambda: not waiting(holder))
+
+
+def kill_nine(driver: subprocess.Popen[bytes]) -> None:
+    """All processes of the run, before any of them can react."""
+    family = [main := psutil.Process(driver.pid), *main.children(recursive=True)]
+    for process in family:
+        process.suspend()
+    for process in family:
+        process.kill()
+    psutil.wait_procs(family, timeout=20)
+    driver.wait(20)
+
+
+def test_retention_killed_at_each_step_is_finished_by_the_next_run(
+    stack: Stack, spark: SparkSession
+) -> None:
+    with aged_topic(stack, (50,), "killed") as aged:
+        first = PER_SEGMENT
+        aged.produce(30, 20, first=first, value=SMALL)
+        aged.produce(30, 10, first=first + 30, value=SMALL)
+        aged.produce(30, 0, first=first + 60, value=SMALL)
+        end = first + 90
+        starts = (first, first + 30, first + 60)
+        aged.keep_hours(15)
+        for step in RETENTION:
+            killed_at(stack, step, ["spark.retention", "--topic", aged.case.topic])
+            start = aged.readers.earliest
+            assert start in starts, f"after {step.name!r}"
+            assert aged.readers.read(start, end - start)[0][2][:6] == b"%06d" % start
+            assert aged.state[1] == first, "B0 never moves"
+        aged.keep_hours(5)
+        run(stack, spark, retention([aged.case.topic], False))
+        assert aged.readers.earliest == first + 60
+        assert aged.readers.out_of_range(first + 59)
+        assert aged.state == ("DISKLESS_ONLY", first)
+        assert [v[:6] for _, _, v in aged.readers.read(first + 60, 30)] == [
+            b"%06d" % n for n in range(first + 60, end)
+        ]
+
+
+def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: SparkSession) -> None:
+    settings = settings_of(stack)
+    dsn = stack.endpoints.postgres_dsn("postgres")
+    root = settings.s3_tiered_prefix.rstrip("/")
+    with (
+        diskless_topic(stack) as topic,
+        connect_jobs(settings, application_name="test") as plane,
+        psycopg.connect(dsn, autocommit=True) as postgres,
+    ):
+        topic.produce(6)
+        tier(stack, spark, topic.name)
+        expired = topic.segments()
+        topic.produce(6)
+        tier(stack, spark, topic.name)
+        topic.produce(6)
+        for row in expired:
+            plane.delete_records(row.topic_id, row.partition, row.last_offset + 1)
+            for offset in range(row.base_offset, row.last_offset + 1):
+                del topic.records[row.partition][offset]
+        with Rereader(topic) as reader:
+            for step in GC:
+                let_the_grace_pass(postgres)
+                killed_at(stack, step, ["spark.gc", "--no-orphans"])
+                assert not reader.wrong, f"after {step.name!r}: {reader.wrong[0]}"
+            let_the_grace_pass(postgres)
+            run(stack, spark, gc(False, False))
+        assert not reader.wrong, reader.wrong[0]
+        known = {
+            key for row in topic.segments() for key in object_keys(row.object_key_stem).values()
+        }
+        assert known, "a segment lives"
+        assert keys(stack, settings.s3_tiered_bucket, f"{root}/{topic.name}-") == known
+        assert keys(stack, settings.s3_bucket, f"split/{topic.id_base64}/") == set()
+        assert keys(stack, settings.s3_bucket, "wal/") <= {
+            str(row[0])
+            for row in postgres.execute("SELECT object_key FROM tideline.wal_files").fetchall()
+        }
+        assert topic.read() == topic.records
+
+
+def let_the_grace_pass(postgres: psycopg.Connection[TupleRow]) -> None:
+    """What is marked was marked an hour earlier. Keys that gateways hold ready stay young."""
+    for table, column in (("wal_files", "unreferenced_at"), ("doomed_objects", "doomed_at")):
+        postgres.execute(
+            f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
+        )
