@@ -59,6 +59,7 @@ def _class(module: str, name: str) -> type[TidelineError] | None:
 
 
 def _told(kind: type[TidelineError], message: str) -> Failure:
+    message = " ".join(message.split())
     code = kind.exit_code
     if code is not ExitCode.UNREACHABLE:
         return Failure(message, code)

@@ -28,8 +28,9 @@ LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
 }
+QUIET = ("spark.ui.showConsoleProgress", "false")
+"""Jobs have progress lines of their own; Spark's shell switches its bar on by itself."""
 
 
 def submitted() -> bool:
@@ -55,6 +56,8 @@ def make_session(
         given.set(key, value)
     if master:
         given.setMaster(master)
+    if not submitted():
+        given.setIfMissing(*QUIET)
     try:
         # The driver's JVM knows what spark-submit and the cluster's defaults say.
         SparkContext._ensure_initialized(conf=given)

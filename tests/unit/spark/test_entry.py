@@ -37,9 +37,9 @@ def test_the_result_is_the_last_line_and_the_file(
     assert document["job"] == "example"
 
 
-def test_a_store_that_is_away_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_is_away_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def work(job: Job) -> Outcome:
-        raise ObjectStoreUnavailable("bucket a: list 'b': no route")
+        raise ObjectStoreUnavailable("bucket a: list 'b':\n\tno route")
 
     assert run_job("example", work, launch()) is ExitCode.UNREACHABLE
     document, err = told(capsys)
