@@ -74,14 +74,16 @@ def failed_with(
 ) -> None:
     """Wait for an attempt of a task that has failed with all of ``says`` in its message."""
 
+    read: set[int] = set()
+
     def failed() -> bool:
-        found = api.task(dag, run, task, index)
-        # A task that waits for its next try counts that one already.
-        attempts = range(1, found["try_number"] + 1) if found else ()
-        return any(
-            all(text in message for text in says)
-            for attempt in attempts
-            for message in api.failures(dag, run, task, attempt, index)
-        )
+        found = api.task(dag, run, task, index) or {"try_number": 0, "state": None}
+        last = found["try_number"] - (found["state"] not in ("up_for_retry", "failed"))
+        new = set(range(1, last + 1)) - read
+        messages = [
+            message for attempt in new for message in api.failures(dag, run, task, attempt, index)
+        ]
+        read.update(new)
+        return any(all(text in message for text in says) for message in messages)
 
     api.until(f"{dag}.{task} to fail with {says}", failed, timeout_s)

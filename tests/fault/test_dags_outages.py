@@ -39,7 +39,8 @@ class Outage:
 
     programs: tuple[str, ...]
     job_says: tuple[str, ...]
-    wave_says: tuple[str, ...]
+    wave_says: tuple[str, ...] = ()
+    """Empty: no wave meets this outage."""
 
 
 def outages(stack: Stack) -> list[Outage]:
@@ -52,7 +53,7 @@ def outages(stack: Stack) -> list[Outage]:
             ("Postgres", f"port {postgres.rpartition(':')[2]}"),
             ("Postgres did not answer", f"Postgres at {postgres}"),
         ),
-        Outage(("s3",), ("S3 is away", s3), ("Could not connect to the endpoint URL", s3)),
+        Outage(("s3",), ("S3 is away", s3)),
         Outage(
             tuple(f"kafka-{node}" for node in stack.endpoints.brokers),
             ("Kafka is away: no broker answers", broker),
@@ -64,17 +65,26 @@ def outages(stack: Stack) -> list[Outage]:
 def test_each_store_away_is_named_by_a_job_and_by_a_wave_and_both_succeed_by_themselves(
     stack: Stack, api: AirflowApi
 ) -> None:
-    with migration_case(stack, name="away", history=20) as case:
-        coverage = wave = ""
-        for outage in outages(stack):
+    coverage = ""
+    for outage in outages(stack):
+        with migration_case(stack, name="away", history=20) as case:
             with killed(stack, *outage.programs):
-                coverage = coverage or api.trigger(COVERAGE)
-                wave = wave or api.trigger(WAVE, topics=[case.topic])
-                failed_with(api, WAVE, wave, "check", outage.wave_says, index=0)
+                coverage = running(api, coverage)
+                wave = api.trigger(WAVE, topics=[case.topic]) if outage.wave_says else ""
+                if wave:
+                    failed_with(api, WAVE, wave, "check", outage.wave_says, index=0)
                 failed_with(api, COVERAGE, coverage, "coverage", outage.job_says)
-        assert api.ended(COVERAGE, coverage, RUN_S) == "success"
-        assert api.ended(WAVE, wave, RUN_S) == "success"
-        assert min(case.boundaries()) >= 0
+            if wave:
+                assert api.ended(WAVE, wave, RUN_S) == "success"
+                assert min(case.boundaries()) >= 0
+    assert api.ended(COVERAGE, coverage, RUN_S) == "success"
+
+
+def running(api: AirflowApi, run: str) -> str:
+    """A run of coverage that has not ended: ``run``, or a new one when that has succeeded."""
+    state = api.run(COVERAGE, run)["state"] if run else "success"
+    assert state != "failed"
+    return api.trigger(COVERAGE) if state == "success" else run
 
 
 @pytest.fixture

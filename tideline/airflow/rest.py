@@ -158,13 +158,18 @@ class AirflowApi:
         self.call("POST", f"/dags/{dag}/clearTaskInstances", body)
 
     def until(self, what: str, probe: Callable[[], T | None], timeout_s: float) -> T:
-        """Poll ``probe`` until it answers something true. Raises :class:`TidelineError`."""
+        """Poll ``probe`` until it answers something true, over times at which Airflow does not
+        answer. Raises :class:`TidelineError`."""
         deadline = time.monotonic() + timeout_s
-        while not (found := probe()):
-            if time.monotonic() > deadline:
-                raise TidelineError(f"waited {timeout_s:g} s for {what}; see {self.url}")
+        why = ""
+        while time.monotonic() < deadline:
+            try:
+                if found := probe():
+                    return found
+            except UnreachableError as error:
+                why = f" ({error})"
             time.sleep(POLL_S)
-        return found
+        raise TidelineError(f"waited {timeout_s:g} s for {what}; see {self.url}{why}")
 
     def ended(self, dag: str, run: str, timeout_s: float) -> str:
         """Wait for the end of a run: ``success`` or ``failed``."""
