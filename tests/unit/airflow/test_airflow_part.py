@@ -77,9 +77,10 @@ def test_schedules_of_the_shell_that_starts_the_stack_are_passed_on(
 ) -> None:
     monkeypatch.setenv("TIDELINE_AIRFLOW_GC_SCHEDULE", "* * * * *")
     monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "of another stack")
+    monkeypatch.setenv("TIDELINE_JOBS_POSTGRES_DSN", "of another stack")
     environment = airflow_parts(plan)[0].program().environment
     assert environment["TIDELINE_AIRFLOW_GC_SCHEDULE"] == "* * * * *"
-    assert "TIDELINE_POSTGRES_DSN" not in environment
+    assert "of another stack" not in environment.values()
 
 
 def test_the_configuration_names_the_dags_and_the_pools_are_those_of_the_dags(plan: Plan) -> None:
