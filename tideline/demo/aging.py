@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 LOCAL_RETENTION_MS = 5_000
 """What is older is tiered: everything that the migration's producers wrote."""
 JOB_TIMEOUT_S = 300.0
+_PROGRESS = re.compile(r"[\d.]+ s  (?P<what>\w+: .*)")
+"""A line of a job's progress (``spark.entry``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +154,24 @@ async def _run_job(
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
+        last = ""
         try:
             async with asyncio.timeout(JOB_TIMEOUT_S):
-                _, errors = await process.communicate()
+                assert process.stderr is not None
+                async for line in process.stderr:
+                    last = line.decode(errors="replace").strip() or last
+                    if progress := _PROGRESS.match(last):
+                        demo.console.step(f"  {progress['what']}")
+                await process.wait()
         except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise TidelineError(f"{job} was not done after {JOB_TIMEOUT_S:.0f} s") from None
+            raise TidelineError(f"{job} was not done after {JOB_TIMEOUT_S:.0f} s: {last}") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         document: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
     if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        raise TidelineError(f"{job}: {document.get('error') or ' '.join(last)}")
+        raise TidelineError(f"{job}: {document.get('error') or last}")
     return document
 
 

@@ -147,4 +147,7 @@ def environment_of(
         }
     elif role == "worker":
         environment["TIDELINE_METRICS_ADDRESS"] = endpoints.metrics["worker"]
+    elif role == "jobs":
+        # A job must not take the connection of another stack's settings file.
+        environment["TIDELINE_JOBS_POSTGRES_DSN"] = environment["TIDELINE_POSTGRES_DSN"]
     return environment
