@@ -36,7 +36,7 @@ from tideline.tiering_rules import TopicRules, read_rules, suffix_topics
 
 APPLICATION = "tideline-split"
 ROUND_BYTES_PER_TASK = 64 * 1024 * 1024
-CLAIMS_PER_TASK = 8
+CLAIMS_PER_TASK = 32
 """A round is closed by bytes, so that no claim waits long for its turn, and by claims, so that
 small files do not cost one Spark job each."""
 TASKS_PER_CORE = 4

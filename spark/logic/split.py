@@ -7,18 +7,25 @@ task that Spark runs twice finds its work done or its claim lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
 
-from spark.tasks.services import OpenServices
+from spark.tasks.services import OpenServices, Services
 from spark.tasks.split_file import SplitOutcome, split_file
 from tideline.control_plane.jobs_model import ClaimedBatch, ClaimedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+FILES_AT_ONCE = 4
+"""Of one task, each with a connection of its own and at most two WAL objects in memory: small
+files cost round trips, not work."""
 
 _BATCH = (
     "topic string, topic_id string, partition int, log_id long, base_offset long, "
@@ -53,11 +60,22 @@ def _splitter(
     worker: UUID, open_services: OpenServices
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with open_services() as services:
+        with ExitStack() as opened:
+            idle: SimpleQueue[Services] = SimpleQueue()
+            for _ in range(FILES_AT_ONCE):
+                idle.put(opened.enter_context(open_services()))
+
+            def one(row: dict[str, Any]) -> SplitOutcome:
+                services = idle.get()
+                try:
+                    return split_file(services, worker, _file(row))
+                finally:
+                    idle.put(services)
+
+            pool = opened.enter_context(ThreadPoolExecutor(FILES_AT_ONCE, "split"))
             for chunk in chunks:
-                # Row by row: what is done already is told even if a later file fails the task.
-                for row in chunk.to_pylist():
-                    done = split_file(services, worker, _file(row))
+                # File by file: what is done already is told even if a later one fails the task.
+                for done in pool.map(one, chunk.to_pylist()):
                     yield pa.RecordBatch.from_pylist([asdict(done)], schema=_ARROW)
 
     return work

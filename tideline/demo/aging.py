@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 
 LOCAL_RETENTION_MS = 5_000
 """What is older is tiered: everything that the migration's producers wrote."""
+GRACE_MS = 61_000
+"""Gateways hold keys that they have registered for 60 s (``gateway.object_keys``)."""
 JOB_TIMEOUT_S = 300.0
+WHEN = {"early": "before collection", "late": "after it"}
 _PROGRESS = re.compile(r"[\d.]+ s  (?P<what>\w+: .*)")
 """A line of a job's progress (``spark.entry``)."""
 
@@ -54,7 +58,7 @@ async def age(demo: Demo, ref: TopicRef, classic: Moment) -> Aged:
     step, settings = demo.console.step, JobsSettings.of(demo.stack.environment("jobs"))
     producer = LibrdkafkaProducer(
         "later", demo.bootstrap, ref.topic, range(ref.partitions), demo.ledger,
-        records_per_second=100,
+        records_per_second=ref.partitions,
     )  # fmt: skip
     hybrid = await asyncio.to_thread(_moment, "hybrid", settings, ref)
     producer.start()
@@ -66,15 +70,23 @@ async def age(demo: Demo, ref: TopicRef, classic: Moment) -> Aged:
         await asyncio.to_thread(_set_local_retention, demo, ref.topic)
         step("tiering: split and merge; clients write and read on")
         tiering = await _run_job(demo, "tiering", ref, TIDELINE_TIERING_MIN_SEGMENT_BYTES="1024")
-        step("object collection: WAL objects that nothing refers to go")
-        collected = await _run_job(demo, "gc", None, TIDELINE_GC_GRACE_MS="0")
+        step("object collection: what nothing refers to any more is noted")
+        await _run_job(demo, "gc", None, TIDELINE_GC_GRACE_MS=str(GRACE_MS))
+        noted = time.monotonic()
+        step("a new group reads the whole topic, from the first offset, while clients go on")
+        early = await asyncio.to_thread(_read_again, demo, ref, "early")
+        left_s = noted + GRACE_MS / 1000 + 1 - time.monotonic()
+        step(f"the grace of {GRACE_MS // 1000} s passes, for readers and uploads under way")
+        await asyncio.sleep(max(0.0, left_s))
+        step("object collection: what was noted then goes")
+        collected = await _run_job(demo, "gc", None, TIDELINE_GC_GRACE_MS=str(GRACE_MS))
         tiered = await asyncio.to_thread(_moment, "tiered", settings, ref)
         wal_after = await asyncio.to_thread(_wal_keys, demo)
     finally:
         await asyncio.to_thread(producer.stop)
     caught_up = await asyncio.to_thread(wait_until_consumed, demo.ledger, 60.0)
-    step("a new group reads the whole topic again, from the first offset")
-    reread = await asyncio.to_thread(_read_again, demo, ref)
+    step("another group reads the whole topic again, from the first offset")
+    late = await asyncio.to_thread(_read_again, demo, ref, "late")
     return Aged(
         checks=[
             Check(
@@ -98,7 +110,8 @@ async def age(demo: Demo, ref: TopicRef, classic: Moment) -> Aged:
                 f"{len(wal_before)} WAL objects collected; {_told(collected)}",
             ),
             Check("readers saw no difference while data moved", caught_up, "the group kept up"),
-            reread,
+            early,
+            late,
         ],
         picture=draw([classic, hybrid, tiered]),
         storage={
@@ -198,9 +211,9 @@ def _wal_keys(demo: Demo) -> set[str]:
     return set(list_objects(demo.s3, demo.environment["TIDELINE_S3_BUCKET"], "wal/"))
 
 
-def _read_again(demo: Demo, ref: TopicRef) -> Check:
+def _read_again(demo: Demo, ref: TopicRef, when: str) -> Check:
     ledger = demo.ledger.for_another_reader()
-    member = GroupMember("again", demo.bootstrap, ref.topic, f"again-{ref.topic}", ledger)
+    member = GroupMember(when, demo.bootstrap, ref.topic, f"{when}-{ref.topic}", ledger)
     member.start()
     try:
         done = wait_until_consumed(ledger, 120.0)
@@ -209,7 +222,7 @@ def _read_again(demo: Demo, ref: TopicRef) -> Check:
     verdicts = [ledger.verdict(p) for p in range(ref.partitions)]
     acknowledged, consumed = ledger.counts()
     return Check(
-        "read again from the first offset: consumed = acknowledged",
+        f"every acknowledged record is read from the first offset, {WHEN[when]}",
         done and all(v.ok for v in verdicts) and not member.resets,
         f"{acknowledged} acknowledged, {consumed} consumed across prefix, merged segments and WAL",
     )
