@@ -283,8 +283,11 @@ def killed(stack: Stack, *programs: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # All, then each: one broker of three answers only once it has a quorum.
         for program in programs:
-            stack.start(program)
+            stack.start(program, wait=False)
+        for program in programs:
+            stack.wait_ready(program)
 
 
 def leader_of(stack: Stack, topic: str, partition: int, *, avoid: int = -1) -> tuple[int, int]:

@@ -114,23 +114,27 @@ class TieredTopic:
 
     def objects(self) -> dict[str, str]:
         """File name without the segment id (as on a broker's disk): key in S3."""
+        found: dict[str, str] = {}
+        for name, key in self.named_keys():
+            assert name not in found, "one set of objects per segment"
+            found[name] = key
+        return found
+
+    def named_keys(self) -> Iterator[tuple[str, str]]:
         s3 = self.stack.endpoints.s3
         pages = s3_client(self.stack).get_paginator("list_objects_v2")
-        found: dict[str, str] = {}
         for page in pages.paginate(
             Bucket=s3.tiered_bucket, Prefix=f"{s3.tiered_prefix}/{self.name}-"
         ):
             for entry in page.get("Contents", []):
                 parts = re.fullmatch(r".*/0/(\d{20})-[\w-]{22}\.([a-z-]+)", entry["Key"])
                 assert parts is not None, entry["Key"]
-                name = f"{parts[1]}.{parts[2]}"
-                assert name not in found, "one set of objects per segment"
-                found[name] = entry["Key"]
-        return found
+                yield f"{parts[1]}.{parts[2]}", entry["Key"]
 
     def segments(self) -> set[int]:
-        """Base offsets of the segments whose ``.log`` is in S3."""
-        return {int(name[:20]) for name in self.objects() if name.endswith(".log")}
+        """Base offsets of the segments whose ``.log`` is in S3. A put that a suspended server
+        carries out after its client gave up leaves an object of another set: no segment."""
+        return {int(name[:20]) for name, _ in self.named_keys() if name.endswith(".log")}
 
     def content(self, key: str) -> bytes:
         answer = s3_client(self.stack).get_object(
