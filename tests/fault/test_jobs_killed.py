@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psutil
 import psycopg
 import pytest
 from psycopg.rows import TupleRow
@@ -18,7 +11,7 @@ from psycopg.rows import TupleRow
 from spark.gc import gc
 from spark.retention import retention
 from tests.aged_topic import PER_SEGMENT, aged_topic, keys, run, settings_of, tier
-from tests.harness import until
+from tests.killed_driver import Step, killed_at
 from tests.tiering_topic import Rereader, diskless_topic
 from tideline.control_plane.jobs import connect_jobs
 from tideline.kafka.segment_files import object_keys
@@ -28,19 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
-LOCK = 815_003
 SMALL = b"s" * 1_000
-
-
-@dataclass(frozen=True)
-class Step:
-    """A write of Postgres before which the driver dies. ``commits``: Postgres ends the write
-    after the death, as when only the answer was lost; else it is undone."""
-
-    name: str
-    event: str
-    when: str
-    commits: bool
 
 
 RETENTION = (
@@ -62,73 +43,6 @@ GC = (
 """In the order in which one state follows from the other."""
 
 
-@contextmanager
-def held(dsn: str, step: Step) -> Iterator[psycopg.Connection]:
-    """Whoever writes at ``step`` waits until the end of the block."""
-    table = step.event.split(" ON ")[1]
-    row = "OLD" if step.event.startswith("DELETE") else "NEW"
-    with psycopg.connect(dsn, autocommit=True) as holder:
-        holder.execute("SELECT pg_advisory_lock(%s)", [LOCK])
-        holder.execute(
-            f"""
-            CREATE OR REPLACE FUNCTION tideline.test_job_step() RETURNS trigger
-            LANGUAGE plpgsql AS $$
-            BEGIN
-                PERFORM pg_advisory_xact_lock_shared({LOCK});
-                RETURN {row};
-            END $$;
-            CREATE OR REPLACE TRIGGER test_job_step BEFORE {step.event}
-                FOR EACH ROW WHEN ({step.when}) EXECUTE FUNCTION tideline.test_job_step();
-            """.encode()
-        )
-        try:
-            yield holder
-        finally:
-            # Those that wait hold locks on the table: let them go on before the trigger goes.
-            holder.execute("SELECT pg_advisory_unlock_all()")
-            holder.execute(f"DROP TRIGGER test_job_step ON {table}".encode())
-
-
-def waiting(holder: psycopg.Connection) -> list[int]:
-    """Backends that wait at the step."""
-    rows = holder.execute(
-        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = %s",
-        [LOCK],
-    ).fetchall()
-    return [int(row[0]) for row in rows]
-
-
-def killed_at(stack: Stack, step: Step, arguments: Sequence[str]) -> None:
-    """A run that reaches ``step`` and dies there, with its JVM and its executors."""
-    with held(stack.endpoints.postgres_dsn("postgres"), step) as holder:
-        driver = subprocess.Popen(
-            [sys.executable, "-m", *arguments, "--master", "local[2]"],
-            env={**os.environ, **stack.environment("jobs")},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            until(f"a run to reach: {step.name}", lambda: waiting(holder), 180)
-        finally:
-            kill_nine(driver)
-        if not step.commits:
-            for pid in waiting(holder):
-                holder.execute("SELECT pg_terminate_backend(%s)", [pid])
-            until("the write to be undone", lambda: not waiting(holder))
-
-
-def kill_nine(driver: subprocess.Popen[bytes]) -> None:
-    """All processes of the run, before any of them can react."""
-    family = [main := psutil.Process(driver.pid), *main.children(recursive=True)]
-    for process in family:
-        process.suspend()
-    for process in family:
-        process.kill()
-    psutil.wait_procs(family, timeout=20)
-    driver.wait(20)
-
-
 def test_retention_killed_at_each_step_is_finished_by_the_next_run(
     stack: Stack, spark: SparkSession
 ) -> None:
@@ -141,7 +55,7 @@ def test_retention_killed_at_each_step_is_finished_by_the_next_run(
         starts = (first, first + 30, first + 60)
         aged.keep_hours(15)
         for step in RETENTION:
-            killed_at(stack, step, ["spark.retention", "--topic", aged.case.topic])
+            killed_at(stack, step, "spark.retention", "--topic", aged.case.topic)
             start = aged.readers.earliest
             assert start in starts, f"after {step.name!r}"
             assert aged.readers.read(start, end - start)[0][2][:6] == b"%06d" % start
@@ -178,7 +92,7 @@ def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: Spa
         with Rereader(topic) as reader:
             for step in GC:
                 let_the_grace_pass(postgres)
-                killed_at(stack, step, ["spark.gc", "--no-orphans"])
+                killed_at(stack, step, "spark.gc", "--no-orphans")
                 assert not reader.wrong, f"after {step.name!r}: {reader.wrong[0]}"
             let_the_grace_pass(postgres)
             run(stack, spark, gc(False, False))

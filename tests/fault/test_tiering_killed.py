@@ -3,20 +3,11 @@ or served twice, nothing is leaked, and a reader notices nothing."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
-import psutil
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from spark.gc import gc
-from tests.harness import until
+from tests.killed_driver import Step, killed_at, start
 from tests.tiering_topic import Rereader, Topic, diskless_topic, job
 from tideline.control_plane.jobs import connect_jobs
 from tideline.kafka.segment_files import object_keys
@@ -25,21 +16,7 @@ from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
-KEY = 815_002
-CLAIM_MS = 1_000
-
-
-@dataclass(frozen=True)
-class Step:
-    """Where the driver or one of its executors dies: before a write of Postgres counts.
-
-    ``commits``: the write was sent, so Postgres ends it after the death; else it is undone.
-    """
-
-    name: str
-    event: str
-    when: str
-    commits: bool
+SHORT_CLAIMS = {"TIDELINE_TIERING_SPLITTER_CLAIM_DURATION_MS": "1000"}
 
 
 SPLIT = (
@@ -60,72 +37,14 @@ MERGE = (
 UPLOADED = MERGE[1]
 
 
-@contextmanager
-def breakpoint_at(dsn: str, step: Step) -> Iterator[psycopg.Connection]:
-    """Whoever writes at ``step`` waits until the end of the block."""
-    table = step.event.split(" ON ")[1]
-    row = "OLD" if step.event.startswith("DELETE") else "NEW"
-    with psycopg.connect(dsn, autocommit=True) as holder:
-        holder.execute("SELECT pg_advisory_lock(%s)", [KEY])
-        holder.execute(
-            f"""
-            CREATE OR REPLACE FUNCTION tideline.test_tiering_step() RETURNS trigger
-            LANGUAGE plpgsql AS $$
-            BEGIN
-                PERFORM pg_advisory_xact_lock_shared({KEY});
-                RETURN {row};
-            END $$;
-            CREATE OR REPLACE TRIGGER test_tiering_step BEFORE {step.event}
-                FOR EACH ROW WHEN ({step.when}) EXECUTE FUNCTION tideline.test_tiering_step();
-            """.encode()
-        )
-        try:
-            yield holder
-        finally:
-            # Those that wait hold locks on the table: let them go on before the trigger goes.
-            holder.execute("SELECT pg_advisory_unlock_all()")
-            holder.execute(f"DROP TRIGGER test_tiering_step ON {table}".encode())
-
-
-def waiting(holder: psycopg.Connection) -> list[int]:
-    """Backends that wait at the breakpoint."""
-    rows = holder.execute(
-        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = %s",
-        [KEY],
-    ).fetchall()
-    return [int(row[0]) for row in rows]
-
-
-def start(stack: Stack, topic: Topic) -> subprocess.Popen[bytes]:
-    """A driver of its own, with its JVM and Python workers."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "spark.tiering", "--topic", topic.name, "--master", "local[2]"],
-        env={
-            **os.environ,
-            **stack.environment("jobs"),
-            "TIDELINE_TIERING_SPLITTER_CLAIM_DURATION_MS": str(CLAIM_MS),
-        },
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def kill_nine(driver: subprocess.Popen[bytes]) -> None:
-    """The driver, its JVM and its executors, before any of them can react."""
-    family = [driver_of := psutil.Process(driver.pid), *driver_of.children(recursive=True)]
-    for process in family:
-        process.suspend()
-    for process in family:
-        process.kill()
-    psutil.wait_procs(family, timeout=20)
-    driver.wait(20)
+def tiering(topic: Topic) -> tuple[str, ...]:
+    """The arguments of a run."""
+    return "spark.tiering", "--topic", topic.name
 
 
 @pytest.mark.parametrize("steps", [SPLIT, MERGE], ids=["split", "merge"])
 def test_killed_at_each_step_in_turn(stack: Stack, steps: tuple[Step, ...]) -> None:
     settings = JobsSettings.of(stack.environment("jobs"))
-    dsn = stack.endpoints.postgres_dsn("postgres")
     with (
         diskless_topic(stack) as topic,
         Rereader(topic) as reader,
@@ -134,19 +53,10 @@ def test_killed_at_each_step_in_turn(stack: Stack, steps: tuple[Step, ...]) -> N
         for step in steps:
             topic.produce(8)
             plane.request_tiering(topic.name)
-            with breakpoint_at(dsn, step) as holder:
-                driver = start(stack, topic)
-                try:
-                    until(f"a run to reach {step.name!r}", lambda: waiting(holder), 120)
-                finally:
-                    kill_nine(driver)
-                if not step.commits:
-                    for pid in waiting(holder):
-                        holder.execute("SELECT pg_terminate_backend(%s)", [pid])
-                    until("the write to be undone", lambda: not waiting(holder))
+            killed_at(stack, step, *tiering(topic), **SHORT_CLAIMS)
             assert not reader.wrong, f"after {step.name!r}: {reader.wrong[0]}"
         plane.request_tiering(topic.name)
-        assert start(stack, topic).wait(120) == 0
+        assert start(stack, *tiering(topic), **SHORT_CLAIMS).wait(120) == 0
         assert topic.rows_left() == 0, "all is merged"
         assert topic.read() == topic.records
     assert reader.rounds > len(steps)
@@ -155,7 +65,6 @@ def test_killed_at_each_step_in_turn(stack: Stack, steps: tuple[Step, ...]) -> N
 
 def test_what_a_killed_run_leaves_goes_with_the_next_gc(stack: Stack, spark: SparkSession) -> None:
     settings = JobsSettings.of(stack.environment("jobs"))
-    dsn = stack.endpoints.postgres_dsn("postgres")
     store = BulkStore(settings)
     with (
         diskless_topic(stack) as topic,
@@ -163,17 +72,10 @@ def test_what_a_killed_run_leaves_goes_with_the_next_gc(stack: Stack, spark: Spa
     ):
         topic.produce(8)
         plane.request_tiering(topic.name)
-        with breakpoint_at(dsn, UPLOADED) as holder:
-            driver = start(stack, topic)
-            try:
-                until("a segment to be uploaded", lambda: waiting(holder), 120)
-            finally:
-                kill_nine(driver)
-            for pid in waiting(holder):
-                holder.execute("SELECT pg_terminate_backend(%s)", [pid])
+        killed_at(stack, UPLOADED, *tiering(topic), **SHORT_CLAIMS)
         left = segment_objects(store, settings, topic)
         assert left, "the kill left objects"
-        assert start(stack, topic).wait(120) == 0
+        assert start(stack, *tiering(topic), **SHORT_CLAIMS).wait(120) == 0
         gc(False, False)(job(stack, spark, TIDELINE_GC_GRACE_MS="0"))
         known = {
             key for row in topic.segments() for key in object_keys(row.object_key_stem).values()

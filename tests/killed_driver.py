@@ -1,0 +1,101 @@
+"""kill -9 of a Spark driver exactly where a write of Postgres is held."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+import psycopg
+
+from tests.harness import until
+from tideline.stack import Stack
+
+LOCK = 815_003
+
+
+@dataclass(frozen=True)
+class Step:
+    """A write of Postgres before which the driver dies. ``commits``: Postgres ends the write
+    after the death, as when only the answer was lost; else it is undone."""
+
+    name: str
+    event: str
+    when: str
+    commits: bool
+
+
+@contextmanager
+def held(dsn: str, step: Step) -> Iterator[psycopg.Connection]:
+    """Whoever writes at ``step`` waits until the end of the block."""
+    table = step.event.split(" ON ")[1]
+    row = "OLD" if step.event.startswith("DELETE") else "NEW"
+    with psycopg.connect(dsn, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        holder.execute(
+            f"""
+            CREATE OR REPLACE FUNCTION tideline.test_job_step() RETURNS trigger
+            LANGUAGE plpgsql AS $$
+            BEGIN
+                PERFORM pg_advisory_xact_lock_shared({LOCK});
+                RETURN {row};
+            END $$;
+            CREATE OR REPLACE TRIGGER test_job_step BEFORE {step.event}
+                FOR EACH ROW WHEN ({step.when}) EXECUTE FUNCTION tideline.test_job_step();
+            """.encode()
+        )
+        try:
+            yield holder
+        finally:
+            # Those that wait hold locks on the table: let them go on before the trigger goes.
+            holder.execute("SELECT pg_advisory_unlock_all()")
+            holder.execute(f"DROP TRIGGER test_job_step ON {table}".encode())
+
+
+def waiting(holder: psycopg.Connection) -> list[int]:
+    """Backends that wait at the step."""
+    rows = holder.execute(
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = %s",
+        [LOCK],
+    ).fetchall()
+    return [int(row[0]) for row in rows]
+
+
+def start(stack: Stack, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:
+    """A driver of its own, with its JVM and Python workers."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments, "--master", "local[2]"],
+        env={**os.environ, **stack.environment("jobs"), **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def killed_at(stack: Stack, step: Step, *arguments: str, **settings: str) -> None:
+    """A run that reaches ``step`` and dies there, with its JVM and its executors."""
+    with held(stack.endpoints.postgres_dsn("postgres"), step) as holder:
+        driver = start(stack, *arguments, **settings)
+        try:
+            until(f"a run to reach: {step.name}", lambda: waiting(holder), 180)
+        finally:
+            kill_nine(driver)
+        if not step.commits:
+            for pid in waiting(holder):
+                holder.execute("SELECT pg_terminate_backend(%s)", [pid])
+            until("the write to be undone", lambda: not waiting(holder))
+
+
+def kill_nine(driver: subprocess.Popen[bytes]) -> None:
+    """All processes of the run, before any of them can react."""
+    family = [main := psutil.Process(driver.pid), *main.children(recursive=True)]
+    for process in family:
+        process.suspend()
+    for process in family:
+        process.kill()
+    psutil.wait_procs(family, timeout=20)
+    driver.wait(20)
