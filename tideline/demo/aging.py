@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
 from tideline.control_plane.jobs import connect_jobs
 from tideline.demo.history import list_objects
 from tideline.demo.picture import Moment, draw
 from tideline.demo.report import Check
+from tideline.demo.topic import set_config
 from tideline.demo.workload import GroupMember, LibrdkafkaProducer, wait_until_consumed
 from tideline.domain.plan import TopicRef
 from tideline.domain.tiering import LogBounds
@@ -67,7 +66,9 @@ async def age(demo: Demo, ref: TopicRef, classic: Moment) -> Aged:
         coverage = await _run_job(demo, "coverage", ref)
         wal_before = await asyncio.to_thread(_wal_keys, demo)
         step(f"local.retention.ms={LOCAL_RETENTION_MS} by a stock admin client: the suffix is aged")
-        await asyncio.to_thread(_set_local_retention, demo, ref.topic)
+        await asyncio.to_thread(
+            set_config, demo.admin, ref.topic, "local.retention.ms", str(LOCAL_RETENTION_MS)
+        )
         step("tiering: split and merge; clients write and read on")
         tiering = await _run_job(demo, "tiering", ref, TIDELINE_TIERING_MIN_SEGMENT_BYTES="1024")
         step("object collection: what nothing refers to any more is noted")
@@ -87,6 +88,7 @@ async def age(demo: Demo, ref: TopicRef, classic: Moment) -> Aged:
     caught_up = await asyncio.to_thread(wait_until_consumed, demo.ledger, 60.0)
     step("another group reads the whole topic again, from the first offset")
     late = await asyncio.to_thread(_read_again, demo, ref, "late")
+    merged = sum(log.frontier - log.boundary for log in tiered.logs.values())
     return Aged(
         checks=[
             Check(
@@ -100,8 +102,7 @@ async def age(demo: Demo, ref: TopicRef, classic: Moment) -> Aged:
                     log.frontier > max(hybrid.logs[p].frontier, log.boundary)
                     for p, log in tiered.logs.items()
                 ),
-                f"{sum(x.frontier - x.boundary for x in tiered.logs.values())} offsets, "
-                f"{_told(tiering)}",
+                f"{merged} offsets, {_told(tiering)}",
             ),
             Check(
                 "Postgres holds fewer batches, S3 fewer WAL objects",
@@ -115,9 +116,7 @@ async def age(demo: Demo, ref: TopicRef, classic: Moment) -> Aged:
         ],
         picture=draw([classic, hybrid, tiered]),
         storage={
-            "suffix, tiered again: merged offsets": sum(
-                x.frontier - x.boundary for x in tiered.logs.values()
-            ),
+            "suffix, tiered again: merged offsets": merged,
             "suffix: WAL objects after collection": len(wal_after),
         },
     )
@@ -190,16 +189,6 @@ async def _run_job(
 
 def _inherited() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("TIDELINE_")}
-
-
-def _set_local_retention(demo: Demo, topic: str) -> None:
-    change = ConfigEntry(
-        "local.retention.ms",
-        str(LOCAL_RETENTION_MS),
-        incremental_operation=AlterConfigOpType.SET,
-    )
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    demo.admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 async def _covered(demo: Demo, ref: TopicRef) -> bool:

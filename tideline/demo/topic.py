@@ -83,7 +83,12 @@ def wait_until_tiered(
 
 def trigger_migration(admin: AdminClient, topic: str) -> None:
     """``diskless.enable=true`` by IncrementalAlterConfigs: the only trigger a user needs."""
-    change = ConfigEntry("diskless.enable", "true", incremental_operation=AlterConfigOpType.SET)
+    set_config(admin, topic, "diskless.enable", "true")
+
+
+def set_config(admin: AdminClient, topic: str, key: str, value: str) -> None:
+    """One topic config, by IncrementalAlterConfigs of the stock client."""
+    change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
     admin.incremental_alter_configs([resource])[resource].result(60)
 

@@ -10,26 +10,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64, topic_id_to_base64
-from tideline.errors import UnreachableError
+from tideline.object_store.client import make_client
+from tideline.object_store.errors import ObjectStoreUnavailable
 from tideline.settings import ObjectStoreSettings
 
-if TYPE_CHECKING:
-    from mypy_boto3_s3.client import S3Client
-
+CONNECT_TIMEOUT_S = 2.0
+READ_TIMEOUT_S = 10.0
+ATTEMPTS = 4
+CONNECTIONS = 10
 _NAME = re.compile(r"(?P<start>\d{20})-(?P<segment>[A-Za-z0-9_-]{22})\.(?P<kind>[a-z-]+)$")
-
-
-class ObjectStoreUnavailable(UnreachableError):
-    """The object store did not answer, or not as expected."""
 
 
 def partition_prefix(key_prefix: str, topic: str, log: TopicIdPartition) -> str:
@@ -57,34 +52,17 @@ def group_by_segment(objects: Iterator[tuple[str, int]]) -> dict[UUID, SegmentOb
     }
 
 
-def _client(settings: ObjectStoreSettings) -> S3Client:
-    access, secret = settings.s3_access_key, settings.s3_secret_key
-    options: dict[str, Any] = {}
-    if access is not None and secret is not None:
-        options["aws_access_key_id"] = access.get_secret_value()
-        options["aws_secret_access_key"] = secret.get_secret_value()
-    client: S3Client = boto3.client(
-        "s3",
-        endpoint_url=settings.s3_endpoint,
-        region_name=settings.s3_region,
-        config=Config(
-            connect_timeout=2,
-            read_timeout=10,
-            retries={"max_attempts": 3, "mode": "standard"},
-            s3={"addressing_style": "path" if settings.s3_endpoint else "auto"},
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-        ),
-        **options,
-    )
-    return client
-
-
 class SegmentInventory:
     """Lists segments, and keeps the exports of divergent tails."""
 
     def __init__(self, settings: ObjectStoreSettings) -> None:
-        self._s3 = _client(settings)
+        self._s3 = make_client(
+            settings,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            read_timeout_s=READ_TIMEOUT_S,
+            attempts=ATTEMPTS,
+            connections=CONNECTIONS,
+        )
         self._tiered_bucket = settings.s3_tiered_bucket
         self._prefix = settings.s3_tiered_prefix
         self._bucket = settings.s3_bucket
