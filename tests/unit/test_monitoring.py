@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from tideline.domain.migration import Phase
 from tideline.domain.routing import RouteKind
 from tideline.gateway import tracked_metrics, transport_metrics
+from tideline.worker.coverage_metrics import VERDICTS, CoverageGauges
 from tideline.worker.migration_metrics import MigrationGauges
 from tideline.worker.tiering_metrics import TieringGauges, TieringTotals
 
@@ -32,6 +33,7 @@ def exported() -> set[str]:
     assert transport_metrics.__name__
     worker = CollectorRegistry()
     MigrationGauges(worker)
+    CoverageGauges(worker)
     TieringGauges(worker)
     TieringTotals(worker)
     return {
@@ -68,6 +70,7 @@ def test_every_metric_is_shown() -> None:
 def test_labels_have_values_that_exist() -> None:
     text = ALERTS.read_text()
     assert set(re.findall(r'route="(\w+)"', text)) <= {kind.value for kind in RouteKind}
+    assert set(re.findall(r'verdict="(\w+)"', text)) <= set(VERDICTS.values())
     assert set(re.findall(r'phase!?="(\w+)"', text)) <= {phase.value for phase in Phase}
 
 
