@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.logic import coverage, observations
+from spark.logic import coverage, packing
 from spark.session import make_session
 from spark.sources import inventory, remote_log
 from tideline.domain.coverage import OWN_KINDS
@@ -206,9 +206,9 @@ def by_spark(spark: SparkSession, fleet: Fleet) -> Answer:
     )  # fmt: skip
     found = coverage.verdicts(
         spark.read.parquet(str(fleet.directory / "logs")),
-        read("events", observations.pack_events, observations.PACKED_EVENTS),
+        read("events", packing.pack_events, packing.PACKED_EVENTS),
         merged,
-        read("objects", observations.pack_objects, observations.PACKED),
+        read("objects", packing.pack_objects, packing.PACKED),
         NOW_MS,
     )
     rows = found.select(

@@ -6,7 +6,7 @@ One task per partition, under the partition's merge token. Any number of drivers
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from uuid import uuid4
 
 import typer
@@ -24,13 +24,22 @@ from spark.entry import (
     run_job,
 )
 from spark.logic import merge as logic
+from spark.sources.control_plane import partitions
+from spark.sources.inventory import ListedPartition
+from spark.sources.kafka_logs import observed_logs
 from spark.tasks.merge_partition import MergeOrder, MergeOutcome
 from spark.tasks.services import FromSettings
 from spark.tasks.split_file import Ended
 from spark.tiering_totals import Totals
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.jobs_model import MergeCandidate
-from tideline.domain.tiering import PendingMerge, TieringConfig, merge_reason, segment_limit
+from tideline.domain.tiering import (
+    PendingMerge,
+    TieringConfig,
+    merge_reason,
+    segment_limit,
+    suffix_lineage,
+)
 from tideline.settings import JobsSettings
 from tideline.tiering_rules import TopicRules, read_rules, suffix_topics
 
@@ -94,6 +103,7 @@ def merge_all(job: Job, plane: JobsControlPlane, rules: TopicRules) -> MergeSumm
     orders = ready(plane, rules, job.settings)
     summary = MergeSummary(partitions=len(orders))
     if orders:
+        orders = with_lineages(job, orders)
         job.progress(f"{len(orders)} partitions, {sum(o.pending_bytes for o in orders)} bytes")
         frame = logic.merge(
             logic.orders_frame(job.spark, orders, MOST_TASKS),
@@ -120,6 +130,31 @@ def ready(plane: JobsControlPlane, rules: TopicRules, settings: JobsSettings) ->
         and (order := order_of(candidate, config, settings, now_ms)) is not None
     ]
     return sorted(found, key=lambda order: order.pending_bytes, reverse=True)
+
+
+def with_lineages(job: Job, orders: list[MergeOrder]) -> list[MergeOrder]:
+    """Each with the leader epochs of its log: those below B0 as Kafka tells them."""
+    rows = {row.log_id: row for row in partitions(job.settings)}
+    prefixed = [
+        (ListedPartition(row.log_id, row.topic, row.topic_id, row.partition), row.boundary)
+        for order in orders
+        if (row := rows.get(order.log_id)) is not None and 0 <= row.tiered_start < row.boundary
+    ]
+    told = {
+        log.log_id: log for log in observed_logs(job.spark, job.settings, prefixed, job.parallelism)
+    }
+    for log in told.values():
+        if log.problem is not None:
+            row = rows[log.log_id]
+            job.progress(f"{row.topic}-{row.partition}: no epochs below B0: {log.problem}")
+    made = []
+    for order in orders:
+        if (row := rows.get(order.log_id)) is not None:
+            below = told[order.log_id].lineage if order.log_id in told else ()
+            lineage = suffix_lineage(below, row.boundary, row.boundary_epoch)
+            order = replace(order, lineage=lineage)
+        made.append(order)
+    return made
 
 
 def order_of(

@@ -14,17 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from spark.logic.covering import DELETING, STARTED, Cover, Found, Objects, cover, gaps, match
-from spark.logic.observations import (
-    LOG,
-    MERGED,
-    NO_LOG,
-    OBJECT,
-    observations,
-    segment_name,
-    stem,
-    unpack,
-)
+from spark.logic.covering import DELETING, STARTED, Cover, Found, cover, gaps, match
+from spark.logic.observations import NO_LOG, observations
+from spark.logic.packing import LOG, MERGED, Objects, segment_name, stem, unpack
 from spark.logic.remote_log import (
     PARTITION_DELETE,
     Events,
@@ -118,8 +110,8 @@ def judge_log(table: pa.Table, now_ms: int) -> dict[str, Any] | None:
     """The verdict on one partition's packed observations; ``None`` without the log itself."""
     log_id = table["log_id"][0].as_py()
     if log_id == NO_LOG:
-        return {"log_id": NO_LOG, "anomalies": len(unpack(table))}
-    log = _taken_apart(unpack(table))
+        return {"log_id": NO_LOG, "anomalies": len(unpack(table)[0])}
+    log = _taken_apart(*unpack(table))
     if log is None:
         return None
     found = cover(
@@ -159,7 +151,7 @@ def judge_log(table: pa.Table, now_ms: int) -> dict[str, Any] | None:
     }
 
 
-def _taken_apart(everything: Events) -> _Log | None:
+def _taken_apart(everything: Events, objects: Objects) -> _Log | None:
     of_kind = everything.kind
 
     def rows(kind: int) -> Ints:
@@ -168,7 +160,6 @@ def _taken_apart(everything: Events) -> _Log | None:
     itself = everything.take(rows(LOG))
     if not len(itself):
         return None
-    listed = everything.take(rows(OBJECT))
     return _Log(
         start=int(itself.start[0]),
         boundary=int(itself.end[0]),
@@ -178,9 +169,7 @@ def _taken_apart(everything: Events) -> _Log | None:
         lineage_starts=itself.epoch_starts.values,
         segments=fold(everything.take(np.flatnonzero(of_kind <= PARTITION_DELETE))),
         merged=everything.take(rows(MERGED)),
-        objects=Objects(
-            listed.id_high, listed.id_low, listed.start, listed.size, listed.state, listed.stamp
-        ),
+        objects=objects,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from spark.logic.remote_log import Flags, Ints, Ragged, Segments
+from spark.logic.packing import Objects
+from spark.logic.remote_log import Flags, Ids, Ints, Ragged, Segments, by_id
 from spark.sources.inventory import KIND_BITS, kind_bits
 from tideline.domain.coverage import AIVEN_KINDS, FOREVER, OWN_KINDS
 from tideline.domain.remote_log import SegmentState
@@ -21,21 +21,6 @@ TXN_INDEX_BIT = KIND_BITS["txnindex"]
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
-    """What the bucket has of each segment. ``log_bytes`` is -1 without a ``.log`` object."""
-
-    id_high: npt.NDArray[np.uint64]
-    id_low: npt.NDArray[np.uint64]
-    start: Ints
-    log_bytes: Ints
-    kinds: Ints
-    modified: Ints
-
-    def __len__(self) -> int:
-        return len(self.kinds)
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """For each of some segments, what the bucket has of it."""
 
@@ -43,9 +28,7 @@ class Found:
     kinds: Ints
 
     @classmethod
-    def of(
-        cls, objects: Objects, high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]
-    ) -> Found:
+    def of(cls, objects: Objects, high: Ids, low: Ids) -> Found:
         """Look the ids up."""
         rows = match(high, low, objects.id_high, objects.id_low)
         there = rows >= 0
@@ -75,24 +58,17 @@ class Found:
         return f"its {', '.join(kinds)} object is not in the bucket"
 
 
-def match(
-    high: npt.NDArray[np.uint64],
-    low: npt.NDArray[np.uint64],
-    in_high: npt.NDArray[np.uint64],
-    in_low: npt.NDArray[np.uint64],
-) -> Ints:
-    """Where each id is among the others, -1 if it is not."""
+def match(high: Ids, low: Ids, in_high: Ids, in_low: Ids) -> Ints:
+    """Where each id is among the others (the first of equals), -1 if it is not."""
     if not len(in_high) or not len(high):
         return np.full(len(high), -1, dtype=np.int64)
-    both_high, both_low = np.concatenate((in_high, high)), np.concatenate((in_low, low))
-    order = np.lexsort((both_low, both_high))
-    same = (both_high[order][1:] == both_high[order][:-1]) & (
-        both_low[order][1:] == both_low[order][:-1]
-    )
-    run = np.cumsum(np.concatenate(([True], ~same))) - 1
-    firsts = order[np.flatnonzero(np.concatenate(([True], ~same)))]
+    order = by_id(np.concatenate((in_high, high)), np.concatenate((in_low, low)))
+    sorted_high = np.concatenate((in_high, high))[order]
+    sorted_low = np.concatenate((in_low, low))[order]
+    same = (sorted_high[1:] == sorted_high[:-1]) & (sorted_low[1:] == sorted_low[:-1])
+    begins = np.concatenate(([True], ~same))
     place = np.empty(len(order), dtype=np.int64)
-    place[order] = firsts[run]
+    place[order] = order[np.flatnonzero(begins)][np.cumsum(begins) - 1]
     found = place[len(in_high) :]
     return np.where(found < len(in_high), found, -1)
 

@@ -15,13 +15,15 @@ import pyarrow as pa
 
 from spark.tasks.merge_partition import MergeOrder, MergeOutcome, merge_partition
 from spark.tasks.services import OpenServices
+from tideline.domain.remote_log import EpochStart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ORDERS = (
     "topic string, topic_id string, partition int, log_id long, pending_bytes long, "
-    "requested boolean, limit_bytes long, enough_bytes long, index_interval_bytes int"
+    "requested boolean, limit_bytes long, enough_bytes long, index_interval_bytes int, "
+    "lineage array<struct<epoch: int, start_offset: long>>"
 )
 OUTCOMES = (
     "topic string, topic_id string, partition int, ended string, segment_id string, "
@@ -71,7 +73,8 @@ def _merger(
 
 
 def _order(row: dict[str, Any]) -> MergeOrder:
-    return MergeOrder(**(row | {"topic_id": UUID(row["topic_id"])}))
+    lineage = tuple(EpochStart(**entry) for entry in row["lineage"])
+    return MergeOrder(**(row | {"topic_id": UUID(row["topic_id"]), "lineage": lineage}))
 
 
 _ARROW = pa.schema(

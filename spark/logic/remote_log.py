@@ -16,6 +16,8 @@ from tideline.domain.remote_log import LEGAL_TRANSITIONS, PartitionDeleteState, 
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Ids = npt.NDArray[np.uint64]
+"""Halves of segment ids."""
 SEGMENT, UPDATE, PARTITION_DELETE = 0, 1, 2
 DELETED = int(SegmentState.DELETE_SEGMENT_FINISHED)
 PARTITION_DELETED = int(PartitionDeleteState.DELETE_PARTITION_FINISHED)
@@ -44,8 +46,8 @@ class Events:
     """Partition of the metadata topic."""
     position: Ints
     kind: Ints
-    id_high: npt.NDArray[np.uint64]
-    id_low: npt.NDArray[np.uint64]
+    id_high: Ids
+    id_low: Ids
     start: Ints
     end: Ints
     size: Ints
@@ -99,7 +101,7 @@ def fold(events: Events, malformed: int = 0) -> Segments:
     if len(gone):
         order = order[gone[-1] + 1 :]
     order = order[events.kind[order] != PARTITION_DELETE]
-    order = order[np.lexsort((events.id_low[order], events.id_high[order]))]
+    order = order[by_id(events.id_high[order], events.id_low[order])]
     if not len(order):
         return Segments(events.take(order), malformed)
     kind, state, stamp = events.kind[order], events.state[order], events.stamp[order]
@@ -132,6 +134,23 @@ def fold(events: Events, malformed: int = 0) -> Segments:
     kept_events.state[:] = final[present][arrival]
     kept_events.stamp[:] = when[present][arrival]
     return Segments(kept_events, anomalies)
+
+
+def by_id(high: Ids, low: Ids) -> Ints:
+    """The order that puts equal ids side by side, and keeps their own order.
+
+    Ids are random: nearly all of their low halves differ in the bits that remain when the row
+    number takes the lowest, and plain numbers are sorted many times faster than pairs.
+    """
+    row_bits = np.uint64(max(1, len(low) - 1).bit_length())
+    numbered = (low >> row_bits << row_bits) | np.arange(len(low), dtype=np.uint64)
+    numbered.sort()
+    order: Ints = (numbered & ((np.uint64(1) << row_bits) - np.uint64(1))).astype(np.int64)
+    alike = (numbered[1:] >> row_bits) == (numbered[:-1] >> row_bits)
+    same = (low[order][1:] == low[order][:-1]) & (high[order][1:] == high[order][:-1])
+    if (alike & ~same).any():
+        order = np.lexsort((low, high))
+    return order
 
 
 def _legal(state: Ints) -> Flags:

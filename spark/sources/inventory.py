@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from spark.logic.observations import PACKED, pack_objects
+from spark.logic.packing import PACKED, pack_objects
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64
 from tideline.object_store.bulk import BulkStore, ObjectEntry
@@ -104,7 +104,7 @@ def inventory(
     packed: bool = False,
 ) -> DataFrame:
     """The segments of ``partitions`` as the bucket has them now; columns: :data:`SCHEMA`, or
-    packed as :func:`spark.logic.observations.pack_objects` makes of them.
+    packed as :func:`spark.logic.packing.pack_objects` makes of them.
 
     Reading it raises :class:`tideline.object_store.ObjectStoreUnavailable`.
     """

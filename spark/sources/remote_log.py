@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError as LibrdkafkaError
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark.logic.observations import PACKED_EVENTS, pack_events
+from spark.logic.packing import PACKED_EVENTS, pack_events
 from tideline.domain.remote_log import (
     PartitionDelete,
     RemoteLogEvent,
@@ -115,7 +115,7 @@ def events(
 ) -> DataFrame:
     """The records of ``extents``, decoded; columns: :data:`SCHEMA`.
 
-    ``packed``: as :func:`spark.logic.observations.pack_events` makes of them.
+    ``packed``: as :func:`spark.logic.packing.pack_events` makes of them.
     """
     spark.dataSource.register(RemoteLogSource)
     ranges = [[e.partition, e.start, e.end] for e in extents if e.end > e.start]

@@ -34,6 +34,7 @@ from tideline.control_plane.jobs_model import (
     TieringScope,
 )
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.remote_log import EpochStart
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka import segment_snapshot
 from tideline.kafka.batches import InvalidBatch, iter_batches
@@ -67,6 +68,8 @@ class MergeOrder:
     enough_bytes: int
     """A further segment is made while at least this is left."""
     index_interval_bytes: int
+    lineage: tuple[EpochStart, ...] = ()
+    """Leader epochs of the whole log, for the checkpoints; empty: only each segment's own."""
 
     @property
     def log(self) -> TopicIdPartition:
@@ -175,6 +178,7 @@ def _build(
         base_offset=plan.base_offset,
         leader_epoch=plan.boundary_epoch,
         index_interval_bytes=order.index_interval_bytes,
+        lineage=order.lineage,
         producers=[segment_snapshot.ProducerSnapshotEntry(**asdict(p)) for p in plan.producers],
     )
     found = (written.base_offset, written.last_offset, written.log_bytes, written.batches)

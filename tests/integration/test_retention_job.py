@@ -1,4 +1,4 @@
-"""Retention by size and by time across B0, as consumers see it (issue 4, 4.6)."""
+"""Retention by size and by time across B0, as consumers see it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark.retention import retention
-from tests.aged_topic import PER_SEGMENT, AgedTopic, aged_topic, run, tier
+from tests.aged_topic import PER_SEGMENT, AgedTopic, aged_topic, run, settings_of, tier
 from tests.harness import until
+from tideline.control_plane.jobs import connect_jobs
+from tideline.domain.remote_log import EpochStart
+from tideline.kafka.segment_files import SegmentFile, decode_leader_epochs, object_keys
+from tideline.object_store.bulk import BulkStore
 from tideline.stack import Stack
 
 if TYPE_CHECKING:
@@ -77,6 +81,24 @@ class Follower:
             raise self.failure
 
 
+def checkpoints(stack: Stack, topic: str) -> set[tuple[EpochStart, ...]]:
+    """Those of the merged segments, as they lie in the bucket."""
+    settings = settings_of(stack)
+    store = BulkStore(settings)
+    with connect_jobs(settings, application_name="test") as plane:
+        rows = [r for r in plane.merged_segments(*plane.log_id_range()) if r.topic == topic]
+    assert rows
+    return {
+        decode_leader_epochs(
+            store.get(
+                settings.s3_tiered_bucket,
+                object_keys(row.object_key_stem)[SegmentFile.LEADER_EPOCHS],
+            )
+        )
+        for row in rows
+    }
+
+
 def test_retention_over_prefix_and_suffix_is_that_of_one_log(
     stack: Stack, spark: SparkSession, aged: AgedTopic
 ) -> None:
@@ -89,6 +111,7 @@ def test_retention_over_prefix_and_suffix_is_that_of_one_log(
 
     aged.produce(MERGED, 20, first=PREFIX, value=SMALL)
     tier(stack, spark, aged.case.topic)
+    assert checkpoints(stack, aged.case.topic) == {(EpochStart(0, 0),)}, "the log's, not B0's own"
     aged.produce(WAL, 10, first=PREFIX + MERGED, value=SMALL)
     aged.produce(YOUNG, 0, first=PREFIX + MERGED + WAL, value=SMALL)
     end = PREFIX + MERGED + WAL + YOUNG

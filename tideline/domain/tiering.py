@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.remote_log import EpochStart
 
 LOCAL_RETENTION_MS = "local.retention.ms"
 RETENTION_MS = "retention.ms"
@@ -35,6 +36,20 @@ AS_RETENTION = -2
 UNLIMITED = -1
 MAX_SEGMENT_SPAN = 2_147_483_647
 """Positions and relative offsets in an index are 32 bit integers."""
+
+
+def suffix_lineage(
+    prefix: Iterable[EpochStart], boundary: int, boundary_epoch: int
+) -> tuple[EpochStart, ...]:
+    """The leader epochs of a log that goes on past B0, as a segment's checkpoint has them.
+
+    ``prefix``: the epochs of Kafka's log, ascending; a leader that was elected after B0 has one
+    there that holds no record of ours. Every batch from B0 on has ``boundary_epoch``.
+    """
+    below = [e for e in prefix if e.start_offset < boundary and e.epoch <= boundary_epoch]
+    if below and below[-1].epoch == boundary_epoch:
+        return tuple(below)
+    return (*below, EpochStart(boundary_epoch, boundary))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tideline.domain.remote_log import EpochStart
 from tideline.domain.tiering import (
     Eligibility,
     LogBounds,
@@ -26,6 +27,7 @@ from tideline.domain.tiering import (
     placements,
     segment_limit,
     segment_reach,
+    suffix_lineage,
 )
 
 DAY = 86_400_000
@@ -206,6 +208,24 @@ def test_retention_leaves_what_is_readable() -> None:
     log = LogBounds(50, 50, 85, 79, 100)
     assert placements(log) == (Placement(Place.WAL, 85, 100),)
     assert place_of(log, 84) is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "boundary_epoch", "expected"),
+    [
+        ([], 0, [(0, 50)]),
+        ([(0, 5)], 0, [(0, 5)]),
+        ([(0, 5), (2, 40)], 2, [(0, 5), (2, 40)]),
+        ([(0, 5), (2, 40), (3, 50)], 2, [(0, 5), (2, 40)]),
+        ([(0, 5), (3, 50)], 3, [(0, 5), (3, 50)]),
+        ([(0, 5), (3, 60)], 2, [(0, 5), (2, 50)]),
+    ],
+)
+def test_the_epochs_of_a_log_go_on_past_b0_without_those_of_later_leaders(
+    prefix: list[tuple[int, int]], boundary_epoch: int, expected: list[tuple[int, int]]
+) -> None:
+    told = suffix_lineage([EpochStart(*entry) for entry in prefix], 50, boundary_epoch)
+    assert [(entry.epoch, entry.start_offset) for entry in told] == expected
 
 
 def test_an_empty_suffix_leaves_the_prefix() -> None:

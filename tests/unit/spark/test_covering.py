@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -10,11 +11,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.logic.covering import Cover, Objects, cover
-from spark.logic.observations import PACKED_ARROW, id_halves, pack, unpack
-from spark.logic.remote_log import Events, Segments, fold
+from spark.logic.covering import Cover, cover
+from spark.logic.packing import PACKED_EVENTS_ARROW, Objects, id_halves, pack_events, unpack
+from spark.logic.remote_log import Events, Segments, by_id, fold
 from spark.sources.inventory import kind_bits
-from spark.sources.remote_log import row_of
+from spark.sources.remote_log import ARROW, row_of
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS, SegmentObjects, assess
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import (
@@ -67,53 +68,18 @@ RECORDS = st.lists(
 )
 
 
-FIELDS = pa.schema(
-    [
-        ("log_id", pa.int64()),
-        ("kind", pa.int8()),
-        ("place", pa.int32()),
-        ("position", pa.int64()),
-        ("segment_id", pa.binary()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("size", pa.int64()),
-        ("state", pa.int8()),
-        ("flag", pa.int8()),
-        ("stamp", pa.int64()),
-        ("epochs", pa.list_(pa.int32())),
-        ("epoch_starts", pa.list_(pa.int64())),
-    ]
-)
-
-
 def events_of(records: list[RemoteLogEvent]) -> Events:
     """The records as observations, out of order: the fold must sort them."""
-    rows = []
-    for number, record in enumerate(records):
-        row = row_of(record)
-        rows.append(
-            {
-                "log_id": 1,
-                "kind": row["kind"],
-                "place": number // 20,
-                "position": number % 20,
-                "segment_id": row.get("segment_id"),
-                "first": row.get("start_offset"),
-                "last": row.get("end_offset"),
-                "size": row.get("size_bytes"),
-                "state": row["state"],
-                "flag": int(row.get("txn_index_empty", False)),
-                "stamp": row["event_timestamp"],
-                "epochs": row.get("epochs"),
-                "epoch_starts": row.get("epoch_starts"),
-            }
-        )
+    rows = [
+        row_of(record) | {"metadata_partition": number // 20, "record_offset": number % 20}
+        for number, record in enumerate(records)
+    ]
     batches = [
-        pack(pa.RecordBatch.from_pylist(some, schema=FIELDS))
+        pack_events(pa.RecordBatch.from_pylist(some, schema=ARROW))
         for some in (rows[20:][::-1], rows[:20][::-1])
         if some
     ]
-    return unpack(pa.Table.from_batches(batches, schema=PACKED_ARROW))
+    return unpack(pa.Table.from_batches(batches, schema=PACKED_EVENTS_ARROW))[0]
 
 
 def folded(records: list[RemoteLogEvent]) -> tuple[Segments, RemoteLogIndex]:
@@ -246,3 +212,46 @@ def test_the_verdict_is_the_domains(
         for row in told.broken
     }
     assert problems == expected.broken
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 70_000), st.booleans()), max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_packing_groups_records_by_partition_and_keeps_their_order(
+    records: list[tuple[int, int, bool]],
+) -> None:
+    rows = [
+        {
+            "topic_id": UUID(int=topic).bytes,
+            "partition": partition,
+            "kind": int(change),
+            "metadata_partition": 0,
+            "record_offset": place,
+        }
+        for place, (topic, partition, change) in enumerate(records)
+    ]
+    packed = pa.Table.from_batches([pack_events(pa.RecordBatch.from_pylist(rows, schema=ARROW))])
+    found = {}
+    for row in range(packed.num_rows):
+        one = packed.slice(row, 1)
+        key = UUID(bytes=one["topic_id"][0].as_py()).int, one["partition"][0].as_py()
+        found[(*key, one["form"][0].as_py() == 1)] = unpack(one)[0].position.tolist()
+    expected: dict[tuple[int, int, bool], list[int]] = {}
+    for place, (topic, partition, change) in enumerate(records):
+        expected.setdefault((topic, partition, change), []).append(place)
+    assert found == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**64 - 1)), max_size=40))
+def test_ids_are_brought_side_by_side_in_their_order_even_when_nearly_alike(
+    ids: list[tuple[int, int]],
+) -> None:
+    alike = ids + [(high, low ^ 1) for high, low in ids] + [(high + 1, low) for high, low in ids]
+    high = np.array([h for h, _ in alike], dtype=np.uint64)
+    low = np.array([n for _, n in alike], dtype=np.uint64)
+    told = [alike[row] for row in by_id(high, low)]
+    runs = [key for key, _ in itertools.groupby(told)]
+    assert len(runs) == len(set(alike))
+    order = by_id(high, low).tolist()
+    for key in set(alike):
+        rows = [row for row in order if alike[row] == key]
+        assert rows == sorted(rows)

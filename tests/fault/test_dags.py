@@ -1,0 +1,235 @@
+"""Every DAG, run by Airflow itself: from its schedule or a trigger to success, and through the
+absence of each store that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.airflow_harness import airflow_of, failed_with, no_run_left
+from tests.harness import Breakpoint, Case, killed, migration_case
+from tests.tiering_topic import diskless_topic
+from tideline.airflow.rest import AirflowApi, AirflowRefused
+from tideline.control_plane.jobs import connect_jobs
+from tideline.domain.migration import Phase
+from tideline.settings import JobsSettings
+from tideline.stack import Stack
+from tideline.stack.ports import LOOPBACK
+from tideline.stack.processes import family
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(900)]
+
+WAVE = "tideline_migration_wave"
+JOBS = {
+    "tideline_coverage": "coverage",
+    "tideline_retention": "retention",
+    "tideline_tiering": "split",
+    "tideline_gc": "gc",
+}
+"""DAG: the task that meets a store first."""
+RUN_S = 240.0
+"""Seconds are enough on a quiet machine; a busy one is no failure."""
+
+
+@pytest.fixture(scope="module")
+def airflow(stack: Stack) -> Iterator[AirflowApi]:
+    with airflow_of(stack) as found:
+        yield found
+
+
+@pytest.fixture
+def api(airflow: AirflowApi) -> Iterator[AirflowApi]:
+    with no_run_left(airflow):
+        yield airflow
+
+
+def run_by_schedule(api: AirflowApi, dag: str, kind: str) -> str:
+    """The id of a run that nobody triggered."""
+
+    def found() -> str | None:
+        return next((r["dag_run_id"] for r in api.runs(dag) if r["run_type"] == kind), None)
+
+    return api.until(f"a {kind} run of {dag}", found, RUN_S)
+
+
+def approved(api: AirflowApi, run: str) -> bool:
+    """Say yes as often as it is asked: Airflow may try a task again that is answered at once."""
+    asked = api.task(WAVE, run, "approve") or {}
+    if asked.get("state") == "awaiting_input":
+        with suppress(AirflowRefused):
+            api.answer(WAVE, run, "approve", "Approve")
+    return asked.get("state") == "success"
+
+
+def returned(api: AirflowApi, dag: str, run: str, task: str) -> Any:
+    assert api.ended(dag, run, RUN_S) == "success", api.tasks(dag, run)
+    return api.value(dag, run, task)
+
+
+def test_tiering_runs_by_its_schedule_split_before_merge(api: AirflowApi) -> None:
+    run = run_by_schedule(api, "tideline_tiering", "scheduled")
+    assert returned(api, "tideline_tiering", run, "split")["ok"]
+    assert api.value("tideline_tiering", run, "merge")["ok"]
+
+
+def test_a_wave_goes_from_batch_to_batch_as_a_person_allows_and_ends_hybrid(
+    stack: Stack, api: AirflowApi
+) -> None:
+    with migration_case(stack, name="wave") as one, migration_case(stack, name="wave") as two:
+        first = api.trigger(
+            WAVE, topics=[one.topic, two.topic], batch_size=1, approve_each_batch=True
+        )
+        api.until(
+            "the question before the second batch",
+            lambda: (api.task(WAVE, first, "approve") or {}).get("state") == "awaiting_input",
+            RUN_S,
+        )
+        assert min(one.boundaries()) >= 0
+        assert two.boundaries() in ([], [-1]), "no second batch without a person's word"
+        api.until("the second batch", lambda: approved(api, first), RUN_S)
+        assert api.ended(WAVE, first, RUN_S) == "success"
+        second = f"{first}__batch_2"
+        assert api.ended(WAVE, second, RUN_S) == "success"
+        outcome = api.value(WAVE, second, "migrate", 0)
+        assert outcome["outcome"] == "hybrid"
+        assert outcome["boundaries"] == {"0": two.boundaries()[0]}
+
+
+def test_a_wave_stops_before_its_batch_when_a_check_fails_and_names_topic_check_and_remedy(
+    stack: Stack, api: AirflowApi
+) -> None:
+    with migration_case(stack, name="good", history=0) as good:
+        run = api.trigger(WAVE, topics=[good.topic, "no-such-topic"])
+        assert api.ended(WAVE, run, RUN_S) == "failed"
+        said = api.log(WAVE, run, "check", 1, index=1)
+        assert "no-such-topic may not migrate" in said
+        assert "topic_exists: topic 'no-such-topic' does not exist (check the spelling" in said
+        migrations = [task for task in api.tasks(WAVE, run) if task["task_id"] == "migrate"]
+        assert {task["state"] for task in migrations} == {"upstream_failed"}
+        assert good.boundaries() in ([], [-1])
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Programs to kill, and what tasks must say meanwhile."""
+
+    programs: tuple[str, ...]
+    jobs_say: tuple[str, ...]
+    wave_says: tuple[str, ...] = ()
+    """Empty: no wave meets this outage."""
+    not_met_by: str = ""
+    """The DAG that does not need the store."""
+
+
+def outages(stack: Stack) -> list[Outage]:
+    postgres = stack.endpoints.postgres_dsn("worker").rpartition("@")[2].partition("/")[0]
+    broker = stack.endpoints.brokers[1]
+    return [
+        Outage(("s3",), ("S3", stack.endpoints.s3.url), not_met_by="tideline_retention"),
+        Outage(
+            ("postgres",),
+            ("Postgres", f"port {postgres.rpartition(':')[2]}"),
+            ("Postgres did not answer", f"Postgres at {postgres}"),
+        ),
+        Outage(
+            tuple(f"kafka-{node}" for node in stack.endpoints.brokers),
+            ("Kafka is away: no broker answers", broker),
+            ("no broker answers", broker),
+        ),
+    ]
+
+
+def test_each_store_away_is_named_by_each_job_and_by_a_wave_and_all_succeed_by_themselves(
+    stack: Stack, api: AirflowApi
+) -> None:
+    runs: dict[str, str] = {}
+    with (
+        migration_case(stack, name="away", history=20) as case,
+        diskless_topic(stack) as aged,
+        connect_jobs(JobsSettings.of(stack.environment("jobs")), application_name="test") as plane,
+    ):
+        aged.produce(6)
+        plane.request_tiering(aged.name)
+        for outage in outages(stack):
+            with killed(stack, *outage.programs):
+                runs = {dag: running(api, dag, runs.get(dag, "")) for dag in JOBS}
+                wave = api.trigger(WAVE, topics=[case.topic]) if outage.wave_says else ""
+                if wave:
+                    failed_with(api, WAVE, wave, "check", outage.wave_says, index=0)
+                for dag in set(JOBS) - {outage.not_met_by}:
+                    failed_with(api, dag, runs[dag], JOBS[dag], outage.jobs_say)
+                if outage.not_met_by:
+                    assert api.ended(outage.not_met_by, runs[outage.not_met_by], RUN_S) == "success"
+            if wave:
+                assert api.ended(WAVE, wave, RUN_S) == "success"
+                assert min(case.boundaries()) >= 0
+        for dag, run in runs.items():
+            assert returned(api, dag, run, JOBS[dag])["ok"]
+        assert aged.rows_left() == 0, "what was asked for is merged"
+        assert aged.read() == aged.records
+    by_asset = run_by_schedule(api, WAVE, "asset_triggered")
+    assert api.ended(WAVE, by_asset, RUN_S) == "success"
+    batch = api.task(WAVE, by_asset, "batch")
+    assert batch is not None
+    assert batch["state"] == "skipped", "nothing is planned, so there is nothing to migrate"
+
+
+def running(api: AirflowApi, dag: str, run: str) -> str:
+    """A run that has not ended: ``run``, or a new one when that has succeeded."""
+    state = api.run(dag, run)["state"] if run else "success"
+    assert state != "failed"
+    return api.trigger(dag) if state == "success" else run
+
+
+@pytest.fixture
+def held(stack: Stack) -> Iterator[tuple[Case, Breakpoint]]:
+    """A topic whose migration will stop before its transactions are drained."""
+    with migration_case(stack, name="held", history=20) as case:
+        stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.DRAIN_TRANSACTIONS)
+        try:
+            yield case, stop
+        finally:
+            stop.release()
+
+
+def test_temporal_away_and_a_triggerer_killed_in_the_middle_of_a_migration_delay_the_wave_only(
+    stack: Stack, api: AirflowApi, held: tuple[Case, Breakpoint]
+) -> None:
+    case, stop = held
+    wave = api.trigger(WAVE, topics=[case.topic])
+    stop.wait_until_hit(RUN_S)
+    api.until(
+        "the wave to wait in the triggerer",
+        lambda: (api.task(WAVE, wave, "migrate", 0) or {}).get("state") == "deferred",
+        RUN_S,
+    )
+    with killed(stack, "temporal"):
+        Stack.attach(stack.home).kill("airflow-triggerer")
+        says = (f"Temporal at {stack.endpoints.temporal}", "the next try joins it")
+        failed_with(api, WAVE, wave, "migrate", says, index=0)
+    stop.release()
+    assert api.ended(WAVE, wave, RUN_S) == "success"
+    assert api.value(WAVE, wave, "migrate", 0)["boundaries"] == {"0": case.boundaries()[0]}
+
+
+def test_airflow_opens_nothing_beyond_loopback_and_wants_a_password(
+    stack: Stack, api: AirflowApi
+) -> None:
+    running = Stack.attach(stack.home)
+    listening = {
+        connection.laddr.ip
+        for name in running.programs
+        if name.startswith("airflow-")
+        for process in family(running.pid(name))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {LOOPBACK}
+    assert httpx.get(f"{api.url}/api/v2/dags").status_code == 401
+    assert api.import_errors() == []
