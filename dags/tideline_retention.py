@@ -29,4 +29,9 @@ with DAG(
     deadline=wiring.deadline(settings),
     tags=["tideline", "spark", "deletes"],
 ):
-    TidelineJobOperator(task_id="retention", job="retention", pool=wiring.WRITERS_POOL)
+    TidelineJobOperator(
+        task_id="retention",
+        job="retention",
+        pool=wiring.WRITERS_POOL,
+        priority_weight=wiring.FIRST,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk import DAG, Variable, get_current_context, task
 from airflow.timetables.trigger import DeltaTriggerTimetable
 
 from tideline.airflow import wiring
@@ -23,7 +23,8 @@ it is parked. **The task failed?** Its last line names the store that is away; i
 itself. Asset: `tideline_merged_segments`.
 """
 
-MERGED_AT = "merged_at"
+MERGED_AT = "tideline_merged_at"
+"""Variable: when a merge last ended well, in seconds. An XCom would be a row of every run."""
 settings = wiring.settings()
 
 with DAG(
@@ -40,19 +41,15 @@ with DAG(
 
     @task.short_circuit
     def merge_is_due() -> bool:
-        """By the time of the last merge that ended well, which an earlier run left behind."""
-        context = get_current_context()
-        last = context["ti"].xcom_pull(
-            task_ids="note_merge", key=MERGED_AT, include_prior_dates=True
-        )
-        by_hand = context["dag_run"].run_type == "manual"
-        waited_ms = (time.time() - float(last or 0)) * 1000
+        """By the time of the last merge that ended well."""
+        by_hand = get_current_context()["dag_run"].run_type == "manual"
+        waited_ms = (time.time() - float(Variable.get(MERGED_AT, default="0"))) * 1000
         return by_hand or waited_ms >= settings.tiering_merger_interval_ms
 
     @task
     def note_merge() -> None:
         """For the next run's question."""
-        get_current_context()["ti"].xcom_push(key=MERGED_AT, value=time.time())
+        Variable.set(MERGED_AT, str(time.time()))
 
     split = TidelineJobOperator(task_id="split", job="split", pool=wiring.WRITERS_POOL)
     merge = TidelineJobOperator(

@@ -68,6 +68,9 @@ def make_session(
         local = not submitted() and str(conf.get("spark.master")).startswith("local")
         for key, value in (COMMON | LOOPBACK if local else COMMON).items():
             conf.setIfMissing(key, value)
+        if local:
+            # Spark's own default is a cluster's: 200 tasks cost a small job more than its work.
+            conf.setIfMissing("spark.sql.shuffle.partitions", str(4 * (os.cpu_count() or 1)))
         session = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
     except (PySparkException, OSError) as error:
         raise UsageError(

@@ -16,6 +16,9 @@ from tests.harness import until
 from tideline.stack import Stack
 
 LOCK = 815_003
+SMALL = ("--conf", "spark.sql.shuffle.partitions=2")
+QUICK_START = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A JVM that ends after seconds need not compile for hours."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,8 @@ def waiting(holder: psycopg.Connection) -> list[int]:
 def start(stack: Stack, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:
     """A driver of its own, with its JVM and Python workers."""
     return subprocess.Popen(
-        [sys.executable, "-m", *arguments, "--master", "local[2]"],
-        env={**os.environ, **stack.environment("jobs"), **settings},
+        [sys.executable, "-m", *arguments, "--master", "local[2]", *SMALL],
+        env={**os.environ, **QUICK_START, **stack.environment("jobs"), **settings},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -10,9 +10,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from tideline.errors import UnreachableError
 
 T = TypeVar("T")
-DEADLINE_S = 45.0
-"""A restart of S3 or Postgres is bridged; a longer absence fails the task, and its claims expire.
-Well below the shortest claim that makes sense."""
+DEADLINE_S = 20.0
+"""A restart of S3 or Postgres is bridged; a longer absence fails the task, and its claims expire:
+whoever scheduled the job says so and tries it again. Well below the shortest claim that makes
+sense."""
 
 
 def insist(call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:

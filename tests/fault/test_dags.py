@@ -3,6 +3,7 @@ absence of each store that it needs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ JOBS = {
 """DAG: the task that meets a store first."""
 RUN_S = 240.0
 """Seconds are enough on a quiet machine; a busy one is no failure."""
+THINKING_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +60,23 @@ def run_by_schedule(api: AirflowApi, dag: str, kind: str) -> str:
     return api.until(f"a {kind} run of {dag}", found, RUN_S)
 
 
-def approved(api: AirflowApi, run: str) -> bool:
-    """Say yes as often as it is asked: Airflow may try a task again that is answered at once."""
-    asked = api.task(WAVE, run, "approve") or {}
-    if asked.get("state") == "awaiting_input":
-        with suppress(AirflowRefused):
-            api.answer(WAVE, run, "approve", "Approve")
-    return asked.get("state") == "success"
+class Person:
+    """Says yes to a question that stands for a moment: Airflow tries a task again that is answered
+    before its scheduler has seen it end."""
+
+    def __init__(self, api: AirflowApi, run: str) -> None:
+        self._api, self._run = api, run
+        self._seen: dict[int, float] = {}
+
+    def approved(self) -> bool:
+        """Whether the answer has arrived; gives it when it is time."""
+        asked = self._api.task(WAVE, self._run, "approve") or {}
+        if asked.get("state") == "awaiting_input":
+            since = self._seen.setdefault(asked["try_number"], time.monotonic())
+            if time.monotonic() - since > THINKING_S:
+                with suppress(AirflowRefused):
+                    self._api.answer(WAVE, self._run, "approve", "Approve")
+        return asked.get("state") == "success"
 
 
 def returned(api: AirflowApi, dag: str, run: str, task: str) -> Any:
@@ -92,7 +104,7 @@ def test_a_wave_goes_from_batch_to_batch_as_a_person_allows_and_ends_hybrid(
         )
         assert min(one.boundaries()) >= 0
         assert two.boundaries() in ([], [-1]), "no second batch without a person's word"
-        api.until("the second batch", lambda: approved(api, first), RUN_S)
+        api.until("the second batch", Person(api, first).approved, RUN_S)
         assert api.ended(WAVE, first, RUN_S) == "success"
         second = f"{first}__batch_2"
         assert api.ended(WAVE, second, RUN_S) == "success"
@@ -158,14 +170,13 @@ def test_each_store_away_is_named_by_each_job_and_by_a_wave_and_all_succeed_by_t
         plane.request_tiering(aged.name)
         for outage in outages(stack):
             with killed(stack, *outage.programs):
-                runs = {dag: running(api, dag, runs.get(dag, "")) for dag in JOBS}
+                met_by = set(JOBS) - {outage.not_met_by}
+                runs |= {dag: running(api, dag, runs.get(dag, "")) for dag in met_by}
                 wave = api.trigger(WAVE, topics=[case.topic]) if outage.wave_says else ""
                 if wave:
                     failed_with(api, WAVE, wave, "check", outage.wave_says, index=0)
-                for dag in set(JOBS) - {outage.not_met_by}:
+                for dag in met_by:
                     failed_with(api, dag, runs[dag], JOBS[dag], outage.jobs_say)
-                if outage.not_met_by:
-                    assert api.ended(outage.not_met_by, runs[outage.not_met_by], RUN_S) == "success"
             if wave:
                 assert api.ended(WAVE, wave, RUN_S) == "success"
                 assert min(case.boundaries()) >= 0

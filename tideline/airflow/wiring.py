@@ -16,6 +16,9 @@ OWNER = "tideline"
 
 WRITERS_POOL = "tideline_writers"
 """One slot: retention, split, merge and gc change the same partitions, one at a time."""
+FIRST = 10
+"""Priority of retention in the pool: it is short and needs no object store, so what fails again and
+again because S3 is away must not keep it from the slot."""
 COVERAGE_POOL = "tideline_coverage"
 """One slot: coverage reads everything; it may run beside a writer, never beside itself."""
 MIGRATIONS_POOL = "tideline_migrations"
@@ -43,6 +46,7 @@ def default_args(given: AirflowSettings) -> dict[str, Any]:
         "retry_exponential_backoff": 2.0,
         "max_retry_delay": timedelta(milliseconds=given.airflow_max_retry_delay_ms),
         "on_failure_callback": task_failed,
+        "weight_rule": "absolute",
     }
 
 

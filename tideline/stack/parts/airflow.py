@@ -43,6 +43,15 @@ PASSED_ON = (
 )
 """Settings of DAGs and jobs that the shell which starts the stack may set."""
 
+SPARK_DEFAULTS = """\
+spark.driver.bindAddress 127.0.0.1
+spark.driver.host 127.0.0.1
+spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+spark.sql.shuffle.partitions 4
+spark.ui.enabled false
+"""
+"""For jobs of seconds on one machine: most of such a run is the start of its JVM."""
+
 COMPONENTS = {
     "api": ("api-server", "--workers", "1", "--host", LOOPBACK),
     "scheduler": ("scheduler", "--skip-serve-logs"),
@@ -126,6 +135,7 @@ class Airflow(Part):
         return chosen | {
             "AIRFLOW_HOME": str(self.home),
             "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_CONF_DIR": str(self._spark_conf),
             "AIRFLOW_CONN_SPARK_DEFAULT": "spark://local%5B2%5D",
             # spark-submit is found here, and uses this Python.
             "PATH": f"{sysconfig.get_path('scripts')}:{os.environ.get('PATH', os.defpath)}",
@@ -151,6 +161,8 @@ class Airflow(Part):
         write_private(self._jobs_env, "".join(f"{name}={v}\n" for name, v in jobs.items()))
         write_private(self.home / "passwords.json", json.dumps({USER: self.secrets["password"]}))
         write_private(self.home / "airflow.cfg", self.configuration())
+        self._spark_conf.mkdir(mode=0o700, exist_ok=True)
+        write_private(self._spark_conf / "spark-defaults.conf", SPARK_DEFAULTS)
 
     def configuration(self) -> str:
         """``airflow.cfg``: what differs from Airflow's defaults."""
@@ -188,6 +200,10 @@ scheduler_heartbeat_sec = 2
 [usage_data_collection]
 enabled = False
 """
+
+    @property
+    def _spark_conf(self) -> Path:
+        return self.home / "spark"
 
     @property
     def _jobs_env(self) -> Path:
