@@ -71,12 +71,15 @@ def failed_with(
     *,
     index: int = -1,
     timeout_s: float = 240,
-) -> None:
-    """Wait for an attempt of a task that has failed with all of ``says`` in its message."""
+) -> bool:
+    """Wait for an attempt of a task that has failed with all of ``says`` in its message.
+
+    False when the run has come to success instead: it was through before the fault.
+    """
 
     read: set[int] = set()
 
-    def failed() -> bool:
+    def ended() -> str:
         found = api.task(dag, run, task, index) or {"try_number": 0, "state": None}
         last = found["try_number"] - (found["state"] not in ("up_for_retry", "failed"))
         new = set(range(1, last + 1)) - read
@@ -84,6 +87,8 @@ def failed_with(
             message for attempt in new for message in api.failures(dag, run, task, attempt, index)
         ]
         read.update(new)
-        return any(all(text in message for text in says) for message in messages)
+        if any(all(text in message for text in says) for message in messages):
+            return "as it should"
+        return "well" if api.run(dag, run)["state"] == "success" else ""
 
-    api.until(f"{dag}.{task} to fail with {says}", failed, timeout_s)
+    return api.until(f"{dag}.{task} to fail with {says}", ended, timeout_s) != "well"
