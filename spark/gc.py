@@ -43,6 +43,8 @@ from spark.sources.inventory import ListedPartition
 from spark.tasks.collecting import Sweep
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.jobs_model import Bucket, PartitionRow
+from tideline.domain.suffix_log import KEYS_KEPT_AHEAD_MS
+from tideline.errors import UsageError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import KafkaObserver
@@ -65,10 +67,18 @@ OrphansOption = Annotated[
 ]
 
 
-def gc(dry_run: bool, orphans: bool = True) -> Callable[[Job], Outcome]:
-    """The job's work."""
+def gc(
+    dry_run: bool, orphans: bool = True, *, shortest_grace_ms: int = KEYS_KEPT_AHEAD_MS + 1
+) -> Callable[[Job], Outcome]:
+    """The job's work. Raises :class:`UsageError` for a shorter grace, unless it is a dry run."""
 
     def work(job: Job) -> Outcome:
+        if not dry_run and job.settings.gc_grace_ms < shortest_grace_ms:
+            raise UsageError(
+                f"TIDELINE_GC_GRACE_MS is {job.settings.gc_grace_ms}: gateways keep keys that they "
+                f"have registered ahead for {KEYS_KEPT_AHEAD_MS} ms; set {shortest_grace_ms} at "
+                "least, and more than any upload or read may last"
+            )
         details: dict[str, object] = {"dry_run": dry_run, "grace_ms": job.settings.gc_grace_ms}
         with connect_jobs(job.settings, application_name=APPLICATION) as plane:
             if dry_run:

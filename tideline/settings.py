@@ -269,7 +269,7 @@ class JobsSettings(
         600_000,
         ge=0,
         description="an object that nothing refers to is kept this long, in ms: longer than any "
-        "upload or read may last",
+        "upload or read may last, and than the 60 s for which gateways keep keys",
     )
     jobs_parallelism: int = Field(
         0, ge=0, description="partitions of a job's frames; 0: what Spark has cores for"

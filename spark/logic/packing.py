@@ -1,9 +1,9 @@
 """Observations of many partitions as fixed-size records, grouped by partition.
 
 A task's records of one partition travel as one binary value per form, so that millions of records
-never become rows of the JVM. What a field means depends on ``kind``:
+never become rows of the JVM. What a field means depends on ``kind``, or on the form:
 
-| field | metadata record (0, 1, 2) | :data:`LOG` | :data:`MERGED` | :data:`OBJECT` |
+| field | metadata record (0, 1, 2) | :data:`LOG` | :data:`MERGED` | form :data:`LISTED` |
 | --- | --- | --- | --- | --- |
 | place, position | its partition and offset | | | |
 | first, last | offsets (inclusive) | log start, B0 | offsets (inclusive) | start offset |
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from spark.logic.remote_log import PARTITION_DELETE, UPDATE, Events, Flags, Ids, Ints, Ragged
 from tideline.domain.ids import topic_id_to_base64
 
-LOG, MERGED, OBJECT = 10, 11, 12
+LOG, MERGED = 10, 11
 """Kinds beside the record kinds of the metadata topic."""
 UNKNOWN_PARTITION = -1
 """``partition`` of records that cannot be decoded."""
@@ -42,6 +42,7 @@ CHANGE = np.dtype([*_PLACE, ("stamp", "<i8"), *_ID])
 LISTED = np.dtype([("first", "<i8"), ("size", "<i8"), ("state", "<i4"), ("stamp", "<i8"), *_ID])
 """An object group of the bucket."""
 FORMS = (WHOLE, CHANGE, LISTED)
+"""The column ``form`` is a place in this."""
 EPOCH = np.dtype([("epoch", "<i4"), ("start", "<i8")])
 _BLOBS = "form tinyint, records binary, epochs binary"
 PACKED = f"log_id bigint, {_BLOBS}"
@@ -92,8 +93,8 @@ def pack_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     kind = _numbers(batch["kind"])[order]
     changes = (kind == UPDATE) | (kind == PARTITION_DELETE)
     parts = []
-    for form, rows in ((0, ~changes), (1, changes)):
-        firsts, blobs = _blobs(named, form, order[rows], groups[rows])
+    for dtype, rows in ((WHOLE, ~changes), (CHANGE, changes)):
+        firsts, blobs = _blobs(named, dtype, order[rows], groups[rows])
         parts.append(
             pa.RecordBatch.from_pydict(
                 {"topic_id": topic_id.take(firsts), "partition": partition.take(firsts)} | blobs,
@@ -105,17 +106,17 @@ def pack_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def pack_objects(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of :data:`spark.sources.inventory.ARROW` as one row per log."""
-    return _packed_by_log(_renamed(batch, OBJECT_FIELDS), 2)
+    return _packed_by_log(_renamed(batch, OBJECT_FIELDS), LISTED)
 
 
 def pack(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``log_id`` and fields of records, one row each, as one row per log. Rows keep their order;
     a field that has no column, or no value, is -1 (ids: 0; epochs: none)."""
-    return _packed_by_log(batch, 0)
+    return _packed_by_log(batch, WHOLE)
 
 
-def _packed_by_log(batch: pa.RecordBatch, form: int) -> pa.RecordBatch:
-    firsts, blobs = _blobs(batch, form, *_grouped(batch["log_id"]))
+def _packed_by_log(batch: pa.RecordBatch, dtype: np.dtype[np.void]) -> pa.RecordBatch:
+    firsts, blobs = _blobs(batch, dtype, *_grouped(batch["log_id"]))
     return pa.RecordBatch.from_pydict(
         {"log_id": batch["log_id"].take(firsts)} | blobs, schema=PACKED_ARROW
     )
@@ -139,12 +140,14 @@ def _grouped(*keys: pa.Array) -> tuple[Ints, Ints]:
 
 
 def _blobs(
-    batch: pa.RecordBatch, form: int, order: Ints, groups: npt.NDArray[np.generic]
+    batch: pa.RecordBatch,
+    dtype: np.dtype[np.void],
+    order: Ints,
+    groups: npt.NDArray[np.generic],
 ) -> tuple[pa.Array, dict[str, pa.Array]]:
-    """(the first row of each group, the rows in ``order`` as records of ``form`` by group)."""
+    """(the first row of each group, the rows in ``order`` as records of ``dtype`` by group)."""
     begins = np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1]))[: len(groups)])
     names = set(batch.schema.names)
-    dtype = FORMS[form]
     records = np.empty(len(order), dtype=dtype)
     for name in dtype.names or ():
         if name not in ("id_high", "id_low", "epochs"):
@@ -161,7 +164,7 @@ def _blobs(
         records["epochs"] = offsets[1:] - offsets[:-1]
     ends = np.concatenate((begins[1:], [len(order)])) if len(begins) else begins
     return pa.array(order[begins]), {
-        "form": pa.array(np.full(len(begins), form, np.int8)),
+        "form": pa.array(np.full(len(begins), FORMS.index(dtype), np.int8)),
         "records": _pieces(records, begins, ends),
         "epochs": _pieces(entries, offsets[begins], offsets[ends]),
     }

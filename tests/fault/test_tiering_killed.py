@@ -76,7 +76,7 @@ def test_what_a_killed_run_leaves_goes_with_the_next_gc(stack: Stack, spark: Spa
         left = segment_objects(store, settings, topic)
         assert left, "the kill left objects"
         assert start(stack, *tiering(topic), **SHORT_CLAIMS).wait(120) == 0
-        gc(False, False)(job(stack, spark, TIDELINE_GC_GRACE_MS="0"))
+        gc(False, False, shortest_grace_ms=0)(job(stack, spark, TIDELINE_GC_GRACE_MS="0"))
         known = {
             key for row in topic.segments() for key in object_keys(row.object_key_stem).values()
         }

@@ -18,6 +18,10 @@ from tideline.domain.producer_state import (
     remember,
 )
 
+KEYS_KEPT_AHEAD_MS = 60_000
+"""A gateway registers object keys ahead and uses one at most this much later: the collector's grace
+for keys that were registered and not committed is longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:

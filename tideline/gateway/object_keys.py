@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from uuid import UUID, uuid4
 
+from tideline.domain.suffix_log import KEYS_KEPT_AHEAD_MS
+
 POOL_SIZE = 16
-MAX_AGE_S = 60.0
-"""Far below the collector's grace for registered keys without an object."""
+MAX_AGE_S = KEYS_KEPT_AHEAD_MS / 1000
 
 
 class KeyRegistry(Protocol):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import crc32c
 
-from tideline.domain.producer_state import ProducerSeed
 from tideline.kafka.batches import BatchHeader, Buffer
 
 VERSION = 1
@@ -53,29 +52,6 @@ def after_batch(header: BatchHeader) -> ProducerSnapshotEntry:
         last_offset=header.last_offset,
         offset_delta=header.last_offset_delta,
         timestamp=header.max_timestamp,
-    )
-
-
-def entries_at_boundary(seeds: Iterable[ProducerSeed]) -> tuple[ProducerSnapshotEntry, ...]:
-    """The snapshot at B0 from the seeds: the newest batch of each producer's highest epoch."""
-    newest: dict[int, ProducerSeed] = {}
-    for seed in seeds:
-        known = newest.get(seed.producer_id)
-        if known is None or (seed.producer_epoch, seed.last_offset) > (
-            known.producer_epoch,
-            known.last_offset,
-        ):
-            newest[seed.producer_id] = seed
-    return tuple(
-        ProducerSnapshotEntry(
-            producer_id=seed.producer_id,
-            producer_epoch=seed.producer_epoch,
-            last_sequence=seed.last_sequence,
-            last_offset=seed.last_offset,
-            offset_delta=seed.last_offset - seed.base_offset,
-            timestamp=seed.timestamp,
-        )
-        for _, seed in sorted(newest.items())
     )
 
 

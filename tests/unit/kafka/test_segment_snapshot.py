@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.producer_state import ProducerSeed
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.segment_files import (
     UPLOAD_ORDER,
@@ -24,7 +23,6 @@ from tideline.kafka.segment_snapshot import (
     ProducerSnapshotEntry,
     decode_snapshot,
     encode_snapshot,
-    entries_at_boundary,
 )
 
 longs = st.integers(-1, 2**63 - 1)
@@ -62,19 +60,6 @@ def test_a_count_that_does_not_fit_is_refused() -> None:
     struct.pack_into(">i", data, 6, -1)
     with pytest.raises(MalformedSnapshot, match="do not hold -1 entries"):
         decode_snapshot(data)
-
-
-def test_the_snapshot_at_the_boundary_has_each_producers_newest_batch() -> None:
-    seeds = [
-        ProducerSeed(9, 1, 0, 4, 20, 24, 700),
-        ProducerSeed(9, 0, 50, 59, 10, 19, 900),
-        ProducerSeed(9, 1, 5, 6, 30, 31, 710),
-        ProducerSeed(2, 0, 7, 7, 28, 28, 650),
-    ]
-    assert entries_at_boundary(seeds) == (
-        ProducerSnapshotEntry(2, 0, 7, 28, 0, 650),
-        ProducerSnapshotEntry(9, 1, 6, 31, 1, 710),
-    )
 
 
 def test_checkpoints_come_back_as_they_went_out() -> None:

@@ -10,13 +10,17 @@ from uuid import UUID
 
 import pytest
 
+from spark.entry import Job
+from spark.gc import gc as job_of_gc
 from spark.logic import gc
 from spark.sources.remote_log import SCHEMA, Rows, row_of
 from spark.tasks.collecting import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep
 from tideline.control_plane.jobs_model import Bucket
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate
+from tideline.errors import UsageError
 from tideline.object_store.bulk import ObjectEntry
+from tideline.settings import JobsSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -200,3 +204,16 @@ def test_a_dry_run_marks_and_deletes_nothing() -> None:
     world = World(objects=set(WAL), orphans={WAL[0]: -100})
     assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=True) == Sweep(3, 3, 1)
     assert world.log == []
+
+
+def test_a_grace_in_which_a_gateway_may_still_use_a_key_is_refused() -> None:
+    settings = JobsSettings.of(
+        {
+            "TIDELINE_POSTGRES_DSN": "postgresql://127.0.0.1:9/none",
+            "TIDELINE_KAFKA_BOOTSTRAP": "127.0.0.1:9",
+            "TIDELINE_S3_ENDPOINT": "http://127.0.0.1:9",
+            "TIDELINE_GC_GRACE_MS": "60000",
+        }
+    )
+    with pytest.raises(UsageError, match=r"TIDELINE_GC_GRACE_MS is 60000.*set 60001 at least"):
+        job_of_gc(dry_run=False)(Job("gc", settings))
