@@ -171,7 +171,7 @@ class Rereader:
                 if different:
                     self.wrong.append(f"partition {partition}: offsets {different[:5]} differ")
             self.rounds += 1
-            self._stop.wait(0.5)  # leaves the machine to the others
+            self._stop.wait(1.5)  # leaves the machine to the others
 
 
 def job(stack: Stack, spark: SparkSession, **environment: str) -> Job:
