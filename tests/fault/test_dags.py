@@ -234,14 +234,21 @@ def test_airflow_opens_nothing_beyond_loopback_and_wants_a_password(
     stack: Stack, api: AirflowApi
 ) -> None:
     running = Stack.attach(stack.home)
-    listening = {
-        connection.laddr.ip
-        for name in running.programs
-        if name.startswith("airflow-")
-        for process in family(running.pid(name))
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    airflow = [name for name in running.programs if name.startswith("airflow-")]
+    listening = {address for name in airflow for address in listens(running.pid(name))}
     assert listening == {LOOPBACK}
     assert httpx.get(f"{api.url}/api/v2/dags").status_code == 401
     assert api.import_errors() == []
+
+
+def listens(pid: int) -> set[str]:
+    """Addresses at which a process and its children wait for connections."""
+    found: set[str] = set()
+    for process in family(pid):
+        with suppress(psutil.NoSuchProcess):  # a child that has done its work
+            found |= {
+                connection.laddr.ip
+                for connection in process.net_connections("inet")
+                if connection.status == psutil.CONN_LISTEN
+            }
+    return found
