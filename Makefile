@@ -67,7 +67,7 @@ test: $(STAMP) ## all tests (the embedded stack is started once)
 	@$(BIN)/pytest $(PYTEST_FLAGS)
 
 .PHONY: test-unit
-test-unit: $(STAMP) ## unit, contract and replay tests only: two minutes
+test-unit: $(STAMP) ## unit, contract and replay tests only: three minutes
 	@$(BIN)/pytest tests/unit tests/contract tests/replay $(PYTEST_FLAGS)
 
 .PHONY: bench
