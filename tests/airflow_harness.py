@@ -66,29 +66,31 @@ def failed_with(
     api: AirflowApi,
     dag: str,
     run: str,
-    task: str,
+    tasks: Sequence[str],
     says: Sequence[str],
     *,
     index: int = -1,
     timeout_s: float = 240,
 ) -> bool:
-    """Wait for an attempt of a task that has failed with all of ``says`` in its message.
+    """Wait for an attempt of one of ``tasks`` that has failed with all of ``says`` in its message.
 
     False when the run has come to success instead: it was through before the fault.
     """
 
-    read: set[int] = set()
+    read: set[tuple[str, int]] = set()
 
-    def ended() -> str:
+    def told(task: str) -> list[str]:
+        """Messages of the attempts that have failed since the last look."""
         found = api.task(dag, run, task, index) or {"try_number": 0, "state": None}
         last = found["try_number"] - (found["state"] not in ("up_for_retry", "failed"))
-        new = set(range(1, last + 1)) - read
-        messages = [
-            message for attempt in new for message in api.failures(dag, run, task, attempt, index)
-        ]
+        new = {(task, attempt) for attempt in range(1, last + 1)} - read
         read.update(new)
+        return [m for _, attempt in new for m in api.failures(dag, run, task, attempt, index)]
+
+    def ended() -> str:
+        messages = [message for task in tasks for message in told(task)]
         if any(all(text in message for text in says) for message in messages):
             return "as it should"
         return "well" if api.run(dag, run)["state"] == "success" else ""
 
-    return api.until(f"{dag}.{task} to fail with {says}", ended, timeout_s) != "well"
+    return api.until(f"{dag} to fail with {says}", ended, timeout_s) != "well"
