@@ -14,8 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -27,7 +26,7 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Reso
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import GroupMember, LibrdkafkaProducer, wait_until_consumed
-from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
+from tideline.domain.migration import Phase
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver
 from tideline.stack import Stack
@@ -119,21 +118,11 @@ class Breakpoint:
         ).fetchone()
         return row is not None and row[0] > 0
 
-    def __enter__(self) -> Breakpoint:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def let_go(self) -> None:
-        """Let the migration go on; the trigger stays, and holds nobody any more."""
-        self._holder.close()
-
     def release(self) -> None:
         """Let the migration go on. Safe after Postgres was restarted, and when repeated."""
         if self._released:
             return
-        self.let_go()
+        self._holder.close()
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(f"DROP FUNCTION tideline.{self._name} CASCADE".encode())
         self._released = True
@@ -257,12 +246,6 @@ class Case:
         assert caught_up, "the group did not read to the end within 60 s"
         assert not [reset for member in self.members for reset in member.resets]
 
-    def end_well(self) -> None:
-        """The migration ends, clients go on, and nothing is lost."""
-        self.until_ready()
-        self.until_acknowledged(50)
-        self.settle()
-
     def stop(self) -> None:
         """Stop whatever still runs, after a failed test too."""
         for producer in self.producers:
@@ -294,74 +277,6 @@ def migration_case(
         yield case
     finally:
         case.stop()
-
-
-@dataclass(frozen=True)
-class Held:
-    """Migrations that stand still, each in a phase of its own."""
-
-    migrations: list[tuple[Case, Breakpoint]]
-    _together: ThreadPoolExecutor
-
-    def check(self) -> None:
-        """Each has reached its phase and does not get through it."""
-        for case, stop in self.migrations:
-            before = PHASE_ORDER[: PHASE_ORDER.index(stop.phase)]
-            done = [phase for phase in PHASE_ORDER if case.phases().get((0, phase)) == "done"]
-            assert done == list(before), f"{stop.phase} is not held: {done} are done"
-
-    def let_go(self) -> None:
-        """All of them: to drop one trigger is to wait for those that wait at the others."""
-        for _, stop in self.migrations:
-            stop.let_go()
-
-    def each(self, step: Callable[[Case], object]) -> None:
-        """Do ``step`` with every case, side by side."""
-        list(self._together.map(step, [case for case, _ in self.migrations]))
-
-    def end_well(self) -> None:
-        """Let them go, and see each become hybrid with nothing lost."""
-        self.let_go()
-        self.each(Case.end_well)
-
-
-@contextmanager
-def held_in_phases(
-    stack: Stack, name: str, phases: Sequence[Phase], **configs: str
-) -> Iterator[Held]:
-    """Topics under load, the migration of each held in another phase."""
-    with ExitStack() as exits, ThreadPoolExecutor(len(phases)) as together:
-        cases = [
-            exits.enter_context(
-                migration_case(stack, name=f"{name}-{phase.replace('_', '-')}", **configs)
-            )
-            for phase in phases
-        ]
-
-        def load(case: Case) -> None:
-            case.produce(rate=40)
-            case.consume()
-            case.until_acknowledged(50)
-
-        list(together.map(load, cases))
-        stops = [
-            exits.enter_context(Breakpoint(case.superuser_dsn, case.topic_id, phase))
-            for case, phase in zip(cases, phases, strict=True)
-        ]
-        held = Held(list(zip(cases, stops, strict=True)), together)
-        exits.callback(held.let_go)
-        # Those past B0 first: nobody waits inside a write pause for one with a longer way.
-        beyond = [rule.phase for rule in PHASES if not rule.abortable]
-        for those in (beyond, [phase for phase in phases if phase not in beyond]):
-            there = [(case, stop) for case, stop in held.migrations if stop.phase in those]
-            list(together.map(lambda pair: pair[0].trigger(), there))
-            # A write that waits too long for Postgres is tried again: all of them at one moment.
-            until(
-                f"the migrations to be held in {', '.join(those)}",
-                lambda there=there: all(stop.hit for _, stop in there),  # type: ignore[misc]
-            )
-        held.check()
-        yield held
 
 
 @contextmanager

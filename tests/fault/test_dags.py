@@ -143,7 +143,7 @@ def outages(stack: Stack) -> list[Outage]:
     postgres = stack.endpoints.postgres_dsn("worker").rpartition("@")[2].partition("/")[0]
     broker = stack.endpoints.brokers[1]
     return [
-        Outage(("s3",), ("S3", stack.endpoints.s3.url), not_met_by="tideline_retention"),
+        Outage(("s3",), ("S3 is away", stack.endpoints.s3.url), not_met_by="tideline_retention"),
         Outage(
             ("postgres",),
             ("Postgres", f"port {postgres.rpartition(':')[2]}"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.harness import Case, held_in_phases, killed, leader_of, migration_case, until
+from tests.harness import Breakpoint, Case, killed, leader_of, migration_case, until
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import GroupMember
 from tideline.domain.migration import Phase
@@ -41,15 +41,31 @@ def read_from_the_start(case: Case, through: int) -> None:
         member.stop()
 
 
-def test_postgres_away_in_any_phase_delays_the_migration_and_nothing_else(stack: Stack) -> None:
-    with migration_case(stack, name="classic", history=0) as classic:
+@pytest.mark.parametrize("phase", list(Phase))
+def test_postgres_away_in_this_phase_delays_the_migration_and_nothing_else(
+    stack: Stack, phase: Phase
+) -> None:
+    with (
+        migration_case(stack, name="classic", history=0) as classic,
+        migration_case(stack, name=f"postgres-{phase.replace('_', '-')}") as case,
+    ):
         classic.produce("classic")
         classic.consume()
-        with held_in_phases(stack, "postgres", list(Phase)) as held:
+        case.produce()
+        case.consume()
+        case.until_acknowledged(50)
+        stop = Breakpoint(case.superuser_dsn, case.topic_id, phase)
+        try:
+            case.trigger()
+            stop.wait_until_hit()
             with away(stack, "postgres"):
                 classic.until_acknowledged(100, timeout_s=OUTAGE_S)
-            held.end_well()
+        finally:
+            stop.release()
+        case.until_ready()
+        case.until_acknowledged(50)
         classic.settle()
+        case.settle()
 
 
 def test_the_prefix_stays_readable_while_postgres_is_away(stack: Stack) -> None:
