@@ -31,7 +31,8 @@ class PauseSlots:
             while not self._free_for(key) and (now := self._clock_ms()) < gives_up:
                 until = min(gives_up, *self._ends.values())
                 try:
-                    await asyncio.wait_for(self._freed.wait(), max(until - now, 1) / 1000)
+                    async with asyncio.timeout(max(until - now, 1) / 1000):
+                        await self._freed.wait()
                 except TimeoutError:
                     continue
             self._ends[key] = self._clock_ms() + hold_ms

@@ -15,6 +15,7 @@ from activities.evidence import phase_evidence
 from activities.failing import failure
 from activities.services import WorkerServices, monotonic_ms
 from activities.warming import prefix_maximum
+from tideline.background import end
 from tideline.control_plane import errors as refusals
 from tideline.control_plane.model import BoundaryToPersist
 from tideline.domain import failures
@@ -50,8 +51,7 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
         finally:
             # A repeat after success needs no observation, whatever that has found: the log may
             # have moved on since.
-            observing.cancel()
-            await asyncio.gather(observing, return_exceptions=True)
+            await end(observing)
         if found is not None:
             request, layout = found
             await evidence.begun()

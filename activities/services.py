@@ -19,6 +19,7 @@ from temporalio.client import Client
 
 from activities.pause_slots import PauseSlots
 from tideline import control_plane as control_plane_package
+from tideline.background import end
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import GatewayRegistration
 from tideline.domain.ids import TopicIdPartition
@@ -209,7 +210,7 @@ async def open_services(
         )
         services = assemble(settings, control_plane, cluster, temporal)
         for watch in (services.acks.run(), services.leases.run()):
-            stack.push_async_callback(_stop, asyncio.create_task(_guarded(watch)))
+            stack.push_async_callback(end, asyncio.create_task(_guarded(watch)))
         stack.push_async_callback(services.evidence.flush)
         yield services
 
@@ -248,9 +249,3 @@ async def _guarded(watch: Coroutine[Any, Any, None]) -> None:
     except Exception:
         # A watch only makes waits shorter; without it every waiter still polls.
         log.exception("watch_ended")
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

@@ -37,6 +37,7 @@ async def rounds(
             await asyncio.sleep(pause)
         else:
             try:
-                await asyncio.wait_for(wake.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await wake.wait()
             except TimeoutError:
                 continue

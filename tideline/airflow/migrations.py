@@ -131,7 +131,8 @@ async def outcome(
         ]
         looked(": ".join(facts))
         try:
-            return await asyncio.wait_for(handle.result(), LONGEST_POLL_S)
+            async with asyncio.timeout(LONGEST_POLL_S):
+                return await handle.result()
         except TimeoutError:
             return None
 

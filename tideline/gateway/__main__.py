@@ -8,6 +8,7 @@ import sys
 
 import structlog
 
+from tideline.background import end
 from tideline.control_plane import connect
 from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.context import ConnectionRegistry, GatewayServices
@@ -71,8 +72,7 @@ async def _first(work: object, stop: asyncio.Event) -> bool:
     if working.done():
         working.result()
         return True
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
+    await end(working)
     return False
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from tideline.background import end
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.domain.ids import TopicIdPartition
 
@@ -101,4 +102,4 @@ class HighWatermarks:
 
     async def close(self) -> None:
         if self._polling is not None:
-            self._polling.cancel()
+            await end(self._polling)

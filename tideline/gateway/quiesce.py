@@ -16,6 +16,7 @@ from uuid import UUID
 
 import structlog
 
+from tideline.background import end
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
 from tideline.domain.ack_gate import AckTicket, Verdict, judge
 from tideline.domain.ids import TopicIdPartition, TopicPartition
@@ -166,15 +167,13 @@ class QuiesceKeeper:
         route = self._tracking.partition(at.topic_id, at.partition)
         running = self._tasks.get(at)
         if route.kind is not RouteKind.QUIESCING:
-            if running is not None:
-                running[2].cancel()
+            self._cancel(at)
             self._fences.of(at).ceiling.thaw()
             return
         wanted = (route.generation, self._lease.incarnation)
         if running is not None and running[:2] == wanted:
             return
-        if running is not None:
-            running[2].cancel()
+        self._cancel(at)
         if not self._tracking.lease_valid() or (running is not None and running[1] != wanted[1]):
             # The barrier may have passed the incarnation before this one, and B0 may be read from
             # the log end already: what Kafka shows from now on may lie past it (schedule 2).
@@ -182,6 +181,10 @@ class QuiesceKeeper:
         task = asyncio.create_task(self._keep(at, route.generation), name=f"quiesce-{at}")
         self._tasks[at] = (*wanted, task)
         task.add_done_callback(lambda done: self._forget(at, done))
+
+    def _cancel(self, at: TopicIdPartition) -> None:
+        if (running := self._tasks.pop(at, None)) is not None:
+            running[2].cancel()
 
     def _forget(self, at: TopicIdPartition, done: asyncio.Task[None]) -> None:
         if (running := self._tasks.get(at)) is not None and running[2] is done:
@@ -198,7 +201,8 @@ class QuiesceKeeper:
     async def _keep(self, at: TopicIdPartition, generation: int) -> None:
         seen = time.monotonic()
         await self._acknowledge(at, generation, seen)
-        while True:
+        # A cancellation may be swallowed (tideline.background).
+        while (running := self._tasks.get(at)) and running[2] is asyncio.current_task():
             await asyncio.sleep(VOID_CHECK_S)
             try:
                 if await self._control_plane.void_expired_quiesce(at):
@@ -249,5 +253,4 @@ class QuiesceKeeper:
             return None
 
     async def close(self) -> None:
-        for _, _, task in list(self._tasks.values()):
-            task.cancel()
+        await end(*(task for _, _, task in self._tasks.values()))

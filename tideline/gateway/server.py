@@ -8,6 +8,7 @@ import contextlib
 
 import structlog
 
+from tideline.background import end
 from tideline.gateway.connection import GatewayConnection
 from tideline.gateway.context import GatewayServices
 from tideline.gateway.interception import Rules
@@ -79,7 +80,7 @@ class GatewayServer:
         owed = sum(not connection.is_idle for connection in connections)
         for connection in self._own():
             connection.close("the gateway stops")
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         log.info("gateway stopped", connections=len(connections), unanswered=owed)
 
     def _own(self) -> list[GatewayConnection]:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from tideline.background import end
 from tideline.control_plane.errors import GatewayFenced
 from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
@@ -104,9 +105,7 @@ class TrackingSync:
         ]
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     async def reload(self) -> None:
         """Read everything anew. Raises :class:`ControlPlaneUnavailable`."""

@@ -265,19 +265,22 @@ class WalWriter:
         while self._pipeline:
             obj = self._pipeline[0]
             assert obj.upload is not None
+            outcome: list[CommittedBatch] | Exception
             try:
                 await obj.upload
-                committed = await self._commit(obj)
+                outcome = await self._commit(obj)
             except TidelineError as error:
-                self._pipeline.popleft()
-                self._failed(obj, error)
+                outcome = error
             except Exception as error:
                 log.exception("wal.unexpected")
-                self._pipeline.popleft()
-                self._failed(obj, error)
+                outcome = error
+            if not self._pipeline or self._pipeline[0] is not obj:
+                return  # everything was dropped, and the cancellation of this task swallowed
+            self._pipeline.popleft()
+            if isinstance(outcome, Exception):
+                self._failed(obj, outcome)
             else:
-                self._pipeline.popleft()
-                self._committed(obj, committed)
+                self._committed(obj, outcome)
             self._made_room()
             if not self._pipeline and self._buffer:
                 self._cut()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -25,6 +25,7 @@ from tenacity import (
 from activities.migration import MigrationActivities
 from activities.services import WorkerServices, open_services
 from tideline import __version__
+from tideline.background import end
 from tideline.domain.plan import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
 from tideline.settings import WorkerSettings
@@ -78,9 +79,7 @@ async def _first(starting: asyncio.Task[None], stopping: asyncio.Event) -> bool:
     stopped.cancel()
     if starting.done():
         return True
-    starting.cancel()
-    with suppress(asyncio.CancelledError):
-        await starting
+    await end(starting)
     return False
 
 
@@ -102,7 +101,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         keep_coverage_updated(CoverageGauges(), settings),
         keep_tiering_updated(TieringGauges(), TieringTotals(), settings),
     ):
-        stack.push_async_callback(_stop, asyncio.create_task(_logged(background)))
+        stack.push_async_callback(end, asyncio.create_task(_logged(background)))
 
 
 def workers(settings: WorkerSettings, client: Client, services: WorkerServices) -> list[Worker]:
@@ -178,9 +177,3 @@ async def _logged(background: Coroutine[Any, Any, None]) -> None:
         log.exception("background_work_ended")
         # Without it triggers would be ignored in silence: let the supervisor start us anew.
         signal.raise_signal(signal.SIGTERM)
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

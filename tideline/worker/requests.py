@@ -15,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from tideline.background import end
 from tideline.control_plane.model import MigrationRequest
 from tideline.domain.migration_input import InvalidInput, parse_options
 from tideline.domain.plan import TopicMigrationInput, TopicRef
@@ -64,10 +65,11 @@ class RequestDispatcher:
                 except TidelineError as error:
                     log.warning("requests_wait", why=str(error))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._heard.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await self._heard.wait()
                 self._heard.clear()
         finally:
-            listening.cancel()
+            await end(listening)
 
     async def take_all(self) -> None:
         """Everything that is pending now. One that cannot be started holds up no other."""

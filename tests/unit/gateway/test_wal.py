@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -231,6 +233,31 @@ async def test_a_fenced_incarnation_answers_nothing(bench: Bench) -> None:
     bench.writer.drop_all()
     with pytest.raises(AppendDropped):
         await pending
+    assert bench.writer.unfinished_bytes == 0
+
+
+async def test_a_commit_that_outlives_its_cancellation_takes_nothing_that_came_after(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancellation is lost when Postgres answers at that moment (``tideline.background``)."""
+    commit, asked, answers = bench.plane.commit_file, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any, **named: Any) -> Any:
+        asked.set()
+        with suppress(asyncio.CancelledError):
+            await answers.wait()
+        return await commit(*args, **named)
+
+    monkeypatch.setattr(bench.plane, "commit_file", slow)
+    before = bench.append(0)
+    await asked.wait()
+    bench.writer.drop_all()
+    answers.set()
+    after = bench.append(1)
+    with pytest.raises(AppendDropped):
+        await before
+    assert (await asyncio.wait_for(after, 2)).base_offset == 101
+    assert len(bench.plane.commits) == 2
     assert bench.writer.unfinished_bytes == 0
 
 
