@@ -220,12 +220,13 @@ def test_java_transactions_work(bootstrap: str, topic: str) -> None:
 
 
 def test_offsets_are_found_by_time(bootstrap: str, topic: str) -> None:
+    first = int(time.time() * 1000) - 60_000  # young enough for retention to leave alone
     producer = Producer({"bootstrap.servers": bootstrap})
     for n in range(10):
-        producer.produce(topic, b"x", partition=0, timestamp=1_000 + n)
+        producer.produce(topic, b"x", partition=0, timestamp=first + n)
     producer.flush(20)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "times"})
-    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, 1_005)], timeout=10)
+    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, first + 5)], timeout=10)
     consumer.close()
     assert found.offset == 5
 
