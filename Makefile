@@ -62,13 +62,16 @@ airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/tideline stack up --airflow
 	@$(BIN)/python -m tideline.airflow.tour
 
+# docs/decisions/0006-tests-in-two-processes.md
+SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
+
 .PHONY: test
-test: $(STAMP) ## all tests (the embedded stack is started once)
-	@$(BIN)/pytest $(PYTEST_FLAGS)
+test: $(STAMP) ## all tests, in two processes with an embedded stack each
+	@$(BIN)/pytest $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
 
 .PHONY: test-unit
-test-unit: $(STAMP) ## unit, contract and replay tests only: three minutes
-	@$(BIN)/pytest tests/unit tests/contract tests/replay $(PYTEST_FLAGS)
+test-unit: $(STAMP) ## unit, contract and replay tests only: two minutes
+	@$(BIN)/pytest tests/unit tests/contract tests/replay $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
 
 .PHONY: bench
 bench: $(STAMP) ## the benchmarks, as ratios against a named alternative

@@ -1,10 +1,11 @@
-"""One embedded stack per run, for the tests that need real brokers and stores."""
+"""One embedded stack per process of a run, for the tests that need real brokers and stores."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,22 +22,57 @@ HOME_VARIABLE = "TIDELINE_TEST_HOME"
 PARTS_VARIABLE = "TIDELINE_TEST_PARTS"
 """Comma-separated kinds of parts to start; all of them by default."""
 
+HOMES_VARIABLE = "TIDELINE_TEST_HOMES"
+"""Tells the processes of a run where the homes of their stacks go; set by the first of them."""
+
+
+def is_one_of_several(config: pytest.Config) -> bool:
+    """Whether this process was started by another one of the same run."""
+    return hasattr(config, "workerinput")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not is_one_of_several(config):
+        homes = tempfile.mkdtemp(prefix="tideline-test-")
+        Path(homes).chmod(0o755)
+        os.environ[HOMES_VARIABLE] = homes
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A process that was interrupted may not have taken its stack down."""
+    if not is_one_of_several(config):
+        homes = Path(os.environ.pop(HOMES_VARIABLE))
+        for home in homes.iterdir():
+            Stack.take_down(home)
+            print(f"The files of a stack are kept in {home}")
+        with suppress(OSError):  # not empty
+            homes.rmdir()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For tests that run side by side: a file stays in one process, and so do those with Spark,
+    which takes all cores by itself."""
+    for item in items:
+        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
 
 @pytest.fixture(scope="session")
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     """Three brokers, their stores, gateways and worker; taken down after the last test."""
     parts = tuple(filter(None, os.environ.get(PARTS_VARIABLE, "").split(","))) or ALL_PARTS
+    process = os.environ.get("PYTEST_XDIST_WORKER", "one")
     if reused := os.environ.get(HOME_VARIABLE):
         yield Stack.up(reused, parts=parts)
         return
-    home = Path(tempfile.mkdtemp(prefix="tideline-test-"))
-    home.chmod(0o755)
+    home = Path(os.environ[HOMES_VARIABLE]) / process
+    home.mkdir(mode=0o755)
     try:
         yield Stack.up(home, brokers=3, parts=parts)
     finally:
         if request.session.testsfailed:
             Stack.take_down(home)
-            print(f"\nThe stack's files are kept in {home}")
         else:
             Stack.purge(home)
 

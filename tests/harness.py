@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -26,7 +27,7 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Reso
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import GroupMember, LibrdkafkaProducer, wait_until_consumed
-from tideline.domain.migration import Phase
+from tideline.domain.migration import PHASE_ORDER, Phase, phase_rule
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver
 from tideline.stack import Stack
@@ -118,11 +119,15 @@ class Breakpoint:
         ).fetchone()
         return row is not None and row[0] > 0
 
+    def let_go(self) -> None:
+        """Let the migration go on; the trigger stays, and holds nobody any more."""
+        self._holder.close()
+
     def release(self) -> None:
         """Let the migration go on. Safe after Postgres was restarted, and when repeated."""
         if self._released:
             return
-        self._holder.close()
+        self.let_go()
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(f"DROP FUNCTION tideline.{self._name} CASCADE".encode())
         self._released = True
@@ -141,6 +146,7 @@ class Case:
     bootstrap: str
     producers: list[LibrdkafkaProducer] = field(default_factory=list)
     members: list[GroupMember] = field(default_factory=list)
+    _connection: psycopg.Connection[tuple[object, ...]] | None = None
 
     @property
     def superuser_dsn(self) -> str:
@@ -182,11 +188,20 @@ class Case:
 
     def rows(self, columns: str) -> list[tuple[object, ...]]:
         """Columns of this topic's ``logs`` rows, by partition."""
-        with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
-            return connection.execute(
-                f"SELECT {columns} FROM tideline.logs WHERE topic_id = %s ORDER BY partition",  # type: ignore[arg-type]
-                [self.topic_id],
-            ).fetchall()
+        return self._ask(
+            f"SELECT {columns} FROM tideline.logs WHERE topic_id = %s ORDER BY partition"
+        )
+
+    def _ask(self, query: str, *more: object) -> list[tuple[object, ...]]:
+        """Over one connection, for those who poll; over a new one after an outage."""
+        while True:
+            if self._connection is None:
+                self._connection = psycopg.connect(self.superuser_dsn, autocommit=True)
+            try:
+                return self._connection.execute(query.encode(), [self.topic_id, *more]).fetchall()
+            except psycopg.OperationalError:
+                self._connection.close()
+                self._connection = None
 
     def boundaries(self) -> list[int]:
         """B0 by partition, -1 where it is unset."""
@@ -194,24 +209,22 @@ class Case:
 
     def phases(self) -> dict[tuple[int, str], str]:
         """Status by (partition, phase)."""
-        with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
-            found = connection.execute(
-                "SELECT partition, phase, status FROM tideline.migration_phases"
-                " JOIN tideline.logs USING (log_id) WHERE topic_id = %s",
-                [self.topic_id],
-            ).fetchall()
-        return {(partition, phase): status for partition, phase, status in found}
+        found = self._ask(
+            "SELECT partition, phase, status FROM tideline.migration_phases"
+            " JOIN tideline.logs USING (log_id) WHERE topic_id = %s"
+        )
+        return {(int(str(row[0])), str(row[1])): str(row[2]) for row in found}
 
     def waiting_reason(self, phase: Phase, partition: int = 0) -> str | None:
         """Why the phase waits, as an operator sees it."""
-        with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
-            row = connection.execute(
-                "SELECT waiting_reason FROM tideline.migration_phases"
-                " JOIN tideline.logs USING (log_id)"
-                " WHERE topic_id = %s AND partition = %s AND phase = %s",
-                [self.topic_id, partition, phase],
-            ).fetchone()
-        return row[0] if row else None
+        found = self._ask(
+            "SELECT waiting_reason FROM tideline.migration_phases"
+            " JOIN tideline.logs USING (log_id)"
+            " WHERE topic_id = %s AND partition = %s AND phase = %s",
+            partition,
+            phase,
+        )
+        return None if not found or found[0][0] is None else str(found[0][0])
 
     def until_crossed(self, timeout_s: float = 90.0) -> list[int]:
         """Wait until every partition has its B0."""
@@ -246,12 +259,20 @@ class Case:
         assert caught_up, "the group did not read to the end within 60 s"
         assert not [reset for member in self.members for reset in member.resets]
 
+    def end_well(self) -> None:
+        """The migration ends, clients go on, and nothing is lost."""
+        self.until_ready()
+        self.until_acknowledged(50)
+        self.settle()
+
     def stop(self) -> None:
         """Stop whatever still runs, after a failed test too."""
         for producer in self.producers:
             producer.abandon()
         for member in self.members:
             member.stop()
+        if self._connection is not None:
+            self._connection.close()
 
 
 @contextmanager
@@ -277,6 +298,87 @@ def migration_case(
         yield case
     finally:
         case.stop()
+
+
+def one_fault_each(phases: Sequence[Phase]) -> list[tuple[Phase, ...]]:
+    """``phases`` in as few groups as faults are needed.
+
+    A migration that is held outside the write pause stays where it is; one inside goes back to the
+    drain when the quiesce's hold is over. So each group has one of those inside, last, and the
+    first group has all of the others.
+    """
+    inside = [phase for phase in phases if phase_rule(phase).inside_write_pause]
+    outside = [phase for phase in phases if phase not in inside]
+    return [(*outside, inside[0]), *((phase,) for phase in inside[1:])]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Migrations under load that stand still, each in a phase of its own."""
+
+    migrations: list[tuple[Case, Breakpoint]]
+    _together: ThreadPoolExecutor
+
+    @property
+    def cases(self) -> list[Case]:
+        return [case for case, _ in self.migrations]
+
+    def check(self) -> None:
+        """Each has reached its phase and does not get through it."""
+        for case, stop in self.migrations:
+            before = PHASE_ORDER[: PHASE_ORDER.index(stop.phase)]
+            found = case.phases()
+            done = tuple(phase for phase in PHASE_ORDER if found.get((0, phase)) == "done")
+            assert done == before, f"{stop.phase} is not held: {done} are done"
+
+    def let_go(self) -> None:
+        """All of them, before any trigger is dropped: that waits for those held at the others."""
+        for _, stop in self.migrations:
+            stop.let_go()
+
+    def each(self, step: Callable[[Case], object]) -> None:
+        """Do ``step`` with every case, side by side."""
+        list(self._together.map(step, self.cases))
+
+
+@contextmanager
+def held_in_phases(
+    stack: Stack, name: str, phases: Sequence[Phase], **configs: str
+) -> Iterator[Held]:
+    """Topics under load, the migration of each held in another phase; see :func:`one_fault_each`.
+
+    A held write is cancelled by its timeout and tried again, so a migration counts as held once it
+    has been seen waiting. That of the write pause comes last, and is seen waiting at the end.
+    """
+    with ExitStack() as exits, ThreadPoolExecutor(len(phases)) as together:
+        cases = [
+            exits.enter_context(
+                migration_case(stack, name=f"{name}-{phase.replace('_', '-')}", **configs)
+            )
+            for phase in phases
+        ]
+
+        def load(case: Case) -> None:
+            case.produce(rate=40 if len(cases) > 1 else 100)
+            case.consume()
+            case.until_acknowledged(50)
+
+        list(together.map(load, cases))
+        stops = []
+        for case, phase in zip(cases, phases, strict=True):
+            stops.append(Breakpoint(case.superuser_dsn, case.topic_id, phase))
+            exits.callback(stops[-1].release)
+        held = Held(list(zip(cases, stops, strict=True)), together)
+        exits.callback(held.let_go)
+        *lasting, last = held.migrations
+        for case, _ in lasting:
+            case.trigger()
+        for _, stop in lasting:
+            stop.wait_until_hit()
+        last[0].trigger()
+        last[1].wait_until_hit()
+        held.check()
+        yield held
 
 
 @contextmanager

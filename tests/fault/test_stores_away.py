@@ -4,12 +4,20 @@ topics nothing."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
-from tests.harness import Breakpoint, Case, killed, leader_of, migration_case, until
+from tests.harness import (
+    Case,
+    held_in_phases,
+    killed,
+    leader_of,
+    migration_case,
+    one_fault_each,
+    until,
+)
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import GroupMember
 from tideline.domain.migration import Phase
@@ -41,31 +49,19 @@ def read_from_the_start(case: Case, through: int) -> None:
         member.stop()
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phases", one_fault_each(list(Phase)), ids="-".join)
 def test_postgres_away_in_this_phase_delays_the_migration_and_nothing_else(
-    stack: Stack, phase: Phase
+    stack: Stack, phases: Sequence[Phase]
 ) -> None:
-    with (
-        migration_case(stack, name="classic", history=0) as classic,
-        migration_case(stack, name=f"postgres-{phase.replace('_', '-')}") as case,
-    ):
+    with migration_case(stack, name="classic", history=0) as classic:
         classic.produce("classic")
         classic.consume()
-        case.produce()
-        case.consume()
-        case.until_acknowledged(50)
-        stop = Breakpoint(case.superuser_dsn, case.topic_id, phase)
-        try:
-            case.trigger()
-            stop.wait_until_hit()
+        with held_in_phases(stack, "postgres", phases) as held:
             with away(stack, "postgres"):
                 classic.until_acknowledged(100, timeout_s=OUTAGE_S)
-        finally:
-            stop.release()
-        case.until_ready()
-        case.until_acknowledged(50)
+            held.let_go()
+            held.each(Case.end_well)
         classic.settle()
-        case.settle()
 
 
 def test_the_prefix_stays_readable_while_postgres_is_away(stack: Stack) -> None:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tests.harness import Breakpoint, migration_case
+from tests.harness import Case, held_in_phases, one_fault_each
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_a_worker_killed_in_this_phase_loses_nothing(stack: Stack, phase: Phase) -> None:
-    with migration_case(stack, name=f"worker-{phase.replace('_', '-')}") as case:
-        case.produce()
-        case.consume()
-        case.until_acknowledged(50)
-        stop = Breakpoint(case.superuser_dsn, case.topic_id, phase)
-        try:
-            case.trigger()
-            stop.wait_until_hit()
-            stack.kill("worker", restart=False)
-            assert case.phases().get((0, phase)) != "done"
-        finally:
-            stop.release()
-            stack.start("worker")
-        case.until_ready()
-        case.until_acknowledged(50)
-        case.settle()
+@pytest.mark.parametrize("phases", one_fault_each(list(Phase)), ids="-".join)
+def test_a_worker_killed_in_this_phase_loses_nothing(stack: Stack, phases: Sequence[Phase]) -> None:
+    with held_in_phases(stack, "worker", phases) as held:
+        stack.kill("worker", restart=False)
+        held.check()
+        held.let_go()
+        stack.start("worker")
+        held.each(Case.end_well)
