@@ -63,7 +63,7 @@ airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/python -m tideline.airflow.tour
 
 # docs/decisions/0006-tests-in-two-processes.md
-SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: $(STAMP) ## all tests, in two processes with an embedded stack each

@@ -49,15 +49,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             homes.rmdir()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For tests that run side by side: a file stays in one process, and so do those with Spark,
-    which takes all cores by itself."""
-    for item in items:
-        group = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     """Three brokers, their stores, gateways and worker; taken down after the last test."""
