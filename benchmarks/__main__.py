@@ -7,13 +7,14 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import coverage, gc, pass_through, tiering, write_pause
 from tideline import control_plane
 from tideline.demo.run import Console, DemoOptions, machine
+from tideline.domain.plan import Durability
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 
@@ -29,12 +30,21 @@ OPTIONS = DemoOptions(
 
 
 async def _write_pause(
-    stack: Stack, topics: int, rate: float, step: Callable[[str], None]
-) -> write_pause.PauseResult:
+    stack: Stack,
+    topics: int,
+    durabilities: Sequence[str],
+    rate: float,
+    step: Callable[[str], None],
+) -> dict[str, write_pause.PauseResult]:
     settings = WorkerSettings.of(stack.environment("worker"))
     async with control_plane.connect(settings, application_name="tideline-bench") as plane:
         return await write_pause.measure(
-            stack, plane, topics, replace(OPTIONS, librdkafka_rate=rate), Console(step)
+            stack,
+            plane,
+            topics,
+            durabilities,
+            replace(OPTIONS, librdkafka_rate=rate),
+            Console(step),
         )
 
 
@@ -46,6 +56,12 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=9, help="topics of 12 partitions each")
     parser.add_argument(
         "--rate", type=float, default=OPTIONS.librdkafka_rate, help="records per second per topic"
+    )
+    parser.add_argument(
+        "--durability",
+        action="append",
+        choices=[durability.value for durability in Durability],
+        help="of the write pause; may be repeated, then the topics take turns",
     )
     parser.add_argument(
         "--rounds", type=int, default=5, help="rounds of pass-through, coverage and tiering"
@@ -82,9 +98,12 @@ def main() -> int:
         stack = Stack.up(home, brokers=3)
         try:
             if arguments.only in (None, "write-pause"):
-                pauses = asyncio.run(_write_pause(stack, arguments.topics, arguments.rate, step))
+                durabilities = arguments.durability or [write_pause.DEFAULT]
+                pauses = asyncio.run(
+                    _write_pause(stack, arguments.topics, durabilities, arguments.rate, step)
+                )
                 report("write-pause", write_pause.to_markdown(pauses, machine()))
-                failed = failed or bool(pauses.failed_checks)
+                failed = failed or any(result.failed_checks for result in pauses.values())
             if arguments.only in (None, "pass-through"):
                 ways = pass_through.measure(stack, arguments.rounds, step)
                 report("pass-through", pass_through.to_markdown(ways, machine()))

@@ -9,6 +9,7 @@ gap of the same producer while nothing is migrated.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ from tideline.demo.run import Console, Demo, DemoOptions
 if TYPE_CHECKING:
     from tideline.control_plane import ControlPlane
     from tideline.stack import Stack
+
+
+DEFAULT = "default"
+"""Started by a topic config, as a client does it; any other durability by ``tideline migrate``."""
 
 
 @dataclass(slots=True)
@@ -48,12 +53,24 @@ def quiet_gap(ledger: Ledger, partition: int, boundary: int) -> float:
 
 
 async def measure(
-    stack: Stack, control_plane: ControlPlane, topics: int, options: DemoOptions, console: Console
-) -> PauseResult:
-    """Migrate ``topics`` topics one after the other."""
-    result = PauseResult()
-    for number in range(topics):
-        run = replace(options, topic=f"{options.topic}-{number}")
+    stack: Stack,
+    control_plane: ControlPlane,
+    topics: int,
+    durabilities: Sequence[str],
+    options: DemoOptions,
+    console: Console,
+) -> dict[str, PauseResult]:
+    """Migrate ``topics`` topics with each of ``durabilities`` in turn, one after the other.
+
+    The result is by durability.
+    """
+    results = {durability: PauseResult() for durability in durabilities}
+    for number, (durability, result) in itertools.product(range(topics), results.items()):
+        run = replace(
+            options,
+            topic=f"{options.topic}-{durability}-{number}",
+            migrate=() if durability == DEFAULT else ("--durability", durability),
+        )
         demo = Demo(stack, control_plane, run, console)
         proof: Proof = await demo.run()
         result.pauses += proof.pauses()
@@ -64,26 +81,40 @@ async def measure(
             result.phases.setdefault(phase, []).extend(values)
         result.failed_checks += [f"{run.topic}: {c.name}: {c.found}" for c in proof.checks
                                  if not c.ok]  # fmt: skip
-    return result
+    return results
 
 
-def to_markdown(result: PauseResult, machine: str) -> str:
-    """The table that docs/performance.md shows."""
-    quiet = quantile(result.quiet_gaps, 0.5)
-    pause = quantile(result.pauses, 0.5)
-    lines = [
-        f"Partition migrations: {len(result.pauses)} observed by the producer. Machine: {machine}.",
-        "",
-        "| what (ms) | p50 / p99 / max |",
-        "| --- | --- |",
-        f"| write pause (longest gap - steady suffix latency) | {spread(result.pauses)} |",
-        f"| longest gap, raw | {spread(result.raw_gaps)} |",
-        f"| longest gap of the same producers with no migration | {spread(result.quiet_gaps)} |",
-        f"| steady produce latency in the suffix, median per topic | {spread(result.steady)} |",
-        *(f"| {phase} | {spread(values)} |" for phase, values in result.phases.items()),
-        "",
-        f"Median pause / median gap without a migration: {pause / quiet:.2f}" if quiet else "",
-        "",
-        "Failed checks: " + ("; ".join(result.failed_checks) or "none") + ".",
+def to_markdown(results: dict[str, PauseResult], machine: str) -> str:
+    """The table that docs/performance.md shows: a column for each durability."""
+    phases = list(dict.fromkeys(phase for result in results.values() for phase in result.phases))
+    rows: list[tuple[str, Callable[[PauseResult], list[float]]]] = [
+        ("write pause (longest gap - steady suffix latency)", lambda r: r.pauses),
+        ("longest gap, raw", lambda r: r.raw_gaps),
+        ("longest gap of the same producers with no migration", lambda r: r.quiet_gaps),
+        ("steady produce latency in the suffix, median per topic", lambda r: r.steady),
+        *((phase, lambda r, phase=phase: r.phases.get(phase, [])) for phase in phases),  # type: ignore[misc]
     ]
-    return "\n".join(lines)
+    counts = " + ".join(str(len(result.pauses)) for result in results.values())
+    failed = [check for result in results.values() for check in result.failed_checks]
+    return "\n".join(
+        [
+            f"Partition migrations: {counts} observed by the producer. Machine: {machine}.",
+            "",
+            f"| what (ms, p50 / p99 / max) | {' | '.join(results)} |",
+            f"| --- |{' --- |' * len(results)}",
+            *(
+                f"| {name} | {' | '.join(spread(values(r)) for r in results.values())} |"
+                for name, values in rows
+            ),
+            "| median pause / median gap without a migration | "
+            + " | ".join(_ratio(result) for result in results.values())
+            + " |",
+            "",
+            "Failed checks: " + ("; ".join(failed) or "none") + ".",
+        ]
+    )
+
+
+def _ratio(result: PauseResult) -> str:
+    quiet = quantile(result.quiet_gaps, 0.5)
+    return f"{quantile(result.pauses, 0.5) / quiet:.2f}" if quiet else "-"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -59,6 +62,8 @@ class DemoOptions:
     timeout_s: float = 300.0
     aging: bool = True
     """Go on past readiness: coverage, tiering, object collection, reading back."""
+    migrate: tuple[str, ...] = ()
+    """Options of ``tideline migrate``, which then starts the migration instead of a config."""
 
 
 @dataclass(slots=True)
@@ -107,13 +112,10 @@ class Demo:
             async with self._producers():
                 self.console.step(f"clients write and read for {self.options.before_s:.0f} s")
                 await asyncio.sleep(self.options.before_s)
-                self.console.step(
-                    f"trigger: a stock admin client sets diskless.enable=true on {ref.topic}"
-                )
                 classic = classic_moment(
                     {p: self.ledger.acknowledged_through(p) for p in range(ref.partitions)}
                 )
-                await asyncio.to_thread(demo_topic.trigger_migration, self.admin, ref.topic)
+                await asyncio.to_thread(self._trigger, ref.topic)
                 statuses = await self._until_ready(ref)
                 self.console.step(f"hybrid; clients go on for {self.options.after_s:.0f} s")
                 await asyncio.sleep(self.options.after_s)
@@ -137,6 +139,24 @@ class Demo:
         finally:
             for member in members:
                 await asyncio.to_thread(member.stop)
+
+    def _trigger(self, topic: str) -> None:
+        if not self.options.migrate:
+            self.console.step(f"trigger: a stock admin client sets diskless.enable=true on {topic}")
+            demo_topic.trigger_migration(self.admin, topic)
+            return
+        command = ["migrate", topic, *self.options.migrate]
+        self.console.step(f"trigger: tideline {' '.join(command)}")
+        started = subprocess.run(
+            [sys.executable, "-m", "tideline", *command],
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if started.returncode != 0:
+            raise TidelineError(f"tideline {' '.join(command)}: {started.stderr.strip()}")
 
     async def _evidence(
         self,

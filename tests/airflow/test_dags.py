@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.airflow_harness import airflow_of, failed_with, no_run_left
+from tests.airflow.harness import airflow_of, failed_with, no_run_left
 from tests.harness import Breakpoint, Case, killed, migration_case
 from tests.tiering_topic import diskless_topic
 from tideline.airflow.rest import AirflowApi, AirflowRefused
