@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.conftest import Database
@@ -51,6 +51,13 @@ STEP = st.one_of(
         for _ in range(weight)
     )
 )
+TWO = [(0, 1, 0, 61), (0, 1, 0, 61)]
+HALF_EXPIRED: list[tuple[str, Any]] = [
+    ("split", (0,)),
+    ("delete_records", (0, 1)),
+    ("merge", (0, 0, 1)),
+]
+"""Of a split file's two batches one expires, and the other is merged before rows are pruned."""
 END = st.sampled_from([None, None, 0, 1])
 """Which topic is deleted at last, if any."""
 
@@ -63,6 +70,7 @@ def test_tiering_is_invisible_to_readers_and_leaks_nothing(database: Database) -
 
         @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
         @given(first=SENT, steps=st.lists(STEP, min_size=15, max_size=30), deleted=END)
+        @example(first=TWO, steps=HALF_EXPIRED, deleted=None)
         def run(first: list[Any], steps: list[tuple[str, Any]], deleted: int | None) -> None:
             history = History(runner, scene, plane)
             history.commit(first)
