@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.conftest import HOMES_VARIABLE
 from tideline.stack import Stack, StackError, StackNotRunningError, supervision
 from tideline.stack.home import Home
 from tideline.stack.ports import LOOPBACK, is_free
@@ -30,7 +31,7 @@ SMALL = ("postgres", "temporal")
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="tideline-small-"))
+    path = Path(tempfile.mkdtemp(prefix="small-", dir=os.environ[HOMES_VARIABLE]))
     path.chmod(0o755)
     try:
         yield path
