@@ -129,7 +129,7 @@ async def _gap(
     if short:
         return f"replicas {sorted(short)} do not reach B0 = {boundary} yet: {short}"
     if stale and number >= STALE_AFTER_ROUNDS:
-        # A leader change makes every replica's watermark known again (facts/kafka.md).
+        # A leader change makes every replica's watermark known again (docs/kafka.md).
         return await _move_leader(services, given, survey, evidence, avoid=leader)
     if stale:
         return f"replicas {sorted(stale)} know a high watermark below B0 = {boundary}: {stale}"

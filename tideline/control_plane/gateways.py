@@ -1,4 +1,4 @@
-"""Gateways: incarnations, leases and fences (architecture, "Fencing", 4)."""
+"""Gateways: incarnations, leases and fences (architecture "Fencing 4")."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 What always holds: an offset that was acknowledged is below B0 or in the suffix. An append that
 Kafka did after B0 was read from its log end is never acknowledged (schedules 1, 6, 14;
-architecture "Fencing" 5).
+architecture "Fencing 5").
 """
 
 from __future__ import annotations

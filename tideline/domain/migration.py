@@ -46,7 +46,7 @@ def may_become(current: MigrationState, wanted: MigrationState) -> bool:
 
 
 class Phase(StrEnum):
-    """The seven phases of one partition's migration, in their order (architecture, "The life")."""
+    """The seven phases of one partition's migration, in their order (docs/phases.md)."""
 
     VALIDATE = "validate"
     DRAIN_TRANSACTIONS = "drain_transactions"

@@ -61,7 +61,7 @@ class TopicActivity(StrEnum):
 
 
 class Durability(StrEnum):
-    """What must be true of the prefix before B0 is persisted (architecture, phase 4)."""
+    """What must be true of the prefix before B0 is persisted (docs/phases.md, phase 4)."""
 
     FSYNCED = "fsynced"
     """Each replica flushed each append: ``flush.messages=1`` was armed before the quiesce."""

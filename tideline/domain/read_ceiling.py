@@ -2,7 +2,7 @@
 
 What always holds: no consumer sees an offset of Kafka's log at or past B0, not even when this
 gateway does not know B0 yet, so that no committed offset skips what the suffix will hold there
-(schedules 2, 3, 4; architecture "Fencing" 6; seed 000 "Fetch Response Boundary").
+(schedules 2, 3, 4; architecture "Fencing 6"; seed 000 "Fetch Response Boundary").
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What always holds: offsets below B0 belong to Kafka's log, offsets from B0 on to the suffix, and
 a partition about which too little is known is served by neither (seed 000 "Fetch routing",
-architecture "Fencing" 3: fail closed).
+architecture "Fencing 3": fail closed).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ MANAGED_KEYS = (
 
 SEAL_BYTES = "78"
 """``max.message.bytes`` of a sealed topic: the size of a control batch. Transaction markers still
-get in; zero would wedge the coordinators of unrelated transactions (facts/kafka.md, "Sealing")."""
+get in; zero would wedge the coordinators of unrelated transactions (docs/kafka.md, "Sealing")."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class Remedy(StrEnum):
     """InitProducerId with its transactional id: aborts it and fences the application."""
     WRITE_ABORT_MARKER = "write_abort_marker"
     """WriteTxnMarkers at the leader. Only for a hanging one: for any other it would leave the
-    coordinator Ongoing and break atomicity (facts/kafka.md, "Transactions")."""
+    coordinator Ongoing and break atomicity (docs/kafka.md, "Transactions")."""
 
 
 def remedy(blocker: Blocker, *, deadline_passed: bool, abort_allowed: bool) -> Remedy:

@@ -2,7 +2,7 @@
 
 What always holds: the lease is counted from before the renewal was sent, on a clock that runs on
 while the machine is suspended, so it ends here no later than a waiter can see it end in Postgres
-(schedules 1 and 15; architecture "Fencing" 4).
+(schedules 1 and 15; architecture "Fencing 4").
 """
 
 from __future__ import annotations
