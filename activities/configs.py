@@ -63,7 +63,7 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> dict[
             if why := refusal(stage, _progress(topic, tiered=True)):
                 raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
             target = {
-                key: override.imposed_value if key in held else override.user_value
+                key: override.override_value if key in held else override.user_value
                 for key, override in topic.overrides.items()
             }
             changes = differences(target, own)
@@ -103,7 +103,9 @@ async def _hold(
         await prove_coverage_for_roll(services, ref)
     for key, value in held.items():
         if progress.held.get(key, ...) != value:
-            await services.control_plane.impose_config(UUID(ref.topic_id), key, value, own.get(key))
+            await services.control_plane.override_config(
+                UUID(ref.topic_id), key, value, own.get(key)
+            )
     return held
 
 
@@ -123,7 +125,7 @@ def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
         partitions=len(partitions),
         crossed=sum(p.boundary != UNDEFINED_OFFSET for p in partitions),
         ready=sum(p.ready for p in partitions),
-        held={key: override.imposed_value for key, override in topic.overrides.items()},
+        held={key: override.override_value for key, override in topic.overrides.items()},
         tiered=tiered,
     )
 

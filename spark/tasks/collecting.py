@@ -43,7 +43,7 @@ class Marks(Protocol):
 
     def forget_dead_files(self, keys: Sequence[str]) -> int: ...
     def forget_dead_objects(self, keys: Sequence[str]) -> int: ...
-    def doom_orphans(
+    def mark_orphans_for_deletion(
         self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket = Bucket.DISKLESS
     ) -> list[str]: ...
     def unknown_objects(
@@ -93,7 +93,12 @@ class Collector:
             if dry_run or not unknown:
                 continue
             due = insist(
-                partial(self.plane.doom_orphans, list(unknown), grace_ms=grace, bucket=bucket)
+                partial(
+                    self.plane.mark_orphans_for_deletion,
+                    list(unknown),
+                    grace_ms=grace,
+                    bucket=bucket,
+                )
             )
             self.delete_objects(bucket, due)
             swept += Sweep(deleted=len(due))

@@ -20,7 +20,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import ProducerSeed
 
 TABLES = (
-    "coverage_results", "doomed_objects", "tiering_failures", "producer_snapshots",
+    "coverage_results", "marked_objects", "tiering_failures", "producer_snapshots",
     "merged_segments", "merge_claims", "split_files", "wal_file_claims",
     "config_overrides", "migration_requests", "migration_phases", "quiesce_acks", "tracking_acks",
     "producer_state", "batches", "wal_files", "logs", "topics", "ended_incarnations", "gateways",

@@ -33,7 +33,7 @@ async def test_b0_makes_the_partition_hybrid_and_opens_its_suffix(scene: Scene) 
     assert partition is not None
     assert partition.state is MigrationState.HYBRID
     assert (partition.boundary, partition.boundary_epoch) == (10, 3)
-    assert (partition.high_watermark, partition.suffix_log_start) == (10, 10)
+    assert (partition.high_watermark, partition.suffix_start) == (10, 10)
     assert not partition.quiesced
     (committed,) = await scene.commit(gateway, batch(log))
     assert committed.base_offset == 10

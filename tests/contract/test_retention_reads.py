@@ -158,6 +158,6 @@ async def test_unknown_objects_are_told_without_a_mark(tiered: Tiered) -> None:
     keys = [str(known), "wal/nobody"]
     asked = {"grace_ms": 0, "bucket": Bucket.DISKLESS}
     assert tiered.plane.unknown_objects(keys, **asked) == {"wal/nobody": False}  # type: ignore[arg-type]
-    assert tiered.scene.sql("SELECT count(*) FROM doomed_objects") == [(0,)]
-    assert tiered.plane.doom_orphans(keys, grace_ms=60_000) == []
+    assert tiered.scene.sql("SELECT count(*) FROM marked_objects") == [(0,)]
+    assert tiered.plane.mark_orphans_for_deletion(keys, grace_ms=60_000) == []
     assert tiered.plane.unknown_objects(keys, **asked) == {"wal/nobody": True}  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ async def test_a_prefix_that_expired_leaves_a_diskless_partition(scene: Scene) -
         await scene.plane.advance_prefix_start(log, log_start)
         partition = await scene.plane.tracked_partition(log.topic_id, log.partition)
         assert partition is not None
-        assert (partition.boundary, partition.suffix_log_start) == (10, 10)
+        assert (partition.boundary, partition.suffix_start) == (10, 10)
         return partition.state, scene.sql(
             "SELECT log_start_offset, tiered_log_start_offset FROM logs WHERE partition = 0"
         )
@@ -108,8 +108,8 @@ async def test_a_prefix_that_expired_leaves_a_diskless_partition(scene: Scene) -
 async def test_the_users_value_survives_what_is_imposed_on_it(scene: Scene) -> None:
     name, (log,) = await scene.tracking_topic()
     topic_id, key = log.topic_id, "retention.bytes"
-    await scene.plane.impose_config(topic_id, key, "-1", "1000")
-    await scene.plane.impose_config(topic_id, key, "-2", "-1")
+    await scene.plane.override_config(topic_id, key, "-1", "1000")
+    await scene.plane.override_config(topic_id, key, "-2", "-1")
     assert await scene.plane.overrides(topic_id) == {key: ConfigOverride(key, "-2", "1000")}
     await scene.plane.update_user_config(topic_id, key, "2000")
     await scene.plane.update_user_config(topic_id, "flush.messages", "1")
@@ -119,4 +119,4 @@ async def test_the_users_value_survives_what_is_imposed_on_it(scene: Scene) -> N
     await scene.plane.release_config(topic_id, key)
     assert await scene.plane.overrides(topic_id) == {}
     with pytest.raises(UnknownTopic):
-        await scene.plane.impose_config(uuid4(), key, "-1", None)
+        await scene.plane.override_config(uuid4(), key, "-1", None)

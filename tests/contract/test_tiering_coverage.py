@@ -113,7 +113,7 @@ async def test_jobs_read_in_half_open_ranges_page_by_page(
     name, logs = await scene.diskless_topic(partitions=3)
     for log in logs:
         await scene.commit(tiered.gateway, batch(log), batch(log), batch(log))
-    await scene.plane.impose_config(logs[0].topic_id, "retention.bytes", "-1", "1000")
+    await scene.plane.override_config(logs[0].topic_id, "retention.bytes", "-1", "1000")
     tiered.plane.request_tiering(name)
     lo, hi = tiered.plane.log_id_range()
     rows = list(tiered.plane.partitions(lo, hi))

@@ -132,24 +132,28 @@ async def test_an_orphan_is_marked_first_and_goes_when_it_is_seen_again(tiered: 
     (split,) = tiered.worker.split(log.topic_id)
     plan = tiered.worker.begun(log)
     known = [str(wal), split.object_key]
-    assert tiered.plane.doom_orphans([*known, "split/lost"], grace_ms=HOUR_MS) == []
-    age(tiered, "doomed_objects", "doomed_at")
+    assert tiered.plane.mark_orphans_for_deletion([*known, "split/lost"], grace_ms=HOUR_MS) == []
+    age(tiered, "marked_objects", "marked_at")
     assert tiered.plane.claim_dead_objects(0) == []
-    assert tiered.plane.doom_orphans(known, grace_ms=0) == []
-    assert tiered.plane.doom_orphans([*known, "split/lost"], grace_ms=HOUR_MS) == ["split/lost"]
+    assert tiered.plane.mark_orphans_for_deletion(known, grace_ms=0) == []
+    assert tiered.plane.mark_orphans_for_deletion([*known, "split/lost"], grace_ms=HOUR_MS) == [
+        "split/lost"
+    ]
     assert tiered.plane.forget_dead_objects(["split/lost"]) == 1
 
     segment = [plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES]
     stray = plan.object_key_stem[:-1] + "_.log"
-    assert tiered.plane.doom_orphans([*segment, stray], grace_ms=0, bucket=Bucket.TIERED) == [stray]
+    assert tiered.plane.mark_orphans_for_deletion(
+        [*segment, stray], grace_ms=0, bucket=Bucket.TIERED
+    ) == [stray]
     tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    assert tiered.plane.doom_orphans(segment, grace_ms=0, bucket=Bucket.TIERED) == []
+    assert tiered.plane.mark_orphans_for_deletion(segment, grace_ms=0, bucket=Bucket.TIERED) == []
 
 
 async def test_an_orphan_that_becomes_known_loses_its_mark(tiered: Tiered) -> None:
     gateway = tiered.gateway
-    assert tiered.plane.doom_orphans(["late"], grace_ms=HOUR_MS) == []
-    age(tiered, "doomed_objects", "doomed_at")
+    assert tiered.plane.mark_orphans_for_deletion(["late"], grace_ms=HOUR_MS) == []
+    age(tiered, "marked_objects", "marked_at")
     await tiered.scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["late"])
-    assert tiered.plane.doom_orphans(["late"], grace_ms=HOUR_MS) == []
-    assert tiered.scene.sql("SELECT count(*) FROM doomed_objects") == [(0,)]
+    assert tiered.plane.mark_orphans_for_deletion(["late"], grace_ms=HOUR_MS) == []
+    assert tiered.scene.sql("SELECT count(*) FROM marked_objects") == [(0,)]

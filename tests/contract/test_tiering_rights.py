@@ -31,7 +31,7 @@ STEPS = (
     "clear_tiering_failure",
     "claim_dead_objects",
     "forget_dead_objects",
-    "doom_orphans",
+    "mark_orphans_for_deletion",
     "record_coverage",
 )
 READS = (
@@ -43,8 +43,8 @@ READS = (
     "tiering_wal_files",
 )
 INTERNAL = (
-    "doom_splits",
-    "doom_segments",
+    "mark_splits_for_deletion",
+    "mark_segments_for_deletion",
     "mark_split_batches",
     "take_merged_batches",
     "settle_tiered_region",

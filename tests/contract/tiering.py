@@ -197,7 +197,7 @@ class Tiered:
         found: list[tuple[str, int, int]] = []
         row = await self.scene.plane.tracked_partition(log.topic_id, log.partition)
         assert row is not None
-        offset = row.suffix_log_start
+        offset = row.suffix_start
         while offset < row.high_watermark:
             (answer,) = await self.scene.plane.find_batches(
                 [FindBatchesRequest(log, offset, 1 << 30)]

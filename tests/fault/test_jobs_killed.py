@@ -28,7 +28,7 @@ RETENTION = (
     Step("Kafka has deleted the prefix, Postgres does not know", "UPDATE ON tideline.logs",
          "NEW.migration_state <> OLD.migration_state", False),
     Step("the prefix is gone, the suffix is not trimmed", "UPDATE ON tideline.logs",
-         "NEW.diskless_start_offset > OLD.diskless_start_offset", False),
+         "NEW.suffix_start > OLD.suffix_start", False),
 )  # fmt: skip
 GC = (
     Step("segments are being marked", "UPDATE ON tideline.merged_segments",
@@ -37,7 +37,7 @@ GC = (
          "NEW.status = 'deleting'", False),
     Step("WAL objects are gone, their marks are not", "DELETE ON tideline.wal_files",
          "true", False),
-    Step("segment objects are gone, their marks are not", "DELETE ON tideline.doomed_objects",
+    Step("segment objects are gone, their marks are not", "DELETE ON tideline.marked_objects",
          "true", False),
 )  # fmt: skip
 """In the order in which one state follows from the other."""
@@ -112,7 +112,7 @@ def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: Spa
 
 def let_the_grace_pass(postgres: psycopg.Connection[TupleRow]) -> None:
     """What is marked was marked an hour earlier. Keys that gateways hold ready stay young."""
-    for table, column in (("wal_files", "unreferenced_at"), ("doomed_objects", "doomed_at")):
+    for table, column in (("wal_files", "unreferenced_at"), ("marked_objects", "marked_at")):
         postgres.execute(
             f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
         )

@@ -28,7 +28,7 @@ STEPS = (
          "NEW.state = 'COPY_SEGMENT_FINISHED'", False),
     Step("segment counts", "UPDATE ON tideline.merged_segments",
          "NEW.state = 'COPY_SEGMENT_FINISHED'", True),
-    Step("split files deleted", "DELETE ON tideline.doomed_objects", "true", False),
+    Step("split files deleted", "DELETE ON tideline.marked_objects", "true", False),
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def collected(stack: Stack, spark: SparkSession, **how: bool) -> dict[str, Any]:
 def let_the_grace_pass(stack: Stack) -> None:
     """Whatever is marked was marked an hour earlier."""
     with psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True) as connection:
-        for table, column in (("wal_files", "unreferenced_at"), ("doomed_objects", "doomed_at")):
+        for table, column in (("wal_files", "unreferenced_at"), ("marked_objects", "marked_at")):
             connection.execute(
                 f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
             )

@@ -36,7 +36,7 @@ class JobsGarbage:
         self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket
     ) -> dict[str, bool]:
         """Of listed objects, those that nothing refers to: whether they were seen so for
-        ``grace_ms`` already. What ``doom_orphans`` would mark or answer."""
+        ``grace_ms`` already. What ``mark_orphans_for_deletion`` would mark or answer."""
         rows = self._connection.fetch(
             "SELECT * FROM tideline.unknown_objects(%s, %s::text[], %s)",
             bucket.value, list(keys), grace_ms,

@@ -53,15 +53,16 @@ class JobsUpkeep:
         ]
 
     def forget_dead_objects(self, keys: Sequence[str]) -> int:
-        """The objects are gone, those of ``doom_orphans`` too. A segment's row goes with its last
-        key. Keys that are not marked are left alone. Returns how many were forgotten.
+        """The objects are gone, those of ``mark_orphans_for_deletion`` too. A segment's row goes
+        with its last key. Keys that are not marked are left alone. Returns how many were
+        forgotten.
         """
         (row,) = self._connection.fetch(
             "SELECT tideline.forget_dead_objects(%s::text[]) AS forgotten", list(keys)
         )
         return int(row["forgotten"])
 
-    def doom_orphans(
+    def mark_orphans_for_deletion(
         self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket = Bucket.DISKLESS
     ) -> list[str]:
         """Of listed objects, those to delete: unknown to the control plane now and already at a
@@ -70,7 +71,7 @@ class JobsUpkeep:
         them out. Forget the keys when the objects are gone.
         """
         rows = self._connection.fetch(
-            "SELECT tideline.doom_orphans(%s, %s::text[], %s) AS object_key",
+            "SELECT tideline.mark_orphans_for_deletion(%s, %s::text[], %s) AS object_key",
             bucket.value, list(keys), grace_ms,
         )  # fmt: skip
         return [row["object_key"] for row in rows]

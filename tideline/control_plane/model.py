@@ -53,7 +53,7 @@ class TrackedPartition:
     boundary_epoch: int = -1
     high_watermark: int = UNDEFINED_OFFSET
     """Next offset of the suffix; equals B0 while it is empty. -1 while B0 is unset."""
-    suffix_log_start: int = UNDEFINED_OFFSET
+    suffix_start: int = UNDEFINED_OFFSET
     """Earliest offset of the suffix that retention has left; never below B0."""
     prefix_max_timestamp: int = -1
     """ms; largest record timestamp below B0 and the offset of its first record, or -1."""
@@ -66,7 +66,7 @@ class ConfigOverride:
     """A topic config that Tideline holds: what Kafka has, and what the user sees."""
 
     key: str
-    imposed_value: str | None
+    override_value: str | None
     """What the reconciler keeps in Kafka; ``None``: the key is removed."""
     user_value: str | None
     """The user's own dynamic value, restored on abort; ``None``: it was not set."""

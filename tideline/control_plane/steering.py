@@ -112,13 +112,13 @@ class Steering:
             log.topic_id, log.partition, generation, complete, reason,
         )  # fmt: skip
 
-    async def impose_config(
-        self, topic_id: UUID, key: str, imposed_value: str | None, user_value: str | None
+    async def override_config(
+        self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
     ) -> None:
-        """Hold ``key`` at ``imposed_value``. ``user_value`` is kept from the first call."""
+        """Hold ``key`` at ``override_value``. ``user_value`` is kept from the first call."""
         await self._pool.fetch(
-            "SELECT tideline.impose_config(%s, %s, %s, %s)",
-            topic_id, key, imposed_value, user_value,
+            "SELECT tideline.override_config(%s, %s, %s, %s)",
+            topic_id, key, override_value, user_value,
         )  # fmt: skip
 
     async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
@@ -133,5 +133,5 @@ class Steering:
 
     async def overrides(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         """What is held of the topic, by key."""
-        rows = await self._pool.fetch("SELECT * FROM tideline.overrides(%s)", topic_id)
+        rows = await self._pool.fetch("SELECT * FROM tideline.config_overrides_of(%s)", topic_id)
         return {row["key"]: ConfigOverride(**row) for row in rows}

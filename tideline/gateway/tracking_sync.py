@@ -295,9 +295,7 @@ def _durable(topic: TrackedTopic) -> TrackedTopic:
     return replace(
         topic,
         partitions={
-            number: replace(
-                row, high_watermark=-1, suffix_log_start=-1, generation=-1, quiesced=False
-            )
+            number: replace(row, high_watermark=-1, suffix_start=-1, generation=-1, quiesced=False)
             for number, row in topic.partitions.items()
         },
     )

@@ -31,14 +31,14 @@ CREATE TABLE logs (
     tiered_log_start_offset bigint NOT NULL DEFAULT -1,
     tiered_high_offset bigint NOT NULL DEFAULT -1,
     -- First offset that retention has left in the suffix, -1 while it has none.
-    diskless_start_offset bigint NOT NULL DEFAULT -1,
+    suffix_start bigint NOT NULL DEFAULT -1,
     migration_state text NOT NULL
         CHECK (migration_state IN ('TIERED_ONLY', 'MIGRATING', 'HYBRID', 'DISKLESS_ONLY')),
     -- Largest timestamp (ms) ever committed to the suffix, -1 if none.
     max_timestamp bigint NOT NULL DEFAULT -1,
     deleted_at timestamptz,
     UNIQUE (topic_id, partition),
-    CHECK (diskless_start_offset <= high_watermark)
+    CHECK (suffix_start <= high_watermark)
 ) WITH (fillfactor = 50);
 
 -- Every refusal has its own SQLSTATE of class TL; tideline/control_plane/errors.py names them.

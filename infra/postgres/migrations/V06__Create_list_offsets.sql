@@ -17,7 +17,7 @@ BEGIN
         ELSE 'NONE'
     END;
     boundary := 0;
-    suffix_start := coalesce(v_log.diskless_start_offset, -1);
+    suffix_start := coalesce(v_log.suffix_start, -1);
     high_watermark := coalesce(v_log.high_watermark, -1);
     log_start := coalesce(v_log.log_start_offset, -1);
 END

@@ -9,7 +9,7 @@ DECLARE
     v_before bigint := CASE p_before_offset WHEN -1 THEN v_log.high_watermark
                                             ELSE p_before_offset END;
 BEGIN
-    IF v_log.diskless_start_offset < 0 THEN
+    IF v_log.suffix_start < 0 THEN
         PERFORM refuse('TL022',
             format('partition %s-%s has no diskless suffix yet', v_log.topic_name, p_partition),
             'Delete records through the classic log until B0 is set.');
@@ -18,10 +18,10 @@ BEGIN
             format('offset %s of %s-%s lies outside 0..%s (its high watermark)', p_before_offset,
                 v_log.topic_name, p_partition, v_log.high_watermark),
             'Choose an offset up to the high watermark, or -1 for it.');
-    ELSIF v_before <= v_log.diskless_start_offset THEN
-        RETURN v_log.diskless_start_offset;
+    ELSIF v_before <= v_log.suffix_start THEN
+        RETURN v_log.suffix_start;
     END IF;
-    UPDATE logs SET diskless_start_offset = v_before,
+    UPDATE logs SET suffix_start = v_before,
             log_start_offset = greatest(log_start_offset, v_before)
         WHERE log_id = v_log.log_id;
     PERFORM notify_log(p_topic_id, p_partition);

@@ -30,7 +30,7 @@ BEGIN
         FROM logs AS l CROSS JOIN LATERAL (
             SELECT log_id, last_offset FROM batches
                 WHERE log_id = l.log_id AND last_offset < CASE
-                    WHEN l.deleted_at IS NULL THEN l.diskless_start_offset
+                    WHEN l.deleted_at IS NULL THEN l.suffix_start
                     ELSE 9223372036854775807 END
                 ORDER BY last_offset LIMIT p_limit
         ) AS dead

@@ -7,8 +7,8 @@ ALTER TABLE logs
 UPDATE logs SET diskless_log_start_offset = 0 WHERE high_watermark >= 0;
 
 ALTER TABLE logs ADD CONSTRAINT suffix_begins_at_boundary CHECK (
-    (diskless_log_start_offset = -1 AND high_watermark = -1 AND diskless_start_offset = -1)
-    OR (diskless_log_start_offset >= 0 AND diskless_start_offset >= diskless_log_start_offset)
+    (diskless_log_start_offset = -1 AND high_watermark = -1 AND suffix_start = -1)
+    OR (diskless_log_start_offset >= 0 AND suffix_start >= diskless_log_start_offset)
 );
 
 CREATE FUNCTION get_diskless_log_start_offset(p_topic_id uuid, p_partition integer)

@@ -19,7 +19,7 @@ BEGIN
         ELSE 'NONE'
     END;
     boundary := coalesce(v_log.diskless_log_start_offset, -1);
-    suffix_start := greatest(boundary, v_log.diskless_start_offset);
+    suffix_start := greatest(boundary, v_log.suffix_start);
     high_watermark := coalesce(v_log.high_watermark, -1);
     log_start := coalesce(v_log.log_start_offset, -1);
 END

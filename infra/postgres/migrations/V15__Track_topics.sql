@@ -50,7 +50,7 @@ $$;
 CREATE FUNCTION add_diskless_logs(p_topic topics, p_partitions integer) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO logs (topic_id, partition, topic_name, migration_state, log_start_offset,
-            high_watermark, diskless_start_offset, diskless_log_start_offset,
+            high_watermark, suffix_start, diskless_log_start_offset,
             diskless_log_start_epoch, tiering_complete)
         SELECT p_topic.topic_id, p, p_topic.name, 'DISKLESS_ONLY', 0, 0, 0, 0, 0, true
         FROM generate_series(0, p_partitions - 1) AS p

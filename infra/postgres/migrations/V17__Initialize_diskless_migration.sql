@@ -140,7 +140,7 @@ BEGIN
     END IF;
     UPDATE logs SET
             diskless_log_start_offset = p_boundary, diskless_log_start_epoch = p_leader_epoch,
-            diskless_start_offset = p_boundary, high_watermark = p_boundary, max_timestamp = -1,
+            suffix_start = p_boundary, high_watermark = p_boundary, max_timestamp = -1,
             log_start_offset = p_prefix_log_start,
             tiered_log_start_offset = CASE WHEN p_boundary > 0 THEN p_prefix_log_start ELSE -1 END,
             tiered_high_offset = -1, tiering_complete = (p_boundary = 0), tiering_reason = NULL,
@@ -211,7 +211,7 @@ BEGIN
     END IF;
     DELETE FROM producer_state WHERE log_id = p_log.log_id;
     UPDATE logs SET
-            diskless_log_start_offset = -1, diskless_start_offset = -1, high_watermark = -1,
+            diskless_log_start_offset = -1, suffix_start = -1, high_watermark = -1,
             max_timestamp = -1, log_start_offset = -1, tiered_log_start_offset = -1,
             tiered_high_offset = -1, prefix_max_timestamp = -1, prefix_max_timestamp_offset = -1,
             tiering_complete = false, tiering_reason = 'the boundary was reset',

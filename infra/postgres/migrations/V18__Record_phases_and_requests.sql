@@ -140,7 +140,7 @@ BEGIN
         UPDATE logs SET tiered_log_start_offset = -1, tiered_high_offset = -1,
                 tiering_complete = true, tiering_reason = 'the prefix has expired',
                 migration_state = 'DISKLESS_ONLY',
-                log_start_offset = greatest(log_start_offset, diskless_start_offset)
+                log_start_offset = greatest(log_start_offset, suffix_start)
             WHERE log_id = v_log.log_id;
     END IF;
     PERFORM notify_log(p_topic_id, p_partition);

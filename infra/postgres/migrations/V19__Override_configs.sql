@@ -2,7 +2,7 @@
 CREATE TABLE config_overrides (
     topic_id uuid NOT NULL REFERENCES topics (topic_id),
     key text NOT NULL,
-    imposed_value text,
+    override_value text,
     user_value text,
     PRIMARY KEY (topic_id, key)
 );
@@ -13,7 +13,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- The user's value is kept from the first call: later ones see what was imposed.
-CREATE FUNCTION impose_config(
+CREATE FUNCTION override_config(
     p_topic_id uuid, p_key text, p_imposed_value text, p_user_value text
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -23,7 +23,7 @@ BEGIN
             'Begin tracking it first.');
     END IF;
     INSERT INTO config_overrides VALUES (p_topic_id, p_key, p_imposed_value, p_user_value)
-        ON CONFLICT (topic_id, key) DO UPDATE SET imposed_value = excluded.imposed_value;
+        ON CONFLICT (topic_id, key) DO UPDATE SET override_value = excluded.override_value;
     PERFORM notify_topic_id(p_topic_id);
 END
 $$;
@@ -46,9 +46,9 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION overrides(p_topic_id uuid)
-RETURNS TABLE (key text, imposed_value text, user_value text)
+CREATE FUNCTION config_overrides_of(p_topic_id uuid)
+RETURNS TABLE (key text, override_value text, user_value text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT key, imposed_value, user_value FROM config_overrides
+    SELECT key, override_value, user_value FROM config_overrides
         WHERE topic_id = p_topic_id ORDER BY key
 $$;

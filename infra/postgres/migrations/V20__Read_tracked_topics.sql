@@ -7,7 +7,7 @@ LANGUAGE sql STABLE AS $$
         'boundary', p_log.diskless_log_start_offset,
         'boundary_epoch', p_log.diskless_log_start_epoch,
         'high_watermark', p_log.high_watermark,
-        'suffix_log_start', p_log.diskless_start_offset,
+        'suffix_start', p_log.suffix_start,
         'prefix_max_timestamp', p_log.prefix_max_timestamp,
         'prefix_max_timestamp_offset', p_log.prefix_max_timestamp_offset,
         'ready', p_log.tiering_complete)

@@ -1,6 +1,6 @@
 -- Least privilege: no role reads or writes a table; each may call the functions of its part.
 GRANT EXECUTE ON FUNCTION
-    list_gateways, server_identity, tracked_topics, tracked_partition, overrides,
+    list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
@@ -18,7 +18,7 @@ GRANT EXECUTE ON FUNCTION
     add_partitions, stop_tracking, delete_topic, next_generation, close_generation,
     quiesce_barrier, reopen_generation, initialize_diskless_migration, seed_producer_state,
     set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
-    pending_requests, request_taken, record_phase, set_tiering_complete, impose_config,
+    pending_requests, request_taken, record_phase, set_tiering_complete, override_config,
     update_user_config, release_config, advance_prefix_start
 TO tideline_worker_rights;
 

@@ -9,34 +9,34 @@ RETURNS TABLE (
 )
 LANGUAGE sql STABLE AS $$
     SELECT l.log_id, l.topic_name, l.topic_id, l.partition, l.diskless_log_start_epoch,
-           l.diskless_start_offset, coalesce(c.cutoff, -9223372036854775808),
+           l.suffix_start, coalesce(c.cutoff, -9223372036854775808),
            coalesce(epoch_ms(t.tiering_requested_at), -1)
     FROM logs AS l
     JOIN topics AS t USING (topic_id)
     LEFT JOIN unnest(p_topic_ids, p_cutoffs) AS c (topic_id, cutoff) USING (topic_id)
     WHERE l.deleted_at IS NULL AND t.status <> 'deleted' AND NOT t.tiering_paused
-        AND l.high_watermark > l.diskless_start_offset
+        AND l.high_watermark > l.suffix_start
         AND (c.cutoff IS NOT NULL OR t.tiering_requested_at IS NOT NULL)
 $$;
 
 -- Marks split files for deletion. Answers the keys.
-CREATE FUNCTION doom_splits(p_split_ids bigint[]) RETURNS SETOF text
+CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[]) RETURNS SETOF text
 LANGUAGE sql AS $$
     WITH dead AS (
         UPDATE split_files SET status = 'deleting'
             WHERE split_id = ANY (p_split_ids) AND status <> 'deleting'
             RETURNING object_key
     )
-    INSERT INTO doomed_objects (bucket, object_key, kind)
+    INSERT INTO marked_objects (bucket, object_key, kind)
         SELECT 'diskless', object_key, 'split' FROM dead
         ON CONFLICT (bucket, object_key) DO UPDATE
-            SET kind = 'split', doomed_at = excluded.doomed_at
+            SET kind = 'split', marked_at = excluded.marked_at
         RETURNING object_key
 $$;
 
-CREATE FUNCTION doom_registered_keys(p_file_id bigint, p_token bigint) RETURNS void
+CREATE FUNCTION mark_registered_splits_for_deletion(p_file_id bigint, p_token bigint) RETURNS void
 LANGUAGE sql AS $$
-    SELECT doom_splits(ARRAY(SELECT split_id FROM split_files
+    SELECT mark_splits_for_deletion(ARRAY(SELECT split_id FROM split_files
         WHERE file_id = p_file_id AND token = p_token AND status = 'registered'))
 $$;
 
@@ -104,7 +104,7 @@ BEGIN
     FOR v_lost IN SELECT c.file_id, c.token FROM wal_file_claims AS c
         WHERE c.file_id = ANY (v_files) ORDER BY c.file_id FOR UPDATE
     LOOP
-        PERFORM doom_registered_keys(v_lost.file_id, v_lost.token);
+        PERFORM mark_registered_splits_for_deletion(v_lost.file_id, v_lost.token);
     END LOOP;
     RETURN QUERY
     WITH eligible AS MATERIALIZED (
@@ -173,7 +173,7 @@ BEGIN
     END IF;
     SELECT k INTO v_taken FROM unnest(p_keys) AS k
         WHERE EXISTS (SELECT FROM wal_files WHERE object_key = k)
-            OR EXISTS (SELECT FROM doomed_objects WHERE bucket = 'diskless' AND object_key = k)
+            OR EXISTS (SELECT FROM marked_objects WHERE bucket = 'diskless' AND object_key = k)
             OR EXISTS (SELECT FROM split_files WHERE object_key = k
                 AND (file_id <> p_file_id OR token <> p_token OR status <> 'registered'))
         LIMIT 1;
@@ -285,13 +285,13 @@ BEGIN
                 v_marked.bytes, v_marked.batches)
             AS m (split_id, first, last, offsets, bytes, batches) USING (split_id)
         WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
-            AND l.deleted_at IS NULL AND f.last_offset >= l.diskless_start_offset
+            AND l.deleted_at IS NULL AND f.last_offset >= l.suffix_start
             AND (m.last IS DISTINCT FROM f.last_offset
                 OR m.offsets <> f.last_offset - m.first + 1
                 OR (m.first = f.base_offset
                     AND (m.bytes <> f.byte_size OR m.batches <> f.batch_count))
                 OR (m.first <> f.base_offset
-                    AND m.first NOT BETWEEN f.base_offset AND l.diskless_start_offset))
+                    AND m.first NOT BETWEEN f.base_offset AND l.suffix_start))
         ORDER BY f.split_id LIMIT 1;
     IF FOUND THEN
         PERFORM refuse('TL026',
@@ -306,8 +306,8 @@ BEGIN
     UPDATE split_files AS f SET status = 'live', max_timestamp = m.newest
         FROM unnest(v_marked.split_ids, v_marked.newest) AS m (split_id, newest), logs AS l
         WHERE f.split_id = m.split_id AND l.log_id = f.log_id AND l.deleted_at IS NULL
-            AND f.last_offset >= l.diskless_start_offset;
-    PERFORM doom_registered_keys(p_file_id, p_token);
+            AND f.last_offset >= l.suffix_start;
+    PERFORM mark_registered_splits_for_deletion(p_file_id, p_token);
     DELETE FROM wal_file_claims WHERE file_id = p_file_id;
     DELETE FROM tiering_failures WHERE scope = 'split' AND key = p_file_id;
 END
@@ -317,7 +317,7 @@ CREATE FUNCTION release_claim(p_worker uuid, p_file_id bigint, p_token bigint) R
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
     IF holds_split_claim(p_worker, p_file_id, p_token) THEN
-        PERFORM doom_registered_keys(p_file_id, p_token);
+        PERFORM mark_registered_splits_for_deletion(p_file_id, p_token);
         DELETE FROM wal_file_claims WHERE file_id = p_file_id;
     END IF;
 END

@@ -30,25 +30,25 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Marks a segment and its objects for deletion. .log goes first: without it no reader begins.
-CREATE FUNCTION doom_segments(p_segment_ids uuid[], p_reason text) RETURNS integer
+CREATE FUNCTION mark_segments_for_deletion(p_segment_ids uuid[], p_reason text) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_doomed integer;
+    v_marked integer;
 BEGIN
     WITH dead AS (
         UPDATE merged_segments SET state = 'DELETE_SEGMENT_STARTED', reason = p_reason
             WHERE segment_id = ANY (p_segment_ids) AND state <> 'DELETE_SEGMENT_STARTED'
             RETURNING segment_id, object_key_stem
-    ), doomed AS (
-        INSERT INTO doomed_objects (bucket, object_key, kind, segment_id)
+    ), marked AS (
+        INSERT INTO marked_objects (bucket, object_key, kind, segment_id)
             SELECT 'tiered', object_key_stem || suffix, 'segment', segment_id
             FROM dead CROSS JOIN unnest(ARRAY['.log', '.index', '.timeindex', '.txnindex',
                 '.snapshot', '.leader-epoch-checkpoint']) AS suffix
             ON CONFLICT (bucket, object_key) DO UPDATE SET kind = 'segment',
-                segment_id = excluded.segment_id, doomed_at = excluded.doomed_at
+                segment_id = excluded.segment_id, marked_at = excluded.marked_at
     )
-    SELECT count(*) INTO v_doomed FROM dead;
-    RETURN v_doomed;
+    SELECT count(*) INTO v_marked FROM dead;
+    RETURN v_marked;
 END
 $$;
 
@@ -84,7 +84,7 @@ LANGUAGE sql AS $$
         WHERE t.tiering_requested_at IS NOT NULL AND NOT EXISTS (
             SELECT FROM logs AS l CROSS JOIN LATERAL (
                 SELECT append_time FROM batches AS b
-                    WHERE b.log_id = l.log_id AND b.last_offset >= l.diskless_start_offset
+                    WHERE b.log_id = l.log_id AND b.last_offset >= l.suffix_start
                     ORDER BY b.last_offset LIMIT 1
             ) AS first
             WHERE l.topic_id = t.topic_id AND l.deleted_at IS NULL
@@ -107,7 +107,7 @@ BEGIN
     ), candidates AS (
         SELECT l.log_id, l.topic_name, l.topic_id, l.partition,
                t.tiering_requested_at IS NOT NULL AS requested,
-               greatest(merge_frontier(l), l.diskless_start_offset) AS start
+               greatest(merge_frontier(l), l.suffix_start) AS start
         FROM waiting AS w JOIN logs AS l USING (log_id) JOIN topics AS t USING (topic_id)
         WHERE l.deleted_at IS NULL AND t.status <> 'deleted' AND NOT t.tiering_paused
             AND NOT EXISTS (SELECT FROM tiering_failures AS f
@@ -163,7 +163,7 @@ LANGUAGE sql STABLE AS $$
             FROM (
                 SELECT * FROM batches
                     WHERE log_id = p_log.log_id AND last_offset
-                        >= greatest(merge_frontier(p_log), p_log.diskless_start_offset)
+                        >= greatest(merge_frontier(p_log), p_log.suffix_start)
                     ORDER BY last_offset LIMIT p_max_batches
             ) AS rows
         ) AS b
@@ -219,7 +219,7 @@ BEGIN
         RETURN;
     END IF;
     IF v_claim.segment_id <> p_segment_id THEN
-        PERFORM doom_segments(ARRAY(SELECT m.segment_id FROM merged_segments AS m
+        PERFORM mark_segments_for_deletion(ARRAY(SELECT m.segment_id FROM merged_segments AS m
             WHERE m.segment_id = v_claim.segment_id AND m.state = 'COPY_SEGMENT_STARTED'),
             'another attempt took over');
     END IF;

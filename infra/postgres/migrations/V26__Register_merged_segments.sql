@@ -61,20 +61,20 @@ BEGIN
     v_taken := take_merged_batches(v_log.log_id, p_base_offset, p_last_offset);
     -- From here on commits to this partition wait.
     v_log := lock_log(p_topic_id, p_partition);
-    IF p_last_offset < v_log.diskless_start_offset THEN
+    IF p_last_offset < v_log.suffix_start THEN
         PERFORM refuse('TL025',
             format('retention has removed %s up to offset %s, past segment %s (%s to %s)',
-                log_label(v_log), v_log.diskless_start_offset - 1, p_segment_id,
+                log_label(v_log), v_log.suffix_start - 1, p_segment_id,
                 p_base_offset, p_last_offset),
             'Abandon the segment: nobody can read it.');
     ELSIF p_base_offset < merge_frontier(v_log) OR NOT coalesce(v_taken.all_split, false)
         OR v_taken.last <> p_last_offset
         OR v_taken.offsets <> p_last_offset - v_taken.first + 1
-        OR v_taken.first > greatest(p_base_offset, v_log.diskless_start_offset)
+        OR v_taken.first > greatest(p_base_offset, v_log.suffix_start)
         OR (v_taken.first = p_base_offset
             AND (v_taken.bytes <> p_size_bytes OR v_taken.batches <> p_batch_count))
         OR EXISTS (SELECT FROM batches WHERE log_id = v_log.log_id
-            AND last_offset >= v_log.diskless_start_offset AND last_offset < p_base_offset) THEN
+            AND last_offset >= v_log.suffix_start AND last_offset < p_base_offset) THEN
         PERFORM refuse('TL026',
             format('segment %s of %s has offsets %s to %s in %s batches of %s bytes; the split '
                 'batches there are %s to %s in %s of %s', p_segment_id, log_label(v_log),
@@ -91,7 +91,7 @@ BEGIN
         WHERE segment_id = p_segment_id;
     UPDATE logs SET tiered_high_offset = p_last_offset, migration_state = 'HYBRID',
             tiered_log_start_offset = CASE WHEN has_prefix(v_log) THEN tiered_log_start_offset
-                ELSE first_merged_offset(log_id, diskless_start_offset) END
+                ELSE first_merged_offset(log_id, suffix_start) END
         WHERE log_id = v_log.log_id;
     INSERT INTO producer_snapshots (log_id, end_offset, entries)
         VALUES (v_log.log_id, p_last_offset, p_producers)
@@ -103,7 +103,7 @@ BEGIN
     v_done := ARRAY(SELECT f.split_id FROM split_files AS f
         WHERE f.split_id = ANY (v_taken.split_ids) AND NOT EXISTS (SELECT FROM batches AS b
             WHERE b.log_id = f.log_id AND b.last_offset BETWEEN f.base_offset AND f.last_offset));
-    RETURN QUERY SELECT doom_splits(v_done);
+    RETURN QUERY SELECT mark_splits_for_deletion(v_done);
 END
 $$;
 
@@ -120,7 +120,7 @@ BEGIN
     IF v_claim.segment_id IS NULL THEN
         RETURN;
     END IF;
-    PERFORM doom_segments(ARRAY(SELECT segment_id FROM merged_segments
+    PERFORM mark_segments_for_deletion(ARRAY(SELECT segment_id FROM merged_segments
         WHERE segment_id = v_claim.segment_id AND state = 'COPY_SEGMENT_STARTED'
         FOR UPDATE), p_reason);
     UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = v_claim.log_id;

@@ -6,7 +6,7 @@
 CREATE FUNCTION settle_tiered_region(p_log_id bigint) RETURNS void
 LANGUAGE sql AS $$
     WITH region AS (
-        SELECT l.log_id, first_merged_offset(l.log_id, l.diskless_start_offset) AS start
+        SELECT l.log_id, first_merged_offset(l.log_id, l.suffix_start) AS start
             FROM logs AS l
             WHERE l.log_id = p_log_id AND l.migration_state = 'HYBRID' AND NOT has_prefix(l)
     )
@@ -26,7 +26,7 @@ DECLARE
     v_before bigint := CASE p_before_offset WHEN -1 THEN v_log.high_watermark
                                             ELSE p_before_offset END;
 BEGIN
-    IF v_log.diskless_start_offset < 0 THEN
+    IF v_log.suffix_start < 0 THEN
         PERFORM refuse('TL022',
             format('partition %s-%s has no diskless suffix yet', v_log.topic_name, p_partition),
             'Delete records through the classic log until B0 is set.');
@@ -35,10 +35,10 @@ BEGIN
             format('offset %s of %s-%s lies outside 0..%s (its high watermark)', p_before_offset,
                 v_log.topic_name, p_partition, v_log.high_watermark),
             'Choose an offset up to the high watermark, or -1 for it.');
-    ELSIF v_before <= v_log.diskless_start_offset THEN
-        RETURN v_log.diskless_start_offset;
+    ELSIF v_before <= v_log.suffix_start THEN
+        RETURN v_log.suffix_start;
     END IF;
-    UPDATE logs SET diskless_start_offset = v_before,
+    UPDATE logs SET suffix_start = v_before,
             log_start_offset = greatest(log_start_offset, v_before)
         WHERE log_id = v_log.log_id;
     IF v_log.tiered_high_offset >= v_log.diskless_log_start_offset THEN
@@ -73,7 +73,7 @@ BEGIN
     ELSE
         UPDATE logs SET tiered_log_start_offset = -1,
                 tiering_complete = true, tiering_reason = 'the prefix has expired',
-                log_start_offset = greatest(log_start_offset, diskless_start_offset)
+                log_start_offset = greatest(log_start_offset, suffix_start)
             WHERE log_id = v_log.log_id;
         PERFORM settle_tiered_region(v_log.log_id);
     END IF;

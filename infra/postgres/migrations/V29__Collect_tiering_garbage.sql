@@ -32,39 +32,39 @@ CREATE INDEX wal_files_unreferenced ON wal_files (unreferenced_at)
 
 -- Split files that nothing will use: expired, of a deleted topic, or registered under a claim that
 -- is lost or lapsed a grace ago.
-CREATE FUNCTION doom_dead_splits(p_lapsed timestamptz, p_limit integer) RETURNS void
+CREATE FUNCTION mark_dead_splits_for_deletion(p_lapsed timestamptz, p_limit integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM doom_splits(ARRAY(
+    PERFORM mark_splits_for_deletion(ARRAY(
         SELECT f.split_id FROM split_files AS f
             WHERE f.status = 'registered' AND NOT EXISTS (SELECT FROM wal_file_claims AS c
                 WHERE c.file_id = f.file_id AND c.token = f.token AND c.expires_at > p_lapsed)
             ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED));
-    PERFORM doom_splits(ARRAY(
+    PERFORM mark_splits_for_deletion(ARRAY(
         SELECT f.split_id FROM split_files AS f JOIN logs AS l USING (log_id)
             WHERE f.status = 'live'
-                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.diskless_start_offset)
+                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start)
             ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED));
 END
 $$;
 
 -- Segments that nobody reads or finishes: expired, of a deleted topic, or begun under a claim that
 -- is lost or lapsed a grace ago.
-CREATE FUNCTION doom_dead_segments(p_lapsed timestamptz, p_limit integer) RETURNS void
+CREATE FUNCTION mark_dead_segments_for_deletion(p_lapsed timestamptz, p_limit integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM doom_segments(ARRAY(
+    PERFORM mark_segments_for_deletion(ARRAY(
         SELECT m.segment_id FROM merged_segments AS m
             WHERE m.state = 'COPY_SEGMENT_STARTED' AND NOT EXISTS (SELECT FROM merge_claims AS c
                 WHERE c.log_id = m.log_id AND c.segment_id = m.segment_id
                     AND c.expires_at > p_lapsed)
             ORDER BY m.segment_id LIMIT p_limit FOR UPDATE OF m SKIP LOCKED),
         'its worker ended without finishing it');
-    PERFORM doom_segments(ARRAY(
+    PERFORM mark_segments_for_deletion(ARRAY(
         SELECT m.segment_id FROM merged_segments AS m JOIN logs AS l USING (log_id)
             WHERE m.state <> 'DELETE_SEGMENT_STARTED'
                 AND (l.deleted_at IS NOT NULL OR (m.state = 'COPY_SEGMENT_FINISHED'
-                    AND m.last_offset < l.diskless_start_offset))
+                    AND m.last_offset < l.suffix_start))
             ORDER BY m.segment_id LIMIT p_limit FOR UPDATE OF m SKIP LOCKED),
         'expired, or its topic was deleted');
 END
@@ -77,8 +77,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_lapsed timestamptz := clock_timestamp() - p_grace_ms * interval '1 millisecond';
 BEGIN
-    PERFORM doom_dead_splits(v_lapsed, p_limit);
-    PERFORM doom_dead_segments(v_lapsed, p_limit);
+    PERFORM mark_dead_splits_for_deletion(v_lapsed, p_limit);
+    PERFORM mark_dead_segments_for_deletion(v_lapsed, p_limit);
     -- What belongs to files and logs that are gone.
     DELETE FROM wal_file_claims AS c
         WHERE c.expires_at < v_lapsed
@@ -93,13 +93,13 @@ BEGIN
     DELETE FROM coverage_results AS r USING logs AS l
         WHERE l.log_id = r.log_id AND l.deleted_at IS NOT NULL;
     -- An orphan that is not listed any more is gone.
-    DELETE FROM doomed_objects AS d
-        WHERE d.kind = 'orphan' AND d.doomed_at < v_lapsed - interval '7 days';
+    DELETE FROM marked_objects AS d
+        WHERE d.kind = 'orphan' AND d.marked_at < v_lapsed - interval '7 days';
     RETURN QUERY
-    SELECT d.object_key, d.bucket, d.kind FROM doomed_objects AS d
+    SELECT d.object_key, d.bucket, d.kind FROM marked_objects AS d
         WHERE d.kind <> 'orphan'
-            AND d.doomed_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
-        ORDER BY d.doomed_at, d.segment_id, d.object_key LIKE '%.log' DESC, d.object_key
+            AND d.marked_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
+        ORDER BY d.marked_at, d.segment_id, d.object_key LIKE '%.log' DESC, d.object_key
         LIMIT p_limit;
 END
 $$;
@@ -112,13 +112,13 @@ DECLARE
     v_segments uuid[];
 BEGIN
     WITH gone AS (
-        DELETE FROM doomed_objects WHERE object_key = ANY (p_keys) RETURNING segment_id
+        DELETE FROM marked_objects WHERE object_key = ANY (p_keys) RETURNING segment_id
     )
     SELECT count(*), array_agg(DISTINCT segment_id) INTO v_forgotten, v_segments FROM gone;
     DELETE FROM split_files WHERE object_key = ANY (p_keys) AND status = 'deleting';
     DELETE FROM merged_segments AS m
         WHERE m.segment_id = ANY (v_segments) AND m.state = 'DELETE_SEGMENT_STARTED'
-            AND NOT EXISTS (SELECT FROM doomed_objects AS d WHERE d.segment_id = m.segment_id);
+            AND NOT EXISTS (SELECT FROM marked_objects AS d WHERE d.segment_id = m.segment_id);
     RETURN v_forgotten;
 END
 $$;
@@ -126,7 +126,7 @@ $$;
 -- Whether anything here refers to the object.
 CREATE FUNCTION is_known_object(p_bucket text, p_key text) RETURNS boolean
 LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT FROM doomed_objects
+    SELECT EXISTS (SELECT FROM marked_objects
             WHERE bucket = p_bucket AND object_key = p_key AND kind <> 'orphan')
         OR (p_bucket = 'diskless' AND (
             EXISTS (SELECT FROM wal_files WHERE object_key = p_key)
@@ -137,7 +137,7 @@ $$;
 
 -- The first sight of an unknown object marks it; it may go when it is still unknown a grace later.
 -- One that has become known (a key registered late) loses its mark.
-CREATE FUNCTION doom_orphans(p_bucket text, p_keys text[], p_grace_ms bigint)
+CREATE FUNCTION mark_orphans_for_deletion(p_bucket text, p_keys text[], p_grace_ms bigint)
 RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
@@ -145,15 +145,15 @@ DECLARE
 BEGIN
     v_unknown := ARRAY(SELECT DISTINCT k FROM unnest(p_keys) AS k
         WHERE NOT is_known_object(p_bucket, k));
-    DELETE FROM doomed_objects
+    DELETE FROM marked_objects
         WHERE bucket = p_bucket AND object_key = ANY (p_keys) AND kind = 'orphan'
             AND object_key <> ALL (v_unknown);
-    INSERT INTO doomed_objects (bucket, object_key, kind)
+    INSERT INTO marked_objects (bucket, object_key, kind)
         SELECT p_bucket, k, 'orphan' FROM unnest(v_unknown) AS k
         ON CONFLICT DO NOTHING;
-    RETURN QUERY SELECT d.object_key FROM doomed_objects AS d
+    RETURN QUERY SELECT d.object_key FROM marked_objects AS d
         WHERE d.bucket = p_bucket AND d.object_key = ANY (v_unknown) AND d.kind = 'orphan'
-            AND d.doomed_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
+            AND d.marked_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
         ORDER BY d.object_key;
 END
 $$;

@@ -20,7 +20,7 @@ RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT l.log_id, l.topic_name, l.topic_id, l.partition, l.migration_state, t.kind,
            l.generation, l.diskless_log_start_offset, l.diskless_log_start_epoch,
-           l.high_watermark, l.log_start_offset, l.diskless_start_offset,
+           l.high_watermark, l.log_start_offset, l.suffix_start,
            l.tiered_log_start_offset, l.tiered_high_offset,
            CASE WHEN l.diskless_log_start_offset < 0 THEN -1 ELSE merge_frontier(l) END,
            l.tiering_complete, l.tiering_reason, t.tiering_paused,
@@ -162,7 +162,7 @@ RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT l.topic_name, l.topic_id, l.partition, l.log_id, l.migration_state,
            l.diskless_log_start_offset, l.tiered_high_offset,
-           greatest(merge_frontier(l), l.diskless_start_offset), l.high_watermark,
+           greatest(merge_frontier(l), l.suffix_start), l.high_watermark,
            unsplit.batches, unsplit.bytes + split.bytes, split.batches, split.files,
            unsplit.eligible, merged.segments, merged.bytes, t.tiering_paused,
            epoch_ms(t.tiering_requested_at), coalesce(failed.failures, 0),
@@ -176,18 +176,18 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
                    OR t.tiering_requested_at IS NOT NULL), 0)::bigint AS eligible
         FROM batches AS b
         WHERE b.log_id = l.log_id AND b.split_id IS NULL
-            AND b.last_offset >= l.diskless_start_offset
+            AND b.last_offset >= l.suffix_start
     ) AS unsplit
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(s.batch_count), 0)::bigint AS batches,
                coalesce(sum(s.byte_size), 0)::bigint AS bytes, count(*) AS files
-        FROM pending_splits(l.log_id, greatest(merge_frontier(l), l.diskless_start_offset)) AS s
+        FROM pending_splits(l.log_id, greatest(merge_frontier(l), l.suffix_start)) AS s
     ) AS split
     CROSS JOIN LATERAL (
         SELECT count(*) AS segments, coalesce(sum(m.size_bytes), 0)::bigint AS bytes
         FROM merged_segments AS m
         WHERE m.log_id = l.log_id AND m.state = 'COPY_SEGMENT_FINISHED'
-            AND m.last_offset >= l.diskless_start_offset
+            AND m.last_offset >= l.suffix_start
     ) AS merged
     LEFT JOIN LATERAL (
         SELECT max(f.failures) AS failures, bool_or(f.parked) AS parked,

@@ -8,7 +8,7 @@ GRANT EXECUTE ON FUNCTION
     claim_wal_files, register_split_keys, finish_split, release_claim,
     merge_candidates, begin_merge, finish_merge, abandon_merge,
     record_tiering_failure, clear_tiering_failure,
-    claim_dead_objects, forget_dead_objects, doom_orphans,
+    claim_dead_objects, forget_dead_objects, mark_orphans_for_deletion,
     record_coverage,
     log_id_range, file_id_range, tiering_partitions, tiering_batches, tiering_segments,
     tiering_wal_files

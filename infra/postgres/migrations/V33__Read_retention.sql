@@ -16,15 +16,15 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         SELECT 1, s.base_offset, s.last_offset, s.size_bytes, s.max_timestamp
             FROM merged_segments AS s
             WHERE s.log_id = l.log_id AND s.state = 'COPY_SEGMENT_FINISHED'
-                AND s.last_offset >= l.diskless_start_offset
+                AND s.last_offset >= l.suffix_start
         UNION ALL
         SELECT 2, min(b.base_offset), max(b.last_offset), sum(b.byte_size)::bigint, -1::bigint
             FROM batches AS b
             WHERE wanted.sized AND b.log_id = l.log_id
-                AND b.last_offset >= l.diskless_start_offset
+                AND b.last_offset >= l.suffix_start
             HAVING count(*) > 0
     ) AS u
-    WHERE l.deleted_at IS NULL AND l.diskless_start_offset >= 0
+    WHERE l.deleted_at IS NULL AND l.suffix_start >= 0
 $$;
 
 -- The leading run of WAL batches that retention removes, log by log: a batch goes when its

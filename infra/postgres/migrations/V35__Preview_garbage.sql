@@ -16,26 +16,26 @@ BEGIN
             OR (f.status = 'committed' AND NOT EXISTS (
                 SELECT FROM batches AS b JOIN logs AS l USING (log_id)
                     WHERE b.file_id = f.file_id AND l.deleted_at IS NULL
-                        AND b.last_offset >= l.diskless_start_offset))
+                        AND b.last_offset >= l.suffix_start))
         ORDER BY f.file_id LIMIT p_limit;
     RETURN QUERY
-    SELECT d.object_key, d.bucket, d.kind, d.doomed_at <= v_before
-        FROM doomed_objects AS d WHERE d.kind <> 'orphan'
-        ORDER BY d.doomed_at, d.object_key LIMIT p_limit;
+    SELECT d.object_key, d.bucket, d.kind, d.marked_at <= v_before
+        FROM marked_objects AS d WHERE d.kind <> 'orphan'
+        ORDER BY d.marked_at, d.object_key LIMIT p_limit;
     RETURN QUERY
     SELECT f.object_key, 'diskless', 'split', false
         FROM split_files AS f LEFT JOIN logs AS l USING (log_id)
         WHERE (f.status = 'registered' AND NOT EXISTS (SELECT FROM wal_file_claims AS c
                 WHERE c.file_id = f.file_id AND c.token = f.token AND c.expires_at > v_before))
             OR (f.status = 'live'
-                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.diskless_start_offset))
+                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start))
         ORDER BY f.split_id LIMIT p_limit;
     RETURN QUERY
     SELECT m.object_key_stem || '.log', 'tiered', 'segment', false
         FROM merged_segments AS m JOIN logs AS l USING (log_id)
         WHERE m.state <> 'DELETE_SEGMENT_STARTED' AND (
             l.deleted_at IS NOT NULL
-            OR (m.state = 'COPY_SEGMENT_FINISHED' AND m.last_offset < l.diskless_start_offset)
+            OR (m.state = 'COPY_SEGMENT_FINISHED' AND m.last_offset < l.suffix_start)
             OR (m.state = 'COPY_SEGMENT_STARTED' AND NOT EXISTS (SELECT FROM merge_claims AS c
                 WHERE c.log_id = m.log_id AND c.segment_id = m.segment_id
                     AND c.expires_at > v_before)))
@@ -47,9 +47,9 @@ $$;
 CREATE FUNCTION unknown_objects(p_bucket text, p_keys text[], p_grace_ms bigint)
 RETURNS TABLE (object_key text, due boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT k, EXISTS (SELECT FROM doomed_objects AS d
+    SELECT k, EXISTS (SELECT FROM marked_objects AS d
             WHERE d.bucket = p_bucket AND d.object_key = k AND d.kind = 'orphan'
-                AND d.doomed_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond')
+                AND d.marked_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond')
         FROM (SELECT DISTINCT unnest(p_keys)) AS listed (k)
         WHERE NOT is_known_object(p_bucket, k)
         ORDER BY k

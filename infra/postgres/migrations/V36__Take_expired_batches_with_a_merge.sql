@@ -16,7 +16,7 @@ LANGUAGE sql AS $$
             WHERE f.split_id IN (SELECT split_id FROM gone) AND l.log_id = p_log_id
                 AND b.log_id = p_log_id
                 AND b.last_offset BETWEEN f.base_offset AND p_base_offset - 1
-                AND b.last_offset < l.diskless_start_offset
+                AND b.last_offset < l.suffix_start
     )
     SELECT count(*), min(base_offset), max(last_offset),
            sum(last_offset - base_offset + 1)::bigint, sum(byte_size)::bigint,

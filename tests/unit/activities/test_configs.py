@@ -112,13 +112,13 @@ async def test_an_attempt_that_stalls_between_its_reads_is_refused_before_it_wri
 ) -> None:
     """The topic crosses while the attempt that arms it is asleep."""
     await reach(world, ConfigStage.TRACKED)
-    impose = world.plane.impose_config
+    impose = world.plane.override_config
 
     async def stalled(*arguments: Any) -> None:
         await impose(*arguments)
         world.plane.row = replace(world.plane.row, boundary=100)
 
-    world.plane.impose_config = stalled  # type: ignore[method-assign]
+    world.plane.override_config = stalled  # type: ignore[method-assign]
     world.kafka.done.clear()
     error = await refused(reconcile_configs(world.services, step(ConfigStage.ARMED)))
     assert error.type == failures.STALE_STAGE

@@ -159,7 +159,7 @@ class FakePlane:
             raise AbortRefused("partition 0 has its boundary")
         self.status = TopicStatus.ABORTED
 
-    async def impose_config(
+    async def override_config(
         self, topic_id: UUID, key: str, imposed: str | None, user: str | None
     ) -> None:
         known = self.overrides.get(key)

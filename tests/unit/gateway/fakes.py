@@ -70,7 +70,7 @@ def tracked_row(
         quiesced=quiesced,
         boundary=boundary,
         boundary_epoch=boundary_epoch,
-        **{"high_watermark": boundary, "suffix_log_start": boundary, **values},
+        **{"high_watermark": boundary, "suffix_start": boundary, **values},
     )
 
 

@@ -472,10 +472,10 @@ async def test_a_topic_is_tracked_everywhere_before_kafka_creates_it_sealed() ->
     assert [call[0] for call in plane.said] == [
         "begin_tracking",
         "complete_creation",
-        "impose_config",
+        "override_config",
         "activate_topic",
     ]
-    assert plane.said[2] == ("impose_config", CLASSIC_ID, "max.message.bytes", "78", "2000")
+    assert plane.said[2] == ("override_config", CLASSIC_ID, "max.message.bytes", "78", "2000")
     validated, made = kafka.asked
     assert validated.validate_only
     configs = {c.name: c.value for c in made.topics[0].configs}

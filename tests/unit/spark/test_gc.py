@@ -148,10 +148,10 @@ class World:
             if k not in self.known
         }
 
-    def doom_orphans(
+    def mark_orphans_for_deletion(
         self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket = Bucket.DISKLESS
     ) -> list[str]:
-        for key in self._tick("doom", keys):
+        for key in self._tick("mark", keys):
             self.orphans.setdefault(key, self.now)
         return [k for k in keys if self.orphans[k] <= self.now - grace_ms]
 

@@ -293,7 +293,7 @@ def clear(scene: Scene) -> None:
     """Empty tables, those of tiering first."""
     scene.sql(
         "TRUNCATE wal_file_claims, split_files, merge_claims, merged_segments,"
-        " producer_snapshots, tiering_failures, doomed_objects, coverage_results, tiering_totals"
+        " producer_snapshots, tiering_failures, marked_objects, coverage_results, tiering_totals"
     )
     scene.clear()
 

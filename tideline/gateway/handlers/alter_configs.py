@@ -195,9 +195,9 @@ def _imposed(resource: Any, overrides: dict[str, ConfigOverride]) -> list[Any]:
     schema: Any = type(resource)
     entry = nested(schema, "configs")
     return [
-        entry(name=held.key, value=held.imposed_value)
+        entry(name=held.key, value=held.override_value)
         for held in overrides.values()
-        if held.imposed_value is not None
+        if held.override_value is not None
     ]
 
 

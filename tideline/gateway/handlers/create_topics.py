@@ -181,7 +181,7 @@ class _Birth:
     async def _complete(self, topic_id: UUID, partitions: int, user_limit: str | None) -> None:
         plane = self.services.control_plane
         await plane.complete_creation(self.name, topic_id, partitions)
-        await plane.impose_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, user_limit)
+        await plane.override_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, user_limit)
         await plane.activate_topic(self.name)
 
     async def _until_seen(self) -> None:
