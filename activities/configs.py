@@ -15,14 +15,12 @@ from uuid import UUID
 
 import structlog
 
-from activities.failing import failure, typed_failures, waiting
+from activities.attempt import failure, heartbeat, typed_failures, waiting
 from activities.readiness import prefix_coverage
-from activities.services import WorkerServices
-from activities.waits import heartbeat
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain import failures
+from tideline.domain.messages import ConfigStep, PartitionRef, TopicRef
 from tideline.domain.migration import UNDEFINED_OFFSET
-from tideline.domain.plan import ConfigStep, PartitionRef, TopicRef
 from tideline.domain.topic_configs import (
     LOCAL_RETENTION_BYTES,
     TopicProgress,
@@ -31,6 +29,7 @@ from tideline.domain.topic_configs import (
     refusal,
 )
 from tideline.kafka.layout import Spot
+from tideline.migration.connections import WorkerServices
 
 log = structlog.get_logger()
 

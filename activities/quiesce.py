@@ -10,15 +10,13 @@ from collections.abc import Sequence
 
 import structlog
 
-from activities.evidence import PhaseEvidence, phase_evidence
-from activities.failing import failure
-from activities.services import WorkerServices, monotonic_ms, reading
-from activities.waits import rounds
+from activities.attempt import PhaseEvidence, failure, phase_evidence, rounds
 from tideline.control_plane.model import BarrierEntry
 from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.messages import PhaseInput, QuiesceResult
 from tideline.domain.migration import UNDEFINED_OFFSET, Phase, PhaseStatus
-from tideline.domain.plan import PhaseInput, QuiesceResult
+from tideline.migration.connections import WorkerServices, monotonic_ms, reading
 
 log = structlog.get_logger()
 

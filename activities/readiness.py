@@ -7,23 +7,21 @@ tieringComplete"). A replica with a stale high watermark never rolls, so it hold
 
 from __future__ import annotations
 
-from activities.evidence import phase_evidence
-from activities.failing import waiting
-from activities.services import WorkerServices, monotonic_ms
-from activities.waits import rounds
-from activities.zombies import prefix_gone
+from activities.attempt import phase_evidence, rounds, waiting
+from activities.zombie_cleanup import prefix_gone
 from tideline.domain.coverage import Coverage, assess
+from tideline.domain.messages import PartitionRef, PhaseInput
 from tideline.domain.migration import Phase
-from tideline.domain.plan import PartitionRef, PhaseInput
 from tideline.kafka.layout import PartitionLayout, Spot
 from tideline.kafka.observer import DEBUG_CONSUMER
+from tideline.migration.connections import WorkerServices, monotonic_ms
 
 LOOK_EVERY_MS = 500.0
 
 
 async def readiness(services: WorkerServices, given: PhaseInput) -> None:
     """Set ``tieringComplete`` when it is true. Fails as Waiting, with the reason, at its bound, or
-    as BoundaryReset (see :func:`activities.zombies.prefix_gone`)."""
+    as BoundaryReset (see :func:`activities.zombie_cleanup.prefix_gone`)."""
     ref, key = given.ref, given.ref.log
     started = monotonic_ms()
     bound = min(float(given.options.segment_wait_ms), services.wait_bound_ms)

@@ -1,16 +1,29 @@
-"""Phase 1 of one partition: what the topic's preflight cannot know of the moment it starts."""
+"""Phase 1: the topic's preflight; then of each partition what it cannot know of that moment."""
 
 from __future__ import annotations
 
-from activities.evidence import phase_evidence
-from activities.failing import failure, waiting
-from activities.services import WorkerServices
-from activities.waits import rounds
+from activities.attempt import failure, heartbeat, phase_evidence, rounds, typed_failures, waiting
 from tideline.domain import failures
+from tideline.domain.messages import PhaseInput, TopicStep
 from tideline.domain.migration import Phase
-from tideline.domain.plan import PhaseInput
+from tideline.migration.connections import WorkerServices
+from tideline.migration.preflight import run_preflight
 
 LOOK_EVERY_MS = 500.0
+
+
+async def validate_topic(services: WorkerServices, step: TopicStep) -> None:
+    """The workflow's preflight. Fails as PreflightRefused with every reason and remedy."""
+    ref = step.ref
+    with typed_failures():
+        report = await run_preflight(services, ref.topic, step.options, heartbeat)
+    if report.topic_id and report.topic_id != ref.topic_id:
+        raise failure(
+            failures.TOPIC_CHANGED,
+            f"{ref.topic!r} has id {report.topic_id} now, not {ref.topic_id}: it was created again",
+        )
+    if not report.accepted:
+        raise failure(failures.PREFLIGHT_REFUSED, f"{ref.topic!r}: {report.refusal()}")
 
 
 async def validate_partition(services: WorkerServices, given: PhaseInput) -> None:

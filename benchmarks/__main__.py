@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import coverage, gc, pass_through, tiering, write_pause
 from tideline import control_plane
 from tideline.demo.run import Console, DemoOptions, machine
-from tideline.domain.plan import Durability
+from tideline.domain.options import Durability
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 

@@ -18,7 +18,7 @@ _STORES = {
     "tideline.object_store": "S3",
     "tideline.kafka": "Kafka",
     "tideline.control_plane": "Postgres",
-    "tideline.worker.temporal": "Temporal",
+    "tideline.temporal": "Temporal",
 }
 
 

@@ -13,7 +13,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError
 
 with workflow.unsafe.imports_passed_through():
-    from tideline.domain.plan import TopicActivity, waits_queue
+    from tideline.domain.messages import TopicActivity, waits_queue
     from workflows.phases import PATIENT
 
 TIMED_OUT = "TimedOut"

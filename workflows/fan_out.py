@@ -17,20 +17,22 @@ from temporalio.exceptions import ChildWorkflowError, TemporalError, WorkflowAlr
 from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from tideline.domain.migration import Phase
-    from tideline.domain.plan import PARTITION_WORKFLOW, PartitionOutcome, PartitionRef
-    from tideline.domain.steering import (
+    from tideline.domain.messages import (
         ABORTED,
         DONE,
         ENDINGS,
         GONE,
+        PARTITION_WORKFLOW,
         TO_DO,
         PartitionMigrationInput,
+        PartitionOutcome,
+        PartitionRef,
         PartitionReport,
         Signal,
         Steering,
         WaitsFor,
     )
+    from tideline.domain.migration import Phase
     from workflows.showing import at_start, now
     from workflows.topic_state import TopicState
 

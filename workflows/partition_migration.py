@@ -16,28 +16,26 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from tideline.domain import failures
-    from tideline.domain.migration import PHASE_ORDER, UNDEFINED_OFFSET, Phase, phase_rule
-    from tideline.domain.plan import (
-        PARTITION_WORKFLOW,
-        BoundaryObservation,
-        PartitionOutcome,
-        PartitionSituation,
-        PhaseInput,
-        QuiesceResult,
-        TopicActivity,
-    )
-    from tideline.domain.steering import (
+    from tideline.domain.messages import (
         ABORTED,
         DONE,
         GONE,
+        PARTITION_WORKFLOW,
+        BoundaryObservation,
         PartitionMigrationInput,
+        PartitionOutcome,
+        PartitionSituation,
         PartitionStatus,
         PauseOutcome,
+        PhaseInput,
         Query,
+        QuiesceResult,
         Signal,
         Steering,
+        TopicActivity,
         Update,
     )
+    from tideline.domain.migration import PHASE_ORDER, UNDEFINED_OFFSET, Phase, phase_rule
     from workflows import partition_view as view
     from workflows import phases
     from workflows.calls import Call, CallFailed, Interrupted, perform, quick

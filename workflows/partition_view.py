@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tideline.domain.migration import UNDEFINED_OFFSET, Phase, phase_rule
-from tideline.domain.plan import PartitionRef
-from tideline.domain.steering import (
+from tideline.domain.messages import (
     DONE,
     ENDINGS,
+    PartitionRef,
     PartitionReport,
     PartitionState,
     PartitionStatus,
     WaitsFor,
 )
+from tideline.domain.migration import UNDEFINED_OFFSET, Phase, phase_rule
 from workflows.showing import table
 
 

@@ -16,12 +16,9 @@ from enum import StrEnum
 from temporalio.common import RetryPolicy
 
 from tideline.domain import failures
+from tideline.domain.messages import BoundaryObservation, QuiesceResult
 from tideline.domain.migration import Phase
-from tideline.domain.plan import (
-    BoundaryObservation,
-    MigrationOptions,
-    QuiesceResult,
-)
+from tideline.domain.options import MigrationOptions
 
 NOT_RETRIED_BY_TEMPORAL = [*failures.NON_RETRYABLE, failures.WAITING]
 """The workflow decides what follows these. A wait is repeated by the workflow, too, because only

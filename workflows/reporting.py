@@ -6,7 +6,7 @@ from temporalio import workflow
 from temporalio.exceptions import TemporalError
 
 with workflow.unsafe.imports_passed_through():
-    from tideline.domain.steering import PartitionReport, Signal
+    from tideline.domain.messages import PartitionReport, Signal
 
 
 class Reporter:

@@ -15,24 +15,22 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from tideline.domain import failures
-    from tideline.domain.migration_input import InvalidInput, parse_migration_input
-    from tideline.domain.plan import (
+    from tideline.domain.messages import (
         TOPIC_WORKFLOW,
         AbortDecision,
         JoinRequest,
-        TopicActivity,
-        TopicMigrationInput,
-        TopicOutcome,
-        TopicRef,
-    )
-    from tideline.domain.steering import (
         PartitionReport,
         PauseOutcome,
         Query,
         Signal,
-        TopicStatus,
+        TopicActivity,
+        TopicMigrationInput,
+        TopicMigrationStatus,
+        TopicOutcome,
+        TopicRef,
         Update,
     )
+    from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
     from workflows.calls import Call, CallFailed, perform, slow
     from workflows.insisting import Insistent, never
     from workflows.phases import TOPIC_IS_GONE
@@ -61,7 +59,7 @@ class TopicMigration:
         self._shown = Shown()
         try:
             self._read(raw)
-        except InvalidInput as error:
+        except InvalidMigrationInput as error:
             self._refusal = str(error)
 
     def _read(self, raw: RawValue) -> None:
@@ -72,7 +70,7 @@ class TopicMigration:
         try:
             value = converter.from_payload(raw.payload)
         except Exception as error:
-            raise InvalidInput(f"the input is not JSON: {error}") from error
+            raise InvalidMigrationInput(f"the input is not JSON: {error}") from error
         if isinstance(value, dict) and "continued" in value:
             state = converter.from_payload(raw.payload, Continued).continued
             self._run = TopicRun(state, self._show)
@@ -127,15 +125,15 @@ class TopicMigration:
     # What is shown
 
     @workflow.query(name=Query.STATUS)
-    def status(self) -> TopicStatus:
+    def status(self) -> TopicMigrationStatus:
         """Where the topic and each of its partitions stand, and what comes next."""
         run = self._run
         if run is None:
             topic = self._given.topic if self._given is not None else ""
             where = f"follows {self._follows}" if self._follows else "resolving the topic"
-            return TopicStatus(topic, "", where, "", self._refusal, False, "")
+            return TopicMigrationStatus(topic, "", where, "", self._refusal, False, "")
         state = run.state
-        return TopicStatus(
+        return TopicMigrationStatus(
             topic=state.ref.topic,
             topic_id=state.ref.topic_id,
             stage=state.stage,

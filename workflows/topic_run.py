@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from tideline.domain import failures
-    from tideline.domain.plan import (
+    from tideline.domain.messages import (
         AbortDecision,
         ConfigStage,
         ConfigStep,

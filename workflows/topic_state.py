@@ -6,16 +6,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tideline.domain.plan import MigrationOptions, TopicRef
-from tideline.domain.steering import (
+from tideline.domain.messages import (
     ABORTED,
     DONE,
     GONE,
     TO_DO,
     PartitionReport,
     Steering,
+    TopicRef,
     WaitsFor,
 )
+from tideline.domain.options import MigrationOptions
 
 MOST_WRITE_PAUSES = 2
 """Partitions of one topic whose producers are parked at once: more would make each pause longer,

@@ -26,28 +26,29 @@ from confluent_kafka.admin import (
 )
 from temporalio.exceptions import ApplicationError
 
-from activities import MigrationActivities, WorkerServices, open_services, run_preflight
 from activities.configs import prove_coverage_for_roll
 from activities.readiness import prefix_coverage
+from activities.registration import MigrationActivities
 from tests.harness import described, until
 from tideline.demo import topic as topics
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
-from tideline.domain.plan import (
+from tideline.domain.messages import (
     BoundaryObservation,
     ConfigStage,
     ConfigStep,
-    MigrationOptions,
-    OpenTransactions,
     PartitionRef,
     PhaseInput,
     QuiesceResult,
     TopicRef,
     TopicStep,
 )
+from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.preflight import Verdict
 from tideline.kafka.layout import LogEnd, PartitionLayout, Spot
 from tideline.kafka.observer import DEBUG_CONSUMER
+from tideline.migration.connections import WorkerServices, open_services
+from tideline.migration.preflight import run_preflight
 from tideline.object_store.inventory import partition_prefix
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
@@ -267,7 +268,7 @@ async def test_an_open_transaction_is_seen_named_and_aborted(subject: Subject) -
     assert waits.value.type == failures.WAITING
     assert f"pay-{subject.topic}" in waits.value.message
     subject.options = MigrationOptions(
-        open_transactions=OpenTransactions.ABORT, drain_deadline_ms=0
+        open_transactions=OpenTransactionsPolicy.ABORT, drain_deadline_ms=0
     )
     subject.services.wait_bound_ms = 10_000
     await subject.activities.drain_transactions(subject.given())

@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError
 
 from tests.harness import command, migration_case
-from tideline.domain.plan import TASK_QUEUE, TopicRef
+from tideline.domain.messages import TASK_QUEUE, TopicRef
 from tideline.errors import ExitCode
 from tideline.stack import Stack
 

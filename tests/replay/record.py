@@ -20,8 +20,8 @@ from temporalio.testing import WorkflowEnvironment
 from tests.unit.workflows.conftest import KEYS, program
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
+from tideline.domain.messages import TopicActivity
 from tideline.domain.migration import Phase
-from tideline.domain.plan import TopicActivity
 
 HISTORIES = Path(__file__).parent / "histories"
 Scenario = Callable[[World, Client], Awaitable[WorkflowHandle[Any, Any]]]

@@ -11,18 +11,23 @@ from psycopg.conninfo import conninfo_to_dict
 from temporalio.client import Client, WorkflowHandle
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from activities.preflight import run_preflight
-from activities.services import open_services
-from tideline.domain.migration_input import InvalidInput, parse_migration_input
-from tideline.domain.plan import AbortDecision, TopicMigrationInput, TopicOutcome, TopicRef
+from tideline import temporal
+from tideline.domain.messages import (
+    AbortDecision,
+    TopicMigrationInput,
+    TopicOutcome,
+    TopicRef,
+    Update,
+)
+from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
 from tideline.domain.preflight import PreflightReport
-from tideline.domain.steering import Update
 from tideline.errors import RefusedError, UsageError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver
+from tideline.migration.connections import open_services
+from tideline.migration.preflight import run_preflight
 from tideline.settings import KafkaSettings, TemporalSettings, WorkerSettings, load
-from tideline.worker import temporal
-from tideline.worker.temporal import TemporalUnavailable, temporal_errors
+from tideline.temporal import TemporalUnavailable, temporal_errors
 
 T = TypeVar("T")
 CALL_TIMEOUT_S = 10.0
@@ -49,7 +54,7 @@ def migration_input(
         return parse_migration_input(
             {"topic": topic, "options": dict(options or {}), "requested_by": requested_by}
         )
-    except InvalidInput as error:
+    except InvalidMigrationInput as error:
         raise UsageError(str(error)) from error
 
 

@@ -57,7 +57,7 @@ class TopicMigrationTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         # Every task of a DAG file imports this module; the clients are needed here alone.
         from tideline.airflow import migrations
-        from tideline.worker.temporal import TemporalUnavailable
+        from tideline.temporal import TemporalUnavailable
 
         last = ""
 

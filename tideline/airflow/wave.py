@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tideline.domain.migration_input import InvalidInput, parse_migration_input
-from tideline.domain.plan import Durability, MigrationOptions, OpenTransactions
+from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.domain.options import Durability, MigrationOptions, OpenTransactionsPolicy
 from tideline.errors import UsageError
 
 PLAN_VARIABLE = "tideline_migration_wave"
@@ -89,7 +89,7 @@ def _topics(given: object, options: Mapping[str, Any]) -> tuple[str, ...]:
     for topic in given:
         try:
             parse_migration_input({"topic": topic, "options": options})
-        except InvalidInput as error:
+        except InvalidMigrationInput as error:
             raise UsageError(str(error)) from error
     return tuple(dict.fromkeys(given))
 
@@ -150,7 +150,7 @@ def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
         ),
         "open_transactions": choice(
             "open_transactions",
-            list(OpenTransactions),
+            list(OpenTransactionsPolicy),
             "What happens to one that is open at the drain's deadline; empty: wait.",
         ),
         "drain_deadline_ms": number(

@@ -12,22 +12,17 @@ import typer
 from rich.live import Live
 from temporalio.client import WorkflowHandle
 
-from activities.preflight import run_preflight
-from activities.services import WorkerServices, open_services
+from tideline import temporal
 from tideline.cli import preflight as preflight_command
 from tideline.cli.output import Format, FormatOption, console, echo_json, run
 from tideline.cli.status import Sight, shown, workflow_url
-from tideline.domain.migration_input import InvalidInput, parse_migration_input
-from tideline.domain.plan import (
-    Durability,
-    OpenTransactions,
-    TopicMigrationInput,
-    TopicOutcome,
-    TopicRef,
-)
+from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
+from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.domain.options import Durability, OpenTransactionsPolicy
 from tideline.errors import ExitCode, RefusedError, TidelineError, UsageError
+from tideline.migration.connections import WorkerServices, open_services
+from tideline.migration.preflight import run_preflight
 from tideline.settings import WorkerSettings, load
-from tideline.worker import temporal
 
 LOOK_EVERY_S = 0.5
 
@@ -48,7 +43,7 @@ def migrate(
         typer.Option(help="What holds for the prefix before B0.", show_default="fsynced"),
     ] = None,
     open_transactions: Annotated[
-        OpenTransactions | None,
+        OpenTransactionsPolicy | None,
         typer.Option(
             help="What happens to one that is open at the drain's deadline.", show_default="wait"
         ),
@@ -89,7 +84,7 @@ def migrate(
         given = parse_migration_input(
             {"topic": topic, "options": options, "requested_by": f"cli: {getpass.getuser()}"}
         )
-    except InvalidInput as error:
+    except InvalidMigrationInput as error:
         raise UsageError(str(error)) from error
     run(_migrate(given, dry_run=dry_run, wait=wait, timeout=timeout, output=output))
 

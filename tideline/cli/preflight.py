@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from activities.preflight import run_preflight
-from activities.services import WorkerServices, open_services
 from tideline.cli.output import Format, FormatOption, console, echo_json, run
-from tideline.domain.migration_input import InvalidInput, parse_migration_input
-from tideline.domain.plan import MigrationOptions
+from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import PreflightReport, Verdict
 from tideline.errors import ExitCode, UsageError
+from tideline.migration.connections import WorkerServices, open_services
+from tideline.migration.preflight import run_preflight
 from tideline.settings import WorkerSettings, load
 
 COLOURS = {
@@ -41,7 +41,7 @@ def topic_name(topic: str) -> str:
     """``topic`` if Kafka allows such a name. Raises :class:`UsageError`."""
     try:
         return parse_migration_input({"topic": topic}).topic
-    except InvalidInput as error:
+    except InvalidMigrationInput as error:
         raise UsageError(str(error)) from error
 
 

@@ -14,17 +14,15 @@ from rich.live import Live
 from rich.text import Text
 from temporalio.client import Client
 
-from tideline import control_plane
+from tideline import control_plane, temporal
 from tideline.cli.output import Format, FormatOption, console, echo_json, run
 from tideline.cli.preflight import topic_name
 from tideline.cli.status_view import TopicRow, by_topic, topic_row, topic_table
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import PartitionMigrationStatus
-from tideline.domain.plan import TOPIC_WORKFLOW, TopicRef
-from tideline.domain.steering import Query, TopicStatus
+from tideline.domain.messages import TOPIC_WORKFLOW, Query, TopicMigrationStatus, TopicRef
 from tideline.errors import RefusedError, TidelineError
 from tideline.settings import WorkerSettings, load
-from tideline.worker import temporal
 
 ANSWER_WITHIN = timedelta(seconds=5)
 WATCH_EVERY_S = 1.0
@@ -127,13 +125,15 @@ class Sight:
         notes: list[str],
     ) -> TopicRow:
         workflow_id = running or TopicRef(topic, statuses[0].log.topic_id.hex, 0).workflow_id
-        answer: TopicStatus | None = None
+        answer: TopicMigrationStatus | None = None
         if running and self._client is not None:
             async with self._places:
                 try:
                     with temporal.temporal_errors():
                         answer = await self._client.get_workflow_handle(running).query(
-                            Query.STATUS.value, result_type=TopicStatus, rpc_timeout=ANSWER_WITHIN
+                            Query.STATUS.value,
+                            result_type=TopicMigrationStatus,
+                            rpc_timeout=ANSWER_WITHIN,
                         )
                 except TidelineError:
                     notes.append(f"the workflow of {topic} did not answer: is the worker running?")

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tideline.cli.output import age
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
+from tideline.domain.messages import PartitionReport, TopicMigrationStatus
 from tideline.domain.migration import (
     PHASE_ORDER,
     UNDEFINED_OFFSET,
@@ -19,7 +20,6 @@ from tideline.domain.migration import (
     PhaseStatus,
     phase_rule,
 )
-from tideline.domain.steering import PartitionReport, TopicStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _next_step(status: PartitionMigrationStatus, phase: Phase | None, *, ready: 
 
 def topic_row(
     statuses: list[PartitionMigrationStatus],
-    workflow: TopicStatus | None,
+    workflow: TopicMigrationStatus | None,
     workflow_id: str,
     workflow_url: str | None,
 ) -> TopicRow:

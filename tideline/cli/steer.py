@@ -9,17 +9,15 @@ from uuid import UUID
 
 import typer
 
-from tideline import control_plane
+from tideline import control_plane, temporal
 from tideline.cli.output import Format, FormatOption, echo_json, run
 from tideline.cli.preflight import topic_name
+from tideline.domain.messages import AbortDecision, PauseOutcome, Update
 from tideline.domain.migration import UNDEFINED_OFFSET
-from tideline.domain.plan import AbortDecision
-from tideline.domain.steering import PauseOutcome, Update
 from tideline.errors import RefusedError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver
 from tideline.settings import WorkerSettings, load
-from tideline.worker import temporal
 
 R = TypeVar("R")
 ANSWER_WITHIN = timedelta(seconds=90)

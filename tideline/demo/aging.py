@@ -25,7 +25,7 @@ from tideline.demo.picture import Moment, draw
 from tideline.demo.report import Check
 from tideline.demo.topic import set_config
 from tideline.demo.workload import GroupMember, LibrdkafkaProducer, wait_until_consumed
-from tideline.domain.plan import TopicRef
+from tideline.domain.messages import TopicRef
 from tideline.domain.tiering import LogBounds
 from tideline.errors import TidelineError
 from tideline.settings import JobsSettings

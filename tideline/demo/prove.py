@@ -12,8 +12,8 @@ from tideline.control_plane.model import PartitionMigrationStatus
 from tideline.demo.history import StoredObject, count_rewritten, usage_by_partition
 from tideline.demo.ledger import Ledger, PartitionVerdict, WritePause, write_pause
 from tideline.demo.report import Check, PartitionRow, Proof
+from tideline.domain.messages import TopicRef
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase
-from tideline.domain.plan import TopicRef
 
 MEASURED_PRODUCER = "librdkafka"
 

@@ -34,8 +34,8 @@ from tideline.demo.workload import (
     wait_until_consumed,
 )
 from tideline.domain.ids import topic_id_to_base64
+from tideline.domain.messages import TopicRef
 from tideline.domain.migration import Phase, PhaseStatus
-from tideline.domain.plan import TopicRef
 from tideline.errors import TidelineError
 
 if TYPE_CHECKING:

@@ -12,12 +12,8 @@ from dataclasses import asdict, fields
 from enum import StrEnum
 from typing import Any
 
-from tideline.domain.plan import (
-    Durability,
-    MigrationOptions,
-    OpenTransactions,
-    TopicMigrationInput,
-)
+from tideline.domain.messages import TopicMigrationInput
+from tideline.domain.options import Durability, MigrationOptions, OpenTransactionsPolicy
 
 EXAMPLE = '{"topic": "orders"}'
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -30,48 +26,53 @@ _MS_BOUNDS = {
 }
 
 
-class InvalidInput(ValueError):
+class InvalidMigrationInput(ValueError):
     """The message names the field, the rule that its value breaks, and the remedy."""
 
 
 def parse_migration_input(given: object) -> TopicMigrationInput:
     """The input of a ``TopicMigration``; every missing option takes its default.
 
-    Raises :class:`InvalidInput`.
+    Raises :class:`InvalidMigrationInput`.
     """
     if isinstance(given, str):
-        raise InvalidInput(
+        raise InvalidMigrationInput(
             f"the input {given!r} is text: write a JSON object, for example {EXAMPLE}"
         )
     if not isinstance(given, Mapping):
-        raise InvalidInput(
+        raise InvalidMigrationInput(
             f"the input is {_kind(given)}: write a JSON object, for example {EXAMPLE}"
         )
     known = {f.name for f in fields(TopicMigrationInput)}
     _no_unknown("", given, known)
     topic = given.get("topic")
     if not isinstance(topic, str) or not topic:
-        raise InvalidInput(
+        raise InvalidMigrationInput(
             f"topic: {'missing' if topic is None else repr(topic)}; name the topic to migrate, "
             f"for example {EXAMPLE}"
         )
     if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
-        raise InvalidInput(
+        raise InvalidMigrationInput(
             f"topic: {topic[:300]!r} is no topic name; Kafka allows 1 to 249 of letters, digits, "
             "'.', '_' and '-'"
         )
     requested_by = given.get("requested_by", TopicMigrationInput(topic).requested_by)
     if not isinstance(requested_by, str):
-        raise InvalidInput(f"requested_by: {requested_by!r} is {_kind(requested_by)}; write text")
+        raise InvalidMigrationInput(
+            f"requested_by: {requested_by!r} is {_kind(requested_by)}; write text"
+        )
     return TopicMigrationInput(topic, parse_options(given.get("options")), requested_by[:200])
 
 
 def parse_options(given: object) -> MigrationOptions:
-    """The ``options`` of an input; ``None`` means all defaults. Raises :class:`InvalidInput`."""
+    """The ``options`` of an input; ``None`` means all defaults.
+
+    Raises :class:`InvalidMigrationInput`.
+    """
     if given is None:
         return MigrationOptions()
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"options: {_kind(given)} instead of a JSON object")
+        raise InvalidMigrationInput(f"options: {_kind(given)} instead of a JSON object")
     _no_unknown("options.", given, set(_READERS))
     values: dict[str, Any] = {
         name: _READERS[name](name, value) for name, value in given.items() if value is not None
@@ -87,7 +88,7 @@ def to_json(given: TopicMigrationInput) -> dict[str, Any]:
 def _no_unknown(prefix: str, given: Mapping[Any, Any], known: set[str]) -> None:
     for name in given:
         if name not in known:
-            raise InvalidInput(
+            raise InvalidMigrationInput(
                 f"{prefix}{name}: no such field; known are {', '.join(sorted(known))}"
             )
 
@@ -96,7 +97,7 @@ def _number(name: str, value: object) -> int:
     low, high = _MS_BOUNDS[name]
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         unit = " (ms)" if name.endswith("_ms") else ""
-        raise InvalidInput(
+        raise InvalidMigrationInput(
             f"options.{name}: {value!r}; write a whole number{unit} from {low} to {high}"
         )
     return value
@@ -105,7 +106,9 @@ def _number(name: str, value: object) -> int:
 def _choice(kind: type[StrEnum]) -> Callable[[str, object], StrEnum]:
     def read(name: str, value: object) -> StrEnum:
         if not isinstance(value, str) or value not in tuple(kind):
-            raise InvalidInput(f"options.{name}: {value!r}; choose among {', '.join(kind)}")
+            raise InvalidMigrationInput(
+                f"options.{name}: {value!r}; choose among {', '.join(kind)}"
+            )
         return kind(value)
 
     return read
@@ -113,7 +116,7 @@ def _choice(kind: type[StrEnum]) -> Callable[[str, object], StrEnum]:
 
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"options.{name}: {value!r}; write true or false")
+        raise InvalidMigrationInput(f"options.{name}: {value!r}; write true or false")
     return value
 
 
@@ -126,6 +129,6 @@ def _kind(value: object) -> str:
 _READERS: dict[str, Callable[[str, object], Any]] = {
     **dict.fromkeys(_MS_BOUNDS, _number),
     "durability": _choice(Durability),
-    "open_transactions": _choice(OpenTransactions),
+    "open_transactions": _choice(OpenTransactionsPolicy),
     "attested_closed_to_bypass": _flag,
 }

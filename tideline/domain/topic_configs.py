@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tideline.domain.plan import ConfigStage, Durability
+from tideline.domain.messages import ConfigStage
+from tideline.domain.options import Durability
 
 RETENTION_BYTES = "retention.bytes"
 FLUSH_MESSAGES = "flush.messages"

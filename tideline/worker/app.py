@@ -22,14 +22,13 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from activities.migration import MigrationActivities
-from activities.services import WorkerServices, open_services
-from tideline import __version__
+from activities.registration import MigrationActivities
+from tideline import __version__, temporal
 from tideline.background import end
-from tideline.domain.plan import TopicMigrationInput, TopicRef, waits_queue
+from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
+from tideline.migration.connections import WorkerServices, open_services
 from tideline.settings import WorkerSettings
-from tideline.worker import temporal
 from tideline.worker.coverage_metrics import CoverageGauges, keep_coverage_updated
 from tideline.worker.health import Health, serve
 from tideline.worker.logs import runtime

@@ -17,8 +17,8 @@ import structlog
 
 from tideline.background import end
 from tideline.control_plane.model import MigrationRequest
-from tideline.domain.migration_input import InvalidInput, parse_options
-from tideline.domain.plan import TopicMigrationInput, TopicRef
+from tideline.domain.messages import TopicMigrationInput, TopicRef
+from tideline.domain.migration_input import InvalidMigrationInput, parse_options
 from tideline.errors import TidelineError, UnreachableError
 
 log = structlog.get_logger()
@@ -86,7 +86,7 @@ class RequestDispatcher:
         else:
             try:
                 options = parse_options(request.options)
-            except InvalidInput as error:
+            except InvalidMigrationInput as error:
                 log.error("request_dropped", why=str(error), **about)
             else:
                 given = TopicMigrationInput(request.topic, options, request.requested_by)

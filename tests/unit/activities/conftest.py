@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from activities.services import (
+from tests.unit.activities.world import FakeKafka, FakePlane, FakeStore, World
+from tideline.migration.connections import (
     AckListener,
     EvidenceQueue,
     LeaseObserver,
     WorkerServices,
 )
-from tests.unit.activities.world import FakeKafka, FakePlane, FakeStore, World
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.drain import drain_transactions
+from activities.drain_transactions import drain_transactions
 from activities.readiness import readiness
-from activities.tracking import (
+from activities.topic import (
     abort_migration,
     await_tracking,
     begin_tracking,
@@ -21,15 +21,16 @@ from activities.tracking import (
     resolve_topic,
 )
 from activities.validate import validate_partition
-from activities.zombies import zombie_cleanup
+from activities.zombie_cleanup import zombie_cleanup
 from tests.unit.activities.world import LOG, REF, TOPIC, World, gateway
 from tideline.control_plane import UnknownTopic
 from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicPartition
+from tideline.domain.messages import TopicMigrationInput
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
-from tideline.domain.plan import OpenTransactions, TopicMigrationInput
+from tideline.domain.options import OpenTransactionsPolicy
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.topic_observer import ActiveProducer
 
@@ -48,7 +49,7 @@ def open_transaction(state: str = "Ongoing") -> CoordinatorTransaction:
 
 
 OPEN = ActiveProducer(7, 0, 3, 5, 2, transaction_start=90)
-ABORT = {"open_transactions": OpenTransactions.ABORT, "drain_deadline_ms": 0}
+ABORT = {"open_transactions": OpenTransactionsPolicy.ABORT, "drain_deadline_ms": 0}
 
 
 async def test_a_drained_partition_is_warmed_up_for_its_pause(world: World) -> None:

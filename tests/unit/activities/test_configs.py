@@ -13,7 +13,8 @@ from activities.configs import prove_coverage_for_roll, reconcile_configs
 from tests.unit.activities.world import TOPIC, World
 from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
-from tideline.domain.plan import ConfigStage, ConfigStep, Durability, MigrationOptions
+from tideline.domain.messages import ConfigStage, ConfigStep
+from tideline.domain.options import Durability, MigrationOptions
 
 
 def step(stage: ConfigStage) -> ConfigStep:

@@ -9,10 +9,9 @@ from uuid import UUID
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.persist import seed_and_persist
 from activities.quiesce import quiesce
-from activities.roll import roll_and_flush
-from activities.services import Warmth
+from activities.roll_and_flush import roll_and_flush
+from activities.seed_and_persist import seed_and_persist
 from tests.unit.activities.world import LOG, World, gateway
 from tideline.control_plane import (
     BoundaryBelowAcknowledged,
@@ -25,11 +24,12 @@ from tideline.control_plane.model import BarrierEntry
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.migration import Phase, PhaseStatus
-from tideline.domain.plan import Durability
+from tideline.domain.options import Durability
 from tideline.domain.producer_tail import ProducerTail, TailBatch
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.layout import OffsetAnswer, PartitionLayout
 from tideline.kafka.topic_observer import ActiveProducer
+from tideline.migration.connections import Warmth
 
 
 async def failure_of(call: Any) -> ApplicationError:

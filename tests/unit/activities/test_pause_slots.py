@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from activities.pause_slots import PauseSlots
-from activities.services import monotonic_ms
 from tideline.domain.ids import TopicIdPartition
+from tideline.migration.connections import monotonic_ms
+from tideline.migration.pause_slots import PauseSlots
 
 A, B, C = (TopicIdPartition(UUID(int=1), n) for n in range(3))
 

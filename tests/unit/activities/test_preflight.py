@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from activities.preflight import _gateways, _watched
 from tests.unit.activities.world import World, gateway
+from tideline.migration.preflight import _gateways, _watched
 
 
 async def test_a_gateway_that_renews_while_it_is_watched_is_alive(world: World) -> None:

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from activities.services import WorkerServices
 from tideline.control_plane import AbortRefused
 from tideline.control_plane.model import (
     BarrierEntry,
@@ -24,8 +23,9 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.coverage import OWN_KINDS, SegmentObjects
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.messages import PartitionRef, PhaseInput, TopicRef
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
-from tideline.domain.plan import MigrationOptions, PartitionRef, PhaseInput, TopicRef
+from tideline.domain.options import MigrationOptions
 from tideline.domain.producer_tail import ProducerTail
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.domain.topic_configs import ConfigChange
@@ -35,6 +35,7 @@ from tideline.kafka.layout import LogEnd, OffsetAnswer, PartitionLayout, Spot, T
 from tideline.kafka.log_reader import FetchedPiece
 from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, LeaderMoved
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
+from tideline.migration.connections import WorkerServices
 
 TOPIC_ID = UUID(int=1)
 LOG = TopicIdPartition(TOPIC_ID, 0)

@@ -20,8 +20,8 @@ from tideline.airflow.operators import (
 )
 from tideline.airflow.trigger import TopicMigrationTrigger
 from tideline.domain import failures
+from tideline.domain.messages import TopicActivity, TopicMigrationInput, TopicRef
 from tideline.domain.migration import Phase
-from tideline.domain.plan import TopicActivity, TopicMigrationInput, TopicRef
 from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
 from tideline.errors import RefusedError, UnreachableError
 

@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 
 from tideline.cli import preflight, steer
 from tideline.cli.app import app
-from tideline.domain.plan import AbortDecision
+from tideline.domain.messages import AbortDecision, PauseOutcome
 from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
-from tideline.domain.steering import PauseOutcome
 from tideline.errors import ExitCode, RefusedError, UsageError
 
 runner = CliRunner()

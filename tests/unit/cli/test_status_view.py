@@ -11,8 +11,8 @@ from tideline.cli.output import age
 from tideline.cli.status_view import partition_row, topic_row, topic_table
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.messages import PartitionReport, TopicMigrationStatus
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase, PhaseStatus
-from tideline.domain.steering import PartitionReport, TopicStatus
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -85,7 +85,7 @@ def test_a_topic_without_a_workflow_is_told_by_its_partitions_states() -> None:
 
 
 def test_a_topic_that_postgres_does_not_know_yet_is_told_by_its_workflow() -> None:
-    status = TopicStatus("orders", "id", "validating", "", "Kafka is away", False, "track")
+    status = TopicMigrationStatus("orders", "id", "validating", "", "Kafka is away", False, "track")
     row = topic_row([], status, "id", None)
     assert (row.topic, row.stage, row.waiting_reason) == ("orders", "validating", "Kafka is away")
 

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tideline.domain.messages import TopicMigrationInput
 from tideline.domain.migration_input import (
-    InvalidInput,
+    InvalidMigrationInput,
     parse_migration_input,
     parse_options,
     to_json,
 )
-from tideline.domain.plan import Durability, MigrationOptions, OpenTransactions, TopicMigrationInput
+from tideline.domain.options import Durability, MigrationOptions, OpenTransactionsPolicy
 
 
 def test_a_topic_alone_takes_every_default() -> None:
@@ -35,7 +36,7 @@ def test_options_that_are_missing_or_null_take_their_defaults() -> None:
         st.builds(
             MigrationOptions,
             st.sampled_from(Durability),
-            st.sampled_from(OpenTransactions),
+            st.sampled_from(OpenTransactionsPolicy),
             st.integers(0, 86_400_000),
             st.integers(1_000, 60_000),
             st.integers(1, 1_000),
@@ -67,11 +68,11 @@ def test_what_is_written_as_json_is_read_back(value: TopicMigrationInput) -> Non
     ],
 )
 def test_a_mistake_is_named_with_its_field_and_rule(value: Any, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said.replace(".", r"\.")):
+    with pytest.raises(InvalidMigrationInput, match=said.replace(".", r"\.")):
         parse_migration_input(value)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_no_json_at_all_is_accepted_without_a_topic(value: Any) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidMigrationInput):
         parse_migration_input(value)

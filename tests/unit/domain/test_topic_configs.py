@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.plan import ConfigStage, Durability
+from tideline.domain.messages import ConfigStage
+from tideline.domain.options import Durability
 from tideline.domain.topic_configs import (
     MANAGED_KEYS,
     ConfigChange,

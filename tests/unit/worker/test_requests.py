@@ -12,7 +12,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from tideline.control_plane.model import MigrationRequest
-from tideline.domain.plan import Durability, TopicMigrationInput, TopicRef
+from tideline.domain.messages import TopicMigrationInput, TopicRef
+from tideline.domain.options import Durability
 from tideline.errors import UnreachableError
 from tideline.worker.requests import RequestDispatcher
 

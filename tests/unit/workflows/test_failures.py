@@ -10,8 +10,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
+from tideline.domain.messages import ConfigStage, TopicActivity
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
-from tideline.domain.plan import ConfigStage, TopicActivity
 
 IN_WRITE_PAUSE = [rule.phase for rule in PHASES if rule.inside_write_pause]
 OUTSIDE = [phase for phase in PHASE_ORDER if phase not in IN_WRITE_PAUSE]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from temporalio.client import Client
 
 from tests.unit.workflows.world import World
+from tideline.domain.messages import ConfigStage
 from tideline.domain.migration import PHASE_ORDER
-from tideline.domain.plan import ConfigStage
 
 
 async def test_a_topic_named_in_one_field_becomes_hybrid(world: World, client: Client) -> None:

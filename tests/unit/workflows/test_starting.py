@@ -11,8 +11,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World, ended
+from tideline.domain.messages import TASK_QUEUE, TOPIC_WORKFLOW, TopicActivity
 from tideline.domain.migration import Phase
-from tideline.domain.plan import TASK_QUEUE, TOPIC_WORKFLOW, TopicActivity
 
 
 @pytest.fixture

@@ -19,9 +19,15 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
+from tideline.domain.messages import (
+    AbortDecision,
+    ConfigStage,
+    PartitionStatus,
+    PauseOutcome,
+    TopicActivity,
+    TopicMigrationStatus,
+)
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
-from tideline.domain.plan import AbortDecision, ConfigStage, TopicActivity
-from tideline.domain.steering import PartitionStatus, PauseOutcome, TopicStatus
 
 ABORTABLE = [rule.phase for rule in PHASES if rule.abortable]
 
@@ -38,8 +44,8 @@ async def soon(what: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def topic_status(handle: WorkflowHandle[Any, Any]) -> TopicStatus:
-    return await handle.query("status", result_type=TopicStatus)
+async def topic_status(handle: WorkflowHandle[Any, Any]) -> TopicMigrationStatus:
+    return await handle.query("status", result_type=TopicMigrationStatus)
 
 
 async def partition_status(world: World, client: Client, partition: int = 0) -> PartitionStatus:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tideline.domain.messages import ABORTED, DONE, PartitionReport, TopicRef, WaitsFor
 from tideline.domain.migration import Phase
-from tideline.domain.plan import MigrationOptions, TopicRef
-from tideline.domain.steering import ABORTED, DONE, PartitionReport, WaitsFor
+from tideline.domain.options import MigrationOptions
 from workflows.topic_state import MOST_WRITE_PAUSES, Stage, TopicState
 
 

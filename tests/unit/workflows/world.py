@@ -17,8 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from tideline.domain import failures
-from tideline.domain.migration import UNDEFINED_OFFSET, Phase
-from tideline.domain.plan import (
+from tideline.domain.messages import (
     TASK_QUEUE,
     TOPIC_WORKFLOW,
     AbortDecision,
@@ -37,6 +36,7 @@ from tideline.domain.plan import (
     TopicStep,
     waits_queue,
 )
+from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 

@@ -14,18 +14,16 @@ from dataclasses import dataclass
 
 import structlog
 
-from activities.evidence import PhaseEvidence, phase_evidence
-from activities.failing import failure, waiting
-from activities.services import WorkerServices
-from activities.waits import heartbeat, rounds
+from activities.attempt import PhaseEvidence, failure, heartbeat, phase_evidence, rounds, waiting
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition, topic_id_to_base64
+from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import MigrationState, Phase
-from tideline.domain.plan import PhaseInput
 from tideline.kafka.batches import iter_fetched
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.layout import PartitionLayout, Spot
 from tideline.kafka.observer import DEBUG_CONSUMER
+from tideline.migration.connections import WorkerServices
 
 log = structlog.get_logger()
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 
-from activities.evidence import phase_evidence
-from activities.failing import failure
+from activities.attempt import failure, phase_evidence, rounds
 from activities.readiness import prefix_coverage
-from activities.services import WorkerServices, monotonic_ms
-from activities.waits import rounds
 from tideline.domain import failures
+from tideline.domain.messages import BoundaryObservation, PhaseInput
 from tideline.domain.migration import Phase
-from tideline.domain.plan import BoundaryObservation, Durability, PhaseInput
+from tideline.domain.options import Durability
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.layout import LogEnd, PartitionLayout, Spot
 from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved
+from tideline.migration.connections import WorkerServices, monotonic_ms
 
 SETTLE_EVERY_MS = 5.0
 TIERED_EVERY_MS = 250.0

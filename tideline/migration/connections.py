@@ -17,7 +17,6 @@ from typing import Any
 import structlog
 from temporalio.client import Client
 
-from activities.pause_slots import PauseSlots
 from tideline import control_plane as control_plane_package
 from tideline.background import end
 from tideline.control_plane import ControlPlane
@@ -33,6 +32,7 @@ from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.producer_seeds import TailScanner
 from tideline.kafka.remote_log_reader import RemoteLogReader
 from tideline.kafka.topic_observer import TopicObserver
+from tideline.migration.pause_slots import PauseSlots
 from tideline.object_store.inventory import SegmentInventory
 from tideline.settings import WorkerSettings
 

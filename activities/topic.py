@@ -15,14 +15,11 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.failing import failure, typed_failures, waiting
-from activities.services import WorkerServices
-from activities.waits import heartbeat, rounds
+from activities.attempt import failure, heartbeat, rounds, typed_failures, waiting
 from tideline.control_plane import AbortRefused, UnknownTopic
 from tideline.control_plane.model import TrackingKind
 from tideline.domain import failures
-from tideline.domain.migration import MigrationState
-from tideline.domain.plan import (
+from tideline.domain.messages import (
     TOPIC_WORKFLOW,
     AbortDecision,
     JoinRequest,
@@ -33,6 +30,8 @@ from tideline.domain.plan import (
     TopicOutcome,
     TopicRef,
 )
+from tideline.domain.migration import MigrationState
+from tideline.migration.connections import WorkerServices
 
 POLL_MS = 100.0
 JOIN_POLL_S = 5.0

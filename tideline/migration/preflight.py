@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from activities.failing import failure, typed_failures
-from activities.services import WorkerServices, monotonic_ms
-from activities.waits import heartbeat
 from tideline import __version__
 from tideline.control_plane.model import GatewayRegistration
-from tideline.domain import failures
-from tideline.domain.plan import MigrationOptions
+from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import PreflightReport, judge
 from tideline.domain.preflight_observation import (
     GatewayHealth,
@@ -26,6 +22,7 @@ from tideline.errors import TidelineError
 from tideline.kafka.layout import OffsetAnswer, Spot, TopicLayout
 from tideline.kafka.observer import DEBUG_CONSUMER
 from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
+from tideline.migration.connections import WorkerServices, monotonic_ms
 
 T = TypeVar("T")
 
@@ -35,48 +32,44 @@ LEASE_LOOK_S = 0.1
 TIERING_SWITCH = "remote.log.storage.system.enable"
 
 
+def _nobody_waits() -> None:
+    """For a caller that need not be told that the preflight goes on."""
+
+
 async def run_preflight(
-    services: WorkerServices, topic: str, options: MigrationOptions | None = None
+    services: WorkerServices,
+    topic: str,
+    options: MigrationOptions | None = None,
+    alive: Callable[[], None] = _nobody_waits,
 ) -> PreflightReport:
-    """Every check of ``topic``, for a dry run and for the workflow alike.
+    """Every check of ``topic``, for a dry run and for the workflow alike; ``alive`` is called
+    between the observations.
 
     A part that does not answer becomes a check that is refused; only Kafka itself must answer.
     Raises :class:`KafkaUnavailable` when it does not.
     """
-    return judge(await observe(services, topic, options or MigrationOptions()))
-
-
-async def validate_topic(
-    services: WorkerServices, topic: str, topic_id: str, options: MigrationOptions
-) -> None:
-    """The workflow's preflight. Fails as PreflightRefused with every reason and remedy."""
-    with typed_failures():
-        report = await run_preflight(services, topic, options)
-    if report.topic_id and report.topic_id != topic_id:
-        raise failure(
-            failures.TOPIC_CHANGED,
-            f"{topic!r} has id {report.topic_id} now, not {topic_id}: it was created again",
-        )
-    if not report.accepted:
-        raise failure(failures.PREFLIGHT_REFUSED, f"{topic!r}: {report.refusal()}")
+    return judge(await observe(services, topic, options or MigrationOptions(), alive))
 
 
 async def observe(
-    services: WorkerServices, topic: str, options: MigrationOptions
+    services: WorkerServices,
+    topic: str,
+    options: MigrationOptions,
+    alive: Callable[[], None] = _nobody_waits,
 ) -> PreflightObservation:
     """One observation of the topic, the cluster, Postgres and the object store."""
     layout = await services.observer.topic(topic)
     if layout is None:
         return PreflightObservation(topic=topic, topic_id=None)
-    heartbeat()
+    alive()
     nodes = sorted(await services.cluster.nodes())
     configs = {
         key: entry.value or "" for key, entry in (await services.topics.configs(topic)).items()
     }
     partitions = await _partitions(services, layout)
-    heartbeat()
+    alive()
     registrations, durability, tracked, groups, switches, bucket_error = await asyncio.gather(
-        _or_none(_watched(services)),
+        _or_none(_watched(services, alive)),
         _or_none(services.control_plane.check_synchronous_commit()),
         _or_none(services.control_plane.tracked_topic(topic)),
         _or_none(services.topics.groups_on(topic)),
@@ -85,7 +78,7 @@ async def observe(
         ),
         services.inventory.check(),
     )
-    heartbeat()
+    alive()
     level = await _or_none(services.topics.metadata_version())
     metadata_error, stuck = await _remote_metadata(services, layout, configs)
     held = tracked.overrides if tracked is not None else {}
@@ -115,7 +108,9 @@ async def observe(
     )
 
 
-async def _watched(services: WorkerServices) -> list[GatewayRegistration]:
+async def _watched(
+    services: WorkerServices, alive: Callable[[], None] = _nobody_waits
+) -> list[GatewayRegistration]:
     """The registrations, once each active gateway has renewed its lease or let it lapse.
 
     One reading of a counter says nothing of life; a process that has just started has no other.
@@ -136,7 +131,7 @@ async def _watched(services: WorkerServices) -> list[GatewayRegistration]:
         ]
         if not undecided or now > ends:
             return gateways
-        heartbeat()
+        alive()
         await asyncio.sleep(LEASE_LOOK_S)
 
 

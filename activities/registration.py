@@ -1,4 +1,4 @@
-"""The activities by the names that the workflows know (``tideline.domain.plan``)."""
+"""The activities by the names that the workflows know (``tideline.domain.messages``)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from temporalio import activity
 
 from activities import (
     configs,
-    drain,
-    persist,
-    preflight,
+    drain_transactions,
     quiesce,
     readiness,
-    roll,
-    tracking,
+    roll_and_flush,
+    seed_and_persist,
+    topic,
     validate,
-    zombies,
+    zombie_cleanup,
 )
-from activities.services import WorkerServices
-from tideline.domain.migration import Phase
-from tideline.domain.plan import (
+from tideline.domain.messages import (
     AbortDecision,
     BoundaryObservation,
     ConfigStep,
@@ -36,6 +33,8 @@ from tideline.domain.plan import (
     TopicRef,
     TopicStep,
 )
+from tideline.domain.migration import Phase
+from tideline.migration.connections import WorkerServices
 
 
 class MigrationActivities:
@@ -81,25 +80,23 @@ class MigrationActivities:
 
     @activity.defn(name=TopicActivity.RESOLVE_TOPIC)
     async def resolve_topic(self, given: TopicMigrationInput) -> TopicRef:
-        return await tracking.resolve_topic(self._services, given)
+        return await topic.resolve_topic(self._services, given)
 
     @activity.defn(name=TopicActivity.JOIN_TOPIC_MIGRATION)
     async def join_topic_migration(self, request: JoinRequest) -> TopicOutcome:
-        return await tracking.join_topic_migration(self._services, request)
+        return await topic.join_topic_migration(self._services, request)
 
     @activity.defn(name=TopicActivity.VALIDATE_TOPIC)
     async def validate_topic(self, step: TopicStep) -> None:
-        await preflight.validate_topic(
-            self._services, step.ref.topic, step.ref.topic_id, step.options
-        )
+        await validate.validate_topic(self._services, step)
 
     @activity.defn(name=TopicActivity.BEGIN_TRACKING)
     async def begin_tracking(self, step: TopicStep) -> None:
-        await tracking.begin_tracking(self._services, step.ref)
+        await topic.begin_tracking(self._services, step.ref)
 
     @activity.defn(name=TopicActivity.AWAIT_TRACKING)
     async def await_tracking(self, step: TopicStep) -> None:
-        await tracking.await_tracking(self._services, step.ref)
+        await topic.await_tracking(self._services, step.ref)
 
     @activity.defn(name=TopicActivity.RECONCILE_CONFIGS)
     async def reconcile_configs(self, step: ConfigStep) -> None:
@@ -111,19 +108,19 @@ class MigrationActivities:
 
     @activity.defn(name=TopicActivity.ABORT_MIGRATION)
     async def abort_migration(self, step: TopicStep) -> AbortDecision:
-        return await tracking.abort_migration(self._services, step.ref)
+        return await topic.abort_migration(self._services, step.ref)
 
     @activity.defn(name=TopicActivity.STOP_TRACKING)
     async def stop_tracking(self, step: TopicStep) -> None:
-        await tracking.stop_tracking(self._services, step.ref)
+        await topic.stop_tracking(self._services, step.ref)
 
     @activity.defn(name=TopicActivity.OBSERVE_PARTITION)
     async def observe_partition(self, ref: PartitionRef) -> PartitionSituation:
-        return await tracking.observe_partition(self._services, ref)
+        return await topic.observe_partition(self._services, ref)
 
     @activity.defn(name=TopicActivity.REOPEN_PARTITION)
     async def reopen_partition(self, given: PhaseInput) -> PartitionSituation:
-        return await tracking.reopen_partition(self._services, given)
+        return await topic.reopen_partition(self._services, given)
 
     @activity.defn(name=Phase.VALIDATE)
     async def validate(self, given: PhaseInput) -> None:
@@ -131,7 +128,7 @@ class MigrationActivities:
 
     @activity.defn(name=Phase.DRAIN_TRANSACTIONS)
     async def drain_transactions(self, given: PhaseInput) -> None:
-        await drain.drain_transactions(self._services, given)
+        await drain_transactions.drain_transactions(self._services, given)
 
     @activity.defn(name=Phase.QUIESCE)
     async def quiesce(self, given: PhaseInput) -> QuiesceResult:
@@ -139,15 +136,15 @@ class MigrationActivities:
 
     @activity.defn(name=Phase.ROLL_AND_FLUSH)
     async def roll_and_flush(self, given: PhaseInput) -> BoundaryObservation:
-        return await roll.roll_and_flush(self._services, given)
+        return await roll_and_flush.roll_and_flush(self._services, given)
 
     @activity.defn(name=Phase.SEED_AND_PERSIST)
     async def seed_and_persist(self, given: PhaseInput) -> None:
-        await persist.seed_and_persist(self._services, given)
+        await seed_and_persist.seed_and_persist(self._services, given)
 
     @activity.defn(name=Phase.ZOMBIE_CLEANUP)
     async def zombie_cleanup(self, given: PhaseInput) -> None:
-        await zombies.zombie_cleanup(self._services, given)
+        await zombie_cleanup.zombie_cleanup(self._services, given)
 
     @activity.defn(name=Phase.READINESS)
     async def readiness(self, given: PhaseInput) -> None:

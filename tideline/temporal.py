@@ -25,9 +25,14 @@ from temporalio.exceptions import ApplicationError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
+from tideline.domain.messages import (
+    SEARCH_ATTRIBUTES,
+    TOPIC_WORKFLOW,
+    TopicMigrationInput,
+    TopicOutcome,
+    TopicRef,
+)
 from tideline.domain.migration_input import to_json
-from tideline.domain.plan import TOPIC_WORKFLOW, TopicMigrationInput, TopicOutcome, TopicRef
-from tideline.domain.steering import SEARCH_ATTRIBUTES
 from tideline.errors import RefusedError, TidelineError, UnreachableError
 from tideline.settings import TemporalSettings
 

@@ -11,23 +11,22 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from activities.evidence import phase_evidence
-from activities.failing import failure
-from activities.services import WorkerServices, monotonic_ms
-from activities.warming import prefix_maximum
+from activities.attempt import failure, phase_evidence
+from activities.prefetch import prefix_maximum
 from tideline.background import end
 from tideline.control_plane import errors as refusals
 from tideline.control_plane.model import BoundaryToPersist
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
+from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import UNDEFINED_OFFSET, Phase
-from tideline.domain.plan import PhaseInput
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.transactions import blockers
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.layout import PartitionLayout, Spot
 from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved
 from tideline.kafka.topic_observer import ActiveProducer
+from tideline.migration.connections import WorkerServices, monotonic_ms
 
 
 async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:

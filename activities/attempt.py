@@ -1,21 +1,104 @@
-"""What a phase observed, kept in Postgres while it runs and when it ends, however it ends."""
+"""One attempt of an activity: how it fails, how it waits, and what it observed.
+
+What a phase observed is kept in Postgres while it runs and when it ends, however it ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from temporalio.exceptions import ApplicationError
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities.failing import translate
-from activities.services import WorkerServices
 from tideline.domain import failures
+from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import Phase, PhaseStatus, phase_rule
-from tideline.domain.plan import PhaseInput
-from tideline.errors import TidelineError
+from tideline.errors import FencedError, RefusedError, TidelineError, UnreachableError
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.observer import LeaderMoved
+from tideline.migration.connections import WorkerServices, monotonic_ms
+
+
+def failure(kind: str, message: str) -> ApplicationError:
+    """The error of one of the kinds in :mod:`tideline.domain.failures`."""
+    return ApplicationError(
+        message,
+        type=kind,
+        non_retryable=kind in failures.NON_RETRYABLE,
+        # A wait is no defect: it neither fills the logs nor raises the failure metric.
+        category=ApplicationErrorCategory.BENIGN
+        if kind == failures.WAITING
+        else ApplicationErrorCategory.UNSPECIFIED,
+    )
+
+
+def waiting(reason: str) -> ApplicationError:
+    """The wait's bound has passed; the reason stands in the evidence too."""
+    return failure(failures.WAITING, reason)
+
+
+def translate(error: TidelineError) -> ApplicationError:
+    """An adapter's error as the workflow should see it."""
+    match error:
+        case LeaderMoved():
+            kind = failures.STALE_LEADER_EPOCH
+        case UnreachableError():
+            kind = failures.UNREACHABLE
+        case KafkaError() if error.retriable:
+            kind = failures.UNREACHABLE
+        case FencedError():
+            kind = failures.STALE_GENERATION
+        case RefusedError() | KafkaError():
+            kind = failures.REFUSED
+        case _:
+            kind = failures.REFUSED
+    return failure(kind, str(error))
+
+
+@contextmanager
+def typed_failures() -> Iterator[None]:
+    """Turn the adapters' errors into typed ones; anything else stays a plain, retried bug."""
+    try:
+        yield
+    except TidelineError as error:
+        raise translate(error) from error
+
+
+def heartbeat(detail: str = "") -> None:
+    """Tell Temporal that the activity lives; a local one needs not, and nothing outside of one."""
+    if activity.in_activity() and not activity.info().is_local:
+        activity.heartbeat(detail)
+
+
+async def rounds(
+    bound_ms: float, every_ms: float, wake: asyncio.Event | None = None
+) -> AsyncIterator[int]:
+    """Yield 0, 1, 2 … at once and then each time ``every_ms`` have passed or ``wake`` is set;
+    ends when ``bound_ms`` have passed. Heartbeats at every round."""
+    ends = monotonic_ms() + bound_ms
+    number = 0
+    while True:
+        heartbeat()
+        if wake is not None:
+            wake.clear()
+        yield number
+        number += 1
+        left = ends - monotonic_ms()
+        if left <= 0:
+            return
+        pause = min(every_ms, left) / 1000
+        if wake is None:
+            await asyncio.sleep(pause)
+        else:
+            try:
+                async with asyncio.timeout(pause):
+                    await wake.wait()
+            except TimeoutError:
+                continue
 
 
 @dataclass(slots=True)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 
-from activities.evidence import PhaseEvidence, phase_evidence
-from activities.failing import waiting
-from activities.services import WorkerServices
-from activities.waits import rounds
-from activities.warming import warm_up
+from activities.attempt import PhaseEvidence, phase_evidence, rounds, waiting
+from activities.prefetch import warm_up
 from tideline.domain.ids import TopicPartition
+from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import Phase
-from tideline.domain.plan import OpenTransactions, PhaseInput
+from tideline.domain.options import OpenTransactionsPolicy
 from tideline.domain.transactions import Blocker, Remedy, blockers, remedy
+from tideline.migration.connections import WorkerServices
 
 LOOK_EVERY_MS = 250.0
 
@@ -32,7 +31,7 @@ async def drain_transactions(services: WorkerServices, given: PhaseInput) -> Non
     async with phase_evidence(services, given, Phase.DRAIN_TRANSACTIONS) as evidence:
         since = await _first_attempt_ms(services, given)
         deadline = since + given.options.drain_deadline_ms
-        abort = given.options.open_transactions is OpenTransactions.ABORT
+        abort = given.options.open_transactions is OpenTransactionsPolicy.ABORT
         aborted: list[str] = []
         async for number in rounds(services.wait_bound_ms, LOOK_EVERY_MS):
             leader = (

@@ -1,4 +1,5 @@
-"""Names, inputs and results of the workflows and their activities.
+"""What crosses Temporal: names, inputs and results of workflows and activities, how a running
+migration is steered and what it reports.
 
 Plain dataclasses of plain values, so that they cross Temporal as readable JSON and a person can
 type the input of a migration by hand: ``{"topic": "orders"}``.
@@ -12,6 +13,7 @@ from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
 from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.options import MigrationOptions
 
 TASK_QUEUE = "tideline"
 """Default queue of the workflows, and of the activities of the write pause: these must never queue
@@ -60,26 +62,6 @@ class TopicActivity(StrEnum):
     it is closed and B0 is unset; otherwise changes nothing."""
 
 
-class Durability(StrEnum):
-    """What must be true of the prefix before B0 is persisted (docs/phases.md, phase 4)."""
-
-    FSYNCED = "fsynced"
-    """Each replica flushed each append: ``flush.messages=1`` was armed before the quiesce."""
-    REPLICATED = "replicated"
-    """Every in-sync replica has it, perhaps only in page cache."""
-    TIERED = "tiered"
-    """The whole prefix is in remote storage first. The longest pause."""
-
-
-class OpenTransactions(StrEnum):
-    """What to do with a transaction that is still open at the drain deadline."""
-
-    WAIT = "wait"
-    """Go on waiting, with the reason shown."""
-    ABORT = "abort"
-    """Abort it, which fences the application that runs it."""
-
-
 class ConfigStage(StrEnum):
     """Which topic configs the reconciler holds, by the stage of the topic's migration."""
 
@@ -89,23 +71,6 @@ class ConfigStage(StrEnum):
     ROLLING = "rolling"
     FROZEN = "frozen"
     RESTORED = "restored"
-
-
-@dataclass(frozen=True, slots=True)
-class MigrationOptions:
-    """Choices of an operator. Times in ms."""
-
-    durability: Durability = Durability.FSYNCED
-    open_transactions: OpenTransactions = OpenTransactions.WAIT
-    drain_deadline_ms: int = 60_000
-    quiesce_hold_ms: int = 10_000
-    """A quiesce is void after this: gateways un-park and the attempt starts anew."""
-    parallel_partitions: int = 4
-    """How many partitions of the topic are between validate and B0 at once."""
-    segment_wait_ms: int = 30_000
-    """``inkless.migration.segment.wait.ms``: then the wait for tiering shows its reason."""
-    attested_closed_to_bypass: bool = True
-    """The operator attests that clients reach the brokers only through gateways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +228,165 @@ class PartitionSituation:
     def crossed(self) -> bool:
         """B0 is persisted: the migration only goes forward."""
         return self.boundary != UNDEFINED_OFFSET
+
+
+# How a running migration is steered and seen. Times are ISO 8601 in UTC, by the workflow's clock.
+
+SEARCH_ATTRIBUTES = {
+    "TidelinePhase": "Keyword",
+    "TidelineTopic": "Keyword",
+    "TidelineBoundary": "Int",
+    "TidelineWaitingReason": "Text",
+}
+"""Name to Temporal's type. The worker registers those that a namespace does not have."""
+
+
+class Update(StrEnum):
+    """Updates of both workflows, except that only a topic can be aborted."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    ABORT = "abort"
+
+
+class Query(StrEnum):
+    """Queries of both workflows."""
+
+    STATUS = "status"
+
+
+class Signal(StrEnum):
+    """Between a topic's workflow and those of its partitions; both address the other by its
+    workflow id, so either may be started anew in between."""
+
+    REPORT = "report"
+    """Partition to topic: a :class:`PartitionReport`."""
+    STEER = "steer"
+    """Topic to partition: a :class:`Steering`."""
+
+
+class WaitsFor(StrEnum):
+    """What a partition needs from its topic's workflow before it goes on."""
+
+    NOTHING = ""
+    PERMIT = "permit"
+    """Drained; the write pause may begin when the topic's workflow says so."""
+    ROLL = "roll"
+    """Crossed; readiness needs the topic's physical roll."""
+
+
+DONE = "done"
+"""Stands for a phase when the migration of the partition has ended well."""
+ABORTED = "aborted"
+GONE = "gone"
+"""The topic was deleted, or the name belongs to another topic now."""
+ENDINGS = (DONE, ABORTED, GONE)
+TO_DO = "to do"
+"""The partition waits for a free place (``parallel_partitions``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """Where a partition stands. Sending it twice changes nothing."""
+
+    partition: int
+    phase: str
+    """A ``Phase``, or one of :data:`ENDINGS`."""
+    since: str
+    boundary: int = UNDEFINED_OFFSET
+    leader_epoch: int = -1
+    waits_for: WaitsFor = WaitsFor.NOTHING
+    waiting_reason: str = ""
+    round: int = 1
+    """Grows when B0 was reset and the partition migrates anew."""
+
+    @property
+    def crossed(self) -> bool:
+        """B0 is persisted."""
+        return self.boundary != UNDEFINED_OFFSET
+
+    @property
+    def ended(self) -> bool:
+        """The partition's workflow is over."""
+        return self.phase in ENDINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """What the topic's workflow wants of a partition now; the newest one counts."""
+
+    permit: int = 0
+    """The write pause may begin in rounds up to this one."""
+    rolled: bool = False
+    paused: bool = False
+    aborted: bool = False
+    report_again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """Answer of a partition's ``status`` query."""
+
+    topic: str
+    partition: int
+    phase: str
+    since: str
+    waiting_reason: str
+    boundary: int
+    leader_epoch: int
+    generation: int
+    write_pauses: int
+    """How often producers were parked: more than 1 means that a quiesce started anew."""
+    paused: bool
+    next_step: str
+    durations_ms: dict[str, float] = field(default_factory=dict)
+    """How long the last run of each phase took."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMigrationStatus:
+    """Answer of a topic's ``status`` query."""
+
+    topic: str
+    topic_id: str
+    stage: str
+    since: str
+    waiting_reason: str
+    paused: bool
+    next_step: str
+    partitions: list[PartitionReport] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOutcome:
+    """Answer of the ``pause`` and ``resume`` updates."""
+
+    paused: bool
+    explanation: str
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Everything that a partition's workflow must remember when it continues as new."""
+
+    phase: str = ""
+    """The phase to run next; empty: not begun."""
+    since: str = ""
+    generation: int = 0
+    boundary: int = UNDEFINED_OFFSET
+    leader_epoch: int = -1
+    write_pauses: int = 0
+    round: int = 1
+    paused: bool = False
+    steering: Steering = field(default_factory=Steering)
+    durations_ms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMigrationInput:
+    """What starts a ``PartitionMigration``."""
+
+    ref: PartitionRef
+    options: MigrationOptions
+    topic_workflow_id: str
+    state: PartitionState = field(default_factory=PartitionState)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from activities.services import Warmth, WorkerServices
-from tideline.domain.plan import PartitionRef
+from tideline.domain.messages import PartitionRef
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.remote_log import SegmentState
 from tideline.kafka.layout import PartitionLayout, Spot
 from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER
+from tideline.migration.connections import Warmth, WorkerServices
 
 
 async def warm_up(services: WorkerServices, ref: PartitionRef) -> Warmth:

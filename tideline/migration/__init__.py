@@ -1,0 +1,1 @@
+"""What the command line, Airflow, the activities and the worker share about migrations."""
