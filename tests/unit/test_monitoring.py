@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from tideline.domain.migration import Phase
 from tideline.domain.routing import RouteKind
-from tideline.gateway import tracked_metrics, transport_metrics
+from tideline.gateway import metrics
 from tideline.worker.coverage_metrics import VERDICTS, CoverageGauges
 from tideline.worker.migration_metrics import MigrationGauges
 from tideline.worker.tiering_metrics import TieringGauges, TieringTotals
@@ -29,8 +29,7 @@ SUFFIXES = {
 
 def exported() -> set[str]:
     """Every series name under which Prometheus scrapes our metrics."""
-    assert tracked_metrics.__name__
-    assert transport_metrics.__name__
+    assert metrics.__name__
     worker = CollectorRegistry()
     MigrationGauges(worker)
     CoverageGauges(worker)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LOCAL_RETENTION_MS = 5_000
 """What is older is tiered: everything that the migration's producers wrote."""
 GRACE_MS = 61_000
-"""Gateways hold keys that they have registered for 60 s (``gateway.object_keys``)."""
+"""Gateways hold keys that they have registered for 60 s (``gateway.produce.wal``)."""
 JOB_TIMEOUT_S = 300.0
 WHEN = {"early": "before collection", "late": "after it"}
 _PROGRESS = re.compile(r"[\d.]+ s  (?P<what>\w+: .*)")

@@ -11,11 +11,11 @@ import structlog
 from tideline.background import end
 from tideline.control_plane import connect
 from tideline.errors import ExitCode, TidelineError
+from tideline.gateway.assembly import build
 from tideline.gateway.context import ConnectionRegistry, GatewayServices
-from tideline.gateway.handlers.transactions import OpenTransactions
 from tideline.gateway.rules import RULES, preload
-from tideline.gateway.server import GatewayServer
-from tideline.gateway.tracked import build
+from tideline.gateway.transactions import OpenTransactions
+from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.object_store import S3ObjectStore
 from tideline.observability import configure_logging, serve_metrics

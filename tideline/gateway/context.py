@@ -21,9 +21,9 @@ from tideline.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from tideline.control_plane import ControlPlane
-    from tideline.gateway.handlers.transactions import OpenTransactions
-    from tideline.gateway.tracked import TrackedParts
-    from tideline.gateway.tracking import Tracking
+    from tideline.gateway.assembly import TrackedParts
+    from tideline.gateway.tracking.view import Tracking
+    from tideline.gateway.transactions import OpenTransactions
 
 S = TypeVar("S")
 

@@ -15,7 +15,7 @@ from tideline.kafka.protocol import RequestHeader
 
 if TYPE_CHECKING:
     from tideline.gateway.context import GatewayServices, RequestContext
-    from tideline.gateway.tracking import Tracking
+    from tideline.gateway.tracking.view import Tracking
 
 Handler = Callable[["RequestContext", "GatewayServices"], Awaitable[bytes | None]]
 """Returns the response frame, or ``None`` where the request has no response (Produce, acks=0).

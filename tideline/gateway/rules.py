@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from tideline.gateway.handlers import (
-    alter_configs,
-    create_topics,
-    delete_records,
-    describe_configs,
-    end_txn,
-    fetch,
-    leader_epoch,
-    list_offsets,
-    produce,
-    share_groups,
-    topics,
-    transactions,
-)
+from tideline.gateway import transactions
+from tideline.gateway.admin import configs, create_topics, delete_records, share_groups, topics
+from tideline.gateway.fetch import handler as fetch
 from tideline.gateway.interception import ApiKey, Rules
+from tideline.gateway.offsets import leader_epoch, list_offsets
+from tideline.gateway.produce import handler as produce
 from tideline.kafka.protocol import decodable_versions, request_class, response_class
 
 RULES: Rules = {
-    **alter_configs.RULES,
+    **configs.RULES,
     **create_topics.RULES,
-    **describe_configs.RULES,
-    **end_txn.RULES,
     **share_groups.RULES,
     **topics.RULES,
     **transactions.RULES,

@@ -10,10 +10,10 @@ from typing import Any
 
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.gateway.context import ConnectionRegistry, GatewayServices
-from tideline.gateway.handlers.transactions import OpenTransactions
 from tideline.gateway.interception import Rules
-from tideline.gateway.server import GatewayServer
-from tideline.gateway.tracking import Tracking
+from tideline.gateway.tracking.view import Tracking
+from tideline.gateway.transactions import OpenTransactions
+from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.settings import GatewaySettings
 

@@ -13,8 +13,8 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from tests.unit.gateway.fakes import LOG, FakeControlPlane, FakeObjectStore, Suffix
 from tests.unit.kafka.segment_batches import EPOCH, Spec, build
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, SegmentCoordinates
-from tideline.gateway.cache import ObjectCache
-from tideline.gateway.reader import SuffixReader
+from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.kafka.batches import iter_batches, parse_at, patch
 from tideline.kafka.segment_files import SegmentFile
 from tideline.kafka.segment_writer import write_segment

@@ -49,10 +49,10 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.domain.migration import MigrationState
-from tideline.gateway.handlers import alter_configs, create_topics, end_txn, share_groups, topics
-from tideline.gateway.handlers import transactions as txn
-from tideline.gateway.handlers.versioned import no_throttle
-from tideline.gateway.tracking import Tracking
+from tideline.gateway import transactions as txn
+from tideline.gateway.admin import configs, create_topics, share_groups, topics
+from tideline.gateway.messages import no_throttle
+from tideline.gateway.tracking.view import Tracking
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
@@ -62,9 +62,8 @@ from tideline.kafka.protocol import (
 )
 
 RULES = {
-    **alter_configs.RULES,
+    **configs.RULES,
     **create_topics.RULES,
-    **end_txn.RULES,
     **share_groups.RULES,
     **topics.RULES,
     **txn.RULES,

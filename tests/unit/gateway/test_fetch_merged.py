@@ -20,8 +20,8 @@ from tests.unit.gateway.tracked_bench import (
     produce,
 )
 from tideline.domain.ids import TopicIdPartition
-from tideline.gateway.handlers import produce as produce_handler
-from tideline.gateway.handlers.fetch import handle
+from tideline.gateway.fetch.handler import handle
+from tideline.gateway.produce import handler as produce_handler
 
 EPOCH = 7
 SUFFIX = tracked_row(generation=2, boundary=100, boundary_epoch=EPOCH)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.gateway.fakes import FakeClock, FakeControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
-from tideline.gateway.lease import Lease, boot_clock
+from tideline.gateway.tracking.lease import Lease, boot_clock
 
 
 @pytest.fixture

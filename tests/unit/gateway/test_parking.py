@@ -12,7 +12,7 @@ from tests.unit.gateway.fakes import LOG, TOPIC_ID, FakeClock
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import KafkaErrorCode
-from tideline.gateway.parking import Gate, ParkingLot, Refusal, Waiting
+from tideline.gateway.produce.parking import Gate, ParkingLot, Refusal, Waiting
 
 OTHER = TopicIdPartition(TOPIC_ID, 1)
 TIMED_OUT = KafkaErrorCode.REQUEST_TIMED_OUT

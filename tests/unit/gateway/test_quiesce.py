@@ -19,10 +19,10 @@ from tests.unit.gateway.fakes import (
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition, TopicPartition
 from tideline.domain.read_ceiling import NO_CEILING, UNKNOWN_CEILING
-from tideline.gateway import quiesce
-from tideline.gateway.lease import Lease
-from tideline.gateway.quiesce import Dropped, Fences, QuiesceKeeper
-from tideline.gateway.tracking import Tracking
+from tideline.gateway.tracking import quiesce
+from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.quiesce import Dropped, Fences, QuiesceKeeper
+from tideline.gateway.tracking.view import Tracking
 
 
 class Bench:

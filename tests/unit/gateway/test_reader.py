@@ -15,12 +15,16 @@ from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import KafkaErrorCode
-from tideline.gateway.cache import ObjectCache
-from tideline.gateway.long_poll import HighWatermarks
-from tideline.gateway.object_reader import MAX_GET
-from tideline.gateway.reader import COALESCE_GAP, SuffixReader, coalesce
-from tideline.gateway.suffix_batches import RefusedBatch, accept, first_record_at
-from tideline.kafka.batches import iter_batches, verify_crc
+from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.object_reader import MAX_GET, ObjectCache
+from tideline.gateway.fetch.suffix_reader import COALESCE_GAP, SuffixReader, coalesce
+from tideline.kafka.batches import (
+    RefusedBatch,
+    first_record_at,
+    iter_batches,
+    validate_produced,
+    verify_crc,
+)
 from tideline.object_store import ObjectStoreUnavailable
 
 
@@ -179,11 +183,11 @@ def test_the_cache_is_bounded_and_never_wrong(puts: list[tuple[int, int, int]], 
 def test_a_batch_that_kafka_would_refuse_is_refused() -> None:
     def code(batch: bytes, limit: int = 1000, version: int = 9) -> KafkaErrorCode:
         with pytest.raises(RefusedBatch) as raised:
-            accept(batch, max_message_bytes=limit, produce_version=version)
+            validate_produced(batch, max_message_bytes=limit, produce_version=version)
         return raised.value.code
 
     good = record_batch(3, producer_id=1, epoch=0, sequence=0)
-    assert accept(good, max_message_bytes=1000, produce_version=3).record_count == 3
+    assert validate_produced(good, max_message_bytes=1000, produce_version=3).record_count == 3
     assert code(good[:-1] + b"?") is KafkaErrorCode.CORRUPT_MESSAGE
     assert code(good[:40]) is KafkaErrorCode.CORRUPT_MESSAGE
     assert code(good, limit=len(good) - 1) is KafkaErrorCode.MESSAGE_TOO_LARGE

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.kafka.messages import random_message
 from tideline.gateway.interception import ApiKey
-from tideline.gateway.rewriting import ResponseRewriter
+from tideline.gateway.transport.addresses import ResponseRewriter
 from tideline.kafka.protocol import (
     decodable_versions,
     decode_response,
@@ -118,7 +118,7 @@ def test_versions_that_cannot_be_decoded_are_not_offered() -> None:
     from kio.schema.api_versions.v3.response import ApiVersion, ApiVersionsResponse
     from kio.static.primitive import i16
 
-    from tideline.gateway.handlers.versioned import no_throttle
+    from tideline.gateway.messages import no_throttle
 
     def api(key: int, low: int, high: int) -> ApiVersion:
         return ApiVersion(api_key=i16(key), min_version=i16(low), max_version=i16(high))

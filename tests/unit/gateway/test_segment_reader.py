@@ -14,17 +14,15 @@ from tests.unit.gateway.fakes import LOG
 from tests.unit.gateway.merged_log import BOUNDARY, MergedLog, Record, merge
 from tests.unit.kafka.segment_batches import CODECS, EPOCH, Spec, sized, spec_lists
 from tideline.control_plane.model import FindBatchesRequest, FoundBatches
-from tideline.gateway.cache import ObjectCache
-from tideline.gateway.object_reader import ObjectReader
-from tideline.gateway.reader import UNREADABLE, SuffixReader
-from tideline.gateway.segment_reader import (
+from tideline.gateway.fetch.object_reader import ObjectCache, ObjectReader
+from tideline.gateway.fetch.segment_reader import (
     MAX_BATCHES,
     READ_AHEAD,
     SegmentReader,
     SegmentUnreadable,
 )
-from tideline.gateway.suffix_batches import FoundRecord
-from tideline.kafka.batches import iter_batches
+from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
+from tideline.kafka.batches import FoundRecord, iter_batches
 from tideline.kafka.segment_files import SegmentFile
 from tideline.object_store import ObjectMissing
 

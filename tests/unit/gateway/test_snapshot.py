@@ -10,7 +10,7 @@ import pytest
 from tests.unit.gateway.fakes import tracked_row, tracked_topic
 from tideline.control_plane.model import ConfigOverride
 from tideline.errors import UsageError
-from tideline.gateway.snapshot import PostgresIdentity, SnapshotFile
+from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
 
 POSTGRES = PostgresIdentity("7001", 3)
 

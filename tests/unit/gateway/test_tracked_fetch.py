@@ -32,9 +32,9 @@ from tests.unit.gateway.tracked_bench import (
 )
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition
-from tideline.gateway.handlers import produce as produce_handler
-from tideline.gateway.handlers.fetch import handle
+from tideline.gateway.fetch.handler import handle
 from tideline.gateway.interception import ApiKey
+from tideline.gateway.produce import handler as produce_handler
 from tideline.kafka.batches import patch
 
 ME = (TOPIC, 0)

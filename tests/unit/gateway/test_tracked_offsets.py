@@ -20,10 +20,11 @@ from tests.unit.gateway.tracked_bench import (
     outcomes,
     produce,
 )
-from tideline.gateway.handlers import delete_records, leader_epoch, list_offsets
-from tideline.gateway.handlers import produce as produce_handler
-from tideline.gateway.handlers.versioned import messages
+from tideline.gateway.admin import delete_records
 from tideline.gateway.interception import ApiKey
+from tideline.gateway.messages import messages
+from tideline.gateway.offsets import leader_epoch, list_offsets
+from tideline.gateway.produce import handler as produce_handler
 
 PENDING = tracked_row(generation=1)
 QUIESCING = tracked_row(generation=2, quiesced=True)

@@ -18,8 +18,8 @@ from tests.unit.gateway.tracked_bench import (
     produce,
 )
 from tideline.control_plane.model import CommitError, TrackedPartition
-from tideline.gateway.handlers.produce import handle
 from tideline.gateway.interception import ApiKey
+from tideline.gateway.produce.handler import handle
 
 ME = (TOPIC, 0)
 BATCH = record_batch(2)

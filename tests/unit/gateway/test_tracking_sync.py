@@ -23,11 +23,11 @@ from tests.unit.gateway.fakes import (
 from tideline.control_plane.model import TopicStatus
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.routing import RouteKind
-from tideline.gateway import tracking_sync
-from tideline.gateway.lease import Lease
-from tideline.gateway.snapshot import SnapshotFile
-from tideline.gateway.tracking import Tracking
-from tideline.gateway.tracking_sync import TrackingSync
+from tideline.gateway.tracking import sync as tracking_sync
+from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.snapshot import SnapshotFile
+from tideline.gateway.tracking.sync import TrackingSync
+from tideline.gateway.tracking.view import Tracking
 
 ANOTHER_ID = UUID(int=0xDEF)
 

@@ -9,9 +9,9 @@ from kio.schema.metadata.v12.request import MetadataRequest
 
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
-from tideline.gateway.connection import GatewayConnection
 from tideline.gateway.context import GatewayServices, RequestContext
 from tideline.gateway.interception import Rule, always
+from tideline.gateway.transport.connection import GatewayConnection
 from tideline.kafka.protocol import RequestHeader, encode_request, parse_header
 
 HEARTBEAT, SOME_HANDLED = 12, 13

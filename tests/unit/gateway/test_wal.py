@@ -26,8 +26,14 @@ from tideline.control_plane.model import CommitError
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import Failure
-from tideline.gateway.object_keys import POOL_SIZE, ObjectKeys
-from tideline.gateway.wal import Append, AppendDropped, AppendFailed, WalWriter
+from tideline.gateway.produce.wal import (
+    KEY_POOL_SIZE,
+    Append,
+    AppendDropped,
+    AppendFailed,
+    ObjectKeys,
+    WalWriter,
+)
 from tideline.kafka.batches import parse_at
 
 OTHER = TopicIdPartition(TOPIC_ID, 1)
@@ -268,7 +274,7 @@ async def test_keys_are_registered_before_they_are_used_and_not_kept_too_long() 
     keys = ObjectKeys(plane, gateway_id=1, incarnation=lambda: incarnation, clock=clock)
     assert keys.take() is None
     await keys.refill()
-    taken = [keys.take() for _ in range(POOL_SIZE // 2 + 1)]
+    taken = [keys.take() for _ in range(KEY_POOL_SIZE // 2 + 1)]
     assert set(taken) <= plane.registered_keys
     assert keys.low
     clock.now += 61

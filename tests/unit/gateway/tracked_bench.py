@@ -21,11 +21,11 @@ from tests.unit.gateway.fakes import (
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition
-from tideline.gateway.cache import ObjectCache
+from tideline.gateway.assembly import TrackedParts, build
 from tideline.gateway.context import ConnectionRegistry, RequestContext
-from tideline.gateway.handlers.versioned import messages
+from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.interception import ApiKey
-from tideline.gateway.tracked import TrackedParts, build
+from tideline.gateway.messages import messages
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import (

@@ -18,7 +18,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions, nothing_but_versions
-from tideline.gateway.handlers.versioned import no_throttle
+from tideline.gateway.messages import no_throttle
 from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, UnsupportedVersion
 from tideline.kafka.protocol import RequestHeader, encode_response

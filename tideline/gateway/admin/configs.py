@@ -1,0 +1,380 @@
+"""AlterConfigs, IncrementalAlterConfigs and DescribeConfigs: the Admin trigger, and configs that
+Tideline holds, which are shown as the user set them.
+
+A topic that names ``diskless.enable``, or a config that Tideline holds, is answered on its own;
+every other resource of the request goes to Kafka as it came. Kafka is asked first to validate
+what is its own, which also decides whether the client may alter the topic at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from kio.schema.describe_configs.v4.request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8
+
+from tideline.control_plane import ControlPlaneUnavailable
+from tideline.control_plane.model import ConfigOverride, TopicStatus, TrackedTopic
+from tideline.domain.admin_trigger import (
+    DISKLESS_ENABLE,
+    FORWARD_ONLY,
+    MARK,
+    MIGRATION_STATE,
+    OWN_KEYS,
+    STATE_IS_READ_ONLY,
+    problem_with_held,
+    topic_state,
+    wants_diskless,
+)
+from tideline.domain.topic_configs import MANAGED_KEYS
+from tideline.errors import RefusedError, TidelineError
+from tideline.gateway.admin.eligibility import accept
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.interception import ApiKey, Rule, Rules, always
+from tideline.gateway.messages import build, nested, no_throttle
+from tideline.kafka.protocol import decode_response, response_class
+
+TOPIC = 2
+"""``ConfigResource.Type.TOPIC``."""
+_LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
+TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5
+"""``DescribeConfigsResponse.ConfigSource``."""
+BOOLEAN, STRING = 1, 2
+"""``DescribeConfigsResponse.ConfigType``."""
+_DOCUMENTATION = {
+    DISKLESS_ENABLE: "Whether the topic's new records go to diskless storage. Setting it to true "
+    "migrates a tiered topic in place; it cannot be set back.",
+    MIGRATION_STATE: "Where the topic's records are: TIERED_ONLY, MIGRATING, HYBRID or "
+    "DISKLESS_ONLY. Read-only.",
+}
+SET, DELETE = 0, 1
+"""``AlterConfigOp.OpType``; 2 and 3 append to and subtract from lists."""
+
+
+class _Refused(Exception):
+    """Nothing of the resource was changed."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def _invalid(message: str) -> _Refused:
+    return _Refused(ErrorCode.invalid_config, message)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one topic resource of a request comes down to."""
+
+    name: str
+    for_kafka: Any
+    """The resource without what is Tideline's."""
+    trigger: bool = False
+    held: dict[str, str | None] = field(default_factory=dict)
+    """User's values of configs that Tideline holds."""
+    changes: dict[str, str | None] = field(default_factory=dict)
+    """What is set or removed in Kafka; the topic is judged as if it held."""
+
+
+async def alter_configs(ctx: RequestContext, services: GatewayServices) -> bytes | None:
+    """Both APIs; ``AlterConfigs`` replaces all configs of a resource, the other one some."""
+    if MARK not in ctx.frame and services.tracking.is_empty:
+        return await ctx.forward()
+    request: Any = ctx.request()
+    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+    incremental = ctx.header.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
+    ours: list[tuple[Any, TrackedTopic | None]] = []
+    others = []
+    for resource in request.resources:
+        tracked = (
+            services.tracking.topic_by_name(resource.resource_name)
+            if resource.resource_type == TOPIC
+            else None
+        )
+        if resource.resource_type == TOPIC and _concerns_us(resource, tracked, incremental):
+            ours.append((resource, tracked))
+        else:
+            others.append(resource)
+    if not ours:
+        return await ctx.forward()
+    results: dict[tuple[int, str], Any] = {}
+    throttle = no_throttle()
+    if others:
+        answer: Any = await ctx.forward_message(replace(request, resources=tuple(others)))
+        throttle = answer.throttle_time
+        results |= {(r.resource_type, r.resource_name): r for r in answer.responses}
+    for resource, tracked in ours:
+        code, message = ErrorCode.none, None
+        try:
+            tracked = await _as_postgres_says(services, tracked)
+            plan = _plan(resource, tracked, incremental)
+            await _carry_out(ctx, services, request, plan, tracked)
+        except _Refused as refusal:
+            code, message = refusal.code, refusal.message
+        results[resource.resource_type, resource.resource_name] = nested(schema, "responses")(
+            error_code=code,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+    in_order = dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
+    return ctx.respond(
+        schema(throttle_time=throttle, responses=tuple(results[key] for key in in_order))
+    )
+
+
+def _concerns_us(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> bool:
+    """Whether it names what is, or may be, Tideline's: this gateway's view of what is held may
+    be a moment old, and a seal must not be broken for that."""
+    if tracked is not None and not incremental:
+        return True
+    keys = {*OWN_KEYS, *(MANAGED_KEYS if tracked else ())}
+    return any(config.name in keys for config in resource.configs)
+
+
+async def _as_postgres_says(
+    services: GatewayServices, tracked: TrackedTopic | None
+) -> TrackedTopic | None:
+    if tracked is None:
+        return None
+    try:
+        found = await services.control_plane.tracked_topic(tracked.name)
+    except ControlPlaneUnavailable as error:
+        raise _Refused(
+            ErrorCode.request_timed_out, f"the control plane does not answer: {error}; try again"
+        ) from None
+    return found if found is not None and found.status in _LIVE else None
+
+
+def _plan(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _Plan:
+    """Sort the configs of one topic. Raises :class:`_Refused`."""
+    plan = _Plan(resource.resource_name, resource)
+    overrides = tracked.overrides if tracked else {}
+    for_kafka = []
+    named: set[str] = set()
+    for config in resource.configs:
+        operation = config.config_operation if incremental else SET
+        if config.name in named:
+            raise _Refused(
+                ErrorCode.invalid_request, f"config {config.name} is named more than once"
+            )
+        named.add(config.name)
+        if config.name == MIGRATION_STATE:
+            raise _invalid(STATE_IS_READ_ONLY)
+        if config.name == DISKLESS_ENABLE:
+            plan.trigger = _is_trigger(operation, config.value, tracked)
+        elif config.name in overrides:
+            plan.held[config.name] = _held_value(operation, config)
+        else:
+            for_kafka.append(config)
+            if operation in (SET, DELETE):
+                plan.changes[config.name] = None if operation == DELETE else config.value
+    if not incremental:
+        # All that is not named is reset: what Tideline holds stays in Kafka as it is, and the
+        # user's own value of it is forgotten.
+        for_kafka += _imposed(resource, overrides)
+        plan.held |= {key: None for key in overrides if key not in named}
+    plan.for_kafka = replace(resource, configs=tuple(for_kafka))
+    return plan
+
+
+def _is_trigger(operation: int, value: str | None, tracked: TrackedTopic | None) -> bool:
+    if operation not in (SET, DELETE):
+        raise _invalid(f"{DISKLESS_ENABLE} is no list: set it, nothing can be appended to it")
+    try:
+        wanted = operation == SET and wants_diskless(value)
+    except ValueError as error:
+        raise _invalid(str(error)) from None
+    if not wanted and tracked is not None:
+        raise _invalid(FORWARD_ONLY)
+    return wanted
+
+
+def _held_value(operation: int, config: Any) -> str | None:
+    if operation == DELETE or config.value is None:
+        return None
+    if operation != SET:
+        raise _invalid(f"{config.name} is no list: nothing can be appended to it")
+    problem = problem_with_held(config.name, config.value)
+    if problem is not None:
+        raise _invalid(problem)
+    return str(config.value)
+
+
+def _imposed(resource: Any, overrides: dict[str, ConfigOverride]) -> list[Any]:
+    schema: Any = type(resource)
+    entry = nested(schema, "configs")
+    return [
+        entry(name=held.key, value=held.override_value)
+        for held in overrides.values()
+        if held.override_value is not None
+    ]
+
+
+async def _carry_out(
+    ctx: RequestContext,
+    services: GatewayServices,
+    request: Any,
+    plan: _Plan,
+    tracked: TrackedTopic | None,
+) -> None:
+    """Check everything, then change. Raises :class:`_Refused`."""
+    await _in_kafka(ctx, request, plan, validate_only=True)
+    topic_id = tracked.topic_id if tracked else None
+    try:
+        if plan.trigger and tracked is None:
+            topic_id = await accept(services.cluster, plan.name, plan.changes)
+        if request.validate_only:
+            return
+        if plan.for_kafka.configs or ctx.header.api_key == ApiKey.ALTER_CONFIGS:
+            await _in_kafka(ctx, request, plan, validate_only=False)
+        if topic_id is None:
+            return
+        for key, value in plan.held.items():
+            await services.control_plane.update_user_config(topic_id, key, value)
+        if plan.trigger and tracked is None:
+            await services.control_plane.request_migration(
+                plan.name, topic_id, requested_by=ctx.header.client_id or "", options={}
+            )
+    except ControlPlaneUnavailable as error:
+        raise _Refused(
+            ErrorCode.request_timed_out, f"the control plane does not answer: {error}; try again"
+        ) from None
+    except RefusedError as error:
+        raise _invalid(str(error)) from None
+    except TidelineError as error:
+        raise _Refused(
+            ErrorCode.request_timed_out, f"topic {plan.name} cannot be examined: {error}"
+        ) from None
+
+
+async def _in_kafka(ctx: RequestContext, request: Any, plan: _Plan, *, validate_only: bool) -> None:
+    message = replace(request, resources=(plan.for_kafka,), validate_only=validate_only)
+    answer: Any = await ctx.forward_message(message)
+    (result,) = answer.responses
+    if result.error_code is not ErrorCode.none:
+        raise _Refused(result.error_code, result.error_message)
+
+
+async def describe_configs(ctx: RequestContext, services: GatewayServices) -> bytes | None:
+    """Forwarded; Kafka ignores names that it does not know, so the request needs no change."""
+    request: Any = ctx.request()
+    asked = {
+        resource.resource_name: resource.configuration_keys
+        for resource in request.resources
+        if resource.resource_type == TOPIC
+    }
+    response = await ctx.forward()
+    if not asked:
+        return response
+    answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+    results = []
+    for result in answer.results:
+        if result.resource_type == TOPIC and result.error_code is ErrorCode.none:
+            keys = asked.get(result.resource_name)
+            tracked = services.tracking.topic_by_name(result.resource_name)
+            result = await _complete(ctx, request, result, tracked, keys)
+        results.append(result)
+    return ctx.respond(replace(answer, results=tuple(results)))
+
+
+async def _complete(
+    ctx: RequestContext,
+    request: Any,
+    result: Any,
+    tracked: TrackedTopic | None,
+    keys: tuple[str, ...] | None,
+) -> Any:
+    shown = list(result.configs)
+    if tracked is not None:
+        held = [c.name for c in shown if c.name in tracked.overrides]
+        defaults = await _defaults(ctx, tracked, held)
+        shown = [
+            _as_the_user_set_it(config, tracked.overrides[config.name], defaults)
+            if config.name in tracked.overrides
+            else config
+            for config in shown
+        ]
+    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+    entry = nested(nested(schema, "results"), "configs")
+    documented = bool(getattr(request, "include_documentation", False))
+    state = topic_state(row.state for row in tracked.partitions.values()) if tracked else None
+    own = (
+        (DISKLESS_ENABLE, "true" if tracked else "false", tracked is not None, BOOLEAN),
+        (MIGRATION_STATE, str(state or topic_state(())), tracked is not None, STRING),
+    )
+    for name, value, is_set, kind in own:
+        # An empty list of names means all, as null does (Kafka: ConfigHelper).
+        if keys and name not in keys:
+            continue
+        shown.append(
+            build(
+                entry,
+                name=name,
+                value=value,
+                read_only=name == MIGRATION_STATE,
+                config_source=i8(TOPIC_CONFIG if is_set else DEFAULT_CONFIG),
+                is_default=not is_set,
+                is_sensitive=False,
+                synonyms=(),
+                config_type=i8(kind),
+                documentation=_DOCUMENTATION[name] if documented else None,
+            )
+        )
+    return replace(result, configs=tuple(shown))
+
+
+def _as_the_user_set_it(
+    config: Any, held: ConfigOverride, defaults: dict[str, tuple[str | None, int]]
+) -> Any:
+    value, source = (
+        defaults.get(held.key, (None, DEFAULT_CONFIG))
+        if held.user_value is None
+        else (held.user_value, TOPIC_CONFIG)
+    )
+    inherited = tuple(s for s in config.synonyms if s.source != TOPIC_CONFIG)
+    if held.user_value is not None and config.synonyms:
+        schema: Any = type(config)
+        own = nested(schema, "synonyms")(name=held.key, value=value, source=i8(TOPIC_CONFIG))
+        inherited = (own, *inherited)
+    return replace(config, value=value, config_source=i8(source), synonyms=inherited)
+
+
+async def _defaults(
+    ctx: RequestContext, tracked: TrackedTopic, held: list[str]
+) -> dict[str, tuple[str | None, int]]:
+    """Value and source that held configs would have, had nobody set them on the topic."""
+    unset = tuple(key for key in held if tracked.overrides[key].user_value is None)
+    if not unset:
+        return {}
+    request = DescribeConfigsRequest(
+        resources=(
+            DescribeConfigsResource(
+                resource_type=i8(TOPIC), resource_name=tracked.name, configuration_keys=unset
+            ),
+        ),
+        include_synonyms=True,
+    )
+    answer = cast(DescribeConfigsResponse, await ctx.forward_message(request))
+    found: dict[str, tuple[str | None, int]] = {}
+    for result in answer.results:
+        for config in result.configs:
+            inherited = [s for s in config.synonyms if s.source != TOPIC_CONFIG]
+            if inherited:
+                found[config.name] = (inherited[0].value, int(inherited[0].source))
+    return found
+
+
+RULES: Rules = {
+    ApiKey.ALTER_CONFIGS: Rule(alter_configs, always),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Rule(alter_configs, always),
+    ApiKey.DESCRIBE_CONFIGS: Rule(describe_configs, always),
+}

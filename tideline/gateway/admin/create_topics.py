@@ -1,0 +1,318 @@
+"""CreateTopics: with ``diskless.enable=true`` a topic is born diskless.
+
+Every gateway tracks the name before the topic exists, so that no record can reach its classic
+log; that log is sealed from its first moment (``max.message.bytes``). Kafka is asked first
+whether it would create the topic at all, so that a refusal changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from kio.schema.create_topics.v7.request import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName
+from kio.static.primitive import i16, i32Timedelta
+
+from tideline.control_plane import ControlPlaneUnavailable
+from tideline.control_plane.model import TopicStatus, TrackingKind
+from tideline.domain.admin_trigger import (
+    DISKLESS_ENABLE,
+    MARK,
+    MIGRATION_STATE,
+    STATE_IS_READ_ONLY,
+    refusal_at_birth,
+    wants_diskless,
+)
+from tideline.domain.preflight import INTERNAL_TOPICS
+from tideline.domain.topic_configs import MAX_MESSAGE_BYTES, SEAL_BYTES
+from tideline.errors import RefusedError
+from tideline.gateway.admin.topics import kafka_topic, tell
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.interception import ApiKey, Rule, Rules, always
+from tideline.gateway.messages import build, nested, no_throttle
+from tideline.kafka.protocol import response_class
+from tideline.kafka.topic_observer import TopicObserver
+
+BARRIER_POLL_S = 0.02
+LOOKS_AT_VIEW = 50
+"""How often, so far apart, an answer waits for this gateway's own view: a second."""
+LOOKS, LOOK_AGAIN_S = 3, 1.0
+"""How often a topic is looked for before its creation counts as failed."""
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's own default; used if the brokers' cannot be seen."""
+
+
+class Refused(Exception):
+    """One topic of the request cannot be created; nothing of it was."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+async def create_topics(ctx: RequestContext, services: GatewayServices) -> bytes | None:
+    """Classic topics are forwarded as they are; diskless ones one by one."""
+    unfinished = {t.name for t in services.tracking.topics() if t.topic_id is None}
+    if MARK not in ctx.frame and not unfinished:
+        return await ctx.forward()
+    request: Any = ctx.request()
+    born: dict[str, Any] = {}
+    results: dict[str, Any] = {}
+    classic = []
+    for topic in request.topics:
+        try:
+            diskless, stripped = _split(topic)
+            if diskless:
+                born[topic.name] = stripped
+            elif topic.name in unfinished:
+                raise Refused(ErrorCode.invalid_request, _unfinished(topic.name))
+            else:
+                classic.append(stripped)
+        except Refused as refusal:
+            results[topic.name] = _refusal(topic.name, refusal)
+    timeout_s = request.timeout.total_seconds()
+    validate_only = bool(getattr(request, "validate_only", False))
+    throttle = no_throttle()
+    if classic:
+        answer: Any = await ctx.forward_message(replace(request, topics=tuple(classic)))
+        throttle = answer.throttle_time
+        results |= {found.name: found for found in answer.topics}
+    for name, topic in born.items():
+        birth = _Birth(ctx, services, name, _as_v7(topic), timeout_s)
+        try:
+            results[name] = await birth.run(validate_only)
+        except Refused as refusal:
+            results[name] = _refusal(name, refusal)
+    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+    in_order = tuple(_in_version(schema, results[topic.name]) for topic in request.topics)
+    return ctx.respond(build(schema, throttle_time=throttle, topics=in_order))
+
+
+@dataclass(slots=True)
+class _Birth:
+    """The creation of one diskless topic."""
+
+    ctx: RequestContext
+    services: GatewayServices
+    name: str
+    topic: CreatableTopic
+    timeout_s: float
+    waits_for: str = "the control plane"
+
+    async def run(self, validate_only: bool) -> CreatableTopicResult:
+        configs = {config.name: config.value for config in self.topic.configs}
+        reason = refusal_at_birth(self.name, configs, self.name in INTERNAL_TOPICS)
+        if reason is not None:
+            raise Refused(ErrorCode.invalid_config, reason)
+        try:
+            async with asyncio.timeout(max(self.timeout_s, 0.1)):
+                would = await self._ask_kafka(self.topic, validate_only=True)
+                if would.error_code is ErrorCode.topic_already_exists:
+                    await self._finish_earlier()
+                if would.error_code is not ErrorCode.none or validate_only:
+                    return would
+                return await self._create(configs, would)
+        except TimeoutError:
+            raise Refused(
+                ErrorCode.request_timed_out,
+                f"topic {self.name} was not created within {self.timeout_s:.0f} s: "
+                f"{self.waits_for} did not answer. See `tideline gateway list`, then try again",
+            ) from None
+        except ControlPlaneUnavailable as error:
+            raise Refused(
+                ErrorCode.request_timed_out,
+                f"topic {self.name}: the control plane does not answer ({error}); try again",
+            ) from None
+        except RefusedError as error:
+            raise Refused(ErrorCode.invalid_request, str(error)) from None
+
+    async def _create(
+        self, configs: dict[str, str | None], would: CreatableTopicResult
+    ) -> CreatableTopicResult:
+        effective = {config.name: config.value for config in would.configs or ()} | configs
+        plane = self.services.control_plane
+        user_limit = configs.get(MAX_MESSAGE_BYTES)
+        await plane.begin_tracking(
+            self.name,
+            None,
+            kind=TrackingKind.BORN_DISKLESS,
+            partitions=max(int(would.num_partitions), 1),
+            timestamp_type=effective.get("message.timestamp.type") or "CreateTime",
+            max_message_bytes=int(effective.get(MAX_MESSAGE_BYTES) or DEFAULT_MAX_MESSAGE_BYTES),
+        )
+        try:
+            await self._barrier()
+            self.waits_for = "Kafka"
+            sealed = tuple(c for c in self.topic.configs if c.name != MAX_MESSAGE_BYTES)
+            seal = CreatableTopicConfig(name=MAX_MESSAGE_BYTES, value=SEAL_BYTES)
+            created = await self._ask_kafka(replace(self.topic, configs=(*sealed, seal)))
+            if created.error_code is ErrorCode.topic_already_exists:
+                await self._finish_earlier()
+                return created
+            if created.error_code is not ErrorCode.none:
+                await plane.stop_tracking(self.name)
+                return created
+        except BaseException:
+            # Whether Kafka created it is unknown: look, then finish it or let go of the name.
+            await tell(f"creation of {self.name} failed", self._settle)
+            raise
+        topic_id, partitions = created.topic_id, int(created.num_partitions)
+        if topic_id is None or partitions < 1:
+            found = await kafka_topic(self.services, self.name)
+            if found is None:
+                raise Refused(ErrorCode.request_timed_out, f"topic {self.name} is not there yet")
+            topic_id, partitions = found
+        await self._complete(topic_id, partitions, user_limit)
+        await self._until_seen()
+        return created
+
+    async def _complete(self, topic_id: UUID, partitions: int, user_limit: str | None) -> None:
+        plane = self.services.control_plane
+        await plane.complete_creation(self.name, topic_id, partitions)
+        await plane.override_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, user_limit)
+        await plane.activate_topic(self.name)
+
+    async def _until_seen(self) -> None:
+        """What the client does next at this gateway finds the topic as it was made."""
+        for _ in range(LOOKS_AT_VIEW):
+            if self._is_active():
+                return
+            await asyncio.sleep(BARRIER_POLL_S)
+
+    def _is_active(self) -> bool:
+        seen = self.services.tracking.topic_by_name(self.name)
+        return seen is not None and seen.status is TopicStatus.ACTIVE
+
+    async def _barrier(self) -> None:
+        """Every registered gateway tracks the name."""
+        while True:
+            entries = await self.services.control_plane.tracking_barrier(self.name)
+            missing = [e.gateway for e in entries if not e.acknowledged]
+            self.waits_for = ", ".join(f"gateway {g.gateway_id} at {g.address}" for g in missing)
+            if not missing:
+                return
+            await asyncio.sleep(BARRIER_POLL_S)
+
+    async def _finish_earlier(self) -> None:
+        """A creation that did not hear Kafka's answer, or one at another gateway meanwhile, left
+        the name tracked without an id: complete it."""
+        tracked = await self.services.control_plane.tracked_topic(self.name)
+        if tracked is not None and tracked.topic_id is None:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        plane = self.services.control_plane
+        tracked = await plane.tracked_topic(self.name)
+        if tracked is None or tracked.topic_id is not None:
+            return
+        found = await self._look_for_it()
+        if found is not None and await self._is_sealed():
+            configs = {config.name: config.value for config in self.topic.configs}
+            await self._complete(*found, configs.get(MAX_MESSAGE_BYTES))
+        else:
+            await plane.stop_tracking(self.name)
+
+    async def _look_for_it(self) -> tuple[UUID, int] | None:
+        """The topic in Kafka; a creation that is still under way there is waited for."""
+        for _ in range(LOOKS):
+            found = await kafka_topic(self.services, self.name)
+            if found is not None:
+                return found
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return None
+
+    async def _is_sealed(self) -> bool:
+        """Whether the topic that Kafka has was made for this, and is not a classic one."""
+        found = await TopicObserver(self.services.cluster).configs(self.name)
+        limit = found.get(MAX_MESSAGE_BYTES)
+        return limit is not None and limit.own and limit.value == SEAL_BYTES
+
+    async def _ask_kafka(
+        self, topic: CreatableTopic, *, validate_only: bool = False
+    ) -> CreatableTopicResult:
+        request = CreateTopicsRequest(
+            topics=(topic,), timeout=_milliseconds(self.timeout_s), validate_only=validate_only
+        )
+        answer = cast(CreateTopicsResponse, await self.ctx.forward_message(request))
+        (result,) = answer.topics
+        return result
+
+
+def _split(topic: Any) -> tuple[bool, Any]:
+    """Whether the topic is to be diskless, and the topic as Kafka may see it."""
+    diskless = False
+    for config in topic.configs:
+        if config.name == DISKLESS_ENABLE:
+            try:
+                diskless = wants_diskless(config.value)
+            except ValueError as error:
+                raise Refused(ErrorCode.invalid_config, str(error)) from None
+        elif config.name == MIGRATION_STATE:
+            raise Refused(ErrorCode.invalid_config, STATE_IS_READ_ONLY)
+    kept = tuple(config for config in topic.configs if config.name != DISKLESS_ENABLE)
+    return diskless, topic if len(kept) == len(topic.configs) else replace(topic, configs=kept)
+
+
+def _as_v7(topic: Any) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            CreatableReplicaAssignment(partition_index=a.partition_index, broker_ids=a.broker_ids)
+            for a in topic.assignments
+        ),
+        configs=tuple(CreatableTopicConfig(name=c.name, value=c.value) for c in topic.configs),
+    )
+
+
+def _refusal(name: str, refusal: Refused) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=TopicName(name),
+        topic_id=None,
+        error_code=refusal.code,
+        error_message=refusal.message,
+        topic_config_error_code=i16(0),
+        configs=None,
+    )
+
+
+def _in_version(schema: Any, result: Any) -> Any:
+    """A result of version 7 as the client's version has it."""
+    kind = nested(schema, "topics")
+    if isinstance(result, kind):
+        return result
+    values = {field.name: getattr(result, field.name) for field in fields(result)}
+    if "configs" in {field.name for field in fields(kind)} and values.get("configs"):
+        entry = nested(kind, "configs")
+        values["configs"] = tuple(
+            build(entry, **{f.name: getattr(c, f.name) for f in fields(c)})
+            for c in values["configs"]
+        )
+    return build(kind, **values)
+
+
+def _unfinished(name: str) -> str:
+    return (
+        f"topic {name} was to be created diskless and that did not end: create it with "
+        f"{DISKLESS_ENABLE}=true again, or delete it first"
+    )
+
+
+def _milliseconds(seconds: float) -> i32Timedelta:
+    return i32Timedelta.parse(timedelta(milliseconds=int(seconds * 1000)))
+
+
+RULES: Rules = {ApiKey.CREATE_TOPICS: Rule(create_topics, always)}

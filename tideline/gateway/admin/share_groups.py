@@ -1,0 +1,116 @@
+"""Share groups cannot read a tracked topic: they would see Kafka's log only, and past B0.
+
+Preflight refuses a topic that has a share group; this is for one that joins later. A share
+session that was opened before a topic was tracked names no topics any more, so it is ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i16, i32
+
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.interception import ApiKey, Rule, Rules
+from tideline.gateway.messages import build, nested, no_throttle
+from tideline.kafka.protocol import response_class
+
+REFUSED = ErrorCode.topic_authorization_failed
+"""What the Java share consumer tells the application instead of trying again for ever."""
+REASON = "share groups cannot read a topic that is, or becomes, diskless"
+
+
+@dataclass(slots=True)
+class ShareSession:
+    """The share session of one connection."""
+
+    tracking_version: int = -1
+    """Version of the tracked set under which the session began."""
+
+
+async def share_fetch(ctx: RequestContext, services: GatewayServices) -> bytes | None:
+    """Tracked topics are left out of the request and refused in the answer."""
+    request: Any = ctx.request()
+    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+    if _begun_before(ctx, services, request.share_session_epoch):
+        return ctx.respond(_session_ended(schema))
+    tracked = _tracked(request, services)
+    if not tracked:
+        return await ctx.forward()
+    kept = tuple(topic for topic in request.topics if topic.topic_id not in tracked)
+    answer: Any = await ctx.forward_message(replace(request, topics=kept))
+    refused = tuple(
+        _refusal(schema, topic) for topic in request.topics if topic.topic_id in tracked
+    )
+    return ctx.respond(replace(answer, responses=(*answer.responses, *refused)))
+
+
+async def share_acknowledge(ctx: RequestContext, services: GatewayServices) -> bytes | None:
+    """Acknowledgements of what was read before are Kafka's; only old sessions are ended."""
+    request: Any = ctx.request()
+    if _begun_before(ctx, services, request.share_session_epoch):
+        schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+        return ctx.respond(_session_ended(schema))
+    return await ctx.forward()
+
+
+def _begun_before(ctx: RequestContext, services: GatewayServices, epoch: int) -> bool:
+    """Whether the session is older than what is tracked now. Epoch 0 begins one, -1 ends it."""
+    session = ctx.connection.state(ShareSession)
+    if epoch == 0:
+        session.tracking_version = services.tracking.version
+    return epoch > 0 and session.tracking_version != services.tracking.version
+
+
+def _tracked(request: Any, services: GatewayServices) -> frozenset[UUID]:
+    return frozenset(
+        topic.topic_id
+        for topic in request.topics
+        if services.tracking.topic_by_id(topic.topic_id) is not None
+        or services.tracking.is_deleted(topic.topic_id)
+    )
+
+
+def _session_ended(schema: Any) -> Any:
+    return build(
+        schema,
+        throttle_time=no_throttle(),
+        error_code=ErrorCode.share_session_not_found,
+        error_message="the tracked topics have changed: begin a new share session",
+        acquisition_lock_timeout=no_throttle(),
+        responses=(),
+        node_endpoints=(),
+    )
+
+
+def _refusal(schema: Any, topic: Any) -> Any:
+    answer = nested(schema, "responses")
+    partition = nested(answer, "partitions")
+    leader: Any
+    (leader,) = (f.type for f in fields(partition) if f.name == "current_leader")
+    return answer(
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            build(
+                partition,
+                partition_index=asked.partition_index,
+                error_code=REFUSED,
+                error_message=REASON,
+                acknowledge_error_code=i16(0),
+                acknowledge_error_message=None,
+                current_leader=leader(leader_id=i32(-1), leader_epoch=i32(-1)),
+                records=b"",
+                acquired_records=(),
+            )
+            for asked in topic.partitions
+        ),
+    )
+
+
+RULES: Rules = {
+    ApiKey.SHARE_FETCH: Rule(share_fetch),
+    ApiKey.SHARE_ACKNOWLEDGE: Rule(share_acknowledge),
+}

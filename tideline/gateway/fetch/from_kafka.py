@@ -1,0 +1,183 @@
+"""The part of a fetch that Kafka answers: below B0, or while B0 is unset.
+
+What always holds: nothing at or past B0 is shown, known or not (the read ceiling), and a stale
+replica's word about its end of the log is not passed on (schedules 2, 3, 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from tideline.domain.ids import TopicPartition
+from tideline.domain.read_ceiling import (
+    NO_CEILING,
+    UNKNOWN_CEILING,
+    out_of_range_may_be_told,
+    prefix_answer,
+)
+from tideline.domain.request_handling import KafkaErrorCode
+from tideline.domain.routing import PartitionRoute, RouteKind
+from tideline.gateway.assembly import TrackedParts
+from tideline.gateway.context import RequestContext
+from tideline.gateway.fetch.partition import Asked, PartitionAnswer, look_again
+from tideline.gateway.interception import ApiKey
+from tideline.gateway.messages import (
+    NO_TIME,
+    Messages,
+    error,
+    group_by_topic,
+    key_fields,
+    topic_key,
+)
+from tideline.gateway.metrics import LOCAL_READS, TIERED_READS
+from tideline.kafka.batches import truncate_at
+from tideline.kafka.protocol import decode_response, encode_request
+
+FINAL_EPOCH = -1
+"""Session epoch of a fetch that asks for no session (``FetchMetadata.FINAL_EPOCH``)."""
+
+
+class KafkaSide:
+    """Forwards its partitions to the paired broker and clips what comes back."""
+
+    def __init__(
+        self, context: RequestContext, parts: TrackedParts, request: Any, api: Messages
+    ) -> None:
+        self._context = context
+        self._parts = parts
+        self._request = request
+        self._api = api
+        self.throttle = NO_TIME
+        self.endpoints: dict[int, Any] = {}
+
+    async def ask(
+        self, asked: Sequence[Asked], wait_s: float, min_bytes: int
+    ) -> dict[Asked, PartitionAnswer]:
+        """One round: Kafka may wait ``wait_s`` for ``min_bytes``."""
+        header = self._context.header
+        frame = encode_request(
+            self._message(asked, wait_s, min_bytes), header.correlation_id, header.client_id
+        )
+        response: Any = decode_response(
+            await self._context.forward(frame), ApiKey.FETCH, self._api.version
+        )
+        self.throttle = max(self.throttle, response.throttle_time)
+        for endpoint in getattr(response, "node_endpoints", ()):
+            self.endpoints[endpoint.node_id] = endpoint
+        failed = int(getattr(response, "error_code", 0))
+        rows = {
+            (topic_key(topic), int(row.partition_index)): row
+            for topic in response.responses
+            for row in topic.partitions
+        }
+        answers = {}
+        for one in asked:
+            row = rows.get((one.at.key, one.at.partition))
+            if row is None:
+                code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
+                answers[one] = PartitionAnswer(code, settled=True) if failed else PartitionAnswer()
+            else:
+                answers[one] = await self._clipped(one, row)
+        return answers
+
+    def _message(self, asked: Sequence[Asked], wait_s: float, min_bytes: int) -> Any:
+        prefix = any(one.at.route(self._parts.tracking).kind is RouteKind.SUFFIX for one in asked)
+        topics = group_by_topic([(one.at.key, one.structure) for one in asked])
+        return self._api.request(
+            **{
+                name: getattr(self._request, name)
+                for name in ("replica_id", "replica_state", "max_bytes", "isolation_level")
+                if hasattr(self._request, name)
+            },
+            rack_id=getattr(self._request, "rack_id", ""),
+            max_wait=timedelta(milliseconds=int(wait_s * 1000)),
+            min_bytes=1 if prefix else min_bytes,
+            session_id=0,
+            session_epoch=FINAL_EPOCH,
+            topics=tuple(
+                self._api.request_part("FetchTopic", **key_fields(key), partitions=tuple(group))
+                for key, group in topics
+            ),
+            forgotten_topics_data=(),
+        )
+
+    async def _clipped(self, asked: Asked, row: Any) -> PartitionAnswer:
+        """Kafka's answer as far as it may be shown now that it is here."""
+        tracking = self._parts.tracking
+        route = look_again(asked, tracking)
+        code = int(row.error_code)
+        if route.kind is RouteKind.CLASSIC:
+            return PartitionAnswer(records=row.records, relayed=row, settled=code != 0)
+        log = asked.at.log
+        if log is None or route.kind in (RouteKind.DELETED, RouteKind.UNKNOWN):
+            return PartitionAnswer.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE:
+            return PartitionAnswer.refusal(await self._out_of_range(asked, route))
+        if code != 0:
+            return PartitionAnswer(relayed=row, settled=True)
+        fence = self._parts.fences.of(log)
+        fence.ceiling.observe(int(row.high_watermark), lease_valid=tracking.lease_valid())
+        limit = self._parts.fences.ceiling_of(log, route)
+        if limit == UNKNOWN_CEILING:
+            return PartitionAnswer.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+        (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
+        if limit == NO_CEILING:
+            return PartitionAnswer(records=row.records, relayed=row)
+        records = truncate_at(row.records or b"", limit)
+        if route.kind is not RouteKind.SUFFIX:
+            # Nothing new is to be had below the ceiling: the answer waits for B0 like the rest.
+            return _shown(row, records, limit, settled=False)
+        return await self._prefix(asked, route, row, records)
+
+    async def _prefix(
+        self, asked: Asked, route: PartitionRoute, row: Any, records: Any
+    ) -> PartitionAnswer:
+        stale = prefix_answer(
+            fetch_offset=asked.offset,
+            boundary=route.boundary,
+            broker_high_watermark=int(row.high_watermark),
+            empty=not len(row.records or b""),
+        )
+        if stale is not KafkaErrorCode.NONE:
+            return PartitionAnswer.refusal(stale)
+        assert asked.at.log is not None
+        end = max(route.boundary, self._parts.watermarks.known(asked.at.log))
+        changed = replace(
+            row,
+            records=bytes(records),
+            high_watermark=end,
+            last_stable_offset=end,
+        )
+        # A read that ends at B0 does not wait for more: what follows is in the suffix.
+        return PartitionAnswer(records=changed.records, relayed=changed, settled=bool(len(records)))
+
+    async def _out_of_range(self, asked: Asked, route: PartitionRoute) -> KafkaErrorCode:
+        """Told only where it cannot be the word of a broker that is behind (schedule 3)."""
+        topic = asked.at.topic
+        log_start = None
+        if topic is not None and route.kind is RouteKind.SUFFIX:
+            at = TopicPartition(topic.name, asked.at.partition)
+            log_start = await self._parts.paired_broker.log_start(at)
+        told = out_of_range_may_be_told(
+            route,
+            lease_valid=self._parts.tracking.lease_valid(),
+            fetch_offset=asked.offset,
+            log_start=log_start,
+        )
+        if told:
+            return KafkaErrorCode.OFFSET_OUT_OF_RANGE
+        return KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _shown(row: Any, records: Any, limit: int, *, settled: bool) -> PartitionAnswer:
+    changed = replace(
+        row,
+        error_code=error(KafkaErrorCode.NONE),
+        records=bytes(records),
+        high_watermark=min(int(row.high_watermark), limit),
+        last_stable_offset=min(int(row.last_stable_offset), limit),
+    )
+    return PartitionAnswer(records=changed.records, relayed=changed, settled=settled)

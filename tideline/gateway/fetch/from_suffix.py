@@ -1,0 +1,165 @@
+"""The part of a fetch that lies at or past B0: in a merged segment, or in WAL objects.
+
+What always holds: an answer comes from one of them, the one that held the offset in one snapshot of
+the control plane; an object that was deleted since makes the offset be looked up once more, and is
+then an error, never an empty answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, FoundBatches
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.request_handling import FETCH_FAILURE, FIND_ERRORS, KafkaErrorCode
+from tideline.errors import TidelineError
+from tideline.gateway.assembly import TrackedParts
+from tideline.gateway.fetch.partition import Asked, PartitionAnswer
+from tideline.gateway.fetch.suffix_reader import UNREADABLE
+from tideline.gateway.messages import named
+from tideline.gateway.metrics import DISKLESS_READS, TIERED_READS
+from tideline.kafka.batches import ZSTD_SINCE_FETCH, uses_zstd
+from tideline.object_store import ObjectMissing
+
+log = structlog.get_logger()
+FIND_PATIENCE_S = 2.0
+"""While Postgres is away, the prefix partitions of the same fetch wait no longer than this."""
+LOCATE_PATIENCE_S = 10.0
+"""Reading a segment's index and the bytes behind it; a consumer gives up after 30 s by default."""
+
+
+class SuffixSide:
+    """Finds coordinates in the control plane, then reads bytes once for the whole answer."""
+
+    def __init__(self, parts: TrackedParts, version: int) -> None:
+        self._parts = parts
+        self._version = version
+
+    async def find(self, asked: Sequence[Asked], max_bytes: int) -> dict[Asked, PartitionAnswer]:
+        """What there is now, without reading a byte of it."""
+        if not asked:
+            return {}
+        if self._parts.tracking.stopped is not None:
+            return {one: PartitionAnswer.refusal(FETCH_FAILURE) for one in asked}
+        requests = [
+            FindBatchesRequest(_log(one), one.offset, max(1, min(one.max_bytes, max_bytes)))
+            for one in asked
+        ]
+        try:
+            async with asyncio.timeout(FIND_PATIENCE_S):
+                found = await self._parts.reader.find(requests)
+        except (TidelineError, TimeoutError) as error:
+            log.warning("fetch.suffix_not_found", error=str(error) or "no answer in time")
+            return {one: PartitionAnswer.refusal(FETCH_FAILURE) for one in asked}
+        answers = dict(zip(asked, found, strict=True))
+        tiered = [n for n, rows in enumerate(found) if rows.segment is not None]
+        try:
+            async with asyncio.timeout(LOCATE_PATIENCE_S):
+                located = await self._parts.reader.locate(
+                    [requests[n] for n in tiered], [found[n] for n in tiered], max_bytes
+                )
+        except TimeoutError:
+            log.warning("fetch.segments_not_located", segments=len(tiered))
+            located = [FoundBatches(UNREADABLE, -1, -1) for _ in tiered]
+        answers |= zip((asked[n] for n in tiered), located, strict=True)
+        return {one: self._found(one, rows) for one, rows in answers.items()}
+
+    def _found(self, asked: Asked, rows: FoundBatches) -> PartitionAnswer:
+        at = _log(asked)
+        code = named(FIND_ERRORS.get(rows.error, FETCH_FAILURE), asked.at.key)
+        if code is not KafkaErrorCode.NONE:
+            return PartitionAnswer.refusal(code)
+        self._parts.watermarks.heard(at, rows.high_watermark)
+        route = self._parts.tracking.partition(at.topic_id, at.partition)
+        return PartitionAnswer(
+            high_watermark=rows.high_watermark,
+            last_stable_offset=rows.high_watermark,
+            log_start=rows.log_start,
+            found=rows,
+            epoch=route.boundary_epoch,
+            expected_bytes=sum(batch.byte_size for batch in rows.batches),
+            # What follows a segment is in another object: waiting does not make this answer longer.
+            settled=rows.segment is not None,
+        )
+
+    async def wait(self, found: Mapping[Asked, PartitionAnswer], timeout_s: float) -> bool:
+        """Until there is more than was found, or the time is over."""
+        positions = {_log(one): answer.high_watermark for one, answer in found.items()}
+        return await self._parts.watermarks.wait(positions, timeout_s)
+
+    async def read(self, answers: dict[Asked, PartitionAnswer], max_bytes: int) -> None:
+        """Fill in the records of what was found, ``max_bytes`` in all, but at least one batch."""
+        parts = _chosen(answers, max_bytes)
+        try:
+            await self._fill(parts)
+        except ObjectMissing as error:
+            log.info("fetch.found_anew", why=str(error))
+            again = await self.find([part.asked for part in parts], sum(p.bytes for p in parts))
+            answers |= again
+            for part in _chosen(again, sum(part.bytes for part in parts)):
+                try:
+                    await self._fill([part])
+                except TidelineError as failure:
+                    _fail([part], failure)
+        except TidelineError as error:
+            _fail(parts, error)
+
+    async def _fill(self, parts: Sequence[_Part]) -> None:
+        if not parts:
+            return
+        bodies = await self._parts.reader.read(
+            [(part.batches, part.answer.epoch) for part in parts]
+        )
+        for part, body in zip(parts, bodies, strict=True):
+            found = part.answer.found
+            (DISKLESS_READS if found is None or found.segment is None else TIERED_READS).inc()
+            if self._version < ZSTD_SINCE_FETCH and uses_zstd(body):
+                part.answer.fail(KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+            else:
+                part.answer.records = body
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Batches of one partition that fit in the answer."""
+
+    asked: Asked
+    answer: PartitionAnswer
+    batches: Sequence[BatchCoordinates]
+
+    @property
+    def bytes(self) -> int:
+        return sum(batch.byte_size for batch in self.batches)
+
+
+def _chosen(answers: Mapping[Asked, PartitionAnswer], max_bytes: int) -> list[_Part]:
+    chosen = []
+    left, first = max_bytes, all(not a.size or a.found for a in answers.values())
+    for asked, answer in answers.items():
+        if answer.found is None:
+            continue
+        batches = []
+        for batch in answer.found.batches:
+            if batch.byte_size > left and not first:
+                break
+            batches.append(batch)
+            left -= batch.byte_size
+            first = False
+        if batches:
+            chosen.append(_Part(asked, answer, batches))
+    return chosen
+
+
+def _fail(parts: Sequence[_Part], failure: TidelineError) -> None:
+    log.warning("fetch.suffix_not_read", error=str(failure))
+    for part in parts:
+        part.answer.fail(FETCH_FAILURE)
+
+
+def _log(asked: Asked) -> TopicIdPartition:
+    assert asked.at.log is not None
+    return asked.at.log

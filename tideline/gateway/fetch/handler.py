@@ -1,0 +1,194 @@
+"""Fetch: the prefix from Kafka, the suffix from object storage, and no answer across B0.
+
+A fetch that names a tracked topic is answered without a session. It is served in rounds until it
+has enough bytes or its time is over; each round asks Kafka for a short while only, so that a
+partition whose B0 becomes known in the middle of a long poll is served by the suffix in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Any
+
+from tideline.domain.request_handling import KafkaErrorCode, Request, handling
+from tideline.domain.routing import Region, RouteKind, region_of
+from tideline.gateway.assembly import TrackedParts
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.fetch.from_kafka import KafkaSide
+from tideline.gateway.fetch.from_suffix import SuffixSide
+from tideline.gateway.fetch.partition import Asked, PartitionAnswer, asked_of, look_again
+from tideline.gateway.interception import ApiKey, Rule, Rules
+from tideline.gateway.messages import (
+    NO_TIME,
+    Messages,
+    error,
+    group_by_topic,
+    key_fields,
+    messages,
+    named,
+)
+
+KAFKA_ROUND_S = 0.1
+"""How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
+BREATH_S = 0.01
+MAX_BYTES = 55 * 1024 * 1024
+"""Of one answer, whatever a client asks for: Kafka's own ``fetch.max.bytes``."""
+SESSIONS_SINCE = 7
+SESSIONS_REMEMBERED = 64
+"""Sessions per connection; a client has one per broker connection."""
+
+
+class TrackedFetch:
+    """One Fetch request that names a tracked topic."""
+
+    def __init__(self, context: RequestContext, parts: TrackedParts, request: Any) -> None:
+        self.context = context
+        self.parts = parts
+        self.request = request
+        self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
+        self.asked = asked_of(request, parts.tracking)
+        self.kafka = KafkaSide(context, parts, request, self.messages)
+        self.suffix = SuffixSide(parts, context.header.api_version)
+
+    async def answer(self) -> bytes:
+        """Serve it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(0.0, self.request.max_wait.total_seconds())
+        max_bytes = min(int(self.request.max_bytes), MAX_BYTES)
+        min_bytes = min(int(self.request.min_bytes), max_bytes)
+        while True:
+            began = loop.time()
+            left = max(0.0, deadline - began)
+            answers = await self._round(left, min_bytes, max_bytes)
+            size = sum(answer.size for answer in answers.values())
+            settled = any(answer.settled for answer in answers.values())
+            if size >= min_bytes or settled or left <= 0:
+                return await self._respond(answers, max_bytes)
+            if loop.time() - began < BREATH_S:
+                # Kafka has records that may not be shown, so it does not wait itself.
+                await asyncio.sleep(BREATH_S)
+
+    async def _round(
+        self, left_s: float, min_bytes: int, max_bytes: int
+    ) -> dict[Asked, PartitionAnswer]:
+        """Look at every partition once; wait a while if there is too little."""
+        tracking = self.parts.tracking
+        in_kafka, in_suffix = [], []
+        answers: dict[Asked, PartitionAnswer] = {}
+        for asked in self.asked:
+            route = look_again(asked, tracking)
+            match region_of(route, asked.offset):
+                case Region.KAFKA | Region.PREFIX:
+                    in_kafka.append(asked)
+                case Region.SUFFIX:
+                    in_suffix.append(asked)
+                case Region.NOWHERE:
+                    answers[asked] = PartitionAnswer.refusal(
+                        named(handling(route.kind, Request.FETCH).error, asked.at.key)
+                    )
+        wait_s = min(left_s, KAFKA_ROUND_S)
+        found = await self.suffix.find(in_suffix, max_bytes)
+        enough = answers or sum(a.size for a in found.values()) >= min_bytes
+        enough = enough or any(answer.settled for answer in found.values())
+        if in_kafka:
+            answers |= await self.kafka.ask(in_kafka, 0.0 if enough else wait_s, min_bytes)
+            if not enough:
+                found = await self.suffix.find(in_suffix, max_bytes)
+        elif in_suffix and not enough and left_s > 0:
+            await self.suffix.wait(found, left_s)
+            found = await self.suffix.find(in_suffix, max_bytes)
+        return answers | found
+
+    async def _respond(self, answers: dict[Asked, PartitionAnswer], max_bytes: int) -> bytes:
+        left = max_bytes - sum(a.size for a in answers.values() if a.found is None)
+        await self.suffix.read(answers, left)
+        rows = [(asked.at.key, answers[asked].row(self.messages, asked)) for asked in self.asked]
+        return self.context.respond(
+            self.messages.response(
+                throttle_time=self.kafka.throttle,
+                error_code=error(KafkaErrorCode.NONE),
+                session_id=0,
+                responses=tuple(
+                    self.messages.response_part(
+                        "FetchableTopicResponse", **key_fields(key), partitions=tuple(group)
+                    )
+                    for key, group in group_by_topic(rows)
+                ),
+                node_endpoints=tuple(self.kafka.endpoints.values()),
+            )
+        )
+
+
+class FetchSessions:
+    """Incremental fetch sessions (KIP-227) that one connection's full fetches opened.
+
+    A session lives in the broker and names its partitions only once. What always holds: an
+    incremental fetch is passed only if the full fetch that opened its session was looked into under
+    the present set of tracked topics, and named none of them (schedule 9).
+    """
+
+    def __init__(self) -> None:
+        self._inspected: OrderedDict[int, int] = OrderedDict()
+
+    def opened(self, session_id: int, tracking_version: int) -> None:
+        """A full fetch without tracked topics was answered with this session."""
+        if session_id == 0:
+            return
+        self._inspected[session_id] = tracking_version
+        self._inspected.move_to_end(session_id)
+        while len(self._inspected) > SESSIONS_REMEMBERED:
+            self._inspected.popitem(last=False)
+
+    def may_continue(self, session_id: int, tracking_version: int) -> bool:
+        """Whether an incremental fetch in this session may pass."""
+        return self._inspected.get(session_id) == tracking_version
+
+
+def is_incremental(session_id: int, session_epoch: int) -> bool:
+    """Epoch 0 opens a session, -1 asks for none (``FetchMetadata``)."""
+    return session_epoch > 0
+
+
+def _ended_session(context: RequestContext, api: Messages) -> bytes:
+    """The client opens another session by a full fetch, which is looked into."""
+    return context.respond(
+        api.response(
+            throttle_time=NO_TIME,
+            error_code=error(KafkaErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+            session_id=0,
+            responses=(),
+        )
+    )
+
+
+async def handle(context: RequestContext, services: GatewayServices) -> bytes | None:
+    """Answer one Fetch request."""
+    request: Any = context.request()
+    parts, tracking = services.tracked, services.tracked.tracking
+    version = context.header.api_version
+    session_id = int(getattr(request, "session_id", 0))
+    session_epoch = int(getattr(request, "session_epoch", -1))
+    sessions = context.connection.state(FetchSessions)
+    named = [asked.at for asked in asked_of(request, tracking)]
+    tracked = any(at.route(tracking).kind is not RouteKind.CLASSIC for at in named)
+    if is_incremental(session_id, session_epoch):
+        if tracked or not sessions.may_continue(session_id, tracking.version):
+            return _ended_session(context, messages(ApiKey.FETCH, version))
+        return await context.forward()
+    if tracked:
+        return await TrackedFetch(context, parts, request).answer()
+    inspected_under = tracking.version
+    frame = await context.forward()
+    if version >= SESSIONS_SINCE and session_epoch == 0:
+        sessions.opened(_session_of(frame, version), inspected_under)
+    return frame
+
+
+def _session_of(frame: bytes, version: int) -> int:
+    """Correlation id, (header tags since version 12), throttle time, error code, session id."""
+    start = 4 + (1 if version >= 12 else 0) + 4 + 2
+    return int.from_bytes(frame[start : start + 4], "big", signed=True)
+
+
+RULES: Rules = {ApiKey.FETCH: Rule(handle)}

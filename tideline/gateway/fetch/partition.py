@@ -1,0 +1,94 @@
+"""What a fetch asks of one partition, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tideline.control_plane.model import FoundBatches
+from tideline.domain.request_handling import KafkaErrorCode
+from tideline.domain.routing import PartitionRoute
+from tideline.gateway.messages import Messages, Place, error, place, topic_key
+from tideline.gateway.tracking.view import Tracking
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """One partition of the request. Compared by identity."""
+
+    at: Place
+    """Looked up again in every round: a topic may become tracked during a long poll."""
+    offset: int
+    """first wanted, inclusive"""
+    max_bytes: int
+    structure: Any
+    """As it came, to be passed on."""
+
+
+def look_again(asked: Asked, tracking: Tracking) -> PartitionRoute:
+    """The partition's route as it is now, and its place with it."""
+    asked.at = place(tracking, asked.at.key, asked.at.partition)
+    return asked.at.route(tracking)
+
+
+def asked_of(request: Any, tracking: Tracking) -> list[Asked]:
+    """Every partition that the request names, in its order."""
+    return [
+        Asked(
+            place(tracking, topic_key(topic), int(row.partition)),
+            int(row.fetch_offset),
+            int(row.partition_max_bytes),
+            row,
+        )
+        for topic in request.topics
+        for row in topic.partitions
+    ]
+
+
+@dataclass(slots=True)
+class PartitionAnswer:
+    """One partition's part of the response."""
+
+    code: KafkaErrorCode = KafkaErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start: int = -1
+    records: Any = b""
+    relayed: Any = None
+    """Kafka's own structure, told as it is."""
+    found: FoundBatches | None = None
+    """Coordinates in the suffix whose bytes are read at the end."""
+    epoch: int = -1
+    """Leader epoch at B0."""
+    settled: bool = field(default=False)
+    """Waiting longer cannot make the answer better: an error, or a read that ends at B0."""
+    expected_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """bytes of records"""
+        return self.expected_bytes if self.found is not None else len(self.records or b"")
+
+    def fail(self, code: KafkaErrorCode) -> None:
+        """What was found cannot be given."""
+        self.code, self.found, self.records = code, None, b""
+        self.high_watermark = self.last_stable_offset = self.log_start = -1
+
+    @classmethod
+    def refusal(cls, code: KafkaErrorCode) -> PartitionAnswer:
+        return cls(code, settled=True)
+
+    def row(self, api: Messages, asked: Asked) -> Any:
+        """The structure of the response."""
+        if self.relayed is not None:
+            return self.relayed
+        return api.response_part(
+            "PartitionData",
+            partition_index=asked.at.partition,
+            error_code=error(self.code),
+            high_watermark=self.high_watermark,
+            last_stable_offset=self.last_stable_offset,
+            log_start_offset=self.log_start,
+            aborted_transactions=None,
+            records=self.records,
+        )

@@ -1,0 +1,336 @@
+"""Batches of the suffix, as consumers get them: out of merged segments, then out of WAL objects.
+
+Coordinates come from the control plane, bytes from the cache or by ranged, coalesced GETs. What
+always holds: every batch carries the offset that its commit assigned and the leader epoch at B0,
+whoever leads the partition now (schedule 8); nothing below B0 is ever read here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeAlias
+
+import structlog
+
+from tideline.control_plane.model import (
+    BatchCoordinates,
+    FindBatchesRequest,
+    FoundBatches,
+    ListOffsetsKind,
+    SuffixOffset,
+)
+from tideline.domain.ids import TopicIdPartition
+from tideline.errors import TidelineError
+from tideline.gateway.fetch.object_reader import (
+    MAX_GET,
+    PARALLEL_SEGMENT_GETS,
+    ObjectCache,
+    ObjectReader,
+    Span,
+)
+from tideline.gateway.fetch.segment_reader import LOG_APPEND_TIME, SegmentBatch, SegmentReader
+from tideline.gateway.metrics import CACHE_HITS
+from tideline.kafka.batches import (
+    FoundRecord,
+    first_record_at,
+    largest,
+    largest_record,
+    patch,
+)
+from tideline.object_store import ObjectMissing, ObjectStore, ObjectStoreUnavailable
+
+log = structlog.get_logger()
+COALESCE_GAP = 64 * 1024
+"""bytes; closer ranges of one object are read by one GET: a request costs more than these bytes."""
+SEARCH_PATIENCE_S = 10.0
+"""A search by timestamp reads a few ranges; only after retention has cut through a segment more."""
+UNREADABLE = "SEGMENT_UNREADABLE"
+"""``FoundBatches.error`` of a merged segment that cannot be read: a storage error to a consumer."""
+
+
+class HybridReadDisabled(TidelineError):
+    """``inkless.hybrid.read.enabled`` is false and a merged segment would have to be read."""
+
+
+PAGE_BYTES = 2**31 - 1
+"""Of coordinates that are looked through: as many batches as one answer may hold."""
+Search: TypeAlias = Callable[[SuffixOffset], Awaitable[FoundRecord | None]]
+
+
+class ReaderControlPlane(Protocol):
+    async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]: ...
+
+    async def list_offsets(
+        self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None
+    ) -> SuffixOffset: ...
+
+
+def coalesce(batches: Iterable[BatchCoordinates]) -> list[Span]:
+    """The fewest GETs that hold all ``batches``, each at most ``MAX_GET`` unless one batch is
+    larger, over gaps of at most ``COALESCE_GAP`` bytes."""
+    spans: list[Span] = []
+    wanted = sorted((_span(batch) for batch in batches), key=lambda s: (s.tiered, s.key, s.start))
+    for span in wanted:
+        last = spans[-1] if spans else None
+        if (
+            last is not None
+            and (last.key, last.tiered) == (span.key, span.tiered)
+            and span.start - last.end <= COALESCE_GAP
+            and max(span.end, last.end) - last.start <= MAX_GET
+        ):
+            spans[-1] = replace(last, end=max(span.end, last.end))
+        else:
+            spans.append(span)
+    return spans
+
+
+def _span(batch: BatchCoordinates) -> Span:
+    end = batch.byte_offset + batch.byte_size
+    return Span(batch.object_key, batch.byte_offset, end, isinstance(batch, SegmentBatch))
+
+
+class SuffixReader:
+    """Reads what ``find_batches`` found."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        control_plane: ReaderControlPlane,
+        cache: ObjectCache,
+        *,
+        hybrid_read_enabled: bool = True,
+    ) -> None:
+        self._control_plane = control_plane
+        self._objects = ObjectReader(store, cache)
+        self._segments = SegmentReader(self._objects)
+        self._hybrid_read_enabled = hybrid_read_enabled
+        self._said_disabled = False
+
+    async def find(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
+        """Coordinates, without reading a byte of data. Raises as the control plane does."""
+        return await self._control_plane.find_batches(requests)
+
+    async def locate(
+        self, requests: Sequence[FindBatchesRequest], found: Sequence[FoundBatches], max_bytes: int
+    ) -> list[FoundBatches]:
+        """``found`` with the batches of each merged segment, up to ``max_bytes`` in all: segments
+        past that get none. One that cannot be read gets the error :data:`UNREADABLE`; nothing is
+        raised. Bytes are read ahead into the cache.
+        """
+        located = list(found)
+        waiting = [n for n, rows in enumerate(found) if rows.segment is not None]
+        while waiting and max_bytes > 0:
+            some, waiting = waiting[:PARALLEL_SEGMENT_GETS], waiting[PARALLEL_SEGMENT_GETS:]
+            answers = await asyncio.gather(*(self._located(requests[n], found[n]) for n in some))
+            for number, answer in zip(some, answers, strict=True):
+                located[number] = answer
+                max_bytes -= sum(batch.byte_size for batch in answer.batches)
+        return located
+
+    async def _located(
+        self, request: FindBatchesRequest, rows: FoundBatches, *, again: bool = True
+    ) -> FoundBatches:
+        if rows.segment is None:
+            return rows
+        try:
+            self._must_read_segments()
+            batches = await self._segments.batches(
+                rows.segment, request.fetch_offset, request.max_bytes
+            )
+            return replace(rows, batches=batches)
+        except ObjectMissing as error:
+            if again:
+                return await self._located_anew(request)
+            log.error("suffix.segment_is_gone", log=str(request.log), error=str(error))
+        except HybridReadDisabled:
+            pass
+        except TidelineError as error:
+            log.warning("suffix.segment_not_read", log=str(request.log), error=str(error))
+        return FoundBatches(UNREADABLE, rows.log_start, rows.high_watermark)
+
+    async def _located_anew(self, request: FindBatchesRequest) -> FoundBatches:
+        """Retention may have taken the segment after it was found: then it is not found again."""
+        try:
+            (rows,) = await self._control_plane.find_batches([request])
+        except TidelineError as error:
+            log.warning("suffix.segment_not_found_again", log=str(request.log), error=str(error))
+            return FoundBatches(UNREADABLE, -1, -1)
+        return await self._located(request, rows, again=False)
+
+    def _must_read_segments(self) -> None:
+        if self._hybrid_read_enabled:
+            return
+        message = (
+            "merged segments are not read: TIDELINE_HYBRID_READ_ENABLED is false; consumers of "
+            "tiered offsets hear KAFKA_STORAGE_ERROR until it is true"
+        )
+        if not self._said_disabled:
+            self._said_disabled = True
+            log.error("suffix.hybrid_read_disabled", why=message)
+        raise HybridReadDisabled(message)
+
+    async def read(self, wanted: Sequence[tuple[Sequence[BatchCoordinates], int]]) -> list[bytes]:
+        """For each (coordinates, leader epoch at B0): the batches, patched and concatenated.
+
+        Raises ``ObjectMissing`` when an object was deleted since it was found,
+        ``ObjectStoreUnavailable`` or ``ObjectStoreRefused`` if any byte is missing.
+        """
+        everything = [batch for batches, _ in wanted for batch in batches]
+        pieces = await self._pieces(everything)
+        return [
+            b"".join(_as_fetched(pieces[batch], batch, epoch) for batch in batches)
+            for batches, epoch in wanted
+        ]
+
+    async def first_at_or_after(
+        self, at: TopicIdPartition, timestamp: int
+    ) -> tuple[SuffixOffset, FoundRecord | None]:
+        """The first record of the suffix at or after ``timestamp`` (ms), smallest offset first.
+
+        Raises as the control plane and the object store do, ``SegmentUnreadable``,
+        :class:`HybridReadDisabled`.
+        """
+
+        async def search(answer: SuffixOffset) -> FoundRecord | None:
+            start, first = answer.suffix_start, partial(first_record_at, timestamp=timestamp)
+            for segment in answer.segments:
+                self._must_read_segments()
+                record = await self._segments.first_at_or_after(segment, timestamp, start)
+                if record is not None:
+                    return record
+            if answer.batch is None:
+                return None
+            record = await self._search(first, answer.batch, start)
+            if record is None:
+                # Retention cut through the batch and took the record: the next one is looked for.
+                async for batch in self._batches_from(at, answer.batch.last_offset + 1):
+                    if batch.max_timestamp >= timestamp:
+                        return await self._search(first, batch, start)
+            return record
+
+        return await self._searched(at, search, ListOffsetsKind.TIMESTAMP, timestamp)
+
+    async def record_of_max_timestamp(
+        self, at: TopicIdPartition
+    ) -> tuple[SuffixOffset, FoundRecord | None]:
+        """The first record that has the largest timestamp of the suffix. Raises as
+        :meth:`first_at_or_after`."""
+
+        async def search(answer: SuffixOffset) -> FoundRecord | None:
+            start = answer.suffix_start
+            found = []
+            for segment in answer.segments:
+                self._must_read_segments()
+                found.append(await self._segments.of_max_timestamp(segment, start))
+            if (batch := answer.batch) is not None:
+                first = partial(first_record_at, timestamp=batch.max_timestamp)
+                record = await self._search(first, batch, start)
+                found.append(record or await self._largest_from(at, start))
+            return largest(*found)
+
+        return await self._searched(at, search, ListOffsetsKind.MAX_TIMESTAMP)
+
+    async def _searched(
+        self,
+        at: TopicIdPartition,
+        search: Search,
+        kind: ListOffsetsKind,
+        timestamp: int | None = None,
+    ) -> tuple[SuffixOffset, FoundRecord | None]:
+        """Once more with fresh coordinates if an object was deleted since they were found."""
+        try:
+            async with asyncio.timeout(SEARCH_PATIENCE_S):
+                answer = await self._control_plane.list_offsets(at, kind, timestamp)
+                try:
+                    return answer, await search(answer)
+                except ObjectMissing:
+                    answer = await self._control_plane.list_offsets(at, kind, timestamp)
+                    return answer, await search(answer)
+        except TimeoutError:
+            raise ObjectStoreUnavailable(
+                f"a search in {at} did not end within {SEARCH_PATIENCE_S:.0f} s"
+            ) from None
+
+    async def _batches_from(
+        self, at: TopicIdPartition, offset: int
+    ) -> AsyncIterator[BatchCoordinates]:
+        """Every WAL batch from ``offset`` on. Raises ``ObjectMissing`` if it is none any more."""
+        while True:
+            (found,) = await self._control_plane.find_batches(
+                [FindBatchesRequest(at, offset, PAGE_BYTES)]
+            )
+            if found.error != "NONE" or found.segment is not None:
+                raise ObjectMissing(f"offset {offset} of {at} was merged or deleted in a search")
+            for batch in found.batches:
+                yield batch
+            if not found.batches:
+                return
+            offset = found.batches[-1].last_offset + 1
+
+    async def _largest_from(self, at: TopicIdPartition, start: int) -> FoundRecord | None:
+        """The first record with the largest timestamp among the WAL's from ``start`` on."""
+        found: FoundRecord | None = None
+        best: BatchCoordinates | None = None
+        async for batch in self._batches_from(at, start):
+            if batch.base_offset < start:
+                found = await self._search(largest_record, batch, start)
+            elif best is None or batch.max_timestamp > best.max_timestamp:
+                best = batch
+        if best is None:
+            return found
+        first = partial(first_record_at, timestamp=best.max_timestamp)
+        return largest(found, await self._search(first, best, start))
+
+    async def _search(
+        self, how: Callable[..., FoundRecord | None], batch: BatchCoordinates, start: int
+    ) -> FoundRecord | None:
+        piece: memoryview | bytes = b""
+        append_time = batch.append_time if batch.timestamp_type == LOG_APPEND_TIME else None
+        if append_time is None:
+            piece = (await self._pieces([batch]))[batch]
+        return await asyncio.to_thread(
+            how,
+            piece,
+            base_offset=batch.base_offset,
+            log_append_time=append_time,
+            not_before=start,
+        )
+
+    async def _pieces(
+        self, batches: Sequence[BatchCoordinates]
+    ) -> Mapping[BatchCoordinates, memoryview]:
+        pieces: dict[BatchCoordinates, memoryview] = {}
+        missing: list[BatchCoordinates] = []
+        for batch in batches:
+            cached = self._objects.cached(_span(batch))
+            if cached is None:
+                missing.append(batch)
+            else:
+                pieces[batch] = cached
+        CACHE_HITS.labels("cache").inc(len(pieces))
+        CACHE_HITS.labels("s3").inc(len(missing))
+        spans = coalesce(missing)
+        bodies = await asyncio.gather(*(self._objects.get(span) for span in spans))
+        for batch in missing:
+            want = _span(batch)
+            for span, body in zip(spans, bodies, strict=True):
+                if (
+                    (span.key, span.tiered) == (want.key, want.tiered)
+                    and span.start <= want.start
+                    and want.end <= span.end
+                ):
+                    pieces[batch] = memoryview(body)[
+                        want.start - span.start : want.end - span.start
+                    ]
+                    break
+        return pieces
+
+
+def _as_fetched(piece: memoryview, batch: BatchCoordinates, leader_epoch: int) -> bytearray:
+    copy = bytearray(piece)
+    append_time = batch.append_time if batch.timestamp_type == LOG_APPEND_TIME else None
+    patch(copy, batch.base_offset, leader_epoch, append_time)
+    return copy

@@ -1,0 +1,172 @@
+"""Messages of any version, built and taken apart by field name, and the partitions they name.
+
+kio has one class per API and version. A handler names the fields of the newest; those that a
+version does not have are left out, as Kafka's own generated classes do for ignorable fields.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.serial._introspect import EntityTupleField, classify_field
+from kio.static.primitive import i32Timedelta
+
+from tideline.control_plane.model import TrackedTopic
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.request_handling import KafkaErrorCode
+from tideline.domain.routing import CLASSIC, DELETED, UNKNOWN, PartitionRoute
+from tideline.gateway.tracking.view import Tracking
+from tideline.kafka.errors import UnsupportedVersion
+from tideline.kafka.protocol import request_class, response_class
+
+TopicKey = str | UUID | None
+"""How a request names a topic: by name, or by id in the newer versions."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NO_TIME = timedelta(0)
+
+
+class Messages:
+    """The classes of one API and version."""
+
+    def __init__(self, api_key: int, version: int) -> None:
+        """Raises :class:`UnsupportedVersion`."""
+        request, response = request_class(api_key, version), response_class(api_key, version)
+        if request is None or response is None:
+            raise UnsupportedVersion(f"version {version} of API {api_key} is not known here")
+        self.version = version
+        self._request: type = request
+        self._response: type = response
+
+    def request(self, **values: Any) -> Any:
+        """The request message."""
+        return build(self._request, **values)
+
+    def response(self, **values: Any) -> Any:
+        """The response message."""
+        return build(self._response, **values)
+
+    def request_part(self, name: str, /, **values: Any) -> Any:
+        """A structure inside the request, by the name of its class."""
+        return build(_part(self._request, name), **values)
+
+    def response_part(self, name: str, /, **values: Any) -> Any:
+        """A structure inside the response, by the name of its class."""
+        return build(_part(self._response, name), **values)
+
+
+@cache
+def messages(api_key: int, version: int) -> Messages:
+    """The classes of one API and version. Raises :class:`UnsupportedVersion`."""
+    return Messages(api_key, version)
+
+
+@cache
+def _part(message: type, name: str) -> type:
+    found = getattr(sys.modules[message.__module__], name)
+    assert isinstance(found, type)
+    return found
+
+
+@cache
+def _field_names(kind: type) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind))
+
+
+def build(kind: type, **values: Any) -> Any:
+    """A message or a structure from those of ``values`` that its version has."""
+    known = _field_names(kind)
+    return kind(**{name: value for name, value in values.items() if name in known})
+
+
+@cache
+def nested(kind: Any, name: str) -> Any:
+    """The class of the elements of the array ``name`` in a message class of kio."""
+    (array,) = (field for field in fields(kind) if field.name == name)
+    found = classify_field(array)
+    assert isinstance(found, EntityTupleField), f"{name} of {kind} is no array of structures"
+    return found.type_
+
+
+def no_throttle() -> i32Timedelta:
+    """``throttle_time_ms`` 0."""
+    return i32Timedelta.parse(NO_TIME)
+
+
+def error(code: int) -> ErrorCode:
+    """kio's spelling of a code."""
+    return ErrorCode(int(code))
+
+
+def timestamp(milliseconds: int) -> datetime | None:
+    """kio's spelling of a timestamp in ms; -1 is none."""
+    return None if milliseconds < 0 else _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def topic_key(topic: Any) -> TopicKey:
+    """How ``topic``, a structure of a request or a response, is named."""
+    for name in ("topic_id", "name", "topic"):
+        if hasattr(topic, name):
+            key: TopicKey = getattr(topic, name)
+            return key
+    raise AssertionError(f"{type(topic).__name__} names no topic")
+
+
+def key_fields(key: TopicKey) -> dict[str, TopicKey]:
+    """The fields that name a topic, for every version of a structure."""
+    if isinstance(key, UUID) or key is None:
+        return {"topic_id": key}
+    return {"name": key, "topic": key}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One partition that a request names."""
+
+    key: TopicKey
+    partition: int
+    topic: TrackedTopic | None
+    """``None``: not tracked, or deleted."""
+    log: TopicIdPartition | None
+    """``None``: not tracked, or the id is not known."""
+
+    def route(self, tracking: Tracking) -> PartitionRoute:
+        """As it is now."""
+        if self.log is not None:
+            return tracking.partition(self.log.topic_id, self.log.partition)
+        if self.topic is not None:
+            return UNKNOWN
+        gone = isinstance(self.key, UUID) and tracking.is_deleted(self.key)
+        return DELETED if gone else CLASSIC
+
+
+def place(tracking: Tracking, key: TopicKey, partition: int) -> Place:
+    """Where a request points."""
+    if isinstance(key, UUID):
+        topic = tracking.topic_by_id(key)
+    else:
+        topic = tracking.topic_by_name(key) if key is not None else None
+    if topic is None or topic.topic_id is None:
+        return Place(key, partition, topic, None)
+    return Place(key, partition, topic, TopicIdPartition(topic.topic_id, partition))
+
+
+def named(code: KafkaErrorCode, key: TopicKey) -> KafkaErrorCode:
+    """A topic that is gone, in the words of the request's version."""
+    if code is KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not isinstance(key, str):
+        return KafkaErrorCode.UNKNOWN_TOPIC_ID
+    return code
+
+
+def group_by_topic(parts: Sequence[tuple[TopicKey, Any]]) -> list[tuple[TopicKey, list[Any]]]:
+    """Parts under their topics, both in the order of their first appearance."""
+    grouped: dict[TopicKey, list[Any]] = {}
+    for key, part in parts:
+        grouped.setdefault(key, []).append(part)
+    return list(grouped.items())

@@ -1,0 +1,67 @@
+"""What the gateway tells Prometheus: its connections, then tracked topics (names of seed 002 §4.8.1
+where it has one)."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+CONNECTIONS = Gauge("inkless_gateway_connections", "open client connections")
+CONNECTIONS_REFUSED = Counter(
+    "inkless_gateway_connections_refused", "connections beyond the bound, closed at once"
+)
+BROKER_UP = Gauge("inkless_gateway_broker_up", "1 while the paired broker answers")
+
+_REQUESTS = Counter("inkless_gateway_requests", "requests of clients", ["path"])
+REQUESTS_PASSED = _REQUESTS.labels("passed")
+"""Forwarded as they came."""
+REQUESTS_HANDLED = _REQUESTS.labels("handled")
+"""Looked into by a handler."""
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25)
+
+TIERED_READS = Counter(
+    "inkless_hybrid_tiered_reads",
+    "partition reads below B0, from Kafka, and from B0 on, from merged segments",
+)
+LOCAL_READS = Counter("inkless_hybrid_local_reads", "partition reads while B0 is unset, from Kafka")
+DISKLESS_READS = Counter("inkless_hybrid_diskless_reads", "partition reads of WAL objects")
+
+PRODUCE = Counter("inkless_gateway_produce", "produces to tracked partitions", ["path", "error"])
+ACKS_WITHHELD = Counter(
+    "inkless_gateway_acks_withheld", "acknowledgements of Kafka at or past B0 that were not told"
+)
+PARKED = Gauge("inkless_gateway_parked_produces", "produces that wait for B0, a lease or room")
+PARKED_BYTES = Gauge("inkless_gateway_parked_bytes", "their bytes")
+PARK_SECONDS = Histogram("inkless_gateway_park_seconds", "how long they waited", buckets=_SECONDS)
+PARK_REFUSED = Counter(
+    "inkless_gateway_park_refused", "parked produces answered REQUEST_TIMED_OUT", ["bound"]
+)
+QUIESCE_ACK_SECONDS = Histogram(
+    "inkless_gateway_quiesce_ack_seconds",
+    "closed generation seen until this gateway acknowledged it",
+    buckets=_SECONDS,
+)
+
+LEASE_VALID = Gauge("inkless_gateway_lease_valid", "1 while the lease on tracked topics is valid")
+LEASE_RENEWALS = Counter("inkless_gateway_lease_renewals", "registrations and renewals")
+LEASE_FENCED = Counter("inkless_gateway_lease_fenced", "incarnations of this process fenced")
+
+TRACKED_TOPICS = Gauge("inkless_gateway_tracked_topics", "topics that are not passed through")
+TRACKED_PARTITIONS = Gauge(
+    "inkless_gateway_tracked_partitions", "tracked partitions by route", ["route"]
+)
+STOPPED = Gauge(
+    "inkless_gateway_tracked_traffic_stopped", "1: Postgres is another one than was pinned"
+)
+
+WAL_OBJECTS = Counter("inkless_wal_objects", "WAL objects by outcome", ["outcome"])
+WAL_BYTES = Counter("inkless_wal_bytes", "bytes put into WAL objects")
+WAL_BUFFERED = Gauge("inkless_wal_buffered_bytes", "bytes accepted and not committed yet")
+WAL_UPLOAD_SECONDS = Histogram("inkless_wal_upload_seconds", "put of one object", buckets=_SECONDS)
+WAL_COMMIT_SECONDS = Histogram("inkless_wal_commit_seconds", "commit of one", buckets=_SECONDS)
+WAL_APPEND_SECONDS = Histogram(
+    "inkless_wal_append_seconds", "accepted until committed, per batch", buckets=_SECONDS
+)
+
+CACHE_BYTES = Gauge("inkless_cache_bytes", "bytes of WAL objects and segments held in memory")
+CACHE_HITS = Counter("inkless_cache_hits", "reads of a batch by source", ["source"])

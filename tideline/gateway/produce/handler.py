@@ -1,0 +1,352 @@
+"""Produce: to Kafka behind the ack gate, parked, or to the suffix, partition by partition.
+
+What always holds: a partition's batches of one connection go where they go in the order in which
+they came, and an acknowledgement of Kafka passes the ack gate (schedules 1, 2, 6, 10; seed 000
+"Produce request handling by state").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket
+from tideline.domain.request_handling import (
+    Behaviour,
+    KafkaErrorCode,
+    Request,
+    handling,
+)
+from tideline.domain.routing import RouteKind
+from tideline.errors import TidelineError
+from tideline.gateway import metrics
+from tideline.gateway.assembly import TrackedParts
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.interception import ApiKey, Rule, Rules
+from tideline.gateway.messages import (
+    NO_TIME,
+    Messages,
+    error,
+    group_by_topic,
+    key_fields,
+    messages,
+    named,
+    place,
+    timestamp,
+    topic_key,
+)
+from tideline.gateway.produce.parking import Waiting
+from tideline.gateway.produce.partition import Answer, Part
+from tideline.gateway.produce.wal import AppendDropped
+from tideline.gateway.tracking.quiesce import Dropped
+from tideline.gateway.transactions import OpenTransactions
+from tideline.kafka.batches import BatchHeader
+from tideline.kafka.protocol import decode_response, encode_request
+
+_background: set[asyncio.Task[None]] = set()
+
+
+class TransactionalOrder:
+    """Transactional produces of one connection wait for a question to Kafka before they are
+    admitted; they are asked about one after the other, in their order."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+
+
+class Plan:
+    """One produce request whose partitions do not all simply go to Kafka."""
+
+    def __init__(self, context: RequestContext, parts: TrackedParts, request: Any) -> None:
+        self.context = context
+        self.parts = parts
+        self.request = request
+        self.messages: Messages = messages(ApiKey.PRODUCE, context.header.api_version)
+        self.acks = int(request.acks)
+        self.all: list[Part] = [
+            Part(
+                place(parts.tracking, topic_key(topic), partition.index),
+                partition.records,
+                version=context.header.api_version,
+                source=context.connection,
+                writer=parts.writer,
+                to_kafka=self.to_kafka,
+            )
+            for topic in request.topic_data
+            for partition in topic.partition_data
+        ]
+        self._collecting: list[Part] | None = None
+        self._relays: set[asyncio.Task[None]] = set()
+        self.endpoints: dict[int, Any] = {}
+        self.throttle = NO_TIME
+        self._whole_answer: bytes | None = None
+        """Kafka's answer to the whole request."""
+
+    @property
+    def is_tracked(self) -> bool:
+        return any(
+            part.at.route(self.parts.tracking).kind is not RouteKind.CLASSIC for part in self.all
+        )
+
+    @property
+    def is_transactional(self) -> bool:
+        return any(part.is_transactional for part in self.all)
+
+    async def refuse_new_transactions(self, transactions: OpenTransactions) -> None:
+        """Only a transaction that is open on a partition already may go on there, and none in
+        the suffix (seed 000 "Transaction completion")."""
+        for part in self.all:
+            route, header = part.at.route(self.parts.tracking), part.header
+            if route.kind is RouteKind.CLASSIC or header is None or not part.is_transactional:
+                continue
+            if route.in_kafka and part.at.topic is not None:
+                try:
+                    if await transactions.has_open(
+                        part.at.topic.name,
+                        part.at.partition,
+                        header.producer_id,
+                        header.producer_epoch,
+                    ):
+                        continue
+                except TidelineError:
+                    part.refuse(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    continue
+            part.refuse_transaction()
+
+    def admit(self, max_wait_s: float) -> None:
+        """Take every partition on, in order, before anything else on the connection is."""
+        self._collecting = []
+        for part in self.all:
+            part.at = place(self.parts.tracking, part.at.key, part.at.partition)
+            if not part.answer.done():
+                self._admit(part, max_wait_s)
+        together, self._collecting = self._collecting, None
+        if together:
+            self._forward(together)
+
+    def _admit(self, part: Part, max_wait_s: float) -> None:
+        route = part.at.route(self.parts.tracking)
+        answer = handling(route.kind, Request.PRODUCE)
+        if answer.behaviour is Behaviour.PASS:
+            self.to_kafka(part)
+        elif self.acks not in (-1, 0, 1):
+            part.refuse(KafkaErrorCode.INVALID_REQUIRED_ACKS)
+        elif answer.behaviour is Behaviour.REFUSE or part.at.log is None:
+            part.refuse(named(answer.error, part.at.key))
+        else:
+            self.parts.parking.offer(
+                part.at.log,
+                Waiting(
+                    source=self.context.connection,
+                    size=len(part.records),
+                    batch=part.producer,
+                    max_wait_s=max_wait_s,
+                    admit=part.admit,
+                    refuse=part.refuse,
+                ),
+            )
+
+    def to_kafka(self, part: Part) -> None:
+        """Forward it: with the others of the first round, else by itself."""
+        if self._collecting is not None:
+            self._collecting.append(part)
+        else:
+            self._forward([part])
+
+    def _forward(self, parts: Sequence[Part]) -> None:
+        """Queue them upstream now."""
+        tickets = [
+            self.parts.fences.forwarded(part.at.log) if part.at.log is not None else None
+            for part in parts
+        ]
+        if len(parts) == len(self.all) and self.acks != 0:
+            answer = self.context.forward()
+        else:
+            answer = self.context.forward(self._frame(parts))
+        task = asyncio.create_task(self._relay(parts, tickets, answer), name="produce-relay")
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
+
+    def _frame(self, parts: Sequence[Part]) -> bytes:
+        topics = group_by_topic(
+            [
+                (
+                    part.at.key,
+                    self.messages.request_part(
+                        "PartitionProduceData", index=part.at.partition, records=part.records
+                    ),
+                )
+                for part in parts
+            ]
+        )
+        message = self.messages.request(
+            transactional_id=self.request.transactional_id,
+            # Without an answer nobody could tell when Kafka is done with it (schedule 6).
+            acks=self.acks or 1,
+            timeout=self.request.timeout,
+            topic_data=tuple(
+                self.messages.request_part(
+                    "TopicProduceData", **key_fields(key), partition_data=tuple(rows)
+                )
+                for key, rows in topics
+            ),
+        )
+        header = self.context.header
+        return encode_request(message, header.correlation_id, header.client_id)
+
+    async def _relay(
+        self,
+        parts: Sequence[Part],
+        tickets: Sequence[AckTicket | None],
+        answer: Awaitable[bytes],
+    ) -> None:
+        waiting = list(zip(parts, tickets, strict=True))
+        try:
+            frame = await answer
+            response: Any = decode_response(frame, ApiKey.PRODUCE, self.messages.version)
+            self.throttle = max(self.throttle, response.throttle_time)
+            for endpoint in getattr(response, "node_endpoints", ()):
+                self.endpoints[endpoint.node_id] = endpoint
+            found = {
+                (topic_key(topic), row.index): row
+                for topic in response.responses
+                for row in topic.partition_responses
+            }
+            if len(parts) == len(self.all) and self.acks != 0:
+                self._whole_answer = frame
+            judged = [
+                (part, ticket, found[part.at.key, part.at.partition]) for part, ticket in waiting
+            ]
+            waiting.clear()
+            await asyncio.gather(*(self._gate(*one) for one in judged))
+        except Exception as failure:
+            for part in parts:
+                part.fail(failure)
+        finally:
+            for part, ticket in waiting:
+                if ticket is not None and part.at.log is not None:
+                    self.parts.fences.answered(part.at.log)
+
+    async def _gate(self, part: Part, ticket: AckTicket | None, row: Any) -> None:
+        """Tell Kafka's answer if it may be told."""
+        code = int(row.error_code)
+        relayed = Answer(code, relayed=row)
+        log = part.at.log
+        if ticket is None or log is None:
+            part.tell(relayed, "kafka")
+            return
+        acknowledged = -1
+        try:
+            if code not in (0, KafkaErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                part.tell(relayed, "kafka")
+                return
+            last = _last_offset(row, part.header)
+            fences, patience = self.parts.fences, self.parts.patience_s
+            if await fences.pass_gate(log, ticket, last, patience):
+                acknowledged = last
+                part.tell(relayed, "kafka")
+            else:
+                metrics.ACKS_WITHHELD.inc()
+                self._retry_later(part)
+        except TimeoutError:
+            self._retry_later(part)
+        finally:
+            self.parts.fences.answered(log, acknowledged)
+
+    def _retry_later(self, part: Part) -> None:
+        assert part.at.log is not None
+        self.parts.parking.refused(part.at.log, self.context.connection, part.producer)
+        part.tell(Answer(KafkaErrorCode.REQUEST_TIMED_OUT), "withheld")
+
+    async def outcome(self) -> bytes:
+        """Every partition's answer, as the response frame."""
+        pending = [part.answer for part in self.all if not part.answer.done()]
+        if pending:
+            await asyncio.wait(pending, timeout=self.parts.patience_s)
+        rows = []
+        for part in self.all:
+            if not part.answer.done():
+                part.refuse(KafkaErrorCode.REQUEST_TIMED_OUT)
+            if part.answer.result().relayed is None:
+                self._whole_answer = None
+            rows.append((part.at.key, self._row(part, part.answer.result())))
+        if self._whole_answer is not None:
+            return self._whole_answer
+        message = self.messages.response(
+            responses=tuple(
+                self.messages.response_part(
+                    "TopicProduceResponse", **key_fields(key), partition_responses=tuple(group)
+                )
+                for key, group in group_by_topic(rows)
+            ),
+            throttle_time=self.throttle,
+            node_endpoints=tuple(self.endpoints.values()),
+        )
+        return self.context.respond(message)
+
+    def _row(self, part: Part, answer: Answer) -> Any:
+        if answer.relayed is not None:
+            return answer.relayed
+        return self.messages.response_part(
+            "PartitionProduceResponse",
+            index=part.at.partition,
+            error_code=error(answer.code),
+            base_offset=answer.base_offset,
+            log_append_time=timestamp(answer.append_time),
+            log_start_offset=answer.log_start,
+            record_errors=(),
+            error_message=answer.message,
+        )
+
+    async def unanswered(self) -> None:
+        """acks=0: nobody is told, except by the end of the connection, as Kafka does."""
+        outcomes = await asyncio.gather(*(part.answer for part in self.all), return_exceptions=True)
+        for part, outcome in zip(self.all, outcomes, strict=True):
+            if isinstance(outcome, BaseException) or outcome.code != 0:
+                self.context.connection.close(
+                    f"a produce with acks=0 to partition {part.at.partition} failed"
+                )
+                return
+
+
+async def handle(context: RequestContext, services: GatewayServices) -> bytes | None:
+    """Answer one Produce request (v3 and newer)."""
+    request: Any = context.request()
+    parts = services.tracked
+    plan = Plan(context, parts, request)
+    if not plan.is_tracked:
+        if plan.acks == 0:
+            context.connection.forward_unanswered(context.frame)
+            return None
+        return await context.forward()
+    timeout_s = request.timeout.total_seconds()
+    max_wait_s = timeout_s if timeout_s > 0 else parts.patience_s
+    if plan.is_transactional:
+        async with context.connection.state(TransactionalOrder).turn:
+            await plan.refuse_new_transactions(services.transactions)
+            plan.admit(max_wait_s)
+    else:
+        plan.admit(max_wait_s)
+    if plan.acks == 0:
+        task = asyncio.create_task(plan.unanswered(), name="produce-acks-0")
+        _background.add(task)
+        task.add_done_callback(_background.discard)
+        return None
+    try:
+        return await plan.outcome()
+    except (Dropped, AppendDropped) as fenced:
+        context.connection.close(f"no answer may be given: {fenced}")
+        return None
+    except asyncio.CancelledError:
+        parts.parking.drop(context.connection)
+        raise
+
+
+def _last_offset(row: Any, header: BatchHeader | None) -> int:
+    if int(row.base_offset) < 0 or header is None or int(row.error_code) != 0:
+        return UNKNOWN_OFFSET
+    return int(row.base_offset) + header.last_offset_delta
+
+
+RULES: Rules = {ApiKey.PRODUCE: Rule(handle)}

@@ -1,0 +1,219 @@
+"""Produces that have to wait, per partition and in the order of their arrival.
+
+They wait while a generation is closed, while there is no valid lease, and while the WAL buffer is
+full. What always holds: a partition's produces are let through in arrival order, none overtakes
+another, and after one of a connection is refused everything parked behind it on that connection
+and partition is refused too (schedule 10). Bounded by bytes over all partitions and by time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.pipelining import ProducerBatch, RefusedSequences
+from tideline.domain.request_handling import KafkaErrorCode
+from tideline.gateway.metrics import PARK_REFUSED, PARK_SECONDS, PARKED, PARKED_BYTES
+
+
+class Gate(Enum):
+    """What a partition's produces may do now."""
+
+    KAFKA = auto()
+    """Forward to the broker, behind the ack gate."""
+    SUFFIX = auto()
+    """Append to the WAL."""
+    CLOSED = auto()
+    """Wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The gate is shut for good; ``error`` is the answer."""
+
+    error: KafkaErrorCode
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One partition's part of a produce request."""
+
+    source: object
+    """The client connection: order matters within it."""
+    size: int
+    """bytes"""
+    batch: ProducerBatch
+    max_wait_s: float
+    admit: Callable[[Gate], None]
+    """Takes it on, at once, in order. Not called after ``refuse``."""
+    refuse: Callable[[KafkaErrorCode], None]
+    arrived: float = field(default=0.0)
+    deadline: float = field(default=0.0)
+
+
+class ParkingLot:
+    """All lanes of one gateway."""
+
+    def __init__(
+        self,
+        gate: Callable[[TopicIdPartition], Gate | Refusal],
+        *,
+        max_bytes: int,
+        max_wait_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._gate = gate
+        self._max_bytes = max_bytes
+        self._max_wait_s = max_wait_s
+        self._clock = clock
+        self._lanes: dict[TopicIdPartition, deque[Waiting]] = {}
+        self._overflowed: dict[TopicIdPartition, set[object]] = {}
+        self._draining: set[TopicIdPartition] = set()
+        self._bytes = 0
+        self._refused: RefusedSequences[tuple[TopicIdPartition, object]]
+        self._refused = RefusedSequences(clock)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def parked_bytes(self) -> int:
+        return self._bytes
+
+    def waiting(self, log: TopicIdPartition) -> int:
+        """How many produces of ``log`` wait."""
+        return len(self._lanes.get(log, ()))
+
+    def offer(self, log: TopicIdPartition, entry: Waiting) -> None:
+        """Let ``entry`` through, park it, or refuse it; returns at once."""
+        if not self._refused.may_pass((log, entry.source), entry.batch):
+            self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "order")
+            return
+        lane = self._lanes.get(log)
+        if not lane and log not in self._draining:
+            match self._gate(log):
+                case Refusal(error):
+                    self._refuse(log, entry, error, "state")
+                    return
+                case Gate.CLOSED:
+                    pass
+                case gate:
+                    entry.admit(gate)
+                    return
+        self._park(log, entry)
+
+    def refused(self, log: TopicIdPartition, source: object, batch: ProducerBatch) -> None:
+        """A batch that was let through has failed and will come again: what ``source`` has sent
+        behind it is refused until it comes."""
+        self._refused.refuse((log, source), batch)
+
+    def drain(self, log: TopicIdPartition) -> None:
+        """Let through what may go now. Call it when the state of ``log`` has changed."""
+        lane = self._lanes.get(log)
+        if not lane or log in self._draining:
+            return
+        self._draining.add(log)
+        try:
+            while lane:
+                gate = self._gate(log)
+                if gate is Gate.CLOSED:
+                    break
+                entry = self._take(log, lane)
+                if isinstance(gate, Refusal):
+                    self._refuse(log, entry, gate.error, "state")
+                elif self._refused.may_pass((log, entry.source), entry.batch):
+                    PARK_SECONDS.observe(self._clock() - entry.arrived)
+                    entry.admit(gate)
+                else:
+                    self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "order")
+        finally:
+            self._draining.discard(log)
+            self._forget_if_empty(log)
+
+    def drain_all(self) -> None:
+        """:meth:`drain` for every lane: a lease came back, or the WAL buffer has room."""
+        for log in list(self._lanes):
+            self.drain(log)
+
+    def drop(self, source: object) -> None:
+        """The connection is gone: nobody waits for what it had parked, and it was never taken
+        on."""
+        for log, lane in list(self._lanes.items()):
+            for entry in [entry for entry in lane if entry.source is source]:
+                lane.remove(entry)
+                self._account(-1, -entry.size)
+            self._forget_if_empty(log)
+
+    def expire(self) -> None:
+        """Refuse what has waited too long, and what is parked behind it on its connection."""
+        now = self._clock()
+        for log, lane in list(self._lanes.items()):
+            late = {entry.source for entry in lane if entry.deadline <= now}
+            for source in late:
+                self._refuse_from(log, lane, source, now)
+            self._forget_if_empty(log)
+            if late:
+                self.drain(log)
+        self._arm()
+
+    def _park(self, log: TopicIdPartition, entry: Waiting) -> None:
+        overflowed = self._overflowed.get(log, set())
+        if entry.source in overflowed or self._bytes + entry.size > self._max_bytes:
+            self._overflowed.setdefault(log, set()).add(entry.source)
+            self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "bytes")
+            if log not in self._lanes:
+                del self._overflowed[log]
+            return
+        entry.arrived = self._clock()
+        entry.deadline = entry.arrived + min(self._max_wait_s, entry.max_wait_s)
+        self._lanes.setdefault(log, deque()).append(entry)
+        self._account(1, entry.size)
+        if self._timer is None:
+            self._arm()
+
+    def _refuse_from(
+        self, log: TopicIdPartition, lane: deque[Waiting], source: object, now: float
+    ) -> None:
+        """The first late entry of ``source`` and all of ``source`` behind it."""
+        reached = False
+        for entry in list(lane):
+            if entry.source is not source:
+                continue
+            reached = reached or entry.deadline <= now
+            if reached:
+                lane.remove(entry)
+                self._account(-1, -entry.size)
+                self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "time")
+
+    def _refuse(
+        self, log: TopicIdPartition, entry: Waiting, error: KafkaErrorCode, bound: str
+    ) -> None:
+        self._refused.refuse((log, entry.source), entry.batch)
+        PARK_REFUSED.labels(bound).inc()
+        entry.refuse(error)
+
+    def _take(self, log: TopicIdPartition, lane: deque[Waiting]) -> Waiting:
+        entry = lane.popleft()
+        self._account(-1, -entry.size)
+        return entry
+
+    def _account(self, count: int, size: int) -> None:
+        self._bytes += size
+        PARKED.inc(count)
+        PARKED_BYTES.inc(size)
+
+    def _forget_if_empty(self, log: TopicIdPartition) -> None:
+        if not self._lanes.get(log):
+            self._lanes.pop(log, None)
+            self._overflowed.pop(log, None)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadlines = [entry.deadline for lane in self._lanes.values() for entry in lane]
+        if deadlines:
+            delay = max(0.0, min(deadlines) - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay, self.expire)

@@ -1,0 +1,429 @@
+"""Record batches of tracked partitions on their way into object storage.
+
+Batches of many partitions are gathered (250 ms or 8 MiB, at once when nothing is under way), put
+as one object, and committed in one call that assigns their offsets. What always holds: uploads run
+side by side but commits go in the order of the objects; a commit of unknown outcome is repeated
+under its key until its outcome is known; when a batch fails, everything accepted behind it of its
+producer and partition fails too (schedule 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID, uuid4
+
+import structlog
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
+from tideline.control_plane.model import BatchToCommit, CommittedBatch
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.pipelining import ProducerBatch
+from tideline.domain.request_handling import Failure
+from tideline.domain.suffix_log import KEYS_KEPT_AHEAD_MS
+from tideline.errors import RefusedError, TidelineError
+from tideline.gateway import metrics
+from tideline.object_store import ObjectStore, ObjectStoreUnavailable
+
+log = structlog.get_logger()
+_FAST_RETRY = wait_random_exponential(multiplier=0.05, max=1.0)
+_TRANSIENT = (ControlPlaneUnavailable, ObjectStoreUnavailable)
+
+KEY_POOL_SIZE = 16
+KEY_MAX_AGE_S = KEYS_KEPT_AHEAD_MS / 1000
+
+
+class AppendFailed(TidelineError):
+    """A batch was not appended, and will not be. The producer may send it again."""
+
+    def __init__(self, failure: Failure, reason: str) -> None:
+        super().__init__(reason)
+        self.failure = failure
+
+
+class AppendDropped(TidelineError):
+    """The incarnation that accepted the batch is fenced: nothing may be answered for it."""
+
+
+class KeyRegistry(Protocol):
+    async def register_object_keys(
+        self, gateway_id: int, incarnation: UUID, keys: Sequence[str]
+    ) -> None: ...
+
+
+class ObjectKeys:
+    """A small pool of object keys, registered in the control plane before anything is put under
+    them and before an upload needs one, so that none waits for Postgres first.
+
+    An upload that sleeps past the collector's grace finds its key marked as deleting, and its
+    commit is rejected (schedule 17).
+    """
+
+    def __init__(
+        self,
+        registry: KeyRegistry,
+        *,
+        gateway_id: int,
+        incarnation: Callable[[], UUID],
+        clock: Callable[[], float],
+    ) -> None:
+        self._registry = registry
+        self._gateway_id = gateway_id
+        self._incarnation = incarnation
+        self._clock = clock
+        self._pool: deque[tuple[str, float]] = deque()
+        self._owner: UUID | None = None
+
+    def take(self) -> str | None:
+        """A registered key, or ``None``: call :meth:`refill` first."""
+        if self._owner != self._incarnation():
+            self._pool.clear()
+        while self._pool:
+            key, registered = self._pool.popleft()
+            if self._clock() - registered <= KEY_MAX_AGE_S:
+                return key
+        return None
+
+    @property
+    def low(self) -> bool:
+        return len(self._pool) < KEY_POOL_SIZE // 2
+
+    async def refill(self) -> None:
+        """Register fresh keys. Raises what the control plane raises."""
+        owner, started = self._incarnation(), self._clock()
+        keys = [f"wal/{uuid4().hex}" for _ in range(KEY_POOL_SIZE)]
+        await self._registry.register_object_keys(self._gateway_id, incarnation=owner, keys=keys)
+        if owner != self._owner:
+            self._pool.clear()
+            self._owner = owner
+        self._pool.extend((key, started) for key in keys)
+
+
+class WalControlPlane(Protocol):
+    async def commit_file(
+        self,
+        gateway_id: int,
+        incarnation: UUID,
+        object_key: str,
+        size: int,
+        batches: Sequence[BatchToCommit],
+    ) -> list[CommittedBatch]: ...
+
+
+@dataclass(slots=True, eq=False)
+class Append:
+    """One accepted batch."""
+
+    log: TopicIdPartition
+    source: object
+    batch: bytes
+    producer: ProducerBatch
+    last_sequence: int
+    record_count: int
+    max_timestamp: int
+    timestamp_type: str
+    outcome: asyncio.Future[CommittedBatch]
+    accepted: float = 0.0
+
+    @property
+    def order(self) -> Hashable:
+        """Batches with the same order must not overtake each other."""
+        idempotent = self.producer.producer_id >= 0
+        return self.log, self.producer.producer_id if idempotent else self.source
+
+
+@dataclass(slots=True, eq=False)
+class WalObject:
+    """One object under way: ``appends`` in the order of the body."""
+
+    appends: list[Append]
+    size: int
+    key: str = ""
+    body: bytes = b""
+    upload: asyncio.Task[None] | None = None
+    placed: list[BatchToCommit] = field(default_factory=list)
+
+
+CommittedListener = Callable[[str, bytes, Sequence[tuple[BatchToCommit, CommittedBatch]]], None]
+
+
+class WalWriter:
+    """The one ordered commit stream of a gateway."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        control_plane: WalControlPlane,
+        keys: ObjectKeys,
+        *,
+        gateway_id: int,
+        incarnation: Callable[[], UUID],
+        max_bytes: int,
+        max_delay_s: float,
+        buffer_max_bytes: int,
+        parallel_uploads: int,
+        upload_patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._control_plane = control_plane
+        self._keys = keys
+        self._gateway_id = gateway_id
+        self._incarnation = incarnation
+        self._max_bytes = max_bytes
+        self._max_delay_s = max_delay_s
+        self._buffer_max_bytes = buffer_max_bytes
+        self._upload_slots = asyncio.Semaphore(parallel_uploads)
+        self._upload_patience_s = upload_patience_s
+        self._clock = clock
+        self._buffer: list[Append] = []
+        self._buffer_bytes = 0
+        self._unfinished_bytes = 0
+        self._pipeline: deque[WalObject] = deque()
+        self._timer: asyncio.Handle | None = None
+        self._committer: asyncio.Task[None] | None = None
+        self._refill: asyncio.Task[None] | None = None
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when the buffer was full and is not any more."""
+        self.on_failed: Callable[[Append], None] = lambda _: None
+        self.on_committed: CommittedListener = lambda *_: None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch may be accepted; otherwise it waits before the writer."""
+        return self._unfinished_bytes < self._buffer_max_bytes
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Accepted and neither committed nor failed."""
+        return self._unfinished_bytes
+
+    def append(self, append: Append) -> asyncio.Future[CommittedBatch]:
+        """Accept a batch, at the end of its partition's order. The future resolves with what the
+        commit said of it, or raises :class:`AppendFailed` or :class:`AppendDropped`."""
+        append.accepted = self._clock()
+        self._buffer.append(append)
+        self._buffer_bytes += len(append.batch)
+        self._unfinished_bytes += len(append.batch)
+        metrics.WAL_BUFFERED.set(self._unfinished_bytes)
+        if self._buffer_bytes >= self._max_bytes:
+            self._cut()
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            # Idle: gather what else this turn of the loop brings, then go.
+            idle = not self._pipeline
+            self._timer = (
+                loop.call_soon(self._cut) if idle else loop.call_later(self._max_delay_s, self._cut)
+            )
+        return append.outcome
+
+    def drop_all(self) -> None:
+        """The incarnation is fenced: nothing of what is under way may be answered."""
+        for append in self._drain_everything():
+            self._finish(append, AppendDropped("this gateway's incarnation was fenced"))
+        self._made_room()
+
+    async def close(self, patience_s: float) -> None:
+        """Finish what is under way within ``patience_s``; the rest fails as transient."""
+        if self._buffer:
+            self._cut()
+        if self._committer is not None:
+            await asyncio.wait([self._committer], timeout=patience_s)
+        for append in self._drain_everything():
+            self._finish(append, AppendFailed(Failure.TRANSIENT, "the gateway is stopping"))
+        for task in (self._committer, self._refill):
+            if task is not None:
+                task.cancel()
+
+    def _drain_everything(self) -> list[Append]:
+        appends = [append for obj in self._pipeline for append in obj.appends] + self._buffer
+        for obj in self._pipeline:
+            if obj.upload is not None:
+                obj.upload.cancel()
+        self._pipeline.clear()
+        if self._committer is not None:
+            self._committer.cancel()
+            self._committer = None
+        self._take_buffer()
+        return appends
+
+    def _take_buffer(self) -> list[Append]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        taken, self._buffer, self._buffer_bytes = self._buffer, [], 0
+        return taken
+
+    def _cut(self) -> None:
+        """Make an object of what is gathered, and start its upload."""
+        appends = self._take_buffer()
+        if not appends:
+            return
+        appends.sort(key=lambda append: (append.log.topic_id.bytes, append.log.partition))
+        obj = WalObject(appends, sum(len(append.batch) for append in appends))
+        obj.upload = asyncio.create_task(self._upload(obj), name="wal-upload")
+        self._pipeline.append(obj)
+        if self._committer is None or self._committer.done():
+            self._committer = asyncio.create_task(self._commit_in_order(), name="wal-commit")
+
+    async def _upload(self, obj: WalObject) -> None:
+        """Put one object within bounds. Raises what the last attempt raised."""
+        async with self._upload_slots:
+            obj.body = b"".join(append.batch for append in obj.appends)
+            position = 0
+            for append in obj.appends:
+                obj.placed.append(_place(append, position))
+                position += len(append.batch)
+            started = self._clock()
+            async for attempt in self._attempts():
+                with attempt:
+                    if not obj.key:
+                        obj.key = await self._take_key()
+                    await self._store.put(obj.key, obj.body)
+            metrics.WAL_UPLOAD_SECONDS.observe(self._clock() - started)
+            metrics.WAL_BYTES.inc(obj.size)
+
+    def _attempts(self) -> AsyncRetrying:
+        # A producer waits at most produce_timeout_ms: an upload that cannot end before is given
+        # up, so that its producers hear a definite, retriable answer.
+        return AsyncRetrying(
+            retry=retry_if_exception_type(_TRANSIENT),
+            wait=_FAST_RETRY,
+            stop=stop_after_delay(self._upload_patience_s),
+            reraise=True,
+        )
+
+    async def _take_key(self) -> str:
+        key = self._keys.take()
+        while key is None:
+            await self._keys.refill()
+            key = self._keys.take()
+        if self._keys.low and (self._refill is None or self._refill.done()):
+            self._refill = asyncio.create_task(self._refill_quietly(), name="wal-keys")
+        return key
+
+    async def _refill_quietly(self) -> None:
+        try:
+            await self._keys.refill()
+        except TidelineError as error:
+            log.warning("wal.keys_not_registered", error=str(error))
+
+    async def _commit_in_order(self) -> None:
+        while self._pipeline:
+            obj = self._pipeline[0]
+            assert obj.upload is not None
+            outcome: list[CommittedBatch] | Exception
+            try:
+                await obj.upload
+                outcome = await self._commit(obj)
+            except TidelineError as error:
+                outcome = error
+            except Exception as error:
+                log.exception("wal.unexpected")
+                outcome = error
+            if not self._pipeline or self._pipeline[0] is not obj:
+                return  # everything was dropped, and the cancellation of this task swallowed
+            self._pipeline.popleft()
+            if isinstance(outcome, Exception):
+                self._failed(obj, outcome)
+            else:
+                self._committed(obj, outcome)
+            self._made_room()
+            if not self._pipeline and self._buffer:
+                self._cut()
+
+    async def _commit(self, obj: WalObject) -> list[CommittedBatch]:
+        """Commit ``obj``, again and again while the outcome is unknown."""
+        live = [
+            (append, placed)
+            for append, placed in zip(obj.appends, obj.placed, strict=True)
+            if not append.outcome.done() or append.outcome.cancelled()
+        ]
+        obj.appends = [append for append, _ in live]
+        obj.placed = [placed for _, placed in live]
+        if not live:
+            return []
+        started = self._clock()
+        incarnation = self._incarnation()
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(ControlPlaneUnavailable), wait=_FAST_RETRY, reraise=True
+        ):
+            with attempt:
+                committed = await self._control_plane.commit_file(
+                    self._gateway_id,
+                    incarnation=incarnation,
+                    object_key=obj.key,
+                    size=len(obj.body),
+                    batches=obj.placed,
+                )
+        metrics.WAL_COMMIT_SECONDS.observe(self._clock() - started)
+        return committed
+
+    def _committed(self, obj: WalObject, committed: Sequence[CommittedBatch]) -> None:
+        metrics.WAL_OBJECTS.labels("committed").inc()
+        self.on_committed(obj.key, obj.body, list(zip(obj.placed, committed, strict=True)))
+        now = self._clock()
+        for append, outcome in zip(obj.appends, committed, strict=True):
+            metrics.WAL_APPEND_SECONDS.observe(now - append.accepted)
+            self._finish(append, outcome)
+
+    def _failed(self, obj: WalObject, error: Exception) -> None:
+        """``obj`` is not committed: neither is what was accepted behind its batches."""
+        metrics.WAL_OBJECTS.labels("failed").inc()
+        log.warning("wal.object_failed", key=obj.key, batches=len(obj.appends), error=str(error))
+        if isinstance(error, GatewayFenced):
+            for append in obj.appends:
+                self._finish(append, AppendDropped(str(error)))
+            return
+        failure = Failure.TRANSIENT if isinstance(error, _TRANSIENT) else Failure.HARD
+        if isinstance(error, RefusedError):
+            failure = Failure.TRANSIENT  # The key was given up (schedule 17): a new one will do.
+        orders = {append.order for append in obj.appends}
+        behind = [a for later in self._pipeline for a in later.appends if a.order in orders]
+        behind += [append for append in self._buffer if append.order in orders]
+        self._buffer = [append for append in self._buffer if append.order not in orders]
+        self._buffer_bytes = sum(len(append.batch) for append in self._buffer)
+        for append in obj.appends + behind:
+            if not append.outcome.done():
+                self.on_failed(append)
+            self._finish(append, AppendFailed(failure, str(error)))
+
+    def _finish(self, append: Append, outcome: CommittedBatch | TidelineError) -> None:
+        self._unfinished_bytes -= len(append.batch)
+        append.batch = b""
+        metrics.WAL_BUFFERED.set(self._unfinished_bytes)
+        if append.outcome.done():
+            return
+        if isinstance(outcome, CommittedBatch):
+            append.outcome.set_result(outcome)
+        else:
+            append.outcome.set_exception(outcome)
+
+    def _made_room(self) -> None:
+        if self.has_room:
+            self.on_room()
+
+
+def _place(append: Append, position: int) -> BatchToCommit:
+    return BatchToCommit(
+        log=append.log,
+        byte_offset=position,
+        byte_size=len(append.batch),
+        record_count=append.record_count,
+        max_timestamp=append.max_timestamp,
+        timestamp_type=append.timestamp_type,
+        producer_id=append.producer.producer_id,
+        producer_epoch=append.producer.producer_epoch,
+        base_sequence=append.producer.base_sequence,
+        last_sequence=append.last_sequence,
+    )

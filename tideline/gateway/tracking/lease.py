@@ -1,0 +1,146 @@
+"""A gateway process's incarnation and its lease on tracked topics.
+
+What always holds: the lease is counted from before the renewal was sent, on a clock that runs on
+while the machine is suspended, so it ends here no later than a waiter can see it end in Postgres
+(schedules 1 and 15; architecture "Fencing 4").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from uuid import UUID, uuid4
+
+import structlog
+
+from tideline.control_plane.errors import GatewayFenced
+from tideline.errors import TidelineError
+from tideline.gateway.metrics import LEASE_FENCED, LEASE_RENEWALS, LEASE_VALID
+
+log = structlog.get_logger()
+Clock = Callable[[], float]
+
+
+def boot_clock() -> float:
+    """Seconds since boot, suspended time included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class LeaseControlPlane(Protocol):
+    """What a lease needs of the control plane."""
+
+    async def register_gateway(
+        self,
+        gateway_id: int,
+        broker_id: int,
+        incarnation: UUID,
+        address: str,
+        version: str,
+        lease_ms: int,
+    ) -> None: ...
+
+    async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int: ...
+
+
+class Lease:
+    """Registers, renews, and says whether it is valid now.
+
+    ``on_fenced`` is awaited when Postgres says that this incarnation is fenced: it drops what is
+    pending, and afterwards a new incarnation registers.
+    """
+
+    def __init__(
+        self,
+        control_plane: LeaseControlPlane,
+        *,
+        gateway_id: int,
+        broker_id: int,
+        address: str,
+        version: str,
+        duration_ms: int,
+        clock: Clock = boot_clock,
+    ) -> None:
+        self._control_plane = control_plane
+        self.gateway_id = gateway_id
+        self._broker_id = broker_id
+        self._address = address
+        self._version = version
+        self._duration_ms = duration_ms
+        self._clock = clock
+        self._valid_until = float("-inf")
+        self._registered = False
+        self.incarnation = uuid4()
+        self._listeners: list[Callable[[], None]] = []
+        self.on_fenced: Callable[[], Awaitable[None]] | None = None
+        self.on_registered: Callable[[], Awaitable[None]] | None = None
+        LEASE_VALID.set_function(lambda: float(self.valid()))
+
+    def valid(self) -> bool:
+        """Whether nobody can have fenced this incarnation yet."""
+        return self._clock() < self._valid_until
+
+    @property
+    def registered(self) -> bool:
+        return self._registered
+
+    def on_gain(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever the lease becomes valid after it was not."""
+        self._listeners.append(listener)
+
+    async def renew(self) -> None:
+        """Register or renew once. Raises ``ControlPlaneUnavailable``; being fenced is
+        handled here, a retired gateway id raises ``GatewayRetired``."""
+        was_valid = self.valid()
+        sent = self._clock()
+        if not self._registered:
+            incarnation = self.incarnation
+            await self._control_plane.register_gateway(
+                self.gateway_id,
+                broker_id=self._broker_id,
+                incarnation=incarnation,
+                address=self._address,
+                version=self._version,
+                lease_ms=self._duration_ms,
+            )
+            if self.on_registered is not None:
+                await self.on_registered()
+            self._registered = True
+        else:
+            try:
+                await self._control_plane.renew_lease(self.gateway_id, self.incarnation)
+            except GatewayFenced as error:
+                await self.fenced(str(error))
+                return
+        LEASE_RENEWALS.inc()
+        self._valid_until = sent + self._duration_ms / 1000
+        if not was_valid and self.valid():
+            for listener in self._listeners:
+                listener()
+
+    async def fenced(self, reason: str) -> None:
+        """This incarnation is over: drop what is pending, then live on as another one."""
+        log.warning("lease.fenced", incarnation=str(self.incarnation), reason=reason)
+        LEASE_FENCED.inc()
+        self._valid_until = float("-inf")
+        self._registered = False
+        self.incarnation = uuid4()
+        if self.on_fenced is not None:
+            await self.on_fenced()
+
+    def invalidate(self) -> None:
+        """Not valid until the next renewal succeeds."""
+        self._valid_until = float("-inf")
+
+    async def keep(self) -> None:
+        """Renew every third of the duration, for ever; sooner after a failure."""
+        pause = self._duration_ms / 3000
+        while True:
+            try:
+                await self.renew()
+                delay = pause if self._registered else 0.05
+            except TidelineError as error:
+                log.warning("lease.not_renewed", valid=self.valid(), error=str(error))
+                delay = pause / 4
+            await asyncio.sleep(delay)

@@ -1,0 +1,256 @@
+"""What is in flight to Kafka per tracked partition, and the acknowledgement of a closed generation.
+
+What always holds: a gateway acknowledges that a generation is closed only when no produce that it
+forwarded is unanswered, and from then on it forwards none and shows no offset higher than what it
+had seen, until B0, the abort, or the end of the quiesce is known (schedules 1, 2, 5, 13, 14).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from tideline.background import end
+from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
+from tideline.domain.ack_gate import AckTicket, Verdict, judge
+from tideline.domain.ids import TopicIdPartition, TopicPartition
+from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.read_ceiling import ReadCeiling
+from tideline.domain.routing import PartitionRoute, RouteKind
+from tideline.errors import RefusedError, TidelineError
+from tideline.gateway.metrics import QUIESCE_ACK_SECONDS
+from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.view import Tracking
+
+log = structlog.get_logger()
+RETRY_S = 0.1
+CEILING_PATIENCE_S = 0.1
+VOID_CHECK_S = 0.5
+"""How often it is asked whether a quiesce is past its deadline, which the database decides."""
+
+
+@dataclass(slots=True)
+class PartitionFence:
+    """One tracked partition's traffic with Kafka."""
+
+    in_flight: int = 0
+    """Produces forwarded whose answer has not been dealt with."""
+    highest_acknowledged: int = UNDEFINED_OFFSET
+    """Last offset (inclusive) told to a producer."""
+    closed_generation: int = -1
+    """Newest generation whose closing was acknowledged."""
+    ceiling: ReadCeiling = field(default_factory=ReadCeiling)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+
+class Dropped(Exception):
+    """The incarnation that forwarded the produce is over: its connection has to end."""
+
+
+class Fences:
+    """The fences of all tracked partitions, and the ack gate over them."""
+
+    def __init__(self, tracking: Tracking, lease: Lease) -> None:
+        self._tracking = tracking
+        self._lease = lease
+        self._fences: dict[TopicIdPartition, PartitionFence] = {}
+        self._changed = asyncio.Event()
+        tracking.subscribe(lambda _: self.pulse())
+        lease.on_gain(self.pulse)
+
+    def of(self, at: TopicIdPartition) -> PartitionFence:
+        fence = self._fences.get(at)
+        if fence is None:
+            fence = self._fences[at] = PartitionFence()
+        return fence
+
+    def pulse(self) -> None:
+        """Something that the gate depends on has changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def forwarded(self, at: TopicIdPartition) -> AckTicket:
+        """A produce goes to Kafka now. Every call needs one of :meth:`answered`."""
+        fence = self.of(at)
+        fence.in_flight += 1
+        fence.idle.clear()
+        return AckTicket(self._lease.incarnation, fence.closed_generation)
+
+    def answered(self, at: TopicIdPartition, acknowledged: int = UNDEFINED_OFFSET) -> None:
+        """Its answer is dealt with; ``acknowledged`` is the last offset told, if any was."""
+        fence = self.of(at)
+        fence.highest_acknowledged = max(fence.highest_acknowledged, acknowledged)
+        fence.in_flight -= 1
+        if fence.in_flight == 0:
+            fence.idle.set()
+
+    async def pass_gate(
+        self, at: TopicIdPartition, ticket: AckTicket, last_offset: int, patience_s: float
+    ) -> bool:
+        """Whether an acknowledgement of Kafka may be told; waits until that is known.
+
+        Raises :class:`Dropped` if the incarnation is over, ``TimeoutError`` past the bound.
+        """
+        async with asyncio.timeout(patience_s):
+            while True:
+                changed = self._changed
+                verdict = judge(
+                    ticket,
+                    self._tracking.partition(at.topic_id, at.partition),
+                    incarnation=self._lease.incarnation,
+                    closed_generation=self.of(at).closed_generation,
+                    lease_valid=self._tracking.lease_valid(),
+                    last_offset=last_offset,
+                )
+                if verdict is not Verdict.WAIT:
+                    return verdict is Verdict.RELAY
+                if ticket.incarnation != self._lease.incarnation:
+                    raise Dropped(f"incarnation {ticket.incarnation} was fenced")
+                await changed.wait()
+
+    def ceiling_of(self, at: TopicIdPartition, route: PartitionRoute) -> int:
+        """First offset that must not be shown from Kafka's log, or ``UNKNOWN_CEILING``."""
+        return self.of(at).ceiling.limit(route, lease_valid=self._tracking.lease_valid())
+
+
+class QuiesceControlPlane(Protocol):
+    async def acknowledge_quiesce(
+        self,
+        gateway_id: int,
+        incarnation: UUID,
+        log: TopicIdPartition,
+        generation: int,
+        highest_acknowledged_offset: int,
+        read_ceiling: int,
+    ) -> None: ...
+
+    async def void_expired_quiesce(self, log: TopicIdPartition) -> bool: ...
+
+
+class QuiesceKeeper:
+    """Acknowledges closed generations and ends those that are past their deadline."""
+
+    def __init__(
+        self,
+        control_plane: QuiesceControlPlane,
+        tracking: Tracking,
+        lease: Lease,
+        fences: Fences,
+        *,
+        high_watermark: Callable[[TopicPartition], Awaitable[int | None]],
+        reload: Callable[[TopicIdPartition], Awaitable[None]],
+    ) -> None:
+        self._control_plane = control_plane
+        self._tracking = tracking
+        self._lease = lease
+        self._fences = fences
+        self._high_watermark = high_watermark
+        self._reload = reload
+        self._tasks: dict[TopicIdPartition, tuple[int, UUID, asyncio.Task[None]]] = {}
+        tracking.subscribe(self.changed)
+
+    def changed(self, logs: frozenset[TopicIdPartition]) -> None:
+        """The routes of ``logs`` are others now."""
+        for at in logs:
+            self._settle(at)
+
+    def _settle(self, at: TopicIdPartition) -> None:
+        route = self._tracking.partition(at.topic_id, at.partition)
+        running = self._tasks.get(at)
+        if route.kind is not RouteKind.QUIESCING:
+            self._cancel(at)
+            self._fences.of(at).ceiling.thaw()
+            return
+        wanted = (route.generation, self._lease.incarnation)
+        if running is not None and running[:2] == wanted:
+            return
+        self._cancel(at)
+        if not self._tracking.lease_valid() or (running is not None and running[1] != wanted[1]):
+            # The barrier may have passed the incarnation before this one, and B0 may be read from
+            # the log end already: what Kafka shows from now on may lie past it (schedule 2).
+            self._fences.of(at).ceiling.freeze()
+        task = asyncio.create_task(self._keep(at, route.generation), name=f"quiesce-{at}")
+        self._tasks[at] = (*wanted, task)
+        task.add_done_callback(lambda done: self._forget(at, done))
+
+    def _cancel(self, at: TopicIdPartition) -> None:
+        if (running := self._tasks.pop(at, None)) is not None:
+            running[2].cancel()
+
+    def _forget(self, at: TopicIdPartition, done: asyncio.Task[None]) -> None:
+        if (running := self._tasks.get(at)) is not None and running[2] is done:
+            del self._tasks[at]
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.error("quiesce.failed", partition=str(at), exc_info=error)
+
+    def start_over(self) -> None:
+        """A new incarnation has to acknowledge by itself."""
+        for at, route in self._tracking.routes().items():
+            if route.kind is RouteKind.QUIESCING:
+                self._settle(at)
+
+    async def _keep(self, at: TopicIdPartition, generation: int) -> None:
+        seen = time.monotonic()
+        await self._acknowledge(at, generation, seen)
+        # A cancellation may be swallowed (tideline.background).
+        while (running := self._tasks.get(at)) and running[2] is asyncio.current_task():
+            await asyncio.sleep(VOID_CHECK_S)
+            try:
+                if await self._control_plane.void_expired_quiesce(at):
+                    log.warning("quiesce.void", partition=str(at), generation=generation)
+                    await self._reload(at)
+            except TidelineError as error:
+                log.warning("quiesce.deadline_not_asked", partition=str(at), error=str(error))
+
+    async def _acknowledge(self, at: TopicIdPartition, generation: int, seen: float) -> None:
+        fence = self._fences.of(at)
+        topic = self._tracking.topic_by_id(at.topic_id)
+        if topic is None:
+            return
+        place = TopicPartition(topic.name, at.partition)
+        high_watermark, _ = await asyncio.gather(self._ask(place), fence.idle.wait())
+        if high_watermark is not None:
+            fence.ceiling.observe(high_watermark, lease_valid=self._tracking.lease_valid())
+        ceiling = fence.ceiling.freeze()
+        fence.closed_generation = max(fence.closed_generation, generation)
+        while True:
+            try:
+                await self._control_plane.acknowledge_quiesce(
+                    self._lease.gateway_id,
+                    incarnation=self._lease.incarnation,
+                    log=at,
+                    generation=generation,
+                    highest_acknowledged_offset=fence.highest_acknowledged,
+                    read_ceiling=max(0, ceiling),
+                )
+            except ControlPlaneUnavailable as error:
+                log.warning("quiesce.not_acknowledged", partition=str(at), error=str(error))
+                await asyncio.sleep(RETRY_S)
+            except GatewayFenced:
+                return  # The lease finds out by itself, and the new incarnation starts over.
+            except RefusedError as error:
+                log.info("quiesce.superseded", partition=str(at), reason=str(error))
+                return
+            else:
+                QUIESCE_ACK_SECONDS.observe(time.monotonic() - seen)
+                return
+
+    async def _ask(self, place: TopicPartition) -> int | None:
+        """The high watermark, unless asking for it would make the write pause longer."""
+        try:
+            async with asyncio.timeout(CEILING_PATIENCE_S):
+                return await self._high_watermark(place)
+        except TimeoutError:
+            return None
+
+    async def close(self) -> None:
+        await end(*(task for _, _, task in self._tasks.values()))

@@ -1,0 +1,312 @@
+"""Keeps the view of tracked topics like Postgres, and acknowledges what is tracked.
+
+What always holds: rows are applied in the order in which they were read, and only from the very
+Postgres that was pinned (schedule 16); a topic is acknowledged only when it is in the fsynced
+snapshot and everything that reached Kafka before it was tracked is done (schedules 6, 9, 18).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from tideline.background import end
+from tideline.control_plane.errors import GatewayFenced
+from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
+from tideline.domain.ids import TopicIdPartition
+from tideline.errors import RefusedError, TidelineError
+from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
+from tideline.gateway.tracking.view import Tracking
+
+log = structlog.get_logger()
+CHANNEL = "tideline_control"
+POLL_S = 3.0
+START_PATIENCE_S = 8.0
+"""How long a start waits for Postgres before it falls back on the snapshot."""
+RETRY_S = 0.5
+SINGLE_ROWS = 8
+"""More changed partitions than this are read with everything else, by one query."""
+
+
+class SyncControlPlane(Protocol):
+    async def tracked_topics(self) -> list[TrackedTopic]: ...
+    async def tracked_topic(self, name: str) -> TrackedTopic | None: ...
+    async def tracked_partition(
+        self, topic_id: UUID, partition: int
+    ) -> TrackedPartition | None: ...
+    async def identity(self) -> tuple[str, int]: ...
+    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None: ...
+    def listen(
+        self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
+    ) -> AsyncIterator[tuple[str, str]]: ...
+
+
+class TrackingSync:
+    """Owns the background work; :class:`Tracking` is what requests look at."""
+
+    def __init__(
+        self,
+        control_plane: SyncControlPlane,
+        tracking: Tracking,
+        lease: Lease,
+        snapshot: SnapshotFile,
+        *,
+        drain: Callable[[], Awaitable[None]],
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._control_plane = control_plane
+        self._tracking = tracking
+        self._lease = lease
+        self._snapshot = snapshot
+        self._drain = drain
+        self._poll_s = poll_s
+        self._pinned: PostgresIdentity | None = None
+        self._reading = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        self._written: object = None
+        self._drained: set[tuple[str, UUID | None]] = set()
+        self._acknowledged: dict[str, UUID] = {}
+        self._hints: set[str] = set()
+        self._hinted = asyncio.Event()
+        self._due = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        lease.on_registered = self._registered
+        lease.on_gain(self._due.set)
+
+    async def start(self) -> None:
+        """Returns when it is known which topics are tracked: from Postgres, else from the
+        snapshot; with neither it waits, for as long as it takes (schedule 18)."""
+        stored = await asyncio.to_thread(self._snapshot.read)
+        if stored is not None:
+            self._pinned = stored.identity
+        patience = START_PATIENCE_S if stored is not None else None
+        try:
+            async with asyncio.timeout(patience):
+                await self._first_registration()
+        except TimeoutError:
+            assert stored is not None
+            log.warning("tracking.from_snapshot", topics=len(stored.topics))
+            self._tracking.replace_all(stored.topics)
+            self._note_drained()
+        self._tasks = [
+            asyncio.create_task(self._lease.keep(), name="lease"),
+            asyncio.create_task(self._poll(), name="tracking-poll"),
+            asyncio.create_task(self._listen(), name="tracking-listen"),
+            asyncio.create_task(self._follow_hints(), name="tracking-hints"),
+            asyncio.create_task(self._acknowledge(), name="tracking-acknowledge"),
+            asyncio.create_task(self._keep_snapshot(), name="tracking-snapshot"),
+        ]
+
+    async def close(self) -> None:
+        await end(*self._tasks)
+
+    async def reload(self) -> None:
+        """Read everything anew. Raises :class:`ControlPlaneUnavailable`."""
+        async with self._reading:
+            topics = await self._control_plane.tracked_topics()
+            if await self._same_postgres():
+                self._tracking.replace_all(topics)
+        self._after_change()
+
+    async def reload_partition(self, at: TopicIdPartition) -> None:
+        """Read one row anew. Raises :class:`ControlPlaneUnavailable`."""
+        async with self._reading:
+            row = await self._control_plane.tracked_partition(at.topic_id, at.partition)
+            known = row is not None and self._tracking.topic_by_id(at.topic_id) is not None
+            if known and await self._same_postgres():
+                assert row is not None
+                self._tracking.replace_partition(row)
+        if known:
+            self._after_change()
+        else:
+            await self.reload()
+
+    async def _first_registration(self) -> None:
+        shown = 0.0
+        loop = asyncio.get_running_loop()
+        while not self._lease.registered:
+            try:
+                await self._lease.renew()
+            except TidelineError as error:
+                if loop.time() - shown > 5:
+                    shown = loop.time()
+                    log.error("tracking.waits_for_postgres", error=str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _registered(self) -> None:
+        """A new incarnation exists in Postgres: learn everything anew before it serves."""
+        self._acknowledged.clear()
+        await self.reload()
+
+    async def _same_postgres(self) -> bool:
+        """Whether the rows just read came from the pinned Postgres. Checked after the read: a
+        failover in between is then noticed."""
+        now = PostgresIdentity(*await self._control_plane.identity())
+        if self._pinned is None:
+            self._pinned = now
+        if now == self._pinned:
+            if self._tracking.stopped is not None:
+                log.info("tracking.resumed", postgres=str(now))
+                self._tracking.resume()
+            return True
+        if self._tracking.stopped is None:
+            reason = (
+                f"Postgres is now {now}, this gateway pinned {self._pinned}: commits may be "
+                "missing. Compare B0 and the suffixes with what clients were told, then remove "
+                f"{self._snapshot.path} and restart the gateway."
+            )
+            log.error("tracking.stopped", reason=reason)
+            self._tracking.stop(reason)
+        return False
+
+    def _after_change(self) -> None:
+        live = {(topic.name, topic.topic_id) for topic in self._tracking.topics()}
+        self._drained &= live
+        for name in self._acknowledged.keys() - {name for name, _ in live}:
+            del self._acknowledged[name]
+        self._due.set()
+        self._changed.set()
+
+    def _note_drained(self) -> None:
+        self._drained = {(topic.name, topic.topic_id) for topic in self._tracking.topics()}
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_s)
+            for topic in self._tracking.topics():
+                if topic.status is TopicStatus.TRACKING:
+                    # A new round after an abort may have begun unseen; repeats cost nothing.
+                    self._acknowledged.pop(topic.name, None)
+            try:
+                await self.reload()
+            except TidelineError as error:
+                log.warning("tracking.not_read", error=str(error))
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async for _, payload in self._control_plane.listen([CHANNEL], self._read_all):
+                    self._hints.add(payload)
+                    self._hinted.set()
+            except TidelineError as error:
+                log.warning("tracking.not_listening", error=str(error))
+            await asyncio.sleep(RETRY_S)
+
+    def _read_all(self) -> None:
+        """What was sent before the listening began is lost."""
+        self._hints.add("")
+        self._hinted.set()
+
+    async def _follow_hints(self) -> None:
+        while True:
+            await self._hinted.wait()
+            self._hinted.clear()
+            hints, self._hints = self._hints, set()
+            try:
+                await self._follow(hints)
+            except TidelineError as error:
+                log.warning("tracking.not_read", error=str(error))
+                self._hints |= hints
+                await asyncio.sleep(RETRY_S)
+                self._hinted.set()
+
+    async def _keep_snapshot(self) -> None:
+        """Beside everything else: a slow disk must not hold back the news of a B0."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._write_if_changed()
+            except OSError as error:
+                log.error("tracking.snapshot_not_written", error=str(error))
+                await asyncio.sleep(RETRY_S)
+                self._changed.set()
+
+    async def _follow(self, hints: set[str]) -> None:
+        logs = [at for hint in hints if (at := _log_of(hint)) is not None]
+        if len(logs) != len(hints) or len(logs) > SINGLE_ROWS:
+            await self.reload()
+            return
+        for at in logs:
+            await self.reload_partition(at)
+
+    async def _acknowledge(self) -> None:
+        """Acknowledge every tracked topic once per incarnation."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            wanted = [
+                topic
+                for topic in self._tracking.topics()
+                if self._acknowledged.get(topic.name) != self._lease.incarnation
+            ]
+            if not wanted or not self._tracking.lease_valid():
+                continue
+            try:
+                await self._acknowledge_now(wanted)
+            except (TidelineError, OSError) as error:
+                log.warning("tracking.not_acknowledged", error=str(error))
+                await asyncio.sleep(RETRY_S)
+                self._due.set()
+
+    async def _acknowledge_now(self, topics: Sequence[TrackedTopic]) -> None:
+        incarnation = self._lease.incarnation
+        identities = {(topic.name, topic.topic_id) for topic in topics}
+        if not identities <= self._drained:
+            await self._drain()
+            live = {(topic.name, topic.topic_id) for topic in self._tracking.topics()}
+            self._drained |= identities & live
+        await self._write_if_changed()
+        for topic in topics:
+            if (topic.name, topic.topic_id) not in self._drained:
+                continue
+            try:
+                await self._control_plane.acknowledge_tracking(
+                    self._lease.gateway_id, incarnation, topic.name
+                )
+            except GatewayFenced:
+                return  # The lease finds out by itself.
+            except RefusedError as error:
+                log.info("tracking.let_go", topic=topic.name, reason=str(error))
+            self._acknowledged[topic.name] = incarnation
+            log.info("tracking.acknowledged", topic=topic.name, incarnation=str(incarnation))
+
+    async def _write_if_changed(self) -> None:
+        """The snapshot on disk says what is tracked now, when this returns."""
+        async with self._writing:
+            topics = self._tracking.topics()
+            content = [_durable(topic) for topic in topics]
+            if self._pinned is None or content == self._written:
+                return
+            await asyncio.to_thread(self._snapshot.write, self._pinned, topics)
+            self._written = content
+
+
+def _durable(topic: TrackedTopic) -> TrackedTopic:
+    """What a restart needs. Offsets that move with every commit are not written for, nor is a
+    quiesce: without Postgres there is no lease, and nothing of a pending partition is forwarded."""
+    return replace(
+        topic,
+        partitions={
+            number: replace(row, high_watermark=-1, suffix_start=-1, generation=-1, quiesced=False)
+            for number, row in topic.partitions.items()
+        },
+    )
+
+
+def _log_of(hint: str) -> TopicIdPartition | None:
+    kind, _, rest = hint.partition(":")
+    topic_id, _, partition = rest.rpartition(":")
+    if kind != "log" or not partition.isdigit():
+        return None
+    try:
+        return TopicIdPartition(UUID(topic_id), int(partition))
+    except ValueError:
+        return None

@@ -1,0 +1,173 @@
+"""The gateway's view of tracked topics, in memory.
+
+What always holds: a topic in this view is not passed through; a partition of it without a row
+fails closed; a deleted topic's id never serves again, whatever its name means by now
+(schedules 18, 19, 22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from uuid import UUID
+
+from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.routing import (
+    CLASSIC,
+    DELETED,
+    UNKNOWN,
+    PartitionRoute,
+    RouteKind,
+    route_tracked,
+)
+from tideline.gateway.metrics import STOPPED, TRACKED_PARTITIONS, TRACKED_TOPICS
+
+ChangeListener = Callable[[frozenset[TopicIdPartition]], None]
+_LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
+
+
+class Tracking:
+    """Synchronous reads for the request path; :mod:`tracking_sync` keeps it up to date."""
+
+    def __init__(self, lease_valid: Callable[[], bool]) -> None:
+        self._lease_valid = lease_valid
+        self._by_name: dict[str, TrackedTopic] = {}
+        self._by_id: dict[UUID, TrackedTopic] = {}
+        self._deleted: set[UUID] = set()
+        self._routes: dict[TopicIdPartition, PartitionRoute] = {}
+        self._listeners: list[ChangeListener] = []
+        self.version = 0
+        """Grows whenever a topic (or the id of one) joins the tracked set."""
+        self.stopped: str | None = None
+        """Why tracked traffic is stopped (schedule 16); ``None`` while it is not."""
+
+    @property
+    def is_empty(self) -> bool:
+        """No topic needs more than being passed through, deleted ones included."""
+        return not self._by_name and not self._deleted
+
+    def topics(self) -> list[TrackedTopic]:
+        """Live tracked topics."""
+        return list(self._by_name.values())
+
+    def topic_by_name(self, name: str) -> TrackedTopic | None:
+        return self._by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TrackedTopic | None:
+        return self._by_id.get(topic_id)
+
+    def is_deleted(self, topic_id: UUID) -> bool:
+        return topic_id in self._deleted
+
+    def lease_valid(self) -> bool:
+        return self.stopped is None and self._lease_valid()
+
+    def partition(self, topic_id: UUID | None, partition: int) -> PartitionRoute:
+        """The route of a partition. ``CLASSIC`` for an id that is not tracked; ``UNKNOWN`` for a
+        tracked topic's partition without a row, and for a topic whose id is not known yet."""
+        if topic_id is None:
+            return UNKNOWN
+        if (found := self._routes.get(TopicIdPartition(topic_id, partition))) is not None:
+            return found
+        if topic_id in self._deleted:
+            return DELETED
+        return UNKNOWN if topic_id in self._by_id else CLASSIC
+
+    def routes(self) -> dict[TopicIdPartition, PartitionRoute]:
+        """Every tracked partition's route."""
+        return dict(self._routes)
+
+    def subscribe(self, listener: ChangeListener) -> None:
+        """Call ``listener`` with the partitions whose route changed, after each change."""
+        self._listeners.append(listener)
+
+    def stop(self, reason: str) -> None:
+        """Serve nothing of tracked topics that needs Postgres, until :meth:`resume`."""
+        self.stopped = reason
+        STOPPED.set(1)
+
+    def resume(self) -> None:
+        self.stopped = None
+        STOPPED.set(0)
+
+    def replace_all(self, topics: Iterable[TrackedTopic]) -> None:
+        """What Postgres says is tracked, wholly. Topics that are missing were let go of."""
+        topics = list(topics)
+        before = self._identities()
+        self._by_name = {t.name: t for t in topics if t.status in _LIVE}
+        self._by_id = {t.topic_id: t for t in self._by_name.values() if t.topic_id}
+        self._deleted |= {
+            t.topic_id for t in topics if t.status is TopicStatus.DELETED and t.topic_id
+        }
+        self._settle(before)
+
+    def replace_topic(self, name: str, topic: TrackedTopic | None) -> None:
+        """What Postgres says of one name; ``None``: not tracked any more."""
+        before = self._identities()
+        old = self._by_name.pop(name, None)
+        if old is not None and old.topic_id is not None:
+            self._by_id.pop(old.topic_id, None)
+        if topic is not None and topic.status in _LIVE:
+            self._by_name[name] = topic
+            if topic.topic_id is not None:
+                self._by_id[topic.topic_id] = topic
+        elif topic is not None and topic.status is TopicStatus.DELETED and topic.topic_id:
+            self._deleted.add(topic.topic_id)
+        self._settle(before)
+
+    def replace_partition(self, row: TrackedPartition) -> bool:
+        """One row anew. ``False`` if its topic is not tracked here (read the topic instead)."""
+        topic = self._by_id.get(row.topic_id)
+        if topic is None:
+            return False
+        changed = replace(topic, partitions={**topic.partitions, row.partition: row})
+        self._by_name[topic.name] = changed
+        self._by_id[row.topic_id] = changed
+        log = TopicIdPartition(row.topic_id, row.partition)
+        old, new = self._routes.get(log), _route(row)
+        self._routes[log] = new
+        if old != new:
+            self._tell(frozenset({log}))
+        return True
+
+    def _identities(self) -> set[tuple[str, UUID | None]]:
+        return {(topic.name, topic.topic_id) for topic in self._by_name.values()}
+
+    def _settle(self, before: set[tuple[str, UUID | None]]) -> None:
+        if self._identities() - before:
+            self.version += 1
+        old = self._routes
+        self._routes = {
+            TopicIdPartition(topic.topic_id, row.partition): _route(row)
+            for topic in self._by_id.values()
+            if topic.topic_id is not None
+            for row in topic.partitions.values()
+        }
+        changed = frozenset(
+            log for log in old.keys() | self._routes.keys() if old.get(log) != self._routes.get(log)
+        )
+        if changed:
+            self._tell(changed)
+
+    def _tell(self, changed: frozenset[TopicIdPartition]) -> None:
+        self._count()
+        for listener in self._listeners:
+            listener(changed)
+
+    def _count(self) -> None:
+        TRACKED_TOPICS.set(len(self._by_name))
+        counts = dict.fromkeys(RouteKind, 0)
+        for route in self._routes.values():
+            counts[route.kind] += 1
+        for kind, count in counts.items():
+            TRACKED_PARTITIONS.labels(kind.value).set(count)
+
+
+def _route(row: TrackedPartition) -> PartitionRoute:
+    return route_tracked(
+        generation=row.generation,
+        quiesced=row.quiesced,
+        boundary=row.boundary,
+        boundary_epoch=row.boundary_epoch,
+    )

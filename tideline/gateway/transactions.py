@@ -1,0 +1,315 @@
+"""New transactions on tracked topics are refused, so that the drain ends (seed 004).
+
+A transaction that has the partition already goes on. The refusal is an error after which
+librdkafka, the Java client and kafka-python abort the transaction and can begin another one
+elsewhere; fatal or retriable codes would end the producer or let it spin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+from kio.schema.describe_producers.v0.response import DescribeProducersResponse
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName, TransactionalId
+from kio.static.primitive import i32
+
+from tideline.domain.ids import TopicPartition
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.interception import ApiKey, Rule, Rules
+from tideline.gateway.messages import nested, no_throttle
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.protocol import decode_response, response_class
+
+ABORTABLE_SINCE = {ApiKey.PRODUCE: 11, ApiKey.ADD_PARTITIONS_TO_TXN: 5}
+"""First versions that have TRANSACTION_ABORTABLE (KIP-890)."""
+BATCHED_SINCE = 4
+"""AddPartitionsToTxn carries several transactions from this version on."""
+FRESH_S = 2.0
+"""How long an answer of DescribeProducers is used. Once a topic is tracked the set of its open
+transactions only shrinks, so an old answer at worst lets a transaction go on that has ended,
+which Kafka refuses itself."""
+TIMEOUT_MS = 5_000
+REMEMBERED = 10_000
+REMEMBERED_S = 1_800.0
+"""Longer than ``transaction.max.timeout.ms`` lets a transaction live (15 min by default)."""
+
+Producer = tuple[str, int, int]
+"""Transactional id, producer id and epoch."""
+
+
+def refuse_new_transaction(version: int, api_key: int = ApiKey.PRODUCE) -> ErrorCode:
+    """The error for a transaction that would begin on a tracked topic.
+
+    Clients of versions without TRANSACTION_ABORTABLE treat POLICY_VIOLATION as abortable, as
+    they do every code that they have no special rule for; INVALID_TXN_STATE would be fatal.
+    """
+    if version >= ABORTABLE_SINCE[ApiKey(api_key)]:
+        return ErrorCode.transaction_abortable
+    return ErrorCode.policy_violation
+
+
+class RefusedTransactions:
+    """Transactions that this gateway refused something, until they end. Kept by the gateway of
+    their coordinator; a coordinator that moves in between costs the producer its session."""
+
+    def __init__(self) -> None:
+        self._since: OrderedDict[Producer, float] = OrderedDict()
+
+    def add(self, producer: Producer) -> None:
+        """Something of the producer's present transaction was refused."""
+        now = time.monotonic()
+        self._since[producer] = now
+        self._since.move_to_end(producer)
+        while self._since and (
+            len(self._since) > REMEMBERED or now - next(iter(self._since.values())) > REMEMBERED_S
+        ):
+            self._since.popitem(last=False)
+
+    def take(self, producer: Producer) -> bool:
+        """Whether that is so; forgets it."""
+        return self._since.pop(producer, None) is not None
+
+
+class OpenTransactions:
+    """Which producers have a transaction open on a partition, as the paired broker says."""
+
+    def __init__(self, cluster: KafkaCluster, broker_id: int) -> None:
+        self._cluster = cluster
+        self._broker_id = broker_id
+        self._asked: dict[TopicPartition, tuple[float, asyncio.Task[frozenset[tuple[int, int]]]]]
+        self._asked = {}
+        self.refused = RefusedTransactions()
+
+    async def has_open(
+        self, topic: str, partition: int, producer_id: int, producer_epoch: int
+    ) -> bool:
+        """Whether this very producer epoch has written to the partition in a transaction that is
+        open. With transactions of version 2 each transaction has an epoch of its own.
+
+        Raises :class:`tideline.kafka.errors.KafkaUnavailable`, and :class:`KafkaError` when the
+        broker has no replica of the partition.
+        """
+        at = TopicPartition(topic, partition)
+        now = asyncio.get_running_loop().time()
+        until, asking = self._asked.get(at, (0.0, None))
+        if asking is None or now >= until or _failed(asking):
+            self._asked = {key: entry for key, entry in self._asked.items() if entry[0] > now}
+            asking = asyncio.get_running_loop().create_task(self._ask(at))
+            self._asked[at] = (now + FRESH_S, asking)
+        return (producer_id, producer_epoch) in await asyncio.shield(asking)
+
+    async def _ask(self, at: TopicPartition) -> frozenset[tuple[int, int]]:
+        request = DescribeProducersRequest(
+            topics=(TopicRequest(name=TopicName(at.topic), partition_indexes=(i32(at.partition),)),)
+        )
+        connection = await self._cluster.node(self._broker_id)
+        answer = cast(
+            DescribeProducersResponse, await connection.send(request, timeout_ms=TIMEOUT_MS)
+        )
+        (found,) = answer.topics[0].partitions
+        if found.error_code is not ErrorCode.none:
+            raise KafkaError(found.error_code, f"producers of {at}")
+        return frozenset(
+            (int(p.producer_id), int(p.producer_epoch))
+            for p in found.active_producers
+            if p.current_txn_start_offset >= 0
+        )
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    """One transaction of the request, whatever its version."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    topics: tuple[Any, ...]
+    verify_only: bool
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        for topic in self.topics:
+            for partition in topic.partitions:
+                yield TopicPartition(topic.name, partition)
+
+
+async def add_partitions_to_txn(ctx: RequestContext, services: GatewayServices) -> bytes | None:
+    """Refuse a partition of a tracked topic that is not in the producer's transaction yet; its
+    fellows get OPERATION_NOT_ATTEMPTED, as Kafka itself has it."""
+    request: Any = ctx.request()
+    batched = ctx.header.api_version >= BATCHED_SINCE
+    transactions = _transactions(request, batched)
+    if not any(_tracked(transaction, services) for transaction in transactions):
+        return await ctx.forward()
+    refused: dict[str, Any] = {}
+    for transaction in transactions:
+        tracked = _tracked(transaction, services)
+        if tracked:
+            open_ = await _in_transaction(ctx, transaction)
+            if isinstance(open_, ErrorCode):
+                refused[transaction.transactional_id] = _results(ctx, transaction, {}, open_)
+            elif new := [at for at in tracked if at not in open_]:
+                services.transactions.refused.add(
+                    (
+                        transaction.transactional_id,
+                        transaction.producer_id,
+                        transaction.producer_epoch,
+                    )
+                )
+                code = refuse_new_transaction(ctx.header.api_version, ctx.header.api_key)
+                refused[transaction.transactional_id] = _results(
+                    ctx, transaction, dict.fromkeys(new, code), ErrorCode.operation_not_attempted
+                )
+    if not refused:
+        return await ctx.forward()
+    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+    if not batched:
+        (topics,) = refused.values()
+        return ctx.respond(
+            schema(throttle_time=no_throttle(), results_by_topic_v3_and_below=topics)
+        )
+    result = nested(schema, "results_by_transaction")
+    own = tuple(
+        result(transactional_id=TransactionalId(transactional_id), topic_results=topics)
+        for transactional_id, topics in refused.items()
+    )
+    rest = tuple(t for t in request.transactions if t.transactional_id not in refused)
+    if not rest:
+        return ctx.respond(
+            schema(
+                throttle_time=no_throttle(),
+                error_code=ErrorCode.none,
+                results_by_transaction=own,
+            )
+        )
+    answer: Any = await ctx.forward_message(replace(request, transactions=rest))
+    return ctx.respond(replace(answer, results_by_transaction=answer.results_by_transaction + own))
+
+
+def _transactions(request: Any, batched: bool) -> list[_Transaction]:
+    if batched:
+        return [
+            _Transaction(
+                t.transactional_id, t.producer_id, t.producer_epoch, t.topics, t.verify_only
+            )
+            for t in request.transactions
+        ]
+    return [
+        _Transaction(
+            request.v3_and_below_transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            request.v3_and_below_topics,
+            False,
+        )
+    ]
+
+
+def _tracked(transaction: _Transaction, services: GatewayServices) -> list[TopicPartition]:
+    if transaction.verify_only:
+        return []
+    return [
+        at
+        for at in transaction.partitions()
+        if services.tracking.topic_by_name(at.topic) is not None
+    ]
+
+
+async def _in_transaction(
+    ctx: RequestContext, transaction: _Transaction
+) -> frozenset[TopicPartition] | ErrorCode:
+    """The partitions of the producer's ongoing transaction. The client sent its request to its
+    coordinator, so the broker of its own connection is asked, behind what it has asked."""
+    request = DescribeTransactionsRequest(
+        transactional_ids=(TransactionalId(transaction.transactional_id),)
+    )
+    answer = cast(DescribeTransactionsResponse, await ctx.forward_message(request))
+    (found,) = answer.transaction_states
+    if found.error_code in _ASK_ELSEWHERE:
+        return found.error_code
+    ongoing = (
+        found.error_code is ErrorCode.none
+        and found.transaction_state == "Ongoing"
+        and found.producer_id == transaction.producer_id
+        and found.producer_epoch == transaction.producer_epoch
+    )
+    if not ongoing:
+        return frozenset()
+    return frozenset(TopicPartition(t.topic, p) for t in found.topics for p in t.partitions)
+
+
+_ASK_ELSEWHERE = frozenset(
+    {
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+    }
+)
+"""The client finds its coordinator anew, or tries again."""
+
+
+def _results(
+    ctx: RequestContext,
+    transaction: _Transaction,
+    refused: dict[TopicPartition, ErrorCode],
+    otherwise: ErrorCode,
+) -> tuple[Any, ...]:
+    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+    if ctx.header.api_version >= BATCHED_SINCE:
+        topic_result = nested(nested(schema, "results_by_transaction"), "topic_results")
+    else:
+        topic_result = nested(schema, "results_by_topic_v3_and_below")
+    partition_result = nested(topic_result, "results_by_partition")
+
+    def code(topic: str, partition: int) -> ErrorCode:
+        return refused.get(TopicPartition(topic, partition), otherwise)
+
+    return tuple(
+        topic_result(
+            name=topic.name,
+            results_by_partition=tuple(
+                partition_result(partition_index=p, partition_error_code=code(topic.name, p))
+                for p in topic.partitions
+            ),
+        )
+        for topic in transaction.topics
+    )
+
+
+async def end_txn(ctx: RequestContext, services: GatewayServices) -> bytes | None:
+    """Forwarded; only the abort of a transaction to which nothing could be added is answered anew.
+
+    librdkafka sends it after a refused AddPartitionsToTxn, and Kafka, which never saw that
+    transaction begin, answers INVALID_TXN_STATE, which is fatal to the producer. There is nothing
+    to abort, so the abort has succeeded.
+    """
+    request: Any = ctx.request()
+    refused = services.transactions.refused.take(
+        (request.transactional_id, request.producer_id, request.producer_epoch)
+    )
+    response = await ctx.forward()
+    if not refused or request.committed:
+        return response
+    answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+    if answer.error_code is not ErrorCode.invalid_txn_state:
+        return response
+    return ctx.respond(replace(answer, error_code=ErrorCode.none))
+
+
+RULES: Rules = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: Rule(add_partitions_to_txn),
+    ApiKey.END_TXN: Rule(end_txn),
+}

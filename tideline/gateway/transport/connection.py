@@ -1,0 +1,361 @@
+"""One client connection: requests in order of arrival, answers in the order of the requests.
+
+Memory is bounded by the number and bytes of unanswered requests; past a bound the client is not
+read until answers have left. A client that does not read its answers holds back its own broker
+connection, and after a while is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import structlog
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+
+from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.gateway.interception import ApiKey, Rules
+from tideline.gateway.metrics import (
+    CONNECTIONS,
+    CONNECTIONS_REFUSED,
+    REQUESTS_HANDLED,
+    REQUESTS_PASSED,
+)
+from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.upstream import Expected, Upstream, keep_alive
+from tideline.kafka.errors import KafkaUnavailable, MalformedFrame, UnsupportedVersion
+from tideline.kafka.framing import FrameProtocol
+from tideline.kafka.protocol import (
+    RequestHeader,
+    encode_request,
+    parse_header,
+    produce_acks,
+)
+
+WRITE_STALL_S = 30.0
+"""A client that takes none of its answers for so long is disconnected."""
+_BARRIER_CORRELATION = -2_000_000_000
+
+S = TypeVar("S")
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Slot:
+    """The place of one answer in the order of a connection."""
+
+    size: int
+    """Bytes of the request, which count as held until it is answered."""
+    response: bytes | None = None
+    done: bool = False
+
+
+class GatewayConnection(FrameProtocol):
+    """The client's side; :class:`tideline.gateway.transport.upstream.Upstream` is the broker's."""
+
+    def __init__(
+        self,
+        services: GatewayServices,
+        rules: Rules,
+        rewriter: ResponseRewriter,
+    ) -> None:
+        super().__init__(services.settings.gateway_max_frame_bytes)
+        self._services = services
+        self._rules = rules
+        self._rewriter = rewriter
+        self._limit = services.settings.gateway_max_inflight_per_connection
+        self._byte_limit = services.settings.gateway_max_frame_bytes
+        self._arrived: deque[bytes] = deque()
+        self._slots: deque[Slot] = deque()
+        self._held_bytes = 0
+        self._admitting = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._upstream: Upstream | None = None
+        self._barriers: set[asyncio.Future[None]] = set()
+        self._forwarded: set[asyncio.Future[bytes]] = set()
+        self._states: dict[type[Any], Any] = {}
+        self._upstream_full = False
+        self._reading = True
+        self._draining = False
+        self._ended = False
+        self._counted = False
+        self._stall: asyncio.TimerHandle | None = None
+        self.peer = "?"
+        self.last_active = asyncio.get_running_loop().time()
+
+    # -- the client's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        keep_alive(transport)
+        host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+        self.peer = f"{host}:{port}"
+        bound = self._services.settings.gateway_max_connections
+        if len(self._services.connections) >= bound:
+            CONNECTIONS_REFUSED.inc()
+            self._abort(f"more than {bound} connections")
+            return
+        self._services.connections.add(self)
+        CONNECTIONS.inc()
+        self._counted = True
+
+    def frame_received(self, frame: bytes) -> None:
+        if self._ended:
+            return
+        self.last_active = asyncio.get_running_loop().time()
+        self._arrived.append(frame)
+        self._held_bytes += len(frame)
+        if not self._admitting:
+            self._admit()
+        self._regulate()
+
+    def frame_refused(self, reason: str) -> None:
+        self.close(f"the client sent {reason}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end("the client disconnected")
+
+    def pause_writing(self) -> None:
+        if self._upstream is not None:
+            self._upstream.pause(True)
+        self._stall = asyncio.get_running_loop().call_later(
+            WRITE_STALL_S, self._abort, f"it took no answers for {WRITE_STALL_S:.0f} s"
+        )
+
+    def resume_writing(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        if self._upstream is not None:
+            self._upstream.pause(False)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is owed to this client."""
+        return not self._slots and not self._arrived and not self._tasks
+
+    def drain(self) -> None:
+        """Take no further requests; what has arrived is still answered."""
+        self._draining = True
+        self._regulate()
+
+    # -- admission
+
+    def _admit(self) -> None:
+        """Start requests in their order of arrival. A handler runs up to its first ``await`` in
+        the next pass of the event loop, so what arrived behind it waits for that."""
+        self._admitting = False
+        while self._arrived and not self._ended:
+            frame = self._arrived.popleft()
+            try:
+                started = self._start(frame)
+            except (MalformedFrame, UnsupportedVersion) as error:
+                self.close(f"the client sent a request that cannot be served: {error}")
+                return
+            if started:
+                self._admitting = True
+                asyncio.get_running_loop().call_soon(self._admit)
+                return
+        self._regulate()
+
+    def _start(self, frame: bytes) -> bool:
+        """Begin one request; whether a handler was started for it."""
+        header = parse_header(frame)
+        key, version = header.api_key, header.api_version
+        if not self._rewriter.decodable(key, version):
+            if key != ApiKey.API_VERSIONS:
+                raise UnsupportedVersion(f"version {version} of API {key} is not known here")
+            frame, version = _as_version_0(frame, header), 0
+        rule = self._rules.get(key)
+        if rule is not None and rule.needs(header, self._services.tracking):
+            slot = self._open_slot(len(frame))
+            context = RequestContext(header, frame, self)
+            task = asyncio.get_running_loop().create_task(
+                self._handle(rule.handler(context, self._services), slot, key)
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            REQUESTS_HANDLED.inc()
+            return True
+        REQUESTS_PASSED.inc()
+        if key == ApiKey.PRODUCE and produce_acks(frame, header) == 0:
+            self._held_bytes -= len(frame)
+            self._broker().send(frame, None)
+            return False
+        slot = self._open_slot(len(frame))
+        refused = version != header.api_version
+
+        def fill(response: bytes) -> None:
+            answer = self._rewriter(response, key, version)
+            self._fill(slot, _version_refused(answer) if refused else answer)
+
+        self._broker().send(frame, Expected(header.correlation_id, fill))
+        return False
+
+    async def _handle(self, work: Awaitable[bytes | None], slot: Slot, api_key: int) -> None:
+        try:
+            response = await work
+        except KafkaUnavailable as error:
+            self.close(str(error))
+        except (MalformedFrame, UnsupportedVersion) as error:
+            self.close(f"the client sent a request that cannot be served: {error}")
+        except Exception:
+            log.exception("request failed", client=self.peer, api_key=api_key)
+            self.close("a request failed")
+        else:
+            self._fill(slot, response)
+
+    # -- answers
+
+    def _open_slot(self, size: int) -> Slot:
+        slot = Slot(size)
+        self._slots.append(slot)
+        return slot
+
+    def _fill(self, slot: Slot, response: bytes | None) -> None:
+        slot.response, slot.done = response, True
+        while self._slots and self._slots[0].done:
+            first = self._slots.popleft()
+            self._held_bytes -= first.size
+            if first.response is not None:
+                self.send_frame(first.response)
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Read from the client, or not."""
+        if self._ended or self.transport is None:
+            return
+        waiting = len(self._slots) + len(self._arrived)
+        if self._reading:
+            read = waiting < self._limit and self._held_bytes < self._byte_limit
+        else:
+            read = waiting <= self._limit // 2 and self._held_bytes <= self._byte_limit // 2
+        read = read and not self._upstream_full and not self._draining
+        if read == self._reading or self.transport.is_closing():
+            return
+        self._reading = read
+        if read:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    # -- the broker's side
+
+    def _broker(self) -> Upstream:
+        if self._upstream is None:
+            self._upstream = Upstream(
+                self._services.settings.gateway_broker,
+                self._services.settings.gateway_max_frame_bytes,
+                on_lost=self._broker_lost,
+                on_pressure=self._broker_pressure,
+            )
+        return self._upstream
+
+    def _broker_lost(self, reason: str) -> None:
+        host, port = self._services.settings.gateway_broker
+        self.close(f"broker {host}:{port}: {reason}")
+
+    def _broker_pressure(self, full: bool) -> None:
+        self._upstream_full = full
+        self._regulate()
+
+    def forward(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self._ended:
+            _fail(answer, "the client's connection has ended")
+            return answer
+        self._forwarded.add(answer)
+        answer.add_done_callback(self._forwarded.discard)
+
+        def deliver(response: bytes) -> None:
+            rewritten = self._rewriter(response, api_key, api_version)
+            if not answer.done():
+                answer.set_result(rewritten)
+
+        correlation = int.from_bytes(frame[4:8], "big", signed=True)
+        self._broker().send(frame, Expected(correlation, deliver))
+        return answer
+
+    def forward_unanswered(self, frame: bytes) -> None:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
+        if not self._ended:
+            self._broker().send(frame, None)
+
+    def drain_barrier(self) -> Awaitable[None]:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._upstream is None or self._ended:
+            done.set_result(None)
+            return done
+        self._barriers.add(done)
+        done.add_done_callback(self._barriers.discard)
+
+        def reached(_: bytes) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        probe = encode_request(ApiVersionsRequest(), _BARRIER_CORRELATION, "tideline-gateway")
+        self._upstream.send(probe, Expected(_BARRIER_CORRELATION, reached))
+        return done
+
+    def state(self, kind: type[S]) -> S:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
+        if kind not in self._states:
+            self._states[kind] = kind()
+        return cast(S, self._states[kind])
+
+    # -- the end
+
+    def close(self, reason: str) -> None:
+        """End both sides. Answers that were written are still sent."""
+        if not self._ended:
+            log.info("connection closed", client=self.peer, reason=reason)
+            self._end(reason)
+        if self.transport is not None:
+            self.transport.close()
+
+    def _abort(self, reason: str) -> None:
+        self.close(reason)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _end(self, reason: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._stall is not None:
+            self._stall.cancel()
+        if self._upstream is not None:
+            self._upstream.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        for answer in tuple(self._forwarded):
+            _fail(answer, reason)
+        for barrier in tuple(self._barriers):
+            if not barrier.done():
+                barrier.set_result(None)
+        self._arrived.clear()
+        self._slots.clear()
+        self._services.connections.discard(self)
+        if self._counted:
+            CONNECTIONS.dec()
+
+
+def _fail(answer: asyncio.Future[bytes], reason: str) -> None:
+    if not answer.done():
+        answer.set_exception(KafkaUnavailable(reason))
+        answer.exception()  # a handler that was cancelled does not look
+
+
+def _as_version_0(frame: bytes, header: RequestHeader) -> bytes:
+    """An ApiVersions request that every broker knows, in the place of one that is too new."""
+    return encode_request(ApiVersionsRequest(), header.correlation_id, header.client_id)
+
+
+def _version_refused(response: bytes) -> bytes:
+    """UNSUPPORTED_VERSION with the versions that there are, as KIP-511 has it."""
+    return response[:4] + (35).to_bytes(2, "big") + response[6:]
