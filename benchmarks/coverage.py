@@ -21,9 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.logic import coverage, packing
-from spark.session import make_session
-from spark.sources import inventory, remote_log
+from spark.common import remote_log
+from spark.common.session import make_session
+from spark.coverage import frames as coverage
+from spark.coverage import packing
+from spark.coverage import tasks as inventory
 from tideline.domain.coverage import OWN_KINDS
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from uuid import uuid4
 
-from spark.entry import Job, Launch
-from spark.garbage_frames import sweep_diskless
-from spark.tasks.collecting import Sweep, chunks
+from spark.common.entry import Job, Launch
+from spark.gc.garbage_frames import sweep_diskless
+from spark.gc.tasks import Sweep, chunks
 from tideline.object_store.bulk import BulkStore
 from tideline.settings import JobsSettings
 from tideline.stack import Stack

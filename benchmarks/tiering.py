@@ -17,8 +17,8 @@ import psycopg
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark import tiering
-from spark.entry import Job, Launch
+from spark.common.entry import Job, Launch
+from spark.tiering import job as tiering
 from tideline.object_store.bulk import BulkStore
 from tideline.settings import JobsSettings
 from tideline.stack import Stack

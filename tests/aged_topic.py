@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from spark import tiering
-from spark.entry import Job, Outcome
+from spark.common.entry import Job, Outcome
+from spark.tiering import job as tiering
 from tests.harness import Case, migration_case
 from tideline.control_plane.jobs import connect_jobs
 from tideline.demo.topic import wait_until_tiered

@@ -71,7 +71,7 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session in this process for the whole run; two cores, on loopback."""
-    from spark.session import make_session
+    from spark.common.session import make_session
 
     session = make_session(
         "tideline-tests",

@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, Topic
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from spark.entry import Job
+from spark.common.entry import Job
 from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.jobs_model import MergedSegmentRow
 from tideline.demo.topic import topic_id

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from spark.gc import gc
-from spark.retention import retention
+from spark.gc.job import gc
+from spark.retention.job import retention
 from tests.aged_topic import PER_SEGMENT, aged_topic, keys, run, settings_of, tier
 from tests.killed_driver import Step, killed_at
 from tests.tiering_topic import Rereader, diskless_topic

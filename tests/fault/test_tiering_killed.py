@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.gc import gc
+from spark.gc.job import gc
 from tests.killed_driver import Step, killed_at, start
 from tests.tiering_topic import Rereader, Topic, diskless_topic, job
 from tideline.control_plane.jobs import connect_jobs

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from spark import coverage
-from spark.entry import Job, Outcome
-from spark.failures import failure_of
-from spark.sources.inventory import segments_listed
+from spark.common.entry import Job, Outcome
+from spark.common.failures import failure_of
+from spark.coverage import job as coverage
+from spark.coverage.tasks import segments_listed
 from tests.harness import Case, command, migration_case
 from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.jobs_model import CoverageStatusRow

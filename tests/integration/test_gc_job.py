@@ -12,7 +12,7 @@ from uuid import uuid4
 import psycopg
 from confluent_kafka.admin import AdminClient
 
-from spark.gc import gc
+from spark.gc.job import gc
 from tests.aged_topic import PER_SEGMENT, VALUE, Readers, keys, run, settings_of, tier
 from tests.aged_topic import produce as produce_to
 from tests.tiering_topic import Rereader, Topic, diskless_topic

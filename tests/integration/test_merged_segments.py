@@ -17,9 +17,9 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from spark.tasks.merge_partition import MergeOrder, merge_partition
-from spark.tasks.services import FromSettings
-from spark.tasks.split_file import Ended, split_file
+from spark.tiering.merge_partition import MergeOrder, merge_partition
+from spark.tiering.services import FromSettings
+from spark.tiering.split_file import Ended, split_file
 from tests.harness import Case, migration_case, until
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger

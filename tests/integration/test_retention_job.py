@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark.retention import retention
+from spark.retention.job import retention
 from tests.aged_topic import PER_SEGMENT, AgedTopic, aged_topic, run, settings_of, tier
 from tests.harness import until
 from tideline.control_plane.jobs import connect_jobs

@@ -19,9 +19,9 @@ from aiokafka.record import MemoryRecords
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark.tasks.merge_partition import MergeOrder, merge_partition
-from spark.tasks.services import FromSettings, Services
-from spark.tasks.split_file import Ended, split_file
+from spark.tiering.merge_partition import MergeOrder, merge_partition
+from spark.tiering.services import FromSettings, Services
+from spark.tiering.split_file import Ended, split_file
 from tests.integration.dump_log import Dump, finished, start_dump
 from tests.unit.kafka.segment_batches import CODECS
 from tideline.control_plane.jobs_model import MergedSegmentRow

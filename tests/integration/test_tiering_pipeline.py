@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark import tiering
+from spark.tiering import job as tiering
 from tests.tiering_topic import CODECS, PARTITIONS, Topic, diskless_topic, job
 from tideline.control_plane.jobs_model import MergedSegmentRow
 from tideline.errors import ExitCode

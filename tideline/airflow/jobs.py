@@ -23,7 +23,7 @@ MAX_ERROR_CHARACTERS = 2_000
 
 
 class TidelineJobOperator(SparkSubmitOperator):
-    """``spark-submit`` of ``spark/<job>.py`` with the connection ``spark_default``.
+    """``spark-submit`` of ``python -m spark.<job>`` with the connection ``spark_default``.
 
     Settings reach the job by its environment: that of Airflow's worker, and ``TIDELINE_CONFIG``
     when ``TIDELINE_AIRFLOW_JOBS_CONFIG`` names the settings file of the jobs' role. The job's
@@ -34,12 +34,13 @@ class TidelineJobOperator(SparkSubmitOperator):
     def __init__(
         self, *, job: str, arguments: Sequence[str] = (), applications: str = "", **kwargs: Any
     ) -> None:
-        """``applications`` is the directory of the entry points; by default the one installed."""
+        """``applications``: the directory of the entry points on this machine; by default the
+        installed package ``spark``."""
         self.job = job
         self.arguments = tuple(arguments)
         directory = Path(applications) if applications else installed_jobs()
         kwargs.setdefault("name", f"tideline-{job}")
-        super().__init__(application=str(directory / f"{job}.py"), **kwargs)
+        super().__init__(application=str(entry_point(directory, job)), **kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         with tempfile.TemporaryDirectory(prefix="tideline-job-") as directory:
@@ -68,6 +69,12 @@ def explained(job: str, result: JobResult | None, error: AirflowException) -> Ai
         return AirflowException(f"{job} ended without a result: {error}"[:MAX_ERROR_CHARACTERS])
     message = f"{job}: {result.error}"[:MAX_ERROR_CHARACTERS]
     return AirflowException(message) if result.may_be_tried_again else AirflowFailException(message)
+
+
+def entry_point(directory: Path, job: str) -> Path:
+    """The file that ``python -m`` runs: that of a module, or of a package."""
+    module = directory / f"{job}.py"
+    return module if module.exists() else directory / job / "__main__.py"
 
 
 def installed_jobs() -> Path:

@@ -51,7 +51,7 @@ def coverage(
 
 def _run(topic: str | None) -> None:
     try:
-        from spark.coverage import run as job
+        from spark.coverage.job import run as job
     except ModuleNotFoundError as error:
         from tideline.errors import UsageError
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark.gc import gc as job
+from spark.gc.job import gc as job
 from tideline.cli.jobs import DryRunFlag, RunFlag, choose, finish, run_here
 from tideline.cli.output import Format, FormatOption, console, echo_json
 

@@ -11,7 +11,7 @@ from tideline.errors import TidelineError, UsageError
 from tideline.settings import JobsSettings, load
 
 if TYPE_CHECKING:
-    from spark.entry import Job, Outcome
+    from spark.common.entry import Job, Outcome
 
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Show what would go; change nothing.")]
 RunFlag = Annotated[bool, typer.Option("--run", help="Do it now, on this machine's Spark.")]
@@ -32,8 +32,8 @@ def choose(dry_run: bool, run: bool, command: str) -> bool:
 
 def run_here(name: str, work: Callable[[Job], Outcome]) -> Outcome:
     """Run a job's work with a Spark session of its own. Raises :class:`TidelineError`."""
-    from spark.entry import Job
-    from spark.failures import failure_of
+    from spark.common.entry import Job
+    from spark.common.failures import failure_of
 
     job = Job(name, load(JobsSettings))
     try:

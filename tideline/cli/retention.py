@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from spark.retention import retention as job
+from spark.retention.job import retention as job
 from tideline.cli.jobs import DryRunFlag, RunFlag, choose, finish, run_here
 from tideline.cli.output import Format, FormatOption, console, echo_json
 

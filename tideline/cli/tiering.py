@@ -88,8 +88,8 @@ def trigger(
 
 def _run_here(topic: str) -> int:
     try:
-        from spark import tiering
-        from spark.entry import launch, run_job
+        from spark.common.entry import launch, run_job
+        from spark.tiering import job as tiering
     except ModuleNotFoundError as error:
         raise UsageError(
             f"`--now` needs the Python module {error.name}: pip install 'tideline[jobs]'. The "

@@ -40,7 +40,7 @@ GRACE_MS = 61_000
 JOB_TIMEOUT_S = 300.0
 WHEN = {"early": "before collection", "late": "after it"}
 _PROGRESS = re.compile(r"[\d.]+ s  (?P<what>\w+: .*)")
-"""A line of a job's progress (``spark.entry``)."""
+"""A line of a job's progress (``spark.common.entry``)."""
 
 
 @dataclass(frozen=True, slots=True)

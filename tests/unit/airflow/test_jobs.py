@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tideline.airflow.jobs import TidelineJobOperator, installed_jobs
+from tideline.airflow.jobs import TidelineJobOperator, entry_point, installed_jobs
 from tideline.airflow.results import KEPT_BYTES, JobResult, read_result
 
 SUBMIT = f"""#!{sys.executable}
@@ -113,5 +113,6 @@ def test_what_is_no_result_is_none(tmp_path: Path, text: str) -> None:
     assert read_result(tmp_path / "missing.json") is None
 
 
-def test_the_entry_points_are_those_of_the_installed_package() -> None:
-    assert (installed_jobs() / "entry.py").is_file()
+@pytest.mark.parametrize("job", ["coverage", "retention", "split", "merge", "tiering", "gc"])
+def test_the_entry_points_are_those_of_the_installed_package(job: str) -> None:
+    assert entry_point(installed_jobs(), job).is_file()

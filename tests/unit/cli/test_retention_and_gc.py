@@ -9,7 +9,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from spark.entry import Job, Outcome
+from spark.common.entry import Job, Outcome
 from tideline.cli import gc as gc_command
 from tideline.cli import retention as retention_command
 from tideline.cli.jobs import JobFailed

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.logic import coverage
-from spark.logic.remedies import detail, reason, remedies
-from spark.sources import inventory, remote_log
-from spark.sources.inventory import kind_bits
+from spark.common import remote_log
+from spark.coverage import frames as coverage
+from spark.coverage import tasks as inventory
+from spark.coverage.remedies import detail, reason, remedies
+from spark.coverage.tasks import kind_bits
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.remote_log import SegmentState
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.logic.covering import Cover, cover
-from spark.logic.packing import PACKED_EVENTS_ARROW, Objects, id_halves, pack_events, unpack
-from spark.logic.remote_log import Events, Segments, by_id, fold
-from spark.sources.inventory import kind_bits
-from spark.sources.remote_log import ARROW, row_of
+from spark.common.remote_log import ARROW, row_of
+from spark.coverage.cover import Cover, cover
+from spark.coverage.fold import Events, Segments, by_id, fold
+from spark.coverage.packing import PACKED_EVENTS_ARROW, Objects, id_halves, pack_events, unpack
+from spark.coverage.tasks import kind_bits
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS, SegmentObjects, assess
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import (

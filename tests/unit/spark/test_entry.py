@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark.entry import Job, Outcome, launch, run_job
-from spark.failures import failure_of
+from spark.common.entry import Job, Outcome, launch, run_job
+from spark.common.failures import failure_of
 from tideline.errors import ExitCode, RefusedError
 from tideline.object_store import ObjectStoreUnavailable
 

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from spark.entry import Job
-from spark.gc import gc as job_of_gc
-from spark.logic import gc
-from spark.sources.remote_log import SCHEMA, Rows, row_of
-from spark.tasks.collecting import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep
+from spark.common.entry import Job
+from spark.common.remote_log import SCHEMA, Rows, row_of
+from spark.gc import frames as gc
+from spark.gc.job import gc as job_of_gc
+from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep
 from tideline.control_plane.jobs_model import Bucket
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate

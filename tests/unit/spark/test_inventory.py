@@ -10,8 +10,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.sources.control_plane import key_ranges
-from spark.sources.inventory import kind_bits, segments_listed
+from spark.common.control_plane import key_ranges
+from spark.coverage.tasks import kind_bits, segments_listed
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.ids import topic_id_to_base64
 from tideline.object_store.bulk import BulkStore, ObjectEntry

@@ -12,11 +12,11 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark.tasks.merge_partition import merge_partition
-from spark.tasks.prefetch import read_ahead
-from spark.tasks.split_file import Ended, split_file
-from spark.tasks.workspace import PREFIX as WORKSPACE
-from spark.tasks.workspace import workspace
+from spark.tiering.merge_partition import merge_partition
+from spark.tiering.prefetch import read_ahead
+from spark.tiering.split_file import Ended, split_file
+from spark.tiering.workspace import PREFIX as WORKSPACE
+from spark.tiering.workspace import workspace
 from tests.contract.conftest import Database, database, postgres_server
 from tests.unit.kafka.segment_batches import Spec, sized, spec_lists
 from tests.unit.spark.tiering_world import (

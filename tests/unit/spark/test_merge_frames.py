@@ -12,11 +12,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.failures import failure_of
-from spark.logic import merge, split
-from spark.merge import order_of
-from spark.tasks.services import Services
-from spark.tasks.split_file import Ended
+from spark.common.failures import failure_of
+from spark.tiering import merge_frames as merge
+from spark.tiering import split_frames as split
+from spark.tiering.merge import order_of
+from spark.tiering.services import Services
+from spark.tiering.split_file import Ended
 from tests.contract.conftest import Database, database, postgres_server
 from tests.unit.kafka.segment_batches import sized
 from tests.unit.spark.tiering_world import DISKLESS, TIERED, World, order
@@ -146,7 +147,7 @@ class Impatient(Opening):
 
     @contextmanager
     def __call__(self) -> Iterator[Services]:
-        from spark.tasks import insisting
+        from spark.common import retry as insisting
 
         insisting.insist.__kwdefaults__["deadline_s"] = 0.1
         with super().__call__() as services:

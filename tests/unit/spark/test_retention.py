@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from spark.logic import retention
-from spark.sources.remote_log import SCHEMA, Rows, row_of
+from spark.common.remote_log import SCHEMA, Rows, row_of
+from spark.retention import frames as retention
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import (
     EpochStart,

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 from pyspark.sql import Row
 
-from spark.retention import Survey, has_limit, has_prefix, orders_of, outcome
+from spark.common.kafka_logs import ObservedLog
+from spark.retention.job import Survey, has_limit, has_prefix, orders_of, outcome
+from spark.retention.remove_records import Removed
 from spark.retention_policies import TopicPolicies, parse_topics
-from spark.sources.kafka_logs import ObservedLog
-from spark.tasks.remove_records import Removed
 from tideline.control_plane.jobs_model import PartitionRow
 from tideline.domain.retention import Policy
 from tideline.errors import UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from spark.session import cores
+from spark.common.session import cores
 
 
 def test_a_local_session_stays_on_loopback(spark: SparkSession) -> None:

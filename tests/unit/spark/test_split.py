@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.tasks.cut import COALESCE_GAP, MAX_GET, BatchMismatch, check, runs, spans
-from spark.tasks.split_file import Ended, split_file
+from spark.tiering.cut import COALESCE_GAP, MAX_GET, BatchMismatch, check, runs, spans
+from spark.tiering.split_file import Ended, split_file
 from tests.contract.conftest import Database, database, postgres_server
 from tests.unit.kafka.segment_batches import Spec, build, sized
 from tests.unit.spark.tiering_world import ALL_OLD, DISKLESS, World

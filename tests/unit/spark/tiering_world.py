@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 
 from pydantic import SecretStr
 
-from spark.tasks.merge_partition import MergeOrder
-from spark.tasks.services import Services
+from spark.tiering.merge_partition import MergeOrder
+from spark.tiering.services import Services
 from tests.contract.conftest import Database
 from tests.contract.scenes import GatewayProcess, Scene, seed
 from tests.unit.kafka.segment_batches import Spec, build
@@ -39,7 +39,7 @@ ALL_OLD = 10**15
 
 
 class MemoryStore:
-    """A :class:`spark.tasks.services.Store` of dictionaries."""
+    """A :class:`spark.tiering.services.Store` of dictionaries."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], bytes] = {}

@@ -1,0 +1,1 @@
+"""What the jobs share: entry, session, rows, and the sources of frames."""

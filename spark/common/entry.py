@@ -1,0 +1,175 @@
+"""What every job's entry point shares: arguments, progress, the result, exit codes.
+
+An entry point is a function with typer's annotations that ends with
+``raise typer.Exit(run_job(…))``: one of :class:`tideline.errors.ExitCode`. The result is one JSON
+document: the last line on stdout, and in ``--result FILE`` when asked for, also when the job fails.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from datetime import UTC, date, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from uuid import UUID, uuid4
+
+import typer
+
+from spark.common import session as sessions
+from spark.common.failures import failure_of
+from tideline.errors import ExitCode, UsageError
+from tideline.settings import JobsSettings, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TopicsOption = Annotated[
+    list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(help="Spark master; default: what spark-submit gives, else this machine."),
+]
+ConfOption = Annotated[
+    list[str] | None, typer.Option("--conf", help="Spark setting key=value; may be repeated.")
+]
+ResultOption = Annotated[
+    Path | None, typer.Option("--result", help="Also write the JSON result to this file.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a job did. ``details`` must be JSON; ``failed`` says in one line why it is bad."""
+
+    details: Mapping[str, object]
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the job was asked to run."""
+
+    master: str | None = None
+    conf: tuple[str, ...] = ()
+    result: Path | None = None
+
+    def spark_config(self) -> dict[str, str]:
+        """The ``--conf`` options. Raises :class:`UsageError`."""
+        pairs = [entry.partition("=") for entry in self.conf]
+        if wrong := [key for key, equals, _ in pairs if not key or not equals]:
+            raise UsageError(f"--conf {wrong[0]!r}: write key=value")
+        return {key: value for key, _, value in pairs}
+
+
+def launch(
+    master: str | None = None, conf: list[str] | None = None, result: Path | None = None
+) -> Launch:
+    """The options that every entry point has, as given by typer."""
+    return Launch(master, tuple(conf or ()), result)
+
+
+@dataclass
+class Job:
+    """One run of one job: its identity, settings and Spark session."""
+
+    name: str
+    settings: JobsSettings
+    how: Launch = field(default_factory=Launch)
+    run_id: UUID = field(default_factory=uuid4)
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _clock: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """Started when first used."""
+        self.progress("starting Spark")
+        return sessions.make_session(
+            f"tideline-{self.name}", self.how.master, self.how.spark_config()
+        )
+
+    @cached_property
+    def parallelism(self) -> int:
+        """Tasks that frames are cut into."""
+        return sessions.cores(self.spark, self.settings.jobs_parallelism)
+
+    def progress(self, text: str) -> None:
+        """One line on stderr."""
+        elapsed = time.monotonic() - self._clock
+        print(f"{elapsed:8.1f} s  {self.name}: {text}", file=sys.stderr, flush=True)
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Since the start, by a clock that never goes back."""
+        return round((time.monotonic() - self._clock) * 1000)
+
+    def close(self) -> None:
+        """Stop Spark if it was started."""
+        if "spark" in self.__dict__:
+            self.spark.stop()
+
+
+def run_job(name: str, work: Callable[[Job], Outcome], how: Launch) -> ExitCode:
+    """Run ``work`` and tell how it ended. Never raises what a person can act on."""
+    job: Job | None = None
+    document: dict[str, object] = {"job": name}
+    code = ExitCode.OK
+    try:
+        how.spark_config()
+        job = Job(name, load(JobsSettings), how)
+        document |= {"run_id": job.run_id, "started_at": job.started_at}
+        outcome = work(job)
+        document |= outcome.details
+        if outcome.failed is not None:
+            code = ExitCode.FAILED
+            document |= {"error": outcome.failed, "store": None}
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None:
+            # Not for an operator: the traceback says where the job is wrong.
+            raise
+        code = failure.exit_code
+        document |= {"error": failure.message, "store": failure.store}
+    finally:
+        if job is not None:
+            document["elapsed_ms"] = job.elapsed_ms
+            job.close()
+    document |= {"ok": code is ExitCode.OK, "exit_code": int(code)}
+    _tell(document, how.result)
+    return code
+
+
+def _tell(document: Mapping[str, object], file: Path | None) -> None:
+    if error := document.get("error"):
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    text = json.dumps(document, default=plain)
+    if file is not None:
+        partial = file.with_name(f".{file.name}.partial")
+        partial.write_text(text + "\n")
+        partial.replace(file)
+    print(text, flush=True)
+
+
+def plain(value: object) -> Any:
+    """What JSON has no type for."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value)
+
+
+def main(entry: Callable[..., None]) -> NoReturn:
+    """Run an entry point as a process."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(entry)
+    app()
+    raise AssertionError("typer ends the process")

@@ -1,0 +1,1 @@
+"""Does remote storage hold the tiered prefix of every migrated partition?"""

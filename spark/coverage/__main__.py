@@ -1,0 +1,7 @@
+"""``python -m spark.coverage``; for ``spark-submit``, this file."""
+
+from spark.common.entry import main
+from spark.coverage.job import coverage
+
+if __name__ == "__main__":
+    main(coverage)

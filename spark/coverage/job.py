@@ -1,0 +1,198 @@
+"""``python -m spark.coverage``: does remote storage hold the tiered prefix of every partition?
+
+Order of observation: the log starts, then the end of the metadata topic, then the objects. What
+retention removes meanwhile makes a verdict stricter, never looser. A store that is away fails the
+run; it never becomes a verdict. A partition whose tieringComplete would be cleared is looked at a
+second time first, because retention may have run between two looks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from spark.common import control_plane, kafka_logs, remote_log
+from spark.common.entry import (
+    ConfOption,
+    DryRunOption,
+    Job,
+    MasterOption,
+    Outcome,
+    ResultOption,
+    TopicsOption,
+    launch,
+    run_job,
+)
+from spark.common.kafka_logs import ObservedLog
+from spark.coverage import frames as logic
+from spark.coverage import tasks as inventory
+from spark.coverage.observations import NO_LOG
+from spark.coverage.remedies import detail, reason
+from spark.coverage.report import CoverageRun, Judged, publish
+from spark.coverage.tasks import ListedPartition
+from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, TopicDeleted, UnknownLog
+from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.jobs_model import PartitionRow
+from tideline.errors import RefusedError
+
+LOGS = """log_id bigint, topic_id binary, partition int, log_start bigint, boundary bigint,
+suffix_start bigint, merge_frontier bigint, epochs array<int>, epoch_starts array<bigint>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One observation of some partitions."""
+
+    at_ms: int
+    """When it began."""
+    verdicts: dict[int, dict[str, Any]]
+    """By log id."""
+    unobserved: dict[int, str]
+    """Partitions that Kafka could not tell about, and why. Their last verdict stays."""
+    malformed: int = 0
+
+
+def coverage(
+    topic: TopicsOption = None,
+    dry_run: DryRunOption = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    result: ResultOption = None,
+) -> None:
+    """Judge the tiered prefix of every migrated partition and set or clear tieringComplete."""
+    raise typer.Exit(
+        run_job(
+            "coverage",
+            lambda job: run(job, topics=topic or (), dry_run=dry_run),
+            launch(master, conf, result),
+        )
+    )
+
+
+def run(job: Job, topics: Sequence[str] = (), dry_run: bool = False) -> Outcome:
+    """The whole job. Raises what the stores raise."""
+    targets = [
+        row
+        for row in control_plane.partitions(job.settings)
+        if row.boundary >= 0 and not row.deleted and (not topics or row.topic in topics)
+    ]
+    if topics and (unknown := sorted(set(topics) - {row.topic for row in targets})):
+        raise RefusedError(
+            f"topic {unknown[0]!r} has no partition with a B0: nothing of it is to be covered"
+        )
+    job.progress(f"{len(targets)} partitions with a B0")
+    first = look(job, targets)
+    doubted = [
+        row
+        for row in targets
+        if row.tiering_complete and not first.verdicts.get(row.log_id, {}).get("complete", True)
+    ]
+    second = Look(first.at_ms, {}, {})
+    if doubted:
+        job.progress(f"{len(doubted)} partitions were covered and seem not to be: looking again")
+        second = look(job, doubted)
+    twice = {row.log_id for row in doubted}
+    unobserved = first.unobserved | second.unobserved
+    judged = []
+    for row in targets:
+        newest = second if row.log_id in twice else first
+        if (verdict := newest.verdicts.get(row.log_id)) is not None:
+            judged.append(Judged(row, verdict, newest.at_ms))
+    recorded = record(job, [] if dry_run else judged)
+    summary = CoverageRun(
+        run_id=str(job.run_id),
+        started_at=job.started_at,
+        judged=judged,
+        unobserved=[(row, unobserved[row.log_id]) for row in targets if row.log_id in unobserved],
+        malformed=first.malformed,
+    )
+    counts = summary.counts() | recorded
+    report = None
+    if not dry_run:
+        job.progress("writing the report")
+        report = publish(job.settings, summary)
+    job.progress(
+        f"{counts['covered']} covered, {counts['not_covered']} not, "
+        f"{counts['unobserved']} could not be looked at"
+    )
+    return Outcome(
+        {
+            "dry_run": dry_run,
+            **counts,
+            "report": report,
+            "not_covered_partitions": summary.shown(),
+        }
+    )
+
+
+def look(job: Job, targets: Sequence[PartitionRow]) -> Look:
+    """Observe and judge ``targets``."""
+    at_ms = time.time_ns() // 1_000_000
+    if not targets:
+        return Look(at_ms, {}, {})
+    spark, tasks = job.spark, job.parallelism
+    listed = {
+        row.log_id: ListedPartition(row.log_id, row.topic, row.topic_id, row.partition)
+        for row in targets
+    }
+    job.progress("asking the brokers for log starts and leader epochs")
+    prefixed = [(listed[row.log_id], row.boundary) for row in targets if row.boundary > 0]
+    to_set = {row.log_id for row in targets if not row.tiering_complete}
+    observed = {
+        found.log_id: found
+        for found in kafka_logs.observed_logs(spark, job.settings, prefixed, tasks, to_set)
+    }
+    unobserved = {o.log_id: o.problem for o in observed.values() if o.problem is not None}
+    rows = [row for row in targets if row.log_id not in unobserved]
+    needy = any(observed[r.log_id].log_start < r.boundary for r in rows if r.boundary > 0)
+    extents = remote_log.extent(job.settings) if needy else []
+    records = sum(e.end - e.start for e in extents)
+    job.progress(f"judging {len(rows)} partitions by {records} metadata records and their objects")
+    found = logic.verdicts(
+        spark.createDataFrame([_log(row, observed.get(row.log_id)) for row in rows], LOGS),
+        remote_log.events(spark, job.settings, extents, packed=True),
+        control_plane.read(spark, job.settings, control_plane.MERGED_SEGMENTS, tasks),
+        inventory.inventory(
+            spark, job.settings, [listed[r.log_id] for r in rows], tasks * 4, packed=True
+        ),
+        at_ms,
+    )
+    told = {row["log_id"]: row for row in found.toArrow().to_pylist()}
+    malformed = told.pop(NO_LOG, {}).get("anomalies", 0)
+    for log_id, verdict in told.items():
+        if verdict["complete"] and (one := observed.get(log_id)) and one.unrolled:
+            verdict |= {"complete": False, "held_back": one.unrolled}
+    return Look(at_ms, told, unobserved, malformed)
+
+
+def _log(row: PartitionRow, found: ObservedLog | None) -> tuple[object, ...]:
+    # B0 = 0: the prefix is empty, whatever Kafka's log of that name holds.
+    start = found.log_start if found is not None else 0
+    lineage = found.lineage if found is not None else ()
+    return (
+        row.log_id, row.topic_id.bytes, row.partition, start, row.boundary,
+        row.suffix_start, row.merge_frontier,
+        [e.epoch for e in lineage], [e.start_offset for e in lineage],
+    )  # fmt: skip
+
+
+def record(job: Job, judged: Iterable[Judged]) -> dict[str, int]:
+    """Write the verdicts; one that came too late changes nothing and fails nothing."""
+    counts = {"recorded": 0, "superseded": 0}
+    with connect_jobs(job.settings, application_name=control_plane.APPLICATION) as plane:
+        for one in judged:
+            row = one.row
+            try:
+                written = plane.record_coverage(
+                    row.log, row.generation, row.boundary, one.complete, reason(one.verdict),
+                    detail(one.verdict), str(job.run_id), one.observed_at,
+                )  # fmt: skip
+            except (StaleGeneration, BoundaryUnset, TopicDeleted, UnknownLog) as error:
+                job.progress(f"{row.topic}-{row.partition} moved on meanwhile: {error}")
+                written = False
+            counts["recorded" if written else "superseded"] += 1
+    return counts

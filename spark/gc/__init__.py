@@ -1,0 +1,1 @@
+"""What nothing refers to any more goes, after a grace."""

@@ -1,0 +1,48 @@
+"""Which listed segment objects no broker knows.
+
+The listing must be older than the metadata: a broker announces a segment before it uploads it, so
+an object that was listed and has no record afterwards is an orphan, not a newcomer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from tideline.domain.remote_log import SegmentState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LISTED = "object_key string, topic_id binary, partition int, segment_id binary"
+"""One row per listed object of a segment."""
+KEYS = ["topic_id", "partition", "segment_id"]
+DELETED = int(SegmentState.DELETE_SEGMENT_FINISHED)
+
+
+def known_segments(events: DataFrame) -> DataFrame:
+    """Segments that Kafka's metadata has in any state, as ``KEYS``, from the rows of
+    :mod:`spark.common.remote_log`.
+
+    Stricter than the brokers' own fold, because a mistake here deletes: a segment is unknown only
+    when the last record about it says that its deletion is finished. Records that do not parse
+    are one row of nulls (:func:`is_readable`).
+    """
+    return (
+        events.where("segment_id IS NOT NULL OR topic_id IS NULL")
+        .groupBy(*KEYS)
+        .agg(F.max_by("state", "record_offset").alias("last_state"))
+        .where(f"last_state IS NULL OR last_state <> {DELETED}")
+        .select(*KEYS)
+    )
+
+
+def is_readable(known: DataFrame) -> bool:
+    """Whether every record was understood. If not, an object without a record may have had one."""
+    return known.where("topic_id IS NULL").isEmpty()
+
+
+def orphans(listed: DataFrame, known: DataFrame) -> DataFrame:
+    """Rows of ``listed`` whose segment is not in ``known``."""
+    return listed.join(known, KEYS, "left_anti")

@@ -1,1 +1,0 @@
-"""The jobs themselves: DataFrame in, DataFrame out."""

@@ -1,0 +1,1 @@
+"""Retention of prefix and suffix as one log."""

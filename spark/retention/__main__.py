@@ -1,0 +1,7 @@
+"""``python -m spark.retention``; for ``spark-submit``, this file."""
+
+from spark.common.entry import main
+from spark.retention.job import entry
+
+if __name__ == "__main__":
+    main(entry)

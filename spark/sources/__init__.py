@@ -1,1 +1,0 @@
-"""Where the jobs' frames come from."""

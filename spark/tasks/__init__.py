@@ -1,1 +1,0 @@
-"""What one executor does with one claimed thing: no frames, no Spark."""

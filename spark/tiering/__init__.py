@@ -1,0 +1,1 @@
+"""WAL objects become split files, split files become tiered segments."""
