@@ -1,0 +1,66 @@
+"""docs/seeds.md has a row for each rule, and what a row names is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.pages import CODE, TEST, missing_code, missing_tests, table_rows
+
+PAGE = Path("docs/seeds.md").read_text()
+SEEDS = ("000", "001", "002", "003", "004")
+CELLS = 5  # rule, what it asks, code, test, state
+NOTHING = "–"
+
+
+def rows() -> list[list[str]]:
+    return list(table_rows(PAGE, r"\d{3}\.\d+"))
+
+
+def test_every_seed_has_rules_and_they_are_counted_without_gap() -> None:
+    for seed in SEEDS:
+        numbers = [int(row[0].split(".")[1]) for row in rows() if row[0].startswith(f"{seed}.")]
+        assert numbers == list(range(1, len(numbers) + 1)), seed
+        assert numbers, seed
+
+
+def test_every_rule_has_code_and_test_or_says_what_is_missing() -> None:
+    for row in rows():
+        assert len(row) == CELLS, row
+        _, _, code, tests, state = row
+        match state.split(":", 1):
+            case ["built"]:
+                assert code != NOTHING, row
+                assert TEST.search(tests), row
+            case ["partly", missing]:
+                assert code != NOTHING, row
+                assert missing.strip(), row
+                assert TEST.search(tests) or "no test" in missing, row
+            case ["not built", why]:
+                assert (code, tests) == (NOTHING, NOTHING), row
+                assert why.strip(), row
+            case _:
+                raise AssertionError(f"an unknown state: {row}")
+
+
+def test_all_code_that_is_named_exists() -> None:
+    assert CODE.search(PAGE)
+    assert missing_code(PAGE) == {}
+
+
+def test_all_files_that_are_named_without_a_symbol_exist() -> None:
+    named = set(re.findall(r"`((?:dags|infra|spark|tideline)/[\w/.]+\.(?:py|sql))`", PAGE))
+    assert {file for file in named if not Path(file).is_file()} == set()
+
+
+def test_all_tests_that_are_named_exist() -> None:
+    assert missing_tests(PAGE) == []
+
+
+def test_a_cell_can_be_read_at_a_glance() -> None:
+    longest = 180
+    for row in rows():
+        for cell in row:
+            lines = cell.split("<br>")
+            assert len(lines) <= 3, row
+            assert max(len(re.sub(r"`", "", line)) for line in lines) <= longest, row
