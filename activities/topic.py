@@ -31,12 +31,11 @@ from tideline.domain.messages import (
     TopicRef,
 )
 from tideline.domain.migration import MigrationState
+from tideline.domain.topic_configs import DEFAULT_MAX_MESSAGE_BYTES
 from tideline.migration.connections import WorkerServices
 
 POLL_MS = 100.0
 JOIN_POLL_S = 5.0
-DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's default of ``max.message.bytes``."""
 
 
 async def resolve_topic(services: WorkerServices, given: TopicMigrationInput) -> TopicRef:

@@ -8,17 +8,14 @@ never repaired by guessing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from tideline.control_plane.jobs_model import ClaimedBatch
 from tideline.domain.tiering import contiguous_runs
 from tideline.errors import TidelineError
 from tideline.kafka.batches import InvalidBatch, parse_at, patch, verify_crc
+from tideline.object_store.byte_ranges import ByteRange
 
-COALESCE_GAP = 64 * 1024
-"""bytes; closer ranges of one object are read by one GET: a request costs more than these bytes."""
-MAX_GET = 8 * 1024 * 1024
 MAX_SPLIT_BYTES = 64 * 1024 * 1024
 """A WAL object is far smaller; whoever made it larger still gets split files that fit in memory."""
 
@@ -27,30 +24,9 @@ class BatchMismatch(TidelineError):
     """Bytes of a WAL object are not the batch that Postgres has committed at that place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Bytes ``[start, end)`` of one object."""
-
-    start: int
-    end: int
-
-
-def spans(batches: Iterable[ClaimedBatch]) -> list[Span]:
-    """The fewest GETs that hold ``batches``, each at most ``MAX_GET`` unless one batch is larger,
-    over gaps of at most ``COALESCE_GAP`` bytes."""
-    found: list[Span] = []
-    for batch in sorted(batches, key=lambda b: b.byte_offset):
-        start, end = batch.byte_offset, batch.byte_offset + batch.byte_size
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and start - last.end <= COALESCE_GAP
-            and max(end, last.end) - last.start <= MAX_GET
-        ):
-            found[-1] = Span(last.start, max(end, last.end))
-        else:
-            found.append(Span(start, end))
-    return found
+def byte_range(object_key: str, batch: ClaimedBatch) -> ByteRange:
+    """Where the batch lies in its WAL object."""
+    return ByteRange(object_key, batch.byte_offset, batch.byte_offset + batch.byte_size)
 
 
 def runs(batches: Iterable[ClaimedBatch]) -> list[tuple[ClaimedBatch, ...]]:

@@ -8,7 +8,7 @@ the file anew; what was uploaded until then is gc's.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,13 +17,14 @@ from functools import partial
 from uuid import UUID, uuid4
 
 from spark.common.retry import insist
-from spark.tiering.cut import BatchMismatch, Span, check, runs, spans, split_bytes
+from spark.tiering.cut import BatchMismatch, byte_range, check, runs, split_bytes
 from spark.tiering.services import Services
 from tideline.control_plane.errors import StaleClaim, TieringMismatch, TopicDeleted
 from tideline.control_plane.jobs_model import ClaimedBatch, ClaimedFile, SplitFile, TieringScope
 from tideline.domain.ids import topic_id_to_base64
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.segment_files import offset_name
+from tideline.object_store.byte_ranges import ByteRange, coalesce, slice_of
 from tideline.object_store.errors import ObjectMissing
 
 PARALLEL_PUTS = 8
@@ -116,13 +117,13 @@ def _cut(
     Holds the wanted part of one WAL object twice: a gateway closes it at ``wal_max_bytes``.
     """
     bodies = {
-        span: insist(partial(_get, services, claimed.object_key, span))
-        for span in spans(claimed.batches)
+        part: insist(partial(_get, services, part))
+        for part in coalesce(byte_range(claimed.object_key, b) for b in claimed.batches)
     }
     pieces: list[_Piece] = []
     wrong: BatchMismatch | None = None
     for run in runs(claimed.batches):
-        parts = [_part(bodies, batch) for batch in run]
+        parts = [slice_of(bodies, byte_range(claimed.object_key, batch)) for batch in run]
         try:
             for part, batch in zip(parts, run, strict=True):
                 check(part, batch, claimed.object_key)
@@ -133,16 +134,8 @@ def _cut(
     return pieces, sum(len(body) for body in bodies.values()), wrong
 
 
-def _get(services: Services, key: str, span: Span) -> bytes:
-    return services.store.get(services.diskless_bucket, key, span.start, span.end - span.start)
-
-
-def _part(bodies: Mapping[Span, bytes], batch: ClaimedBatch) -> memoryview:
-    start, end = batch.byte_offset, batch.byte_offset + batch.byte_size
-    for span, body in bodies.items():
-        if span.start <= start and end <= span.end:
-            return memoryview(body)[start - span.start : end - span.start]
-    raise AssertionError("spans() covers every batch")
+def _get(services: Services, part: ByteRange) -> bytes:
+    return services.store.get(services.diskless_bucket, part.key, part.start, part.size)
 
 
 def _described(run: Sequence[ClaimedBatch]) -> SplitFile:

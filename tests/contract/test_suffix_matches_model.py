@@ -19,7 +19,8 @@ from tideline.control_plane.model import (
     FindBatchesRequest,
     ListOffsetsKind,
 )
-from tideline.domain.producer_state import MAX_SEQUENCE, last_sequence_of, sequence_after
+from tideline.domain.pipelining import MAX_SEQUENCE
+from tideline.domain.producer_state import last_sequence_of, sequence_after
 from tideline.domain.suffix_log import Appended, Produced, SuffixLog
 
 BOUNDARY = 10

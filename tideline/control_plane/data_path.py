@@ -19,9 +19,7 @@ from tideline.control_plane.model import (
 )
 from tideline.control_plane.pool import Pool
 from tideline.domain.ids import TopicIdPartition
-
-CREATE_TIME = "CreateTime"
-LOG_APPEND_TIME = "LogAppendTime"
+from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 
 
 def _coordinates(row: Mapping[str, Any]) -> BatchCoordinates:

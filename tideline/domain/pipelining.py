@@ -12,8 +12,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-SEQUENCES = 2**31
-"""Sequence numbers count modulo this: 0 follows 2147483647 (``DefaultRecordBatch``)."""
+MAX_SEQUENCE = 2**31 - 1
+"""0 follows it (``DefaultRecordBatch.incrementSequence``)."""
+SEQUENCES = MAX_SEQUENCE + 1
+"""Sequence numbers count modulo this."""
 
 REMEMBERED = 10_000
 FORGOTTEN_AFTER_S = 10.0

@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES
+
 BATCHES_KEPT = 5
 """``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``."""
-
-MAX_SEQUENCE = 2_147_483_647
-"""The sequence after which 0 follows (``DefaultRecordBatch.incrementSequence``)."""
 
 NO_SEQUENCE = -1
 """Last sequence of a producer that has only written a control marker in its epoch."""
@@ -84,7 +83,7 @@ def sequence_after(sequence: int) -> int:
 
 def last_sequence_of(base_sequence: int, record_count: int) -> int:
     """Last sequence of a batch; wraps inside the batch too."""
-    return (base_sequence + record_count - 1) % (MAX_SEQUENCE + 1)
+    return (base_sequence + record_count - 1) % SEQUENCES
 
 
 def judge(

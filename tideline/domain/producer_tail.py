@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tideline.domain.pipelining import SEQUENCES
 from tideline.domain.producer_state import BATCHES_KEPT, ProducerSeed
 
 NO_PRODUCER = -1
-MAX_SEQUENCE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,7 @@ class TailBatch:
 
     @property
     def last_sequence(self) -> int:
-        """Sequences wrap to 0 after 2147483647 (``DefaultRecordBatch.incrementSequence``)."""
-        return (self.base_sequence + self.last_offset - self.base_offset) % (MAX_SEQUENCE + 1)
+        return (self.base_sequence + self.last_offset - self.base_offset) % SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,11 @@ LOCAL_RETENTION_BYTES = "local.retention.bytes"
 LOCAL_RETENTION_MS = "local.retention.ms"
 COPY_DISABLE = "remote.log.copy.disable"
 MAX_MESSAGE_BYTES = "max.message.bytes"
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's own default."""
+TIMESTAMP_TYPE = "message.timestamp.type"
+CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
+"""Its values."""
 
 MANAGED_KEYS = (
     RETENTION_BYTES,

@@ -16,6 +16,7 @@ import crc32c
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from tideline.domain.request_handling import KafkaErrorCode
+from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 from tideline.errors import TidelineError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -87,7 +88,7 @@ class BatchHeader:
 
     @property
     def timestamp_type(self) -> str:
-        return "LogAppendTime" if self.attributes & _LOG_APPEND_TIME_BIT else "CreateTime"
+        return LOG_APPEND_TIME if self.attributes & _LOG_APPEND_TIME_BIT else CREATE_TIME
 
     @property
     def compression(self) -> str:
@@ -252,7 +253,7 @@ def _check_header(header: BatchHeader) -> None:
             KafkaErrorCode.INVALID_RECORD,
             f"sequence {header.base_sequence}, epoch {header.producer_epoch} of a producer with id",
         )
-    if header.timestamp_type != "CreateTime":
+    if header.timestamp_type != CREATE_TIME:
         raise RefusedBatch(KafkaErrorCode.INVALID_TIMESTAMP, "the client set LogAppendTime")
     if header.max_timestamp < -1 or header.base_timestamp < -1:
         raise RefusedBatch(

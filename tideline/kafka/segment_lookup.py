@@ -13,13 +13,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tideline.domain.offset_search import NO_TIMESTAMP
 from tideline.kafka.batches import Buffer
 
 OFFSET_ENTRY = struct.Struct(">ii")
 """Relative last offset of a batch, position of that batch in the ``.log``."""
 TIME_ENTRY = struct.Struct(">qi")
 """Largest timestamp so far (ms), relative last offset of the first batch that has it."""
-NO_TIMESTAMP = -1
 
 
 class CorruptIndex(ValueError):

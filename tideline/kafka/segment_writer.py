@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from tideline.domain.offset_search import NO_TIMESTAMP
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.batches import BatchHeader, Buffer, InvalidBatch, iter_batches, verify_crc
 from tideline.kafka.segment_files import (
@@ -25,7 +26,7 @@ from tideline.kafka.segment_files import (
     encode_leader_epochs,
     offset_name,
 )
-from tideline.kafka.segment_lookup import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY, TimestampOffset
+from tideline.kafka.segment_lookup import OFFSET_ENTRY, TIME_ENTRY, TimestampOffset
 from tideline.kafka.segment_snapshot import ProducerSnapshotEntry, after_batch, encode_snapshot
 
 DEFAULT_INDEX_INTERVAL_BYTES = 4096

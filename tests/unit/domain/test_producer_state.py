@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tideline.domain.pipelining import MAX_SEQUENCE
 from tideline.domain.producer_state import (
     BATCHES_KEPT,
-    MAX_SEQUENCE,
     NO_SEQUENCE,
     ProducerEntry,
     ProducerSeed,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.producer_tail import MAX_SEQUENCE, LastSequence, ProducerTail, TailBatch
+from tideline.domain.pipelining import MAX_SEQUENCE
+from tideline.domain.producer_tail import LastSequence, ProducerTail, TailBatch
 
 
 def batch(offset: int, sequence: int, *, producer: int = 1, records: int = 10) -> TailBatch:

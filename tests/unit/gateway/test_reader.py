@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -16,8 +15,8 @@ from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.fetch.long_poll import HighWatermarks
-from tideline.gateway.fetch.object_reader import MAX_GET, ObjectCache
-from tideline.gateway.fetch.suffix_reader import COALESCE_GAP, SuffixReader, coalesce
+from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.kafka.batches import (
     RefusedBatch,
     first_record_at,
@@ -140,29 +139,6 @@ def test_a_batch_of_log_append_time_needs_no_look_inside() -> None:
     assert found is not None
     assert (found.offset, found.timestamp) == (70, 600)
     assert first_record_at(b"", 700, base_offset=70, log_append_time=600) is None
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5_000_000)), min_size=1, max_size=30))
-def test_every_batch_lies_in_one_span_and_spans_are_bounded(places: list[tuple[int, int]]) -> None:
-    batches = [
-        BatchCoordinates(f"k{key}", start, 1000 + start % 977, 0, 0, "CreateTime", 0, 0)
-        for key, start in places
-    ]
-    spans = coalesce(batches)
-    for batch in batches:
-        end = batch.byte_offset + batch.byte_size
-        assert any(
-            s.key == batch.object_key and s.start <= batch.byte_offset and end <= s.end
-            for s in spans
-        )
-    assert all(span.end - span.start <= MAX_GET for span in spans)
-    ordered = sorted(spans, key=lambda s: (s.key, s.start))
-    for left, right in itertools.pairwise(ordered):
-        assert (
-            left.key != right.key
-            or right.start - left.end > COALESCE_GAP
-            or (right.end - left.start > MAX_GET)
-        )
 
 
 @given(

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from spark.tiering.cut import COALESCE_GAP, MAX_GET, BatchMismatch, check, runs, spans
+from spark.tiering.cut import BatchMismatch, check, runs
 from spark.tiering.split_file import Ended, split_file
 from tests.contract.conftest import Database, database, postgres_server
 from tests.unit.kafka.segment_batches import Spec, build, sized
@@ -31,28 +29,6 @@ def claimed(
             "boundary_epoch": 3, **more,
         }
     )  # fmt: skip
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 40_000_000), st.integers(61, 12_000_000)), min_size=1, max_size=30
-    )
-)
-def test_gets_hold_every_batch_and_are_bounded(places: list[tuple[int, int]]) -> None:
-    batches = [claimed(n, at=at, size=size) for n, (at, size) in enumerate(places)]
-    found = spans(batches)
-    largest = max(size for _, size in places)
-    for batch in batches:
-        end = batch.byte_offset + batch.byte_size
-        assert any(s.start <= batch.byte_offset and end <= s.end for s in found)
-    assert all(span.end - span.start <= max(MAX_GET, largest) for span in found)
-
-
-def test_close_batches_are_read_by_one_get_and_far_ones_by_two() -> None:
-    near = [claimed(0, at=0), claimed(1, at=100 + COALESCE_GAP)]
-    far = [claimed(0, at=0), claimed(1, at=101 + COALESCE_GAP)]
-    assert len(spans(near)) == 1
-    assert len(spans(far)) == 2
 
 
 def test_a_run_ends_where_offsets_are_missing_and_at_another_partition() -> None:

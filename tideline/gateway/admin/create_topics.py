@@ -35,7 +35,13 @@ from tideline.domain.admin_trigger import (
     wants_diskless,
 )
 from tideline.domain.preflight import INTERNAL_TOPICS
-from tideline.domain.topic_configs import MAX_MESSAGE_BYTES, SEAL_BYTES
+from tideline.domain.topic_configs import (
+    CREATE_TIME,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    MAX_MESSAGE_BYTES,
+    SEAL_BYTES,
+    TIMESTAMP_TYPE,
+)
 from tideline.errors import RefusedError
 from tideline.gateway.admin.topics import kafka_topic, tell
 from tideline.gateway.context import GatewayServices, RequestContext
@@ -49,8 +55,6 @@ LOOKS_AT_VIEW = 50
 """How often, so far apart, an answer waits for this gateway's own view: a second."""
 LOOKS, LOOK_AGAIN_S = 3, 1.0
 """How often a topic is looked for before its creation counts as failed."""
-DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's own default; used if the brokers' cannot be seen."""
 
 
 class Refused(Exception):
@@ -149,7 +153,7 @@ class _Birth:
             None,
             kind=TrackingKind.BORN_DISKLESS,
             partitions=max(int(would.num_partitions), 1),
-            timestamp_type=effective.get("message.timestamp.type") or "CreateTime",
+            timestamp_type=effective.get(TIMESTAMP_TYPE) or CREATE_TIME,
             max_message_bytes=int(effective.get(MAX_MESSAGE_BYTES) or DEFAULT_MAX_MESSAGE_BYTES),
         )
         try:

@@ -8,26 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from tideline.gateway.metrics import CACHE_BYTES
 from tideline.object_store import ObjectStore
+from tideline.object_store.byte_ranges import ByteRange
 
-MAX_GET = 8 * 1024 * 1024
-"""bytes; one GET asks for more only when one batch is larger."""
 PARALLEL_GETS = 8
 """Of WAL objects."""
 PARALLEL_SEGMENT_GETS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """``[start, end)`` of one object. ``tiered``: it lies in the bucket of the segments."""
-
-    key: str
-    start: int
-    end: int
-    tiered: bool = False
 
 
 class ObjectCache:
@@ -102,46 +90,45 @@ class ObjectReader:
             False: asyncio.Semaphore(PARALLEL_GETS),
             True: asyncio.Semaphore(PARALLEL_SEGMENT_GETS),
         }
-        self._under_way: dict[Span, asyncio.Task[bytes]] = {}
+        self._under_way: dict[ByteRange, asyncio.Task[bytes]] = {}
 
-    def cached(self, span: Span) -> memoryview | None:
-        """The whole of ``span``, if one piece in memory holds it."""
-        return self._cache.get(_name(span.key, span.tiered), span.start, span.end - span.start)
+    def cached(self, part: ByteRange) -> memoryview | None:
+        """The whole of ``part``, if one piece in memory holds it."""
+        return self._cache.get(_name(part.key, part.tiered), part.start, part.size)
 
-    async def whole(self, span: Span) -> memoryview:
-        """The whole of ``span``, from memory or by a GET."""
-        if span.start == span.end:
+    async def whole(self, part: ByteRange) -> memoryview:
+        """The whole of ``part``, from memory or by a GET."""
+        if part.start == part.end:
             return memoryview(b"")
-        cached = self.cached(span)
-        return cached if cached is not None else memoryview(await self.get(span))
+        cached = self.cached(part)
+        return cached if cached is not None else memoryview(await self.get(part))
 
-    async def at_least(self, span: Span, size: int) -> memoryview:
-        """What memory holds from ``span.start`` on if that is ``size`` bytes or more, else all of
-        ``span`` by a GET."""
-        cached = self._cache.rest(_name(span.key, span.tiered), span.start)
+    async def at_least(self, part: ByteRange, size: int) -> memoryview:
+        """What memory holds from ``part.start`` on if that is ``size`` bytes or more, else all of
+        ``part`` by a GET."""
+        cached = self._cache.rest(_name(part.key, part.tiered), part.start)
         if cached is not None and len(cached) >= size:
             return cached
-        return memoryview(await self.get(span))
+        return memoryview(await self.get(part))
 
-    async def get(self, span: Span) -> bytes:
-        """``span`` by a GET, which others that want the same share."""
-        task = self._under_way.get(span)
+    async def get(self, part: ByteRange) -> bytes:
+        """``part`` by a GET, which others that want the same share."""
+        task = self._under_way.get(part)
         if task is None:
-            task = asyncio.create_task(self._fetch(span), name="suffix-get")
-            self._under_way[span] = task
-            task.add_done_callback(lambda done: self._done(span, done))
+            task = asyncio.create_task(self._fetch(part), name="suffix-get")
+            self._under_way[part] = task
+            task.add_done_callback(lambda done: self._done(part, done))
         return await asyncio.shield(task)
 
-    def _done(self, span: Span, task: asyncio.Task[bytes]) -> None:
-        self._under_way.pop(span, None)
+    def _done(self, part: ByteRange, task: asyncio.Task[bytes]) -> None:
+        self._under_way.pop(part, None)
         if not task.cancelled():
             task.exception()  # those who waited may have given up: then nobody else asks for it
 
-    async def _fetch(self, span: Span) -> bytes:
-        async with self._slots[span.tiered]:
-            size = span.end - span.start
-            body = await self._store.get(span.key, span.start, size, tiered=span.tiered)
-        self._cache.put(_name(span.key, span.tiered), span.start, body)
+    async def _fetch(self, part: ByteRange) -> bytes:
+        async with self._slots[part.tiered]:
+            body = await self._store.get(part.key, part.start, part.size, tiered=part.tiered)
+        self._cache.put(_name(part.key, part.tiered), part.start, body)
         return body
 
 

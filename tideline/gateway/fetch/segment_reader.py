@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tideline.control_plane.model import BatchCoordinates, SegmentCoordinates
+from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.errors import TidelineError
-from tideline.gateway.fetch.object_reader import MAX_GET, ObjectReader, Span
+from tideline.gateway.fetch.object_reader import ObjectReader
 from tideline.kafka.batches import (
     HEADER_BYTES,
     BatchHeader,
@@ -37,6 +38,7 @@ from tideline.kafka.segment_lookup import (
     lookup_offset,
     lookup_timestamp,
 )
+from tideline.object_store.byte_ranges import MAX_GET, ByteRange
 
 READ_AHEAD = 1024 * 1024
 """bytes; what one GET asks for at least, so that small fetches are served from memory."""
@@ -47,7 +49,6 @@ SCAN_BYTES = 64 * 1024
 SCAN_GROWTH = 4
 MAX_BATCHES = 500
 """Of one answer, as ``find_batches`` has it."""
-LOG_APPEND_TIME = "LogAppendTime"
 
 
 class SegmentUnreadable(TidelineError):
@@ -140,8 +141,10 @@ class SegmentReader:
                 best = header if best is None or header.max_timestamp > best.max_timestamp else best
         if best is None:
             return found
-        span = Span(segment.object_key_stem + SegmentFile.LOG, best.position, best.end, tiered=True)
-        body = await self._objects.whole(span)
+        part = ByteRange(
+            segment.object_key_stem + SegmentFile.LOG, best.position, best.end, tiered=True
+        )
+        body = await self._objects.whole(part)
         first = partial(first_record_at, timestamp=best.max_timestamp)
         return largest(found, await _search(first, body, best, start_offset))
 
@@ -155,12 +158,15 @@ class SegmentReader:
     async def _entry_for_timestamp(
         self, segment: SegmentCoordinates, timestamp: int, start_offset: int
     ) -> OffsetPosition:
-        """Where to search from. Every batch that ends at the answer's offset or before it is older
-        than ``timestamp`` or lies below ``start_offset``.
+        """The index entry from which on the first record at or after ``timestamp`` is looked for.
 
-        Kafka begins at the last time entry that is not younger; after one early timestamp in the
-        future that may be far away. The entry behind it was written with the first index entry
-        after the maximum had grown, so the answer lies less than one interval before it.
+        A time entry names the largest timestamp so far and its offset. It is written with the
+        first offset entry after that maximum has grown, so all records before the offset entry
+        that precedes it are older than it says. The search begins at that offset entry.
+
+        Kafka begins at the last time entry up to ``timestamp``, and so does this where none
+        reaches it. Elsewhere that entry can be far away: after one early record from the future
+        the maximum does not grow for long, and no entry is written.
         """
         times = await self._index(segment, SegmentFile.TIME_INDEX, segment.time_index_bytes)
         try:
@@ -168,17 +174,17 @@ class SegmentReader:
         except CorruptIndex as error:
             raise _unreadable(segment, str(error)) from error
         count = len(times) // TIME_ENTRY.size
-        reached = bisect_left(
-            range(count), timestamp, key=lambda n: TIME_ENTRY.unpack_from(times, n * 12)[0]
-        )
+        reached = bisect_left(range(count), timestamp, key=lambda n: _time_entry(times, n)[0])
         offset = before.offset
         if reached < count:
-            _, relative = TIME_ENTRY.unpack_from(times, reached * TIME_ENTRY.size)
-            offset = segment.base_offset + relative - 1
+            _, relative_offset = _time_entry(times, reached)
+            offset = segment.base_offset + relative_offset - 1
         return await self._entry(segment, max(offset, start_offset))
 
     async def _index(self, segment: SegmentCoordinates, file: SegmentFile, size: int) -> memoryview:
-        return await self._objects.whole(Span(segment.object_key_stem + file, 0, size, tiered=True))
+        return await self._objects.whole(
+            ByteRange(segment.object_key_stem + file, 0, size, tiered=True)
+        )
 
 
 class _Cursor:
@@ -195,7 +201,6 @@ class _Cursor:
     ) -> None:
         self._objects = objects
         self._segment = segment
-        self._key = segment.object_key_stem + SegmentFile.LOG
         self._get_bytes, self._growth = first_get, growth
         self._at = entry.position
         """Position of the next batch."""
@@ -269,8 +274,8 @@ class _Cursor:
             )
         if not self._piece_start <= start or start + size > self._piece_start + len(self._piece):
             wanted = min(left, max(size, self._get_bytes))
-            span = Span(self._key, start, start + wanted, tiered=True)
-            self._piece, self._piece_start = await self._objects.at_least(span, size), start
+            part = _range(self._segment, SegmentFile.LOG, start, start + wanted)
+            self._piece, self._piece_start = await self._objects.at_least(part, size), start
             self._get_bytes = min(self._get_bytes * self._growth, MAX_GET)
         return self._piece[start - self._piece_start :]
 
@@ -286,6 +291,16 @@ async def _search(
         log_append_time=append_time,
         not_before=not_before,
     )
+
+
+def _time_entry(index: memoryview, number: int) -> tuple[int, int]:
+    """Timestamp (ms) and offset, relative to the segment's first, of one entry."""
+    timestamp, relative_offset = TIME_ENTRY.unpack_from(index, number * TIME_ENTRY.size)
+    return timestamp, relative_offset
+
+
+def _range(segment: SegmentCoordinates, file: SegmentFile, start: int, end: int) -> ByteRange:
+    return ByteRange(segment.object_key_stem + file, start, end, tiered=True)
 
 
 def _coordinates(segment: SegmentCoordinates, header: BatchHeader) -> SegmentBatch:

@@ -8,7 +8,7 @@ whoever leads the partition now (schedule 8); nothing below B0 is ever read here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -23,15 +23,14 @@ from tideline.control_plane.model import (
     SuffixOffset,
 )
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.errors import TidelineError
 from tideline.gateway.fetch.object_reader import (
-    MAX_GET,
     PARALLEL_SEGMENT_GETS,
     ObjectCache,
     ObjectReader,
-    Span,
 )
-from tideline.gateway.fetch.segment_reader import LOG_APPEND_TIME, SegmentBatch, SegmentReader
+from tideline.gateway.fetch.segment_reader import SegmentBatch, SegmentReader
 from tideline.gateway.metrics import CACHE_HITS
 from tideline.kafka.batches import (
     FoundRecord,
@@ -41,10 +40,9 @@ from tideline.kafka.batches import (
     patch,
 )
 from tideline.object_store import ObjectMissing, ObjectStore, ObjectStoreUnavailable
+from tideline.object_store.byte_ranges import ByteRange, coalesce, slice_of
 
 log = structlog.get_logger()
-COALESCE_GAP = 64 * 1024
-"""bytes; closer ranges of one object are read by one GET: a request costs more than these bytes."""
 SEARCH_PATIENCE_S = 10.0
 """A search by timestamp reads a few ranges; only after retention has cut through a segment more."""
 UNREADABLE = "SEGMENT_UNREADABLE"
@@ -68,28 +66,10 @@ class ReaderControlPlane(Protocol):
     ) -> SuffixOffset: ...
 
 
-def coalesce(batches: Iterable[BatchCoordinates]) -> list[Span]:
-    """The fewest GETs that hold all ``batches``, each at most ``MAX_GET`` unless one batch is
-    larger, over gaps of at most ``COALESCE_GAP`` bytes."""
-    spans: list[Span] = []
-    wanted = sorted((_span(batch) for batch in batches), key=lambda s: (s.tiered, s.key, s.start))
-    for span in wanted:
-        last = spans[-1] if spans else None
-        if (
-            last is not None
-            and (last.key, last.tiered) == (span.key, span.tiered)
-            and span.start - last.end <= COALESCE_GAP
-            and max(span.end, last.end) - last.start <= MAX_GET
-        ):
-            spans[-1] = replace(last, end=max(span.end, last.end))
-        else:
-            spans.append(span)
-    return spans
-
-
-def _span(batch: BatchCoordinates) -> Span:
+def byte_range(batch: BatchCoordinates) -> ByteRange:
+    """Where the batch lies, in a WAL object or in a merged segment."""
     end = batch.byte_offset + batch.byte_size
-    return Span(batch.object_key, batch.byte_offset, end, isinstance(batch, SegmentBatch))
+    return ByteRange(batch.object_key, batch.byte_offset, end, isinstance(batch, SegmentBatch))
 
 
 class SuffixReader:
@@ -305,28 +285,17 @@ class SuffixReader:
         pieces: dict[BatchCoordinates, memoryview] = {}
         missing: list[BatchCoordinates] = []
         for batch in batches:
-            cached = self._objects.cached(_span(batch))
+            cached = self._objects.cached(byte_range(batch))
             if cached is None:
                 missing.append(batch)
             else:
                 pieces[batch] = cached
         CACHE_HITS.labels("cache").inc(len(pieces))
         CACHE_HITS.labels("s3").inc(len(missing))
-        spans = coalesce(missing)
-        bodies = await asyncio.gather(*(self._objects.get(span) for span in spans))
-        for batch in missing:
-            want = _span(batch)
-            for span, body in zip(spans, bodies, strict=True):
-                if (
-                    (span.key, span.tiered) == (want.key, want.tiered)
-                    and span.start <= want.start
-                    and want.end <= span.end
-                ):
-                    pieces[batch] = memoryview(body)[
-                        want.start - span.start : want.end - span.start
-                    ]
-                    break
-        return pieces
+        gets = coalesce(map(byte_range, missing))
+        bodies = await asyncio.gather(*(self._objects.get(part) for part in gets))
+        read = dict(zip(gets, bodies, strict=True))
+        return pieces | {batch: slice_of(read, byte_range(batch)) for batch in missing}
 
 
 def _as_fetched(piece: memoryview, batch: BatchCoordinates, leader_epoch: int) -> bytearray:

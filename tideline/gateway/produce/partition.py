@@ -10,6 +10,7 @@ from typing import Any
 from tideline.control_plane.model import CommittedBatch
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import COMMIT_ERRORS, FAILURE_ERRORS, KafkaErrorCode
+from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.gateway import metrics
 from tideline.gateway.messages import Place, error
 from tideline.gateway.produce.parking import Gate
@@ -22,8 +23,6 @@ from tideline.kafka.batches import (
     parse_at,
     validate_produced,
 )
-
-LOG_APPEND_TIME = "LogAppendTime"
 
 
 @dataclass(frozen=True, slots=True)
