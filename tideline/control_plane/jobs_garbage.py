@@ -1,4 +1,4 @@
-"""What garbage collection would do (V35). Marks nothing."""
+"""What garbage collection would do. Marks nothing."""
 
 from __future__ import annotations
 

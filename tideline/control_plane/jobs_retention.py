@@ -1,4 +1,4 @@
-"""What retention reads of suffixes (V33). Offsets are inclusive unless they are called before."""
+"""What retention reads of suffixes. Offsets are inclusive unless they are called before."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
-"""Applies the SQL migrations of ``infra/postgres`` and provisions the login roles.
+"""Brings a database to the schema of ``infra/postgres`` and provisions the login roles.
 
-Plain SQL, versioned by file name, applied once each and in order by yoyo
-(docs/decisions/0003-plain-sql-migrations.md).
+``migrations`` hold tables, indexes and constraints: applied once each and in order, by yoyo.
+``functions`` and ``grants.sql`` hold the rules: replaced as a whole when they differ
+(docs/decisions/0007-functions-apart-from-migrations.md).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -30,34 +32,39 @@ LOCK_TIMEOUT_S = 60
 """How long one migration run waits for another to end."""
 
 
-def migrations_directory() -> Path:
+def schema_directory() -> Path:
     """``infra/postgres`` beside the packages: in the source tree and in an installed wheel.
 
-    Raises :class:`RefusedError` when the installation holds no migrations.
+    Raises :class:`RefusedError` when the installation holds no schema.
     """
     directory = Path(__file__).resolve().parents[2] / "infra" / "postgres"
     if not (directory / "roles.sql").is_file():
         raise RefusedError(
-            f"{directory} holds no migrations: install tideline from its wheel or source tree"
+            f"{directory} holds no schema: install tideline from its wheel or source tree"
         )
     return directory
 
 
-def apply(dsn: str) -> None:
-    """Bring the database of ``dsn`` to the newest schema. Safe to repeat and to run twice at once.
+def apply(dsn: str, directory: Path | None = None) -> None:
+    """Bring the database of ``dsn`` to the schema in ``directory`` (:func:`schema_directory`).
 
-    ``dsn`` must be allowed to create roles and a schema. Raises ``ControlPlaneUnavailable`` when
-    Postgres does not answer, ``ControlPlaneFailure`` when a migration fails (it is rolled back).
+    Safe to repeat and to run twice at once. ``dsn`` must be allowed to create roles and a schema.
+    Raises ``ControlPlaneUnavailable`` when Postgres does not answer, ``ControlPlaneFailure`` when
+    a file fails (its transaction is rolled back), :class:`RefusedError` when the database has
+    migrations that ``directory`` has not.
     """
-    directory = migrations_directory()
+    directory = directory or schema_directory()
+    migrations = yoyo.read_migrations(str(directory / "migrations"))
     try:
         with psycopg.connect(dsn) as connection:
             # Serialises concurrent runs while roles are created; yoyo locks the rest.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
             connection.execute((directory / "roles.sql").read_bytes())
-        migrations = yoyo.read_migrations(str(directory / "migrations"))
+            _refuse_newer(connection, {migration.id for migration in migrations})
         with yoyo.get_backend(_yoyo_uri(dsn)) as backend, backend.lock(timeout=LOCK_TIMEOUT_S):
             backend.apply_migrations(backend.to_apply(_in_order(migrations)))
+        with psycopg.connect(dsn) as connection:
+            _replace_functions(connection, directory)
     except psycopg.Error as error:
         raise translate(error) from error
 
@@ -88,6 +95,62 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
                 )
     except psycopg.Error as error:
         raise translate(error) from error
+
+
+def _refuse_newer(connection: psycopg.Connection, known: set[str]) -> None:
+    """Functions of an older version must not come upon tables of a newer one."""
+    if connection.execute("SELECT to_regclass('tideline._yoyo_migration')").fetchone() == (None,):
+        return
+    rows = connection.execute("SELECT migration_id FROM tideline._yoyo_migration").fetchall()
+    if newer := sorted({row[0] for row in rows} - known):
+        raise RefusedError(
+            f"the database has migration {newer[-1]}, which this version of tideline does not "
+            "know: use the version that applied it, or a later one"
+        )
+
+
+def _replace_functions(connection: psycopg.Connection, directory: Path) -> None:
+    """Every function and right as a whole, in the connection's transaction, unless the database
+    has exactly these. The schema's comment says which it has.
+    """
+    sources = [*sorted((directory / "functions").glob("*.sql")), directory / "grants.sql"]
+    text = b"\n".join(source.read_bytes() for source in sources)
+    mark = f"functions sha256 {sha256(text).hexdigest()}"
+    connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline functions'))")
+    present = connection.execute("SELECT obj_description('tideline'::regnamespace, 'pg_namespace')")
+    if present.fetchone() == (mark,):
+        return
+    connection.execute("SET LOCAL ROLE tideline_owner")
+    connection.execute("SET LOCAL search_path = tideline")
+    # They call each other in any order: created first, checked when all are there.
+    connection.execute("SET LOCAL check_function_bodies = off")
+    connection.execute(_DROP_FUNCTIONS)
+    connection.execute(text)
+    connection.execute("SET LOCAL check_function_bodies = on")
+    for language, validator in (("sql", "fmgr_sql_validator"), ("plpgsql", "plpgsql_validator")):
+        connection.execute(
+            sql.SQL(
+                "SELECT {}(p.oid) FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang "
+                "WHERE p.pronamespace = 'tideline'::regnamespace "
+                "AND p.proowner = 'tideline_owner'::regrole AND l.lanname = {}"
+            ).format(sql.Identifier(validator), language)
+        )
+    connection.execute(sql.SQL("COMMENT ON SCHEMA tideline IS {}").format(mark))
+
+
+_DROP_FUNCTIONS = """
+DO $$
+DECLARE
+    v_functions text := (SELECT string_agg(oid::regprocedure::text, ', ') FROM pg_proc
+        WHERE pronamespace = 'tideline'::regnamespace AND proowner = 'tideline_owner'::regrole);
+BEGIN
+    IF v_functions IS NOT NULL THEN
+        EXECUTE 'DROP FUNCTION ' || v_functions;
+    END IF;
+END
+$$
+"""
+"""Without CASCADE: a table that depends on a function is a mistake of its migration."""
 
 
 def _in_order(migrations: yoyo.migrations.MigrationList) -> yoyo.migrations.MigrationList:

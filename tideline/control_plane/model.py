@@ -1,7 +1,7 @@
 """What goes in and out of the control plane. Offsets are inclusive unless a name says ``next``.
 
 Shapes only: the rules are in ``tideline.domain``, the transactions in
-``infra/postgres/migrations``.
+``infra/postgres/functions``.
 """
 
 from __future__ import annotations

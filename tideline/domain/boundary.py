@@ -3,7 +3,7 @@
 What always holds: B0 is set at most once between resets, at an epoch that never goes back, under a
 closed generation that every gateway which may act has acknowledged, above every offset that a
 gateway has acknowledged, together with seeds that all lie below it.
-``infra/postgres/migrations/V17`` repeats these rules in SQL.
+``infra/postgres/functions/boundary.sql`` repeats these rules in SQL.
 """
 
 from __future__ import annotations

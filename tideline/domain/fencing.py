@@ -1,8 +1,8 @@
 """Who may still act: generations of a partition, incarnations of a gateway, barriers.
 
 A process that slept must find out by what it carries, not by what it believes: every write is
-checked against the newest token (architecture, "Fencing"). ``infra/postgres/migrations`` V02, V15
-and V16 repeat these rules in SQL.
+checked against the newest token (architecture, "Fencing"). ``infra/postgres/functions``:
+gateways, tracking and quiesce repeat these rules in SQL.
 """
 
 from __future__ import annotations

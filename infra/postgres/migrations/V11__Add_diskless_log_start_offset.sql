@@ -2,25 +2,12 @@
 -- (seed 000, State model). A topic born diskless has B0 = 0.
 ALTER TABLE logs
     ADD COLUMN diskless_log_start_offset bigint NOT NULL DEFAULT -1
-        CHECK (diskless_log_start_offset >= -1);
-
-UPDATE logs SET diskless_log_start_offset = 0 WHERE high_watermark >= 0;
-
-ALTER TABLE logs ADD CONSTRAINT suffix_begins_at_boundary CHECK (
-    (diskless_log_start_offset = -1 AND high_watermark = -1 AND suffix_start = -1)
-    OR (diskless_log_start_offset >= 0 AND suffix_start >= diskless_log_start_offset)
-);
-
-CREATE FUNCTION get_diskless_log_start_offset(p_topic_id uuid, p_partition integer)
-RETURNS bigint
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-DECLARE
-    v_log logs;
-BEGIN
-    SELECT * INTO v_log FROM logs WHERE topic_id = p_topic_id AND partition = p_partition;
-    IF NOT FOUND THEN
-        PERFORM refuse_unknown_log(p_topic_id, p_partition);
-    END IF;
-    RETURN v_log.diskless_log_start_offset;
-END
-$$;
+        CHECK (diskless_log_start_offset >= -1),
+    ADD CONSTRAINT state_says_whether_boundary_is_set CHECK (
+        (migration_state IN ('HYBRID', 'DISKLESS_ONLY')) = (diskless_log_start_offset >= 0)),
+    ADD CONSTRAINT quiesce_ends_with_boundary
+        CHECK (diskless_log_start_offset = -1 OR quiesce = 'open'),
+    ADD CONSTRAINT seeds_lie_below_boundary CHECK (
+        diskless_log_start_offset = -1 OR seeds_last_offset < diskless_log_start_offset),
+    ADD CONSTRAINT tiering_is_complete_only_with_boundary
+        CHECK (NOT tiering_complete OR diskless_log_start_offset >= 0);

@@ -2,9 +2,6 @@
 -- that a stale epoch cannot set it again (seed 000, "Persistence + immutability").
 ALTER TABLE logs
     ADD COLUMN diskless_log_start_epoch integer NOT NULL DEFAULT -1
-        CHECK (diskless_log_start_epoch >= -1);
-
-UPDATE logs SET diskless_log_start_epoch = 0 WHERE diskless_log_start_offset >= 0;
-
-ALTER TABLE logs ADD CONSTRAINT boundary_has_epoch
-    CHECK (diskless_log_start_offset = -1 OR diskless_log_start_epoch >= 0);
+        CHECK (diskless_log_start_epoch >= -1),
+    ADD CONSTRAINT boundary_has_epoch
+        CHECK (diskless_log_start_offset = -1 OR diskless_log_start_epoch >= 0);

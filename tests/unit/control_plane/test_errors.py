@@ -15,13 +15,13 @@ from tideline.control_plane.errors import (
     ControlPlaneUnavailable,
     translate,
 )
-from tideline.control_plane.migrate import migrations_directory
+from tideline.control_plane.migrate import schema_directory
 from tideline.errors import ExitCode
 
-SOURCES = sorted((migrations_directory() / "migrations").glob("V*.sql"))
+SOURCES = sorted((schema_directory() / "functions").glob("*.sql"))
 
 
-def test_every_sqlstate_of_the_migrations_has_a_class_and_the_reverse() -> None:
+def test_every_sqlstate_of_the_functions_has_a_class_and_the_reverse() -> None:
     raised = {code for path in SOURCES for code in re.findall(r"'(TL\d{3})'", path.read_text())}
     assert raised == set(ERRORS)
 

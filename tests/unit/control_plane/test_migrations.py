@@ -1,25 +1,38 @@
-"""The migrations are found, ordered and named as seed 000 names them."""
+"""The schema's files: tables in versions as seed 000 names them, functions once each."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
-from tideline.control_plane.migrate import migrations_directory
+from tideline.control_plane.migrate import schema_directory
 from tideline.control_plane.pool import conninfo
 from tideline.settings import ControlPlaneSettings
 
-DIRECTORY = migrations_directory() / "migrations"
-FILES = sorted(DIRECTORY.iterdir())
+MIGRATIONS = sorted((schema_directory() / "migrations").iterdir())
+FUNCTION_FILES = sorted((schema_directory() / "functions").iterdir())
+DEFINITIONS = {
+    match[1]: match[0]
+    for path in FUNCTION_FILES
+    for match in re.finditer(
+        r"^CREATE FUNCTION (\w+)\(.*?^\$\$;$", path.read_text(), re.DOTALL | re.MULTILINE
+    )
+}
+"""Every function by its name."""
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"--.*", "", text)
 
 
 def test_versions_count_without_gap() -> None:
-    versions = sorted(int(re.match(r"V(\d+)__", path.name)[1]) for path in FILES)  # type: ignore[index]
-    assert versions == list(range(1, len(FILES) + 1))
+    versions = sorted(int(re.match(r"V(\d+)__", path.name)[1]) for path in MIGRATIONS)  # type: ignore[index]
+    assert versions == list(range(1, len(MIGRATIONS) + 1))
 
 
 @pytest.mark.parametrize(
@@ -32,17 +45,34 @@ def test_versions_count_without_gap() -> None:
     ],
 )
 def test_the_migrations_of_the_seed_exist(name: str) -> None:
-    assert (DIRECTORY / name).is_file()
+    assert name in {path.name for path in MIGRATIONS}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_no_commit_path_notifies(path: Path) -> None:
-    bodies = re.findall(
-        r"FUNCTION (commit_file|lock_logs_for_commit|claim_file|find_batches)\b(.*?)\n\$\$;",
-        path.read_text(),
-        re.DOTALL,
-    )
-    assert not any("notify" in body.lower().split("as $$", 1)[-1] for _, body in bodies)
+@pytest.mark.parametrize("path", MIGRATIONS, ids=lambda path: path.name)
+def test_a_migration_neither_makes_nor_calls_a_function(path: Path) -> None:
+    statements = without_comments(path.read_text())
+    assert not re.search(r"\bFUNCTION\b|\bTRIGGER\b|\bDO\b", statements)
+    called = set(re.findall(r"\b(\w+)\s*\(", statements))
+    assert not called & set(DEFINITIONS)
+
+
+def test_every_function_stands_once() -> None:
+    text = "\n".join(path.read_text() for path in FUNCTION_FILES)
+    names = Counter(re.findall(r"^CREATE.*?\bFUNCTION (\w+)", text, re.MULTILINE))
+    assert [name for name, times in names.items() if times > 1] == []
+    assert set(names) == set(DEFINITIONS)
+
+
+def test_no_commit_path_notifies() -> None:
+    """NOTIFY serialises the commits of the whole server."""
+    reached, seen = {"commit_file", "find_batches"}, set[str]()
+    while new := reached - seen:
+        seen |= new
+        for name in new:
+            words = set(re.findall(r"\w+", without_comments(DEFINITIONS[name])))
+            reached |= words & set(DEFINITIONS)
+    assert {"claim_file", "lock_logs_for_commit"} <= seen
+    assert not any("notify" in without_comments(DEFINITIONS[name]).lower() for name in seen)
 
 
 def test_connections_carry_their_timeouts_and_commit_synchronously() -> None:

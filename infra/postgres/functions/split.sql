@@ -1,5 +1,3 @@
--- Nothing here locks a row that a commit needs.
-
 -- Logs that have something to tier, with what makes one of their batches eligible: a max_timestamp
 -- below cutoff, or committed until the request of an operator.
 CREATE FUNCTION split_horizons(p_topic_ids uuid[], p_cutoffs bigint[])
@@ -17,27 +15,6 @@ LANGUAGE sql STABLE AS $$
     WHERE l.deleted_at IS NULL AND t.status <> 'deleted' AND NOT t.tiering_paused
         AND l.high_watermark > l.suffix_start
         AND (c.cutoff IS NOT NULL OR t.tiering_requested_at IS NOT NULL)
-$$;
-
--- Marks split files for deletion. Answers the keys.
-CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[]) RETURNS SETOF text
-LANGUAGE sql AS $$
-    WITH dead AS (
-        UPDATE split_files SET status = 'deleting'
-            WHERE split_id = ANY (p_split_ids) AND status <> 'deleting'
-            RETURNING object_key
-    )
-    INSERT INTO marked_objects (bucket, object_key, kind)
-        SELECT 'diskless', object_key, 'split' FROM dead
-        ON CONFLICT (bucket, object_key) DO UPDATE
-            SET kind = 'split', marked_at = excluded.marked_at
-        RETURNING object_key
-$$;
-
-CREATE FUNCTION mark_registered_splits_for_deletion(p_file_id bigint, p_token bigint) RETURNS void
-LANGUAGE sql AS $$
-    SELECT mark_splits_for_deletion(ARRAY(SELECT split_id FROM split_files
-        WHERE file_id = p_file_id AND token = p_token AND status = 'registered'))
 $$;
 
 -- The files that hold the oldest eligible batches, one row per batch. Claims are handed out one

@@ -1,57 +1,3 @@
--- One merged segment at a time and partition, under a token. Only finish_merge locks the row of a
--- log, for its last few statements.
-
-CREATE FUNCTION base64_url(p_id uuid) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT rtrim(translate(encode(uuid_send(p_id), 'base64'), '+/', '-_'), '=')
-$$;
-
--- F: the first offset that is not merged, B0 while nothing is.
-CREATE FUNCTION merge_frontier(p_log logs) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT greatest(p_log.diskless_log_start_offset, p_log.tiered_high_offset + 1)
-$$;
-
--- Kafka still holds something below B0.
-CREATE FUNCTION has_prefix(p_log logs) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_log.tiered_log_start_offset >= 0
-        AND p_log.tiered_log_start_offset < p_log.diskless_log_start_offset
-$$;
-
--- The first readable offset of the merged segments for a suffix that starts at p_suffix_start, or
--- null if there is none. They have no gaps.
-CREATE FUNCTION first_merged_offset(p_log_id bigint, p_suffix_start bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT greatest(base_offset, p_suffix_start) FROM merged_segments
-        WHERE log_id = p_log_id AND state = 'COPY_SEGMENT_FINISHED'
-            AND last_offset >= p_suffix_start
-        ORDER BY last_offset LIMIT 1
-$$;
-
--- Marks a segment and its objects for deletion. .log goes first: without it no reader begins.
-CREATE FUNCTION mark_segments_for_deletion(p_segment_ids uuid[], p_reason text) RETURNS integer
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_marked integer;
-BEGIN
-    WITH dead AS (
-        UPDATE merged_segments SET state = 'DELETE_SEGMENT_STARTED', reason = p_reason
-            WHERE segment_id = ANY (p_segment_ids) AND state <> 'DELETE_SEGMENT_STARTED'
-            RETURNING segment_id, object_key_stem
-    ), marked AS (
-        INSERT INTO marked_objects (bucket, object_key, kind, segment_id)
-            SELECT 'tiered', object_key_stem || suffix, 'segment', segment_id
-            FROM dead CROSS JOIN unnest(ARRAY['.log', '.index', '.timeindex', '.txnindex',
-                '.snapshot', '.leader-epoch-checkpoint']) AS suffix
-            ON CONFLICT (bucket, object_key) DO UPDATE SET kind = 'segment',
-                segment_id = excluded.segment_id, marked_at = excluded.marked_at
-    )
-    SELECT count(*) INTO v_marked FROM dead;
-    RETURN v_marked;
-END
-$$;
-
 -- What of the live split files from p_from on is not merged: of a file that begins before p_from
 -- only the rest counts.
 CREATE FUNCTION pending_splits(p_log_id bigint, p_from bigint)
@@ -175,6 +121,22 @@ LANGUAGE sql STABLE AS $$
     WHERE NOT broken AND (n = 1 OR (bytes <= p_max_bytes AND last_offset - first <= 2147483647))
 $$;
 
+CREATE FUNCTION base64_url(p_id uuid) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT rtrim(translate(encode(uuid_send(p_id), 'base64'), '+/', '-_'), '=')
+$$;
+
+-- Those that have expired since are no part of it: snapshots would grow for ever.
+CREATE FUNCTION producers_before_segment(p_log logs) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(jsonb_agg(entry ORDER BY (entry ->> 'producer_id')::bigint), '[]')
+    FROM producer_snapshots AS s CROSS JOIN jsonb_array_elements(s.entries) AS entry
+    WHERE s.log_id = p_log.log_id
+        AND (s.end_offset IS NOT NULL OR s.seeds_digest = p_log.seeds_digest)
+        AND EXISTS (SELECT FROM producer_state AS p WHERE p.log_id = p_log.log_id
+            AND p.producer_id = (entry ->> 'producer_id')::bigint)
+$$;
+
 -- No row: nothing to merge, paused, deleted, or another worker's claim holds. The same worker
 -- takes its own claim over, so that a task that is tried again fences its first try.
 CREATE FUNCTION begin_merge(
@@ -263,13 +225,139 @@ BEGIN
 END
 $$;
 
--- Those that have expired since are no part of it: snapshots would grow for ever.
-CREATE FUNCTION producers_before_segment(p_log logs) RETURNS jsonb
-LANGUAGE sql STABLE AS $$
-    SELECT coalesce(jsonb_agg(entry ORDER BY (entry ->> 'producer_id')::bigint), '[]')
-    FROM producer_snapshots AS s CROSS JOIN jsonb_array_elements(s.entries) AS entry
-    WHERE s.log_id = p_log.log_id
-        AND (s.end_offset IS NOT NULL OR s.seeds_digest = p_log.seeds_digest)
-        AND EXISTS (SELECT FROM producer_state AS p WHERE p.log_id = p_log.log_id
-            AND p.producer_id = (entry ->> 'producer_id')::bigint)
+-- Deletes the rows of the range and says what they were, and the rows of the same split files that
+-- have expired before it: prune_batches may not have been there yet, and such a row would keep its
+-- file for as long as retention does not reach the file's end. The log is not locked yet: nobody
+-- but a holder of the merge token and prune_batches removes rows, and commits only add later ones.
+CREATE FUNCTION take_merged_batches(
+    p_log_id bigint, p_base_offset bigint, p_last_offset bigint,
+    OUT batches bigint, OUT first bigint, OUT last bigint, OUT offsets bigint, OUT bytes bigint,
+    OUT all_split boolean, OUT split_ids bigint[]
+)
+LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM batches
+            WHERE log_id = p_log_id AND last_offset BETWEEN p_base_offset AND p_last_offset
+            RETURNING base_offset, last_offset, byte_size, split_id
+    ), expired AS (
+        DELETE FROM batches AS b USING split_files AS f, logs AS l
+            WHERE f.split_id IN (SELECT split_id FROM gone) AND l.log_id = p_log_id
+                AND b.log_id = p_log_id
+                AND b.last_offset BETWEEN f.base_offset AND p_base_offset - 1
+                AND b.last_offset < l.suffix_start
+    )
+    SELECT count(*), min(base_offset), max(last_offset),
+           sum(last_offset - base_offset + 1)::bigint, sum(byte_size)::bigint,
+           bool_and(split_id IS NOT NULL), array_agg(DISTINCT split_id)
+    FROM gone
+$$;
+
+-- Registers the segment, deletes its batch rows and moves the frontier. Answers the keys of split
+-- files that no batch needs any more. Refuses when anything but retention has changed the range.
+-- Order of locks: claim, segment, batches, log. Only commits to this partition wait, and only for
+-- the few statements after lock_log.
+CREATE FUNCTION finish_merge(
+    p_topic_id uuid, p_partition integer, p_token bigint, p_segment_id uuid,
+    p_base_offset bigint, p_last_offset bigint, p_size_bytes bigint, p_max_timestamp bigint,
+    p_record_count bigint, p_batch_count integer, p_offset_index_bytes integer,
+    p_time_index_bytes integer, p_producers jsonb
+) RETURNS SETOF text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_log logs;
+    v_segment merged_segments;
+    v_taken record;
+    v_done bigint[];
+BEGIN
+    SELECT * INTO v_log FROM logs WHERE topic_id = p_topic_id AND partition = p_partition;
+    IF NOT FOUND THEN
+        PERFORM refuse_unknown_log(p_topic_id, p_partition);
+    END IF;
+    PERFORM FROM merge_claims WHERE log_id = v_log.log_id FOR UPDATE;
+    SELECT * INTO v_segment FROM merged_segments
+        WHERE segment_id = p_segment_id AND log_id = v_log.log_id FOR UPDATE;
+    IF v_segment.token = p_token AND v_segment.finished_at IS NOT NULL THEN
+        RETURN;
+    ELSIF v_segment.segment_id IS NULL OR v_segment.token <> p_token
+        OR v_segment.state <> 'COPY_SEGMENT_STARTED'
+        OR NOT EXISTS (SELECT FROM merge_claims
+            WHERE log_id = v_log.log_id AND token = p_token) THEN
+        PERFORM refuse('TL024',
+            format('merge token %s of %s is lost', p_token, log_label(v_log)),
+            'Another attempt took over, or the segment was collected: begin a new one.');
+    ELSIF p_base_offset <> v_segment.base_offset
+        OR p_last_offset NOT BETWEEN v_segment.base_offset AND v_segment.last_offset THEN
+        PERFORM refuse('TL026',
+            format('segment %s of %s holds offsets %s to %s, planned were %s to %s',
+                p_segment_id, log_label(v_log), p_base_offset, p_last_offset,
+                v_segment.base_offset, v_segment.last_offset),
+            'Build the segment from exactly its plan.');
+    END IF;
+    v_taken := take_merged_batches(v_log.log_id, p_base_offset, p_last_offset);
+    -- From here on commits to this partition wait.
+    v_log := lock_log(p_topic_id, p_partition);
+    IF p_last_offset < v_log.suffix_start THEN
+        PERFORM refuse('TL025',
+            format('retention has removed %s up to offset %s, past segment %s (%s to %s)',
+                log_label(v_log), v_log.suffix_start - 1, p_segment_id,
+                p_base_offset, p_last_offset),
+            'Abandon the segment: nobody can read it.');
+    ELSIF p_base_offset < merge_frontier(v_log) OR NOT coalesce(v_taken.all_split, false)
+        OR v_taken.last <> p_last_offset
+        OR v_taken.offsets <> p_last_offset - v_taken.first + 1
+        OR v_taken.first > greatest(p_base_offset, v_log.suffix_start)
+        OR (v_taken.first = p_base_offset
+            AND (v_taken.bytes <> p_size_bytes OR v_taken.batches <> p_batch_count))
+        OR EXISTS (SELECT FROM batches WHERE log_id = v_log.log_id
+            AND last_offset >= v_log.suffix_start AND last_offset < p_base_offset) THEN
+        PERFORM refuse('TL026',
+            format('segment %s of %s has offsets %s to %s in %s batches of %s bytes; the split '
+                'batches there are %s to %s in %s of %s', p_segment_id, log_label(v_log),
+                p_base_offset, p_last_offset, p_batch_count, p_size_bytes,
+                coalesce(v_taken.first, -1), coalesce(v_taken.last, -1), v_taken.batches,
+                coalesce(v_taken.bytes, 0)),
+            'Abandon the segment and plan it again.');
+    END IF;
+    UPDATE merged_segments SET state = 'COPY_SEGMENT_FINISHED', finished_at = clock_timestamp(),
+            last_offset = p_last_offset, size_bytes = p_size_bytes,
+            max_timestamp = p_max_timestamp, record_count = p_record_count,
+            batch_count = p_batch_count, offset_index_bytes = p_offset_index_bytes,
+            time_index_bytes = p_time_index_bytes
+        WHERE segment_id = p_segment_id;
+    UPDATE logs SET tiered_high_offset = p_last_offset, migration_state = 'HYBRID',
+            tiered_log_start_offset = CASE WHEN has_prefix(v_log) THEN tiered_log_start_offset
+                ELSE first_merged_offset(log_id, suffix_start) END
+        WHERE log_id = v_log.log_id;
+    INSERT INTO producer_snapshots (log_id, end_offset, entries)
+        VALUES (v_log.log_id, p_last_offset, p_producers)
+        ON CONFLICT (log_id) DO UPDATE
+            SET end_offset = excluded.end_offset, entries = excluded.entries;
+    UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = v_log.log_id;
+    DELETE FROM tiering_failures WHERE scope = 'merge' AND key = v_log.log_id;
+    PERFORM notify_log(p_topic_id, p_partition);
+    v_done := ARRAY(SELECT f.split_id FROM split_files AS f
+        WHERE f.split_id = ANY (v_taken.split_ids) AND NOT EXISTS (SELECT FROM batches AS b
+            WHERE b.log_id = f.log_id AND b.last_offset BETWEEN f.base_offset AND f.last_offset));
+    RETURN QUERY SELECT mark_splits_for_deletion(v_done);
+END
+$$;
+
+CREATE FUNCTION abandon_merge(
+    p_topic_id uuid, p_partition integer, p_token bigint, p_reason text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_claim merge_claims;
+BEGIN
+    SELECT c.* INTO v_claim FROM merge_claims AS c JOIN logs AS l USING (log_id)
+        WHERE l.topic_id = p_topic_id AND l.partition = p_partition AND c.token = p_token
+        FOR UPDATE OF c;
+    IF v_claim.segment_id IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM mark_segments_for_deletion(ARRAY(SELECT segment_id FROM merged_segments
+        WHERE segment_id = v_claim.segment_id AND state = 'COPY_SEGMENT_STARTED'
+        FOR UPDATE), p_reason);
+    UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = v_claim.log_id;
+END
 $$;

@@ -1,3 +1,33 @@
+-- The suffix has two regions: merged segments, then batches in WAL objects. Every function that
+-- reads both is STABLE, so that one call sees one snapshot: an offset is in a segment or in batches.
+
+-- Where the suffix of a partition begins and ends, or the error that answers every read of it. It
+-- begins at the boundary or later, and nowhere before the boundary is set.
+CREATE FUNCTION suffix_bounds(
+    p_topic_id uuid, p_partition integer,
+    OUT error text, OUT log_id bigint, OUT boundary bigint, OUT suffix_start bigint,
+    OUT high_watermark bigint, OUT log_start bigint
+)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_log logs;
+BEGIN
+    SELECT * INTO v_log FROM logs AS l
+        WHERE l.topic_id = p_topic_id AND l.partition = p_partition;
+    log_id := v_log.log_id;
+    error := CASE
+        WHEN v_log.log_id IS NULL THEN 'UNKNOWN_LOG'
+        WHEN v_log.deleted_at IS NOT NULL THEN 'TOPIC_DELETED'
+        WHEN v_log.diskless_log_start_offset < 0 THEN 'BOUNDARY_UNSET'
+        ELSE 'NONE'
+    END;
+    boundary := coalesce(v_log.diskless_log_start_offset, -1);
+    suffix_start := greatest(boundary, v_log.suffix_start);
+    high_watermark := coalesce(v_log.high_watermark, -1);
+    log_start := coalesce(v_log.log_start_offset, -1);
+END
+$$;
+
 -- The suffix has two regions: merged segments, then batches in WAL objects. Both functions are
 -- STABLE, so that one call sees one snapshot: an offset is in a segment or in batches.
 CREATE FUNCTION segment_view(p_segment merged_segments) RETURNS jsonb
@@ -22,9 +52,10 @@ LANGUAGE sql STABLE AS $$
     WHERE found.base_offset <= p_offset
 $$;
 
--- As V07's, and an offset inside a merged segment answers one row with the segment.
-DROP FUNCTION find_batches(uuid[], integer[], bigint[], integer[]);
-
+-- Coordinates from each fetch offset on. At least one batch per log if any is available, even one
+-- larger than p_max_bytes; then as many as fit, at most 500. An offset inside a merged segment
+-- answers one row with the segment. Refuses offsets below the boundary: a suffix that answered them
+-- would hide the prefix. A log without batches answers one row without an object key.
 CREATE FUNCTION find_batches(
     p_topic_ids uuid[], p_partitions integer[], p_fetch_offsets bigint[], p_max_bytes integer[]
 ) RETURNS TABLE (
@@ -88,6 +119,49 @@ BEGIN
 END
 $$;
 
+-- The first batch of the suffix with a record at or after p_timestamp. The running maximum finds
+-- it by index; only when retention has removed what made the maximum grow is it searched in order.
+CREATE FUNCTION batch_at_timestamp(p_log_id bigint, p_suffix_start bigint, p_timestamp bigint)
+RETURNS batches
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_batch batches;
+BEGIN
+    SELECT * INTO v_batch FROM batches
+        WHERE log_id = p_log_id AND running_max_timestamp >= p_timestamp
+            AND last_offset >= p_suffix_start
+        ORDER BY running_max_timestamp, last_offset LIMIT 1;
+    IF FOUND AND v_batch.max_timestamp < p_timestamp THEN
+        SELECT * INTO v_batch FROM batches
+            WHERE log_id = p_log_id AND last_offset > v_batch.last_offset
+                AND max_timestamp >= p_timestamp
+            ORDER BY last_offset LIMIT 1;
+    END IF;
+    RETURN v_batch;
+END
+$$;
+
+-- The first batch of the suffix that holds its largest timestamp.
+CREATE FUNCTION batch_of_max_timestamp(p_log_id bigint, p_suffix_start bigint)
+RETURNS batches
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_batch batches;
+    v_running bigint;
+BEGIN
+    SELECT running_max_timestamp INTO v_running FROM batches
+        WHERE log_id = p_log_id AND last_offset >= p_suffix_start
+        ORDER BY last_offset DESC LIMIT 1;
+    v_batch := batch_at_timestamp(p_log_id, p_suffix_start, v_running);
+    IF v_batch.log_id IS NULL THEN
+        SELECT * INTO v_batch FROM batches
+            WHERE log_id = p_log_id AND last_offset >= p_suffix_start
+            ORDER BY max_timestamp DESC, last_offset LIMIT 1;
+    END IF;
+    RETURN v_batch;
+END
+$$;
+
 -- Segments that may hold the first record at or after p_timestamp, in offset order. Only the one
 -- that the suffix starts in can fail to: its latest records may lie below the start.
 CREATE FUNCTION segments_at_timestamp(
@@ -121,11 +195,11 @@ LANGUAGE sql STABLE AS $$
     ORDER BY last_offset
 $$;
 
--- As V06's, and the candidates among merged segments beside the batch. For a timestamp the first
--- segment with such a record wins, else the batch; for the maximum the largest of all does, the
--- smallest offset among equals. found_offset and found_timestamp are the first candidate's.
-DROP FUNCTION list_offsets(uuid, integer, text, bigint);
-
+-- Suffix only: never an offset below it (seed 000, "ListOffsets semantics"). Kinds: earliest,
+-- latest, max_timestamp, timestamp. The last two answer the batch, whose reader finds the record,
+-- and the candidates among merged segments. For a timestamp the first segment with such a record
+-- wins, else the batch; for the maximum the largest of all does, the smallest offset among equals.
+-- found_offset and found_timestamp are the first candidate's.
 CREATE FUNCTION list_offsets(
     p_topic_id uuid, p_partition integer, p_kind text, p_timestamp bigint
 ) RETURNS TABLE (
@@ -180,4 +254,14 @@ BEGIN
     END IF;
     RETURN NEXT;
 END
+$$;
+
+-- High watermarks of the given suffixes; a partition without a suffix is left out.
+CREATE FUNCTION high_watermarks(p_topic_ids uuid[], p_partitions integer[])
+RETURNS TABLE (topic_id uuid, partition integer, high_watermark bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT l.topic_id, l.partition, l.high_watermark
+    FROM unnest(p_topic_ids, p_partitions) AS wanted (topic_id, partition)
+    JOIN logs AS l USING (topic_id, partition)
+    WHERE l.high_watermark >= 0 AND l.deleted_at IS NULL
 $$;

@@ -1,4 +1,6 @@
 -- Least privilege: no role reads or writes a table; each may call the functions of its part.
+
+-- What everybody reads.
 GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status
@@ -8,9 +10,10 @@ GRANT EXECUTE ON FUNCTION
     register_gateway, renew_lease, acknowledge_tracking, acknowledge_quiesce,
     void_expired_quiesce, register_object_keys, commit_file, find_batches,
     delete_records, advance_prefix_start,
-    -- A gateway creates topics that are born diskless, and reports what clients do to topics.
+    -- A gateway creates topics that are born diskless, with their classic log sealed, and reports
+    -- what clients do to topics.
     begin_tracking, complete_creation, tracking_barrier, activate_topic, add_partitions,
-    stop_tracking, delete_topic, update_user_config, request_migration
+    stop_tracking, delete_topic, override_config, update_user_config, request_migration
 TO tideline_gateway_rights;
 
 GRANT EXECUTE ON FUNCTION
@@ -19,10 +22,25 @@ GRANT EXECUTE ON FUNCTION
     quiesce_barrier, reopen_generation, initialize_diskless_migration, seed_producer_state,
     set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
     pending_requests, request_taken, record_phase, set_tiering_complete, override_config,
-    update_user_config, release_config, advance_prefix_start
+    update_user_config, release_config, advance_prefix_start,
+    -- What is eligible depends on the topics' configs, which the worker reads for its gauges.
+    log_id_range, tiering_partitions, read_tiering_totals
 TO tideline_worker_rights;
 
 GRANT EXECUTE ON FUNCTION
     find_batches, delete_records, advance_prefix_start, set_tiering_complete,
-    expire_producers, prune_batches, claim_dead_files, forget_dead_files
+    expire_producers, prune_batches, claim_dead_files, forget_dead_files,
+    retention_suffix, retention_wal_cut,
+    claim_wal_files, register_split_keys, finish_split, release_claim,
+    merge_candidates, begin_merge, finish_merge, abandon_merge,
+    record_tiering_failure, clear_tiering_failure, add_tiering_totals, read_tiering_totals,
+    claim_dead_objects, forget_dead_objects, mark_orphans_for_deletion,
+    preview_garbage, unknown_objects, record_coverage,
+    log_id_range, file_id_range, tiering_partitions, tiering_batches, tiering_segments,
+    tiering_wal_files
 TO tideline_jobs_rights;
+
+-- What operators see and steer; the worker exports it as metrics.
+GRANT EXECUTE ON FUNCTION
+    tiering_status, coverage_status, pause_tiering, resume_tiering, request_tiering
+TO tideline_jobs_rights, tideline_worker_rights;

@@ -1,43 +1,3 @@
--- Tracking: no topic starts to migrate before every gateway has acknowledged that it tracks it.
-CREATE TABLE tracking_acks (
-    topic_key bigint NOT NULL REFERENCES topics (topic_key),
-    gateway_id integer NOT NULL REFERENCES gateways (gateway_id),
-    incarnation uuid NOT NULL,
-    acknowledged_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (topic_key, gateway_id)
-);
-
-ALTER TABLE logs
-    -- Fencing token: every attempt takes the next one by updating the row.
-    ADD COLUMN generation integer NOT NULL DEFAULT 0,
-    -- open -> closed -> reopened within one generation, never back: an acknowledgement of a
-    -- closure that became void must not count for another one.
-    ADD COLUMN quiesce text NOT NULL DEFAULT 'open'
-        CHECK (quiesce IN ('open', 'closed', 'reopened')),
-    ADD COLUMN quiesce_deadline timestamptz,
-    ADD COLUMN prefix_max_timestamp bigint NOT NULL DEFAULT -1,
-    ADD COLUMN prefix_max_timestamp_offset bigint NOT NULL DEFAULT -1,
-    -- What was seeded: a digest of the input, and the last offset in it.
-    ADD COLUMN seeds_digest text,
-    ADD COLUMN seeds_last_offset bigint NOT NULL DEFAULT -1,
-    ADD COLUMN tiering_complete boolean NOT NULL DEFAULT false,
-    ADD COLUMN tiering_reason text;
-
-CREATE FUNCTION lock_live_topic(p_name text) RETURNS topics
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_topic topics;
-BEGIN
-    SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted'
-        FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        PERFORM refuse('TL019', format('topic %s is not tracked', p_name),
-            'Begin tracking it first.');
-    END IF;
-    RETURN v_topic;
-END
-$$;
-
 CREATE FUNCTION add_migrating_logs(p_topic topics, p_partitions integer) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO logs (topic_id, partition, topic_name, migration_state)
@@ -241,4 +201,64 @@ BEGIN
     END IF;
     PERFORM notify_topic(p_name);
 END
+$$;
+
+-- A tombstone: the id is refused for ever. Waits for commits that hold a partition, and every
+-- later one sees it. The rows go later, in small steps, by prune_batches.
+CREATE FUNCTION delete_topic(p_topic_id uuid) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_topic topics;
+BEGIN
+    SELECT * INTO v_topic FROM topics WHERE topic_id = p_topic_id
+        FOR NO KEY UPDATE;
+    IF NOT FOUND OR v_topic.status = 'deleted' THEN
+        RETURN;
+    END IF;
+    UPDATE topics SET status = 'deleted', tracked = false WHERE topic_key = v_topic.topic_key;
+    PERFORM FROM logs WHERE topic_id = p_topic_id ORDER BY log_id FOR NO KEY UPDATE;
+    UPDATE logs SET deleted_at = clock_timestamp() WHERE topic_id = p_topic_id;
+    PERFORM notify_topic(v_topic.name);
+END
+$$;
+
+CREATE FUNCTION partition_view(p_log logs) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT jsonb_build_object(
+        'topic_id', p_log.topic_id, 'partition', p_log.partition,
+        'state', p_log.migration_state, 'generation', p_log.generation,
+        'quiesced', p_log.quiesce = 'closed',
+        'boundary', p_log.diskless_log_start_offset,
+        'boundary_epoch', p_log.diskless_log_start_epoch,
+        'high_watermark', p_log.high_watermark,
+        'suffix_start', p_log.suffix_start,
+        'prefix_max_timestamp', p_log.prefix_max_timestamp,
+        'prefix_max_timestamp_offset', p_log.prefix_max_timestamp_offset,
+        'ready', p_log.tiering_complete)
+$$;
+
+-- Tracked topics with their partitions and overrides, in one snapshot. Deleted topics and those
+-- that gateways let go of are not among them.
+CREATE FUNCTION tracked_topics(p_name text)
+RETURNS TABLE (
+    name text, topic_id uuid, kind text, status text, timestamp_type text,
+    max_message_bytes integer, partitions jsonb, overrides jsonb
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT t.name, t.topic_id, t.kind, t.status, t.timestamp_type, t.max_message_bytes,
+           coalesce((SELECT jsonb_agg(partition_view(l) ORDER BY l.partition)
+               FROM logs AS l WHERE l.topic_id = t.topic_id), '[]'),
+           coalesce((SELECT jsonb_agg(to_jsonb(c) - 'topic_id' ORDER BY c.key)
+               FROM config_overrides AS c WHERE c.topic_id = t.topic_id), '[]')
+    FROM topics AS t
+    WHERE t.tracked AND t.status <> 'deleted' AND (p_name IS NULL OR t.name = p_name)
+    ORDER BY t.name
+$$;
+
+CREATE FUNCTION tracked_partition(p_topic_id uuid, p_partition integer) RETURNS jsonb
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT partition_view(l) FROM logs AS l
+        JOIN topics AS t USING (topic_id)
+        WHERE l.topic_id = p_topic_id AND l.partition = p_partition
+            AND t.tracked AND l.deleted_at IS NULL
 $$;

@@ -1,85 +1,3 @@
--- Bulk reads in key ranges [lo, hi), page by page, for partitioned readers.
-CREATE FUNCTION log_id_range(OUT lo bigint, OUT hi bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT coalesce(min(log_id), 0), coalesce(max(log_id) + 1, 0) FROM logs
-$$;
-
-CREATE FUNCTION file_id_range(OUT lo bigint, OUT hi bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT coalesce(min(file_id), 0), coalesce(max(file_id) + 1, 0) FROM wal_files
-$$;
-
-CREATE FUNCTION tiering_partitions(p_lo bigint, p_hi bigint, p_limit integer)
-RETURNS TABLE (
-    log_id bigint, topic text, topic_id uuid, partition integer, state text, kind text,
-    generation integer, boundary bigint, boundary_epoch integer, high_watermark bigint,
-    log_start bigint, suffix_start bigint, tiered_start bigint, tiered_high_offset bigint,
-    merge_frontier bigint, tiering_complete boolean, tiering_reason text, tiering_paused boolean,
-    tiering_requested_at bigint, user_configs jsonb, deleted boolean
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT l.log_id, l.topic_name, l.topic_id, l.partition, l.migration_state, t.kind,
-           l.generation, l.diskless_log_start_offset, l.diskless_log_start_epoch,
-           l.high_watermark, l.log_start_offset, l.suffix_start,
-           l.tiered_log_start_offset, l.tiered_high_offset,
-           CASE WHEN l.diskless_log_start_offset < 0 THEN -1 ELSE merge_frontier(l) END,
-           l.tiering_complete, l.tiering_reason, t.tiering_paused,
-           epoch_ms(t.tiering_requested_at),
-           coalesce((SELECT jsonb_object_agg(c.key, c.user_value)
-               FROM config_overrides AS c WHERE c.topic_id = l.topic_id), '{}'),
-           l.deleted_at IS NOT NULL
-    FROM logs AS l JOIN topics AS t USING (topic_id)
-    WHERE l.log_id >= p_lo AND l.log_id < p_hi
-    ORDER BY l.log_id LIMIT p_limit
-$$;
-
--- From after (p_lo, p_after_offset) on.
-CREATE FUNCTION tiering_batches(
-    p_lo bigint, p_hi bigint, p_after_offset bigint, p_limit integer
-) RETURNS TABLE (
-    log_id bigint, base_offset bigint, last_offset bigint, byte_size integer,
-    max_timestamp bigint, file_id bigint, split_id bigint
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT b.log_id, b.base_offset, b.last_offset, b.byte_size, b.max_timestamp, b.file_id,
-           b.split_id
-    FROM batches AS b
-    WHERE (b.log_id, b.last_offset) > (p_lo, p_after_offset) AND b.log_id < p_hi
-    ORDER BY b.log_id, b.last_offset LIMIT p_limit
-$$;
-
--- From after (p_lo, p_after_offset, p_after_id) on; a null id: from p_lo on.
-CREATE FUNCTION tiering_segments(
-    p_lo bigint, p_hi bigint, p_after_offset bigint, p_after_id uuid, p_limit integer
-) RETURNS TABLE (
-    log_id bigint, topic text, topic_id uuid, partition integer, segment_id uuid, state text,
-    object_key_stem text, base_offset bigint, last_offset bigint, size_bytes bigint,
-    max_timestamp bigint, leader_epoch integer, record_count bigint, batch_count integer,
-    offset_index_bytes integer, time_index_bytes integer, created_at bigint, finished_at bigint
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT m.log_id, l.topic_name, l.topic_id, l.partition, m.segment_id, m.state,
-           m.object_key_stem, m.base_offset, m.last_offset, m.size_bytes, m.max_timestamp,
-           m.leader_epoch, m.record_count, m.batch_count, m.offset_index_bytes,
-           m.time_index_bytes, epoch_ms(m.created_at), epoch_ms(m.finished_at)
-    FROM merged_segments AS m JOIN logs AS l USING (log_id)
-    WHERE m.log_id >= p_lo AND m.log_id < p_hi
-        AND (p_after_id IS NULL
-            OR (m.log_id, m.last_offset, m.segment_id) > (p_lo, p_after_offset, p_after_id))
-    ORDER BY m.log_id, m.last_offset, m.segment_id LIMIT p_limit
-$$;
-
-CREATE FUNCTION tiering_wal_files(p_lo bigint, p_hi bigint, p_limit integer)
-RETURNS TABLE (
-    file_id bigint, object_key text, status text, size bigint, registered_at bigint,
-    committed_at bigint
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT file_id, object_key, status, size, epoch_ms(registered_at), epoch_ms(committed_at)
-    FROM wal_files WHERE file_id >= p_lo AND file_id < p_hi
-    ORDER BY file_id LIMIT p_limit
-$$;
-
 -- A failure in a row: retried later and later, then parked until an operator acts.
 CREATE FUNCTION record_tiering_failure(
     p_scope text, p_key bigint, p_error text, p_park_after integer, p_backoff_ms bigint
@@ -197,4 +115,25 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     WHERE l.deleted_at IS NULL AND l.diskless_log_start_offset >= 0
         AND (p_topic IS NULL OR l.topic_name = p_topic)
     ORDER BY l.topic_name, l.partition
+$$;
+
+-- In the order of the names, so that two drivers never wait for each other in a circle.
+CREATE FUNCTION add_tiering_totals(p_totals text[], p_values bigint[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM unnest(p_totals, p_values) AS t (total, value)
+        WHERE total IS NULL OR value IS NULL OR value < 0) THEN
+        PERFORM refuse('TL018', 'a counter cannot decrease',
+            'Give one value of at least 0 for each counter.');
+    END IF;
+    INSERT INTO tiering_totals AS t (total, value)
+        SELECT total, sum(value) FROM unnest(p_totals, p_values) AS given (total, value)
+            GROUP BY total ORDER BY total
+        ON CONFLICT (total) DO UPDATE SET value = t.value + excluded.value;
+END
+$$;
+
+CREATE FUNCTION read_tiering_totals() RETURNS SETOF tiering_totals
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT * FROM tiering_totals ORDER BY total
 $$;

@@ -1,20 +1,6 @@
--- Topic configs that Tideline holds, and what the user had (restored on abort).
-CREATE TABLE config_overrides (
-    topic_id uuid NOT NULL REFERENCES topics (topic_id),
-    key text NOT NULL,
-    override_value text,
-    user_value text,
-    PRIMARY KEY (topic_id, key)
-);
-
-CREATE FUNCTION notify_topic_id(p_topic_id uuid) RETURNS void
-LANGUAGE sql AS $$
-    SELECT notify_topic(name) FROM topics WHERE topic_id = p_topic_id
-$$;
-
 -- The user's value is kept from the first call: later ones see what was imposed.
 CREATE FUNCTION override_config(
-    p_topic_id uuid, p_key text, p_imposed_value text, p_user_value text
+    p_topic_id uuid, p_key text, p_override_value text, p_user_value text
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
@@ -22,7 +8,8 @@ BEGIN
         PERFORM refuse('TL019', format('topic id %s is not tracked', p_topic_id),
             'Begin tracking it first.');
     END IF;
-    INSERT INTO config_overrides VALUES (p_topic_id, p_key, p_imposed_value, p_user_value)
+    INSERT INTO config_overrides (topic_id, key, override_value, user_value)
+        VALUES (p_topic_id, p_key, p_override_value, p_user_value)
         ON CONFLICT (topic_id, key) DO UPDATE SET override_value = excluded.override_value;
     PERFORM notify_topic_id(p_topic_id);
 END

@@ -1,10 +1,8 @@
--- An object is marked first and deleted a grace later: a reader or an uploader that began before
--- the mark has ended by then. Marks are compare-and-set: what is marked is never finished or read
--- again. Nothing here locks a row that a commit needs.
-
--- As V10's, with the grace counted from when the last batch row was seen gone: a reader may have
--- found coordinates a moment before.
-CREATE OR REPLACE FUNCTION claim_dead_files(p_grace_ms bigint, p_limit integer)
+-- Object keys that may be deleted: never committed and registered at least p_grace_ms ago, or
+-- without a live batch for so long, counted from when the last batch row was seen gone: a reader
+-- may have found coordinates a moment before. They are marked deleting, so that no commit can bring
+-- them back; keys that an earlier, killed collection marked are answered again.
+CREATE FUNCTION claim_dead_files(p_grace_ms bigint, p_limit integer)
 RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
@@ -27,8 +25,61 @@ BEGIN
 END
 $$;
 
-CREATE INDEX wal_files_unreferenced ON wal_files (unreferenced_at)
-    WHERE unreferenced_at IS NOT NULL;
+-- Called when the objects are gone.
+CREATE FUNCTION forget_dead_files(p_keys text[]) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_forgotten integer;
+BEGIN
+    DELETE FROM wal_files WHERE object_key = ANY (p_keys) AND status = 'deleting';
+    GET DIAGNOSTICS v_forgotten = ROW_COUNT;
+    RETURN v_forgotten;
+END
+$$;
+
+-- Marks split files for deletion. Answers the keys.
+CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[]) RETURNS SETOF text
+LANGUAGE sql AS $$
+    WITH dead AS (
+        UPDATE split_files SET status = 'deleting'
+            WHERE split_id = ANY (p_split_ids) AND status <> 'deleting'
+            RETURNING object_key
+    )
+    INSERT INTO marked_objects (bucket, object_key, kind)
+        SELECT 'diskless', object_key, 'split' FROM dead
+        ON CONFLICT (bucket, object_key) DO UPDATE
+            SET kind = 'split', marked_at = excluded.marked_at
+        RETURNING object_key
+$$;
+
+CREATE FUNCTION mark_registered_splits_for_deletion(p_file_id bigint, p_token bigint) RETURNS void
+LANGUAGE sql AS $$
+    SELECT mark_splits_for_deletion(ARRAY(SELECT split_id FROM split_files
+        WHERE file_id = p_file_id AND token = p_token AND status = 'registered'))
+$$;
+
+-- Marks a segment and its objects for deletion. .log goes first: without it no reader begins.
+CREATE FUNCTION mark_segments_for_deletion(p_segment_ids uuid[], p_reason text) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_marked integer;
+BEGIN
+    WITH dead AS (
+        UPDATE merged_segments SET state = 'DELETE_SEGMENT_STARTED', reason = p_reason
+            WHERE segment_id = ANY (p_segment_ids) AND state <> 'DELETE_SEGMENT_STARTED'
+            RETURNING segment_id, object_key_stem
+    ), marked AS (
+        INSERT INTO marked_objects (bucket, object_key, kind, segment_id)
+            SELECT 'tiered', object_key_stem || suffix, 'segment', segment_id
+            FROM dead CROSS JOIN unnest(ARRAY['.log', '.index', '.timeindex', '.txnindex',
+                '.snapshot', '.leader-epoch-checkpoint']) AS suffix
+            ON CONFLICT (bucket, object_key) DO UPDATE SET kind = 'segment',
+                segment_id = excluded.segment_id, marked_at = excluded.marked_at
+    )
+    SELECT count(*) INTO v_marked FROM dead;
+    RETURN v_marked;
+END
+$$;
 
 -- Split files that nothing will use: expired, of a deleted topic, or registered under a claim that
 -- is lost or lapsed a grace ago.
@@ -156,4 +207,61 @@ BEGIN
             AND d.marked_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
         ORDER BY d.object_key;
 END
+$$;
+
+-- What garbage collection would do, for a dry run: nothing is marked. due: its object may go now;
+-- else it is marked by the next run, or its grace is not over.
+CREATE FUNCTION preview_garbage(p_grace_ms bigint, p_limit integer)
+RETURNS TABLE (object_key text, bucket text, kind text, due boolean)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    v_before timestamptz := clock_timestamp() - p_grace_ms * interval '1 millisecond';
+BEGIN
+    RETURN QUERY
+    SELECT f.object_key, 'diskless', 'wal', f.status = 'deleting'
+            OR (f.status = 'registered') OR coalesce(f.unreferenced_at <= v_before, false)
+        FROM wal_files AS f
+        WHERE f.status = 'deleting'
+            OR (f.status = 'registered' AND f.registered_at < v_before)
+            OR (f.status = 'committed' AND NOT EXISTS (
+                SELECT FROM batches AS b JOIN logs AS l USING (log_id)
+                    WHERE b.file_id = f.file_id AND l.deleted_at IS NULL
+                        AND b.last_offset >= l.suffix_start))
+        ORDER BY f.file_id LIMIT p_limit;
+    RETURN QUERY
+    SELECT d.object_key, d.bucket, d.kind, d.marked_at <= v_before
+        FROM marked_objects AS d WHERE d.kind <> 'orphan'
+        ORDER BY d.marked_at, d.object_key LIMIT p_limit;
+    RETURN QUERY
+    SELECT f.object_key, 'diskless', 'split', false
+        FROM split_files AS f LEFT JOIN logs AS l USING (log_id)
+        WHERE (f.status = 'registered' AND NOT EXISTS (SELECT FROM wal_file_claims AS c
+                WHERE c.file_id = f.file_id AND c.token = f.token AND c.expires_at > v_before))
+            OR (f.status = 'live'
+                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start))
+        ORDER BY f.split_id LIMIT p_limit;
+    RETURN QUERY
+    SELECT m.object_key_stem || '.log', 'tiered', 'segment', false
+        FROM merged_segments AS m JOIN logs AS l USING (log_id)
+        WHERE m.state <> 'DELETE_SEGMENT_STARTED' AND (
+            l.deleted_at IS NOT NULL
+            OR (m.state = 'COPY_SEGMENT_FINISHED' AND m.last_offset < l.suffix_start)
+            OR (m.state = 'COPY_SEGMENT_STARTED' AND NOT EXISTS (SELECT FROM merge_claims AS c
+                WHERE c.log_id = m.log_id AND c.segment_id = m.segment_id
+                    AND c.expires_at > v_before)))
+        ORDER BY m.segment_id LIMIT p_limit;
+END
+$$;
+
+-- Of listed objects, those that nothing here refers to; due: seen so a grace ago already.
+CREATE FUNCTION unknown_objects(p_bucket text, p_keys text[], p_grace_ms bigint)
+RETURNS TABLE (object_key text, due boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT k, EXISTS (SELECT FROM marked_objects AS d
+            WHERE d.bucket = p_bucket AND d.object_key = k AND d.kind = 'orphan'
+                AND d.marked_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond')
+        FROM (SELECT DISTINCT unnest(p_keys)) AS listed (k)
+        WHERE NOT is_known_object(p_bucket, k)
+        ORDER BY k
 $$;

@@ -1,30 +1,14 @@
--- The point of no return (seed 000, "Choosing and persisting the boundary"). One row lock decides
--- between a boundary, an abort, a void quiesce and a newer generation.
-
--- Raises unless the quiesce of the generation at hand holds: closed, not past its deadline, and
--- acknowledged by every gateway that may act. Answers the highest acknowledged offset or -1.
-CREATE FUNCTION assert_quiesced(p_log logs) RETURNS bigint
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION get_diskless_log_start_offset(p_topic_id uuid, p_partition integer)
+RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
-    v_missing text;
+    v_log logs;
 BEGIN
-    IF p_log.quiesce <> 'closed' OR p_log.quiesce_deadline <= clock_timestamp() THEN
-        PERFORM refuse('TL007',
-            format('generation %s of %s is %s', p_log.generation, log_label(p_log),
-                CASE p_log.quiesce WHEN 'closed' THEN 'past its deadline' ELSE p_log.quiesce END),
-            'Gateways may append again: take the next generation and quiesce anew.');
+    SELECT * INTO v_log FROM logs WHERE topic_id = p_topic_id AND partition = p_partition;
+    IF NOT FOUND THEN
+        PERFORM refuse_unknown_log(p_topic_id, p_partition);
     END IF;
-    SELECT string_agg(gateway_id::text, ', ') INTO v_missing
-        FROM quiesce_barrier(p_log.topic_id, p_log.partition, p_log.generation)
-        WHERE NOT acknowledged;
-    IF v_missing IS NOT NULL THEN
-        PERFORM refuse('TL007',
-            format('gateway %s has not acknowledged generation %s of %s', v_missing,
-                p_log.generation, log_label(p_log)),
-            'Wait for it, or fence it when its lease has lapsed.');
-    END IF;
-    RETURN (SELECT coalesce(max(highest_acknowledged_offset), -1) FROM quiesce_acks
-        WHERE log_id = p_log.log_id AND generation = p_log.generation);
+    RETURN v_log.diskless_log_start_offset;
 END
 $$;
 
@@ -50,37 +34,6 @@ BEGIN
                 p_log.diskless_log_start_offset, p_log.diskless_log_start_epoch, p_boundary),
             'Read B0 and go on with it; it changes only after a reset.');
     END IF;
-END
-$$;
-
--- Seeds are a jsonb array of {producer_id, producer_epoch, base_sequence, last_sequence,
--- base_offset, last_offset, timestamp}, oldest first per producer.
-CREATE FUNCTION write_seeds(p_log logs, p_seeds jsonb) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    DELETE FROM producer_state WHERE log_id = p_log.log_id;
-    INSERT INTO producer_state (log_id, producer_id, producer_epoch, base_sequences,
-            last_sequences, base_offsets, append_times)
-        SELECT p_log.log_id, producer_id, producer_epoch,
-               array_agg(base_sequence ORDER BY base_offset),
-               array_agg(last_sequence ORDER BY base_offset),
-               array_agg(base_offset ORDER BY base_offset),
-               array_agg("timestamp" ORDER BY base_offset)
-        FROM (
-            SELECT s.*,
-                   max(producer_epoch) OVER (PARTITION BY producer_id) AS current_epoch,
-                   row_number() OVER (PARTITION BY producer_id, producer_epoch
-                       ORDER BY base_offset DESC) AS age
-            FROM jsonb_to_recordset(p_seeds) AS s (producer_id bigint, producer_epoch integer,
-                base_sequence integer, last_sequence integer, base_offset bigint,
-                last_offset bigint, "timestamp" bigint)
-        ) AS seeds
-        WHERE producer_epoch = current_epoch AND age <= 5
-        GROUP BY producer_id, producer_epoch;
-    UPDATE logs SET seeds_digest = md5(p_seeds::text),
-            seeds_last_offset = (SELECT coalesce(max(last_offset), -1)
-                FROM jsonb_to_recordset(p_seeds) AS s (last_offset bigint))
-        WHERE log_id = p_log.log_id;
 END
 $$;
 
@@ -115,6 +68,52 @@ BEGIN
                 v_seed.last_offset, p_boundary, log_label(p_log)),
             'Seed only batches whose last offset is below B0.');
     END IF;
+END
+$$;
+
+-- Seeds are a jsonb array of {producer_id, producer_epoch, base_sequence, last_sequence,
+-- base_offset, last_offset, timestamp}, oldest first per producer.
+CREATE FUNCTION write_seeds(p_log logs, p_seeds jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM producer_state WHERE log_id = p_log.log_id;
+    INSERT INTO producer_state (log_id, producer_id, producer_epoch, base_sequences,
+            last_sequences, base_offsets, append_times)
+        SELECT p_log.log_id, producer_id, producer_epoch,
+               array_agg(base_sequence ORDER BY base_offset),
+               array_agg(last_sequence ORDER BY base_offset),
+               array_agg(base_offset ORDER BY base_offset),
+               array_agg("timestamp" ORDER BY base_offset)
+        FROM (
+            SELECT s.*,
+                   max(producer_epoch) OVER (PARTITION BY producer_id) AS current_epoch,
+                   row_number() OVER (PARTITION BY producer_id, producer_epoch
+                       ORDER BY base_offset DESC) AS age
+            FROM jsonb_to_recordset(p_seeds) AS s (producer_id bigint, producer_epoch integer,
+                base_sequence integer, last_sequence integer, base_offset bigint,
+                last_offset bigint, "timestamp" bigint)
+        ) AS seeds
+        WHERE producer_epoch = current_epoch AND age <= 5
+        GROUP BY producer_id, producer_epoch;
+    INSERT INTO producer_snapshots (log_id, seeds_digest, entries)
+        SELECT p_log.log_id, md5(p_seeds::text),
+               coalesce(jsonb_agg(jsonb_build_object('producer_id', producer_id,
+                   'producer_epoch', producer_epoch, 'last_sequence', last_sequence,
+                   'last_offset', last_offset, 'offset_delta', last_offset - base_offset,
+                   'timestamp', "timestamp") ORDER BY producer_id), '[]')
+        FROM (
+            SELECT DISTINCT ON (producer_id) *
+            FROM jsonb_to_recordset(p_seeds) AS s (producer_id bigint, producer_epoch integer,
+                last_sequence integer, base_offset bigint, last_offset bigint,
+                "timestamp" bigint)
+            ORDER BY producer_id, producer_epoch DESC, base_offset DESC
+        ) AS newest
+        ON CONFLICT (log_id) DO UPDATE SET seeds_digest = excluded.seeds_digest,
+            end_offset = NULL, entries = excluded.entries;
+    UPDATE logs SET seeds_digest = md5(p_seeds::text),
+            seeds_last_offset = (SELECT coalesce(max(last_offset), -1)
+                FROM jsonb_to_recordset(p_seeds) AS s (last_offset bigint))
+        WHERE log_id = p_log.log_id;
 END
 $$;
 

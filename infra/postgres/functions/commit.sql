@@ -1,14 +1,84 @@
+CREATE FUNCTION register_object_keys(p_gateway_id integer, p_incarnation uuid, p_keys text[])
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_taken text;
+BEGIN
+    PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
+    INSERT INTO wal_files (object_key, gateway_id, incarnation)
+        SELECT k, p_gateway_id, p_incarnation FROM unnest(p_keys) AS k
+        ON CONFLICT (object_key) DO NOTHING;
+    SELECT f.object_key INTO v_taken FROM wal_files AS f
+        WHERE f.object_key = ANY (p_keys)
+            AND (f.incarnation <> p_incarnation OR f.status <> 'registered')
+        LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse('TL017', format('object key %s is taken', v_taken),
+            'Register a random key that was never used.');
+    END IF;
+END
+$$;
+
+-- Position of the remembered batch with exactly these sequences and epoch, or NULL.
+CREATE FUNCTION duplicate_position(
+    p_state producer_state, p_epoch integer, p_base_sequence integer, p_last_sequence integer
+) RETURNS integer
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_state.producer_epoch = p_epoch THEN
+        FOR i IN 1 .. cardinality(p_state.base_sequences) LOOP
+            IF p_state.base_sequences[i] = p_base_sequence
+                AND p_state.last_sequences[i] = p_last_sequence THEN
+                RETURN i;
+            END IF;
+        END LOOP;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- tideline/domain/producer_state.py in SQL: NONE, DUPLICATE, OUT_OF_ORDER_SEQUENCE or
+-- INVALID_PRODUCER_EPOCH. A state with a null producer_id is no state.
+CREATE FUNCTION judge_batch(
+    p_state producer_state, p_epoch integer, p_base_sequence integer, p_last_sequence integer
+) RETURNS text
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_last integer;
+BEGIN
+    IF p_state.producer_id IS NULL THEN
+        RETURN 'NONE';
+    ELSIF p_epoch < p_state.producer_epoch THEN
+        RETURN 'INVALID_PRODUCER_EPOCH';
+    ELSIF p_epoch > p_state.producer_epoch THEN
+        RETURN CASE WHEN p_base_sequence = 0 THEN 'NONE' ELSE 'OUT_OF_ORDER_SEQUENCE' END;
+    ELSIF duplicate_position(p_state, p_epoch, p_base_sequence, p_last_sequence) IS NOT NULL THEN
+        RETURN 'DUPLICATE';
+    END IF;
+    v_last := p_state.last_sequences[cardinality(p_state.last_sequences)];
+    IF p_base_sequence = (CASE WHEN v_last = 2147483647 THEN 0 ELSE v_last + 1 END) THEN
+        RETURN 'NONE';
+    END IF;
+    RETURN 'OUT_OF_ORDER_SEQUENCE';
+END
+$$;
+
 -- The logs that a file touches, locked in one fixed order so that two gateways never deadlock,
--- each with the reason why nothing may be appended to it, or NULL.
+-- each with the reason why nothing may be appended to it, or NULL. The lock on the row decides
+-- between a commit and a boundary that is being set or reset.
 CREATE FUNCTION lock_logs_for_commit(p_topic_ids uuid[], p_partitions integer[])
 RETURNS TABLE (
     topic_id uuid, partition integer, log_id bigint, next_offset bigint,
     max_timestamp bigint, log_start_offset bigint, refusal text
 )
 LANGUAGE sql AS $$
-    SELECT l.topic_id, l.partition, l.log_id, l.high_watermark, l.max_timestamp,
+    SELECT l.topic_id, l.partition, l.log_id,
+           greatest(l.high_watermark, l.diskless_log_start_offset), l.max_timestamp,
            l.log_start_offset,
-           CASE WHEN l.deleted_at IS NOT NULL THEN 'TOPIC_DELETED' END
+           CASE
+               WHEN l.deleted_at IS NOT NULL THEN 'TOPIC_DELETED'
+               WHEN l.diskless_log_start_offset < 0 THEN 'BOUNDARY_UNSET'
+           END
     FROM logs AS l
     WHERE (l.topic_id, l.partition) IN (SELECT * FROM unnest(p_topic_ids, p_partitions))
     ORDER BY l.log_id
@@ -202,5 +272,23 @@ BEGIN
         WHERE file_id = v_file.file_id;
     RETURN QUERY SELECT * FROM unnest(
         v_errors, v_base_offsets, v_append_times, v_log_starts, v_high_watermarks);
+END
+$$;
+
+-- A producer that was idle for producer.id.expiration.ms is forgotten and then treated as one
+-- without state (schedule 21). Called by a periodic job; at most p_limit rows at a time.
+CREATE FUNCTION expire_producers(p_idle_ms bigint, p_limit integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_expired integer;
+BEGIN
+    DELETE FROM producer_state AS p USING (
+        SELECT log_id, producer_id FROM producer_state
+            WHERE updated_at <= clock_timestamp() - p_idle_ms * interval '1 millisecond'
+            LIMIT p_limit FOR UPDATE SKIP LOCKED
+    ) AS idle
+    WHERE p.log_id = idle.log_id AND p.producer_id = idle.producer_id;
+    GET DIAGNOSTICS v_expired = ROW_COUNT;
+    RETURN v_expired;
 END
 $$;

@@ -1,44 +1,3 @@
--- What each gateway had relayed when it stopped forwarding for a closed generation (schedule 14).
-CREATE TABLE quiesce_acks (
-    log_id bigint NOT NULL REFERENCES logs (log_id),
-    generation integer NOT NULL,
-    gateway_id integer NOT NULL REFERENCES gateways (gateway_id),
-    incarnation uuid NOT NULL,
-    highest_acknowledged_offset bigint NOT NULL,
-    read_ceiling bigint NOT NULL,
-    acknowledged_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (log_id, generation, gateway_id, incarnation)
-);
-
-CREATE FUNCTION log_label(p_log logs) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_log.topic_name || '-' || p_log.partition
-$$;
-
-CREATE FUNCTION assert_generation(p_log logs, p_generation integer) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_generation <> p_log.generation THEN
-        PERFORM refuse('TL003',
-            format('generation %s of %s is stale: %s is current', p_generation,
-                log_label(p_log), p_log.generation),
-            'Another attempt or an abort took over: stop, and observe the partition again.');
-    END IF;
-END
-$$;
-
-CREATE FUNCTION assert_migrating(p_log logs) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_log.migration_state = 'TIERED_ONLY' THEN
-        PERFORM refuse('TL016',
-            format('%s is %s: its migration was aborted', log_label(p_log),
-                p_log.migration_state),
-            'Start the migration of the topic again.');
-    END IF;
-END
-$$;
-
 -- Takes the next generation: everything that carries an older one is stale, and its quiesce void.
 CREATE FUNCTION next_generation(p_topic_id uuid, p_partition integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -175,5 +134,32 @@ BEGIN
         PERFORM notify_log(p_topic_id, p_partition);
     END IF;
     RETURN true;
+END
+$$;
+
+-- Raises unless the quiesce of the generation at hand holds: closed, not past its deadline, and
+-- acknowledged by every gateway that may act. Answers the highest acknowledged offset or -1.
+CREATE FUNCTION assert_quiesced(p_log logs) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_missing text;
+BEGIN
+    IF p_log.quiesce <> 'closed' OR p_log.quiesce_deadline <= clock_timestamp() THEN
+        PERFORM refuse('TL007',
+            format('generation %s of %s is %s', p_log.generation, log_label(p_log),
+                CASE p_log.quiesce WHEN 'closed' THEN 'past its deadline' ELSE p_log.quiesce END),
+            'Gateways may append again: take the next generation and quiesce anew.');
+    END IF;
+    SELECT string_agg(gateway_id::text, ', ') INTO v_missing
+        FROM quiesce_barrier(p_log.topic_id, p_log.partition, p_log.generation)
+        WHERE NOT acknowledged;
+    IF v_missing IS NOT NULL THEN
+        PERFORM refuse('TL007',
+            format('gateway %s has not acknowledged generation %s of %s', v_missing,
+                p_log.generation, log_label(p_log)),
+            'Wait for it, or fence it when its lease has lapsed.');
+    END IF;
+    RETURN (SELECT coalesce(max(highest_acknowledged_offset), -1) FROM quiesce_acks
+        WHERE log_id = p_log.log_id AND generation = p_log.generation);
 END
 $$;

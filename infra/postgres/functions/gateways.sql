@@ -1,0 +1,121 @@
+CREATE FUNCTION assert_gateway_active(p_gateway_id integer, p_incarnation uuid) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_gateway gateways;
+BEGIN
+    SELECT * INTO v_gateway FROM gateways WHERE gateway_id = p_gateway_id;
+    IF FOUND AND v_gateway.incarnation = p_incarnation AND v_gateway.status = 'active' THEN
+        RETURN;
+    END IF;
+    PERFORM refuse('TL008',
+        format('incarnation %s of gateway %s may not act: %s', p_incarnation, p_gateway_id,
+            CASE
+                WHEN v_gateway.gateway_id IS NULL THEN 'it is not registered'
+                WHEN v_gateway.incarnation <> p_incarnation THEN 'a newer one has registered'
+                ELSE format('it is %s (%s)', v_gateway.status, v_gateway.status_reason)
+            END),
+        'Drop every pending answer for tracked topics, then register with a new incarnation.');
+END
+$$;
+
+-- A new incarnation fences the one before it for ever; the same one may register again (a retry).
+CREATE FUNCTION register_gateway(
+    p_gateway_id integer, p_broker_id integer, p_incarnation uuid,
+    p_address text, p_version text, p_lease_ms integer
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_known gateways;
+BEGIN
+    INSERT INTO gateways AS g
+        (gateway_id, broker_id, incarnation, status, lease_ms, address, version)
+        VALUES (p_gateway_id, p_broker_id, p_incarnation, 'active', p_lease_ms, p_address,
+                p_version)
+        ON CONFLICT (gateway_id) DO NOTHING;
+    SELECT * INTO STRICT v_known FROM gateways WHERE gateway_id = p_gateway_id
+        FOR NO KEY UPDATE;
+    IF v_known.status = 'retired' THEN
+        PERFORM refuse('TL009', format('gateway %s was retired (%s)', p_gateway_id,
+                v_known.status_reason),
+            'Start the gateway under an id that was never retired.');
+    END IF;
+    IF EXISTS (SELECT FROM ended_incarnations WHERE incarnation = p_incarnation)
+        OR (v_known.incarnation = p_incarnation AND v_known.status <> 'active') THEN
+        PERFORM refuse('TL008',
+            format('incarnation %s of gateway %s was fenced for ever', p_incarnation,
+                p_gateway_id),
+            'Register with a new incarnation.');
+    END IF;
+    IF v_known.incarnation <> p_incarnation THEN
+        INSERT INTO ended_incarnations (incarnation, gateway_id, reason)
+            VALUES (v_known.incarnation, p_gateway_id, 'replaced by ' || p_incarnation)
+            ON CONFLICT DO NOTHING;
+        UPDATE gateways
+            SET broker_id = p_broker_id, incarnation = p_incarnation, status = 'active',
+                status_reason = NULL, lease_ms = p_lease_ms, address = p_address,
+                version = p_version, renewals = renewals + 1, registered_at = clock_timestamp()
+            WHERE gateway_id = p_gateway_id;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION renew_lease(p_gateway_id integer, p_incarnation uuid) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_renewals bigint;
+BEGIN
+    UPDATE gateways SET renewals = renewals + 1
+        WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active'
+        RETURNING renewals INTO v_renewals;
+    IF NOT FOUND THEN
+        PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
+    END IF;
+    RETURN v_renewals;
+END
+$$;
+
+CREATE FUNCTION list_gateways() RETURNS SETOF gateways
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT * FROM gateways ORDER BY gateway_id
+$$;
+
+-- True when the incarnation is fenced now. False when it is not the registered one (a newer one
+-- has taken over: look again) or the gateway is retired.
+CREATE FUNCTION fence_gateway(p_gateway_id integer, p_incarnation uuid, p_reason text)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    UPDATE gateways SET status = 'fenced', status_reason = p_reason
+        WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active';
+    IF FOUND THEN
+        INSERT INTO ended_incarnations (incarnation, gateway_id, reason)
+            VALUES (p_incarnation, p_gateway_id, p_reason) ON CONFLICT DO NOTHING;
+    END IF;
+    RETURN EXISTS (SELECT FROM gateways WHERE gateway_id = p_gateway_id
+        AND incarnation = p_incarnation AND status = 'fenced');
+END
+$$;
+
+CREATE FUNCTION retire_gateway(p_gateway_id integer, p_attested_by text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    IF coalesce(p_attested_by, '') = '' THEN
+        PERFORM refuse('TL018', 'nobody attests that the gateway is cut off',
+            'Name the person who made sure that the process cannot reach a broker any more.');
+    END IF;
+    UPDATE gateways SET status = 'retired', status_reason = 'cut off, attested by ' || p_attested_by
+        WHERE gateway_id = p_gateway_id AND status <> 'retired';
+    IF NOT FOUND AND NOT EXISTS (SELECT FROM gateways WHERE gateway_id = p_gateway_id) THEN
+        PERFORM refuse('TL021', format('gateway %s was never registered', p_gateway_id),
+            'List the registered gateways and choose one of them.');
+    END IF;
+END
+$$;
+
+-- Changes when Postgres is another one, or was promoted from a standby (schedule 16).
+CREATE FUNCTION server_identity(OUT system_identifier text, OUT timeline bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT s.system_identifier::text,
+           ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
+    FROM pg_control_system() AS s
+$$;
