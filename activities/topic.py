@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.attempt import failure, heartbeat, rounds, typed_failures, waiting
-from tideline.control_plane import AbortRefused, UnknownTopic
+from tideline.control_plane.errors import AbortRefused, UnknownTopic
 from tideline.control_plane.model import TrackingKind
 from tideline.domain import failures
 from tideline.domain.messages import (

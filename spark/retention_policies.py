@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tideline.control_plane.jobs_model import PartitionRow
+from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.retention import UNLIMITED, Policy, policy_of
 from tideline.errors import UsageError
 from tideline.kafka.client import KafkaCluster

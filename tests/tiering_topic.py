@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from spark.common.entry import Job
 from tideline.control_plane.jobs import connect_jobs
-from tideline.control_plane.jobs_model import MergedSegmentRow
+from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.demo.topic import topic_id
 from tideline.domain.ids import topic_id_to_base64
 from tideline.settings import JobsSettings

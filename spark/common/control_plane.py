@@ -2,7 +2,7 @@
 
 The keys in use are cut into ranges, and each task reads its ranges page by page: as many
 connections as tasks run at once, and no more memory than a page. Columns are the fields of the
-row classes in :mod:`tideline.control_plane.jobs_model`; ids are their 16 bytes.
+row classes in :mod:`tideline.control_plane.tiering_model`; ids are their 16 bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
-from tideline.control_plane.jobs_model import BatchRow, MergedSegmentRow, PartitionRow, WalFileRow
+from tideline.control_plane.tiering_model import (
+    BatchRow,
+    MergedSegmentRow,
+    PartitionRow,
+    WalFileRow,
+)
 from tideline.settings import JobsSettings
 
 if TYPE_CHECKING:

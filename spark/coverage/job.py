@@ -36,7 +36,7 @@ from spark.coverage.report import CoverageRun, Judged, publish
 from spark.coverage.tasks import ListedPartition
 from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, TopicDeleted, UnknownLog
 from tideline.control_plane.jobs import connect_jobs
-from tideline.control_plane.jobs_model import PartitionRow
+from tideline.control_plane.tiering_model import PartitionRow
 from tideline.errors import RefusedError
 
 LOGS = """log_id bigint, topic_id binary, partition int, log_start bigint, boundary bigint,

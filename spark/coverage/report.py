@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from spark.coverage import frames as logic
 from spark.coverage.remedies import reason, remedies
-from tideline.control_plane.jobs_model import PartitionRow
+from tideline.control_plane.tiering_model import PartitionRow
 from tideline.object_store.bulk import BulkStore
 from tideline.settings import ObjectStoreSettings
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark.gc.frames import LISTED
 from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep, chunks
 from tideline.control_plane.jobs import connect_jobs
-from tideline.control_plane.jobs_model import Bucket
+from tideline.control_plane.tiering_model import Bucket
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64
 from tideline.object_store.bulk import BulkStore
 from tideline.object_store.inventory import partition_prefix

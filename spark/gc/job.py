@@ -41,7 +41,7 @@ from spark.gc.garbage_frames import (
 )
 from spark.gc.tasks import Sweep
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
-from tideline.control_plane.jobs_model import Bucket, PartitionRow
+from tideline.control_plane.tiering_model import Bucket, PartitionRow
 from tideline.domain.suffix_log import KEYS_KEPT_AHEAD_MS
 from tideline.errors import UsageError
 from tideline.kafka.client import KafkaCluster
@@ -145,7 +145,7 @@ def delete_dead(job: Job, plane: JobsControlPlane) -> dict[str, object]:
         return [(Bucket.DISKLESS, key) for key in plane.claim_dead_files(grace, ROUND)]
 
     def objects() -> list[tuple[Bucket, str]]:
-        return [(dead.bucket, dead.key) for dead in plane.claim_dead_objects(grace, ROUND)]
+        return [(dead.bucket, dead.object_key) for dead in plane.claim_dead_objects(grace, ROUND)]
 
     job.progress("WAL objects without a live batch")
     wal = in_rounds(files, partial(delete_marked, job, WAL))

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from spark.common.retry import insist
-from tideline.control_plane.jobs_model import SEGMENT_SUFFIXES, Bucket
+from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket
 from tideline.domain.coverage import AIVEN_KINDS
 from tideline.object_store.bulk import DELETE_AT_ONCE, ObjectEntry
 

@@ -33,7 +33,7 @@ from spark.retention.remove_records import RemovalOrder, Removed
 from spark.retention.removing import carry_out
 from spark.retention.suffixes import suffix_units, wal_cuts
 from spark.retention_policies import TopicPolicies, parse_topics, read_policies
-from tideline.control_plane.jobs_model import PartitionRow
+from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.retention import LogBounds, gap_before_boundary
 from tideline.domain.topic_configs import RETENTION_BYTES
 from tideline.kafka.errors import KafkaError

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark.common.retry import insist
 from tideline.control_plane.jobs import connect_jobs
-from tideline.control_plane.jobs_retention import CutRequest
+from tideline.control_plane.tiering_model import CutRequest
 from tideline.settings import JobsSettings
 
 if TYPE_CHECKING:

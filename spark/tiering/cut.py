@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from tideline.control_plane.jobs_model import ClaimedBatch
+from tideline.control_plane.tiering_model import ClaimedBatch
 from tideline.domain.tiering import contiguous_runs
 from tideline.errors import TidelineError
 from tideline.kafka.batches import InvalidBatch, parse_at, patch, verify_crc

@@ -31,7 +31,7 @@ from spark.tiering.services import FromSettings
 from spark.tiering.split_file import Ended
 from spark.tiering.totals import Totals
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
-from tideline.control_plane.jobs_model import MergeCandidate
+from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.tiering import (
     PendingMerge,
     TieringConfig,

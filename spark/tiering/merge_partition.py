@@ -26,7 +26,7 @@ from tideline.control_plane.errors import (
     TopicDeleted,
     UnknownLog,
 )
-from tideline.control_plane.jobs_model import (
+from tideline.control_plane.tiering_model import (
     MergePlan,
     NewSegment,
     ProducerSnapshotEntry,

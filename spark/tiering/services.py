@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from spark.common.retry import insist
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
-from tideline.control_plane.jobs_model import TieringScope
+from tideline.control_plane.tiering_model import TieringScope
 from tideline.object_store.bulk import BulkStore
 from tideline.settings import JobsSettings, ObjectStoreSettings
 

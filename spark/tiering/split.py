@@ -29,7 +29,7 @@ from spark.tiering.services import FromSettings
 from spark.tiering.split_file import Ended, SplitOutcome
 from spark.tiering.totals import Totals
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
-from tideline.control_plane.jobs_model import ClaimedFile
+from tideline.control_plane.tiering_model import ClaimedFile
 from tideline.errors import TidelineError
 from tideline.tiering_rules import TopicRules, read_rules, suffix_topics
 

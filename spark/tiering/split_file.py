@@ -20,7 +20,7 @@ from spark.common.retry import insist
 from spark.tiering.cut import BatchMismatch, byte_range, check, runs, split_bytes
 from spark.tiering.services import Services
 from tideline.control_plane.errors import StaleClaim, TieringMismatch, TopicDeleted
-from tideline.control_plane.jobs_model import ClaimedBatch, ClaimedFile, SplitFile, TieringScope
+from tideline.control_plane.tiering_model import ClaimedBatch, ClaimedFile, SplitFile, TieringScope
 from tideline.domain.ids import topic_id_to_base64
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.segment_files import offset_name

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark.tiering.services import OpenServices, Services
 from spark.tiering.split_file import SplitOutcome, split_file
-from tideline.control_plane.jobs_model import ClaimedBatch, ClaimedFile
+from tideline.control_plane.tiering_model import ClaimedBatch, ClaimedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -157,8 +157,9 @@ async def control_plane(database: Database) -> AsyncIterator[ControlPlane]:
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, database: Database) -> Scene:
+def scene(control_plane: ControlPlane, database: Database) -> Iterator[Scene]:
     """An empty control plane and a builder of situations in it."""
     scene = Scene(control_plane, database.dsn)
     scene.clear()
-    return scene
+    yield scene
+    scene.jobs.close()

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from tideline.control_plane import ControlPlane
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import (
     BatchToCommit,
     BoundaryToPersist,
@@ -18,6 +19,7 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import ProducerSeed
+from tideline.settings import JobsSettings
 
 TABLES = (
     "coverage_results", "marked_objects", "tiering_failures", "producer_snapshots",
@@ -68,6 +70,8 @@ class Scene:
     def __init__(self, plane: ControlPlane, dsn: str) -> None:
         self.plane = plane
         self.dsn = dsn
+        settings = {"postgres_dsn": dsn, "kafka_bootstrap": "127.0.0.1:1"}
+        self.jobs = JobsControlPlane(JobsSettings.model_validate(settings), "contract-test")
         self._numbers = count(1)
 
     def sql(self, query: str, *parameters: object) -> list[tuple[object, ...]]:

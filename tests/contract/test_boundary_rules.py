@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.contract.scenes import Scene, batch, seed
-from tideline.control_plane import (
+from tideline.control_plane.errors import (
     AbortRefused,
     BoundaryAlreadySet,
     BoundaryBelowAcknowledged,

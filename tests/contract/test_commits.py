@@ -11,7 +11,12 @@ import pytest
 from psycopg.rows import tuple_row
 
 from tests.contract.scenes import Scene, batch
-from tideline.control_plane import GatewayFenced, ObjectKeyRejected, OffsetOutOfRange, TopicDeleted
+from tideline.control_plane.errors import (
+    GatewayFenced,
+    ObjectKeyRejected,
+    OffsetOutOfRange,
+    TopicDeleted,
+)
 from tideline.control_plane.model import (
     CommitError,
     FindBatchesRequest,
@@ -87,12 +92,12 @@ async def test_a_key_must_be_registered_and_not_be_marked_for_deletion(scene: Sc
     await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["slow"])
     with pytest.raises(ObjectKeyRejected, match="belongs to gateway"):
         await scene.commit(other, batch(log), key="slow")
-    assert await scene.plane.claim_dead_files(grace_ms=60_000) == []
-    assert await scene.plane.claim_dead_files(grace_ms=0) == ["slow"]
-    assert await scene.plane.claim_dead_files(grace_ms=60_000) == ["slow"]
+    assert scene.jobs.claim_dead_files(grace_ms=60_000) == []
+    assert scene.jobs.claim_dead_files(grace_ms=0) == ["slow"]
+    assert scene.jobs.claim_dead_files(grace_ms=60_000) == ["slow"]
     with pytest.raises(ObjectKeyRejected, match="slow is being deleted"):
         await scene.commit(gateway, batch(log), key="slow")
-    assert await scene.plane.forget_dead_files(["slow"]) == 1
+    assert scene.jobs.forget_dead_files(["slow"]) == 1
     with pytest.raises(ObjectKeyRejected, match="slow is not registered"):
         await scene.commit(gateway, batch(log), key="slow")
 
@@ -140,7 +145,7 @@ async def test_a_deleted_topic_takes_no_commit_and_answers_no_read(scene: Scene)
     assert (found.error, found.batches) == ("TOPIC_DELETED", ())
     with pytest.raises(TopicDeleted):
         await scene.plane.delete_records(old, -1)
-    assert await scene.plane.prune_batches() == 1
+    assert scene.jobs.prune_batches() == 1
     assert scene.sql("SELECT * FROM producer_state") == []
 
 
@@ -223,8 +228,8 @@ async def test_a_producer_whose_state_expired_may_begin_anywhere(scene: Scene) -
     gateway = await scene.gateway()
     _, (log,) = await scene.diskless_topic()
     await scene.commit(gateway, batch(log, producer=(7, 0, 0)))
-    assert await scene.plane.expire_producers(idle_ms=60_000) == 0
-    assert await scene.plane.expire_producers(idle_ms=0) == 1
+    assert scene.jobs.expire_producers(idle_ms=60_000) == 0
+    assert scene.jobs.expire_producers(idle_ms=0) == 1
     (returned,) = await scene.commit(gateway, batch(log, producer=(7, 0, 500)))
     assert returned.error is CommitError.NONE
 
@@ -274,7 +279,7 @@ async def test_deleting_records_moves_the_suffix_but_never_b0(scene: Scene) -> N
     )
     assert early.error == "OFFSET_OUT_OF_RANGE"
     assert (inside.log_start, [b.base_offset for b in inside.batches]) == (17, [15, 20])
-    assert await scene.plane.prune_batches() == 1
+    assert scene.jobs.prune_batches() == 1
     assert await scene.plane.delete_records(log, -1) == 25
     assert await scene.plane.get_diskless_log_start_offset(log) == 10
     earliest = await scene.plane.list_offsets(log, ListOffsetsKind.EARLIEST)
@@ -300,7 +305,7 @@ async def test_lookups_by_time_survive_the_deletion_of_the_largest_timestamp(
     await scene.plane.delete_records(log, 12)
     for prune in (False, True):
         if prune:
-            assert await scene.plane.prune_batches() == 2
+            assert scene.jobs.prune_batches() == 2
         assert await lookup(ListOffsetsKind.TIMESTAMP, 150) == (12, 200)
         assert await lookup(ListOffsetsKind.TIMESTAMP, 250) == (13, 300)
         assert await lookup(ListOffsetsKind.TIMESTAMP, 301) == (-1, -1)
@@ -315,7 +320,7 @@ async def test_a_file_without_live_batches_is_collected(scene: Scene) -> None:
     await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["a", "b"])
     await scene.commit(gateway, batch(log), key="a")
     await scene.commit(gateway, replace(batch(log), byte_offset=7), key="b")
-    assert await scene.plane.claim_dead_files(grace_ms=0) == []
+    assert scene.jobs.claim_dead_files(grace_ms=0) == []
     await scene.plane.delete_records(log, 1)
-    assert await scene.plane.prune_batches() == 1
-    assert await scene.plane.claim_dead_files(grace_ms=0) == ["a"]
+    assert scene.jobs.prune_batches() == 1
+    assert scene.jobs.claim_dead_files(grace_ms=0) == ["a"]

@@ -11,12 +11,8 @@ import pytest
 
 from tests.contract.conftest import Database, PostgresServer
 from tests.contract.scenes import Scene, batch
-from tideline.control_plane import (
-    CONTROL_CHANNEL,
-    ControlPlane,
-    ControlPlaneUnavailable,
-    connect,
-)
+from tideline.control_plane import CONTROL_CHANNEL, ControlPlane, connect
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import TrackingKind
 
 

@@ -10,9 +10,7 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
-from tideline.control_plane.jobs_garbage import GarbageRow
-from tideline.control_plane.jobs_model import Bucket
-from tideline.control_plane.jobs_retention import CutRequest
+from tideline.control_plane.tiering_model import Bucket, CutRequest, GarbageRow
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.retention import LeadingRun, Region, Unit
 
@@ -126,7 +124,7 @@ async def test_what_the_preview_calls_due_is_what_a_run_claims(tiered: Tiered) -
     tiered.plane.claim_dead_objects(60_000)
     due = {(r.bucket, r.object_key) for r in tiered.plane.preview_garbage(0, 100) if r.due}
     files = {(Bucket.DISKLESS, key) for key in tiered.plane.claim_dead_files(0)}
-    objects = {(dead.bucket, dead.key) for dead in tiered.plane.claim_dead_objects(0)}
+    objects = {(dead.bucket, dead.object_key) for dead in tiered.plane.claim_dead_objects(0)}
     assert due == files | objects
     assert len(files) == 2
     assert len(objects) == 2 + 6

@@ -8,7 +8,9 @@ from psycopg import errors, sql
 
 from tests.contract.conftest import Database
 from tests.contract.scenes import TABLES, Scene, batch
-from tideline.control_plane import ControlPlaneFailure, connect
+from tests.contract.tiering import jobs
+from tideline.control_plane import connect
+from tideline.control_plane.errors import ControlPlaneFailure
 from tideline.control_plane.migrate import LOGIN_ROLES, apply, provision_roles
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import UsageError
@@ -70,10 +72,11 @@ async def test_the_worker_migrates_but_does_not_commit(scene: Scene, database: D
 
 async def test_jobs_collect_but_do_not_fence(scene: Scene, database: Database) -> None:
     process = await scene.gateway()
+    with jobs(database, "tideline_jobs") as collector:
+        assert collector.prune_batches() == 0
+        assert collector.expire_producers(1) == 0
+        assert collector.claim_dead_files(1) == []
     async with connect(database.settings("tideline_jobs"), application_name="test") as plane:
-        assert await plane.prune_batches() == 0
-        assert await plane.expire_producers(1) == 0
-        assert await plane.claim_dead_files(1) == []
         with pytest.raises(ControlPlaneFailure, match="permission denied"):
             await plane.fence_gateway(process.gateway_id, process.incarnation, "no")
         with pytest.raises(ControlPlaneFailure, match="permission denied"):

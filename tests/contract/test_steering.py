@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tests.contract.scenes import Scene, batch
-from tideline.control_plane import BoundaryUnset, StaleGeneration, UnknownTopic
+from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, UnknownTopic
 from tideline.control_plane.model import ConfigOverride
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 
@@ -110,13 +110,15 @@ async def test_the_users_value_survives_what_is_imposed_on_it(scene: Scene) -> N
     topic_id, key = log.topic_id, "retention.bytes"
     await scene.plane.override_config(topic_id, key, "-1", "1000")
     await scene.plane.override_config(topic_id, key, "-2", "-1")
-    assert await scene.plane.overrides(topic_id) == {key: ConfigOverride(key, "-2", "1000")}
+    assert await scene.plane.config_overrides_of(topic_id) == {
+        key: ConfigOverride(key, "-2", "1000")
+    }
     await scene.plane.update_user_config(topic_id, key, "2000")
     await scene.plane.update_user_config(topic_id, "flush.messages", "1")
     topic = await scene.plane.tracked_topic(name)
     assert topic is not None
     assert topic.overrides == {key: ConfigOverride(key, "-2", "2000")}
     await scene.plane.release_config(topic_id, key)
-    assert await scene.plane.overrides(topic_id) == {}
+    assert await scene.plane.config_overrides_of(topic_id) == {}
     with pytest.raises(UnknownTopic):
         await scene.plane.override_config(uuid4(), key, "-1", None)

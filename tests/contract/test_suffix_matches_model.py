@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene
-from tideline.control_plane import OffsetOutOfRange, connect
+from tideline.control_plane import connect
+from tideline.control_plane.errors import OffsetOutOfRange
 from tideline.control_plane.model import (
     BatchToCommit,
     CommitError,
@@ -218,7 +219,7 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
 
             @rule()
             def prune(self) -> None:
-                runner.run(plane.prune_batches())
+                scene.jobs.prune_batches()
 
             @rule(partition=st.integers(0, 1), first=st.sampled_from([0, MAX_SEQUENCE - 2]))
             def produce_and_retry(self, partition: int, first: int) -> None:
@@ -233,7 +234,7 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
 
             @rule()
             def expire_producers(self) -> None:
-                runner.run(plane.expire_producers(0))
+                scene.jobs.expire_producers(0)
                 for model in self.models:
                     model.producers.clear()
 
@@ -248,4 +249,5 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
                 ),
             )
         finally:
+            scene.jobs.close()
             runner.run(connection.__aexit__(None, None, None))

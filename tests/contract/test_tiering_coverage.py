@@ -9,7 +9,12 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
-from tideline.control_plane import BoundaryUnset, StaleGeneration, TopicDeleted, UnknownLog
+from tideline.control_plane.errors import (
+    BoundaryUnset,
+    StaleGeneration,
+    TopicDeleted,
+    UnknownLog,
+)
 from tideline.domain.ids import TopicIdPartition
 
 
@@ -107,7 +112,7 @@ async def test_without_a_prefix_nothing_can_be_missing(tiered: Tiered) -> None:
 async def test_jobs_read_in_half_open_ranges_page_by_page(
     tiered: Tiered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tideline.control_plane.jobs_reading.PAGE", 2)
+    monkeypatch.setattr("tideline.control_plane.jobs.PAGE", 2)
     scene = tiered.scene
     assert tiered.plane.log_id_range() == (0, 0)
     name, logs = await scene.diskless_topic(partitions=3)

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
-from tideline.control_plane.jobs_model import SEGMENT_SUFFIXES, Bucket, DeadKind
+from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket, DeadKind
 from tideline.domain.ids import TopicIdPartition
 
 HOUR_MS = 3_600_000
@@ -61,7 +61,7 @@ async def test_split_files_go_when_they_are_merged(tiered: Tiered) -> None:
     assert tiered.plane.claim_dead_objects(HOUR_MS) == []
     for _ in range(2):
         dead = tiered.plane.claim_dead_objects(0)
-        assert {d.key for d in dead} == keys
+        assert {d.object_key for d in dead} == keys
         assert {(d.bucket, d.kind) for d in dead} == {(Bucket.DISKLESS, DeadKind.SPLIT)}
     assert tiered.plane.forget_dead_objects([*keys, "unheard"]) == 3
     assert tiered.plane.claim_dead_objects(0) == []
@@ -78,7 +78,7 @@ async def test_what_a_killed_worker_left_goes_when_its_claim_has_lapsed(tiered: 
     for table in ("wal_file_claims", "merge_claims"):
         age(tiered, table, "expires_at")
     tiered.plane.claim_dead_objects(HOUR_MS)
-    dead = {d.key for d in tiered.plane.claim_dead_objects(0)}
+    dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
     assert dead == {s.object_key for s in left} | {
         plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES
     }
@@ -91,21 +91,21 @@ async def test_what_a_killed_worker_left_goes_when_its_claim_has_lapsed(tiered: 
 
 async def test_an_expired_segment_goes_object_by_object_log_first(tiered: Tiered) -> None:
     log = await merged(tiered)
-    tiered.plane.forget_dead_objects([d.key for d in tiered.plane.claim_dead_objects(0)])
+    tiered.plane.forget_dead_objects([d.object_key for d in tiered.plane.claim_dead_objects(0)])
     tiered.plane.delete_records(log.topic_id, 0, 3)
     assert tiered.plane.claim_dead_objects(HOUR_MS) == []
     dead = tiered.plane.claim_dead_objects(0, limit=100)
-    assert dead[0].key.endswith(".log")
+    assert dead[0].object_key.endswith(".log")
     assert len(dead) == 6
     assert {(d.bucket, d.kind) for d in dead} == {(Bucket.TIERED, DeadKind.SEGMENT)}
     assert tiered.plane.claim_dead_objects(0, limit=2) == dead[:2]
-    tiered.plane.forget_dead_objects([d.key for d in dead[:4]])
+    tiered.plane.forget_dead_objects([d.object_key for d in dead[:4]])
     lo, hi = tiered.plane.log_id_range()
     assert [r.state for r in tiered.plane.merged_segments(lo, hi)] == [
         "DELETE_SEGMENT_STARTED",
         "COPY_SEGMENT_FINISHED",
     ]
-    tiered.plane.forget_dead_objects([d.key for d in dead[4:]])
+    tiered.plane.forget_dead_objects([d.object_key for d in dead[4:]])
     assert [r.base_offset for r in tiered.plane.merged_segments(lo, hi)] == [2]
     assert await tiered.read(log) == [("segment", 2, 3)]
 
@@ -117,7 +117,7 @@ async def test_a_deleted_topic_leaves_no_object(tiered: Tiered) -> None:
     lo, hi = tiered.plane.log_id_range()
     stems = [r.object_key_stem for r in tiered.plane.merged_segments(lo, hi)]
     await tiered.scene.plane.delete_topic(log.topic_id)
-    dead = {d.key for d in tiered.plane.claim_dead_objects(0)}
+    dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
     assert dead >= keys | {stem + suffix for stem in stems for suffix in SEGMENT_SUFFIXES}
     tiered.plane.forget_dead_objects(list(dead))
     assert list(tiered.plane.merged_segments(lo, hi)) == []

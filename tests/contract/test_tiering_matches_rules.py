@@ -13,7 +13,7 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
-from tideline.control_plane.jobs_model import BatchRow, PartitionRow
+from tideline.control_plane.tiering_model import BatchRow, PartitionRow
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.tiering import (
     Eligibility,

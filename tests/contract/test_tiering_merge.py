@@ -12,7 +12,7 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene, batch, seed
 from tests.contract.tiering import ALL_OLD, PREFIX, Tiered, Worker, jobs, segment_of
-from tideline.control_plane import (
+from tideline.control_plane.errors import (
     InvalidInput,
     StaleClaim,
     TieredRangeGone,
@@ -20,7 +20,7 @@ from tideline.control_plane import (
     TopicDeleted,
     UnknownLog,
 )
-from tideline.control_plane.jobs_model import (
+from tideline.control_plane.tiering_model import (
     SEGMENT_SUFFIXES,
     MergedSegmentState,
     MergePlan,
@@ -137,8 +137,8 @@ async def test_one_worker_at_a_time_merges_a_partition(tiered: Tiered) -> None:
     tiered.plane.finish_merge(log, taken.token, segment_of(taken))
     assert await tiered.read(log) == [("segment", 0, 5)]
     dead = [d for d in tiered.plane.claim_dead_objects(0) if d.kind == "segment"]
-    assert {d.key for d in dead} == {first.object_key_stem + s for s in SEGMENT_SUFFIXES}
-    assert dead[0].key.endswith(".log")
+    assert {d.object_key for d in dead} == {first.object_key_stem + s for s in SEGMENT_SUFFIXES}
+    assert dead[0].object_key.endswith(".log")
 
 
 async def test_a_lapsed_claim_that_nobody_took_still_finishes(tiered: Tiered) -> None:

@@ -15,8 +15,8 @@ from psycopg.types.json import Jsonb
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
-from tideline.control_plane import StaleClaim, TieredRangeGone, TopicDeleted
-from tideline.control_plane.jobs_model import MergePlan
+from tideline.control_plane.errors import StaleClaim, TieredRangeGone, TopicDeleted
+from tideline.control_plane.tiering_model import MergePlan
 from tideline.domain.ids import TopicIdPartition
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from psycopg import errors
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
-from tideline.control_plane import ControlPlaneFailure, connect
+from tideline.control_plane import connect
+from tideline.control_plane.errors import ControlPlaneFailure
 
 STATUS = (
     "tiering_status",

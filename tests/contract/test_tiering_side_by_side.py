@@ -11,7 +11,7 @@ from contextlib import suppress
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
-from tideline.control_plane import StaleClaim, TieredRangeGone
+from tideline.control_plane.errors import StaleClaim, TieredRangeGone
 from tideline.domain.ids import TopicIdPartition
 
 COMMITS = 60
@@ -40,7 +40,7 @@ async def test_every_offset_stays_readable_and_everything_is_tiered(
             while not done.is_set():
                 plane.delete_records(logs[0].topic_id, 0, -1)
                 plane.prune_batches()
-                dead = [found.key for found in plane.claim_dead_objects(60_000)]
+                dead = [found.object_key for found in plane.claim_dead_objects(60_000)]
                 plane.forget_dead_objects(dead)
                 plane.forget_dead_files(plane.claim_dead_files(60_000))
 

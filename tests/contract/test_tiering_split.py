@@ -12,7 +12,7 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import Scene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
-from tideline.control_plane import (
+from tideline.control_plane.errors import (
     InvalidInput,
     ObjectKeyRejected,
     StaleClaim,
@@ -20,7 +20,7 @@ from tideline.control_plane import (
     UnknownLog,
     UnknownTopic,
 )
-from tideline.control_plane.jobs_model import TieringScope
+from tideline.control_plane.tiering_model import TieringScope
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ async def test_an_expired_claim_holds_until_it_is_taken_over(tiered: Tiered) -> 
     tiered.plane.release_claim(tiered.worker.worker, lost.file_id, lost.token)
     assert tiered.scene.sql("SELECT * FROM batches ORDER BY last_offset") == before
     other.finish(taken, other.register(taken))
-    dead = {d.key for d in tiered.plane.claim_dead_objects(0)}
+    dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
     assert dead == {s.object_key for s in of_lost}
 
 
@@ -162,7 +162,9 @@ async def test_a_released_file_is_claimed_again_and_its_keys_go(tiered: Tiered) 
         tiered.worker.finish(file, splits)
     (again,) = tiered.worker.claim({log.topic_id: ALL_OLD})
     assert again.file_id == file.file_id
-    assert [d.key for d in tiered.plane.claim_dead_objects(0)] == [s.object_key for s in splits]
+    assert [d.object_key for d in tiered.plane.claim_dead_objects(0)] == [
+        s.object_key for s in splits
+    ]
 
 
 async def test_keys_are_used_once(tiered: Tiered) -> None:
@@ -209,7 +211,9 @@ async def test_what_expires_while_it_is_split_is_no_error(tiered: Tiered, pruned
         tiered.plane.prune_batches()
     tiered.worker.finish(gone, of_gone)
     tiered.worker.finish(cut, of_cut)
-    assert [d.key for d in tiered.plane.claim_dead_objects(0)] == [s.object_key for s in of_gone]
+    assert [d.object_key for d in tiered.plane.claim_dead_objects(0)] == [
+        s.object_key for s in of_gone
+    ]
     plan = tiered.worker.begun(log)
     assert (plan.base_offset, plan.last_offset, plan.byte_size) == (4, 5, 200)
     assert [f.object_key for f in plan.files] == [s.object_key for s in of_cut]

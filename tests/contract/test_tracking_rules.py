@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tests.contract.scenes import Scene
-from tideline.control_plane import (
+from tideline.control_plane.errors import (
     GatewayFenced,
     GatewayRetired,
     InvalidInput,

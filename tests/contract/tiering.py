@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from tests.contract.conftest import Database
 from tests.contract.scenes import GatewayProcess, Scene, batch
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
-from tideline.control_plane.jobs_model import (
+from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
+from tideline.control_plane.tiering_model import (
     ClaimedBatch,
     ClaimedFile,
     MergePlan,
@@ -21,7 +22,6 @@ from tideline.control_plane.jobs_model import (
     ProducerSnapshotEntry,
     SplitFile,
 )
-from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
 from tideline.settings import JobsSettings
 

@@ -10,12 +10,6 @@ from dataclasses import dataclass, field
 from tests.contract.scenes import Scene, batch
 from tests.contract.tiering import Worker, segment_of
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.jobs_model import (
-    SEGMENT_SUFFIXES,
-    ClaimedFile,
-    MergePlan,
-    SplitFile,
-)
 from tideline.control_plane.model import (
     CommitError,
     FindBatchesRequest,
@@ -23,6 +17,12 @@ from tideline.control_plane.model import (
     ListOffsetsKind,
     SegmentCoordinates,
     SuffixOffset,
+)
+from tideline.control_plane.tiering_model import (
+    SEGMENT_SUFFIXES,
+    ClaimedFile,
+    MergePlan,
+    SplitFile,
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.suffix_log import Appended, Produced, SuffixLog
@@ -275,7 +275,7 @@ class History:
 
     def collect(self, grace_ms: int) -> None:
         self.jobs.prune_batches()
-        dead = {found.key for found in self.jobs.claim_dead_objects(grace_ms)}
+        dead = {found.object_key for found in self.jobs.claim_dead_objects(grace_ms)}
         self.happened["collected"] += len(dead)
         assert dead <= self.stored
         assert not dead & self._needed()

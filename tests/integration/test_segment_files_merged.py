@@ -24,7 +24,7 @@ from spark.tiering.services import FromSettings, Services
 from spark.tiering.split_file import Ended, split_file
 from tests.integration.dump_log import Dump, finished, start_dump
 from tests.unit.kafka.segment_batches import CODECS
-from tideline.control_plane.jobs_model import MergedSegmentRow
+from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.segment_files import SegmentFile, offset_name
 from tideline.settings import JobsSettings

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark.tiering import job as tiering
 from tests.tiering_topic import CODECS, PARTITIONS, Topic, diskless_topic, job
-from tideline.control_plane.jobs_model import MergedSegmentRow
+from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.errors import ExitCode
 from tideline.kafka.segment_files import SegmentFile, object_keys, offset_name
 from tideline.object_store.bulk import BulkStore

@@ -16,7 +16,7 @@ import typer
 
 from tideline.cli.preflight import topic_name
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
-from tideline.control_plane.jobs_model import MergedSegmentRow
+from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.domain.ids import topic_id_to_base64
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.errors import RefusedError, UsageError

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from rich.table import Table
 
-from tideline.control_plane.jobs_model import TieringStatusRow
+from tideline.control_plane.tiering_model import TieringStatusRow
 from tideline.domain.migration import UNDEFINED_OFFSET
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

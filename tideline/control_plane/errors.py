@@ -5,10 +5,26 @@ The messages are the database's: value and rule from the error, remedy from its 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from tideline.errors import FencedError, RefusedError, TidelineError, UnreachableError, UsageError
+
+ERRORS: dict[str, type[TidelineError]] = {}
+"""Every SQLSTATE that the functions raise, and the class below that stands for it."""
+
+E = TypeVar("E", bound=TidelineError)
+
+
+def _sqlstate(state: str) -> Callable[[type[E]], type[E]]:
+    def register(error: type[E]) -> type[E]:
+        ERRORS[state] = error
+        return error
+
+    return register
 
 
 class ControlPlaneUnavailable(UnreachableError):
@@ -19,139 +35,135 @@ class ControlPlaneFailure(TidelineError):
     """Postgres answered with an error that no rule explains: trying again does not help."""
 
 
+@_sqlstate("TL001")
 class UnknownLog(RefusedError):
     """The partition has no row: it is not tracked."""
 
 
+@_sqlstate("TL002")
 class TopicDeleted(RefusedError):
     """The topic id was deleted in Kafka (schedule 19)."""
 
 
+@_sqlstate("TL003")
 class StaleGeneration(FencedError):
     """A newer generation of the partition exists."""
 
 
+@_sqlstate("TL004")
 class StaleLeaderEpoch(FencedError):
     """B0 was set at a higher leader epoch (seed 000, I2)."""
 
 
+@_sqlstate("TL005")
 class BoundaryAlreadySet(RefusedError):
     """B0 is set and immutable (seed 000, I2)."""
 
 
+@_sqlstate("TL006")
 class BoundaryBelowAcknowledged(RefusedError):
     """A gateway has acknowledged an offset at or past the proposed B0 (schedule 14)."""
 
 
+@_sqlstate("TL007")
 class QuiesceNotClosed(RefusedError):
     """The generation is open, void, past its deadline or not acknowledged by every gateway."""
 
 
+@_sqlstate("TL008")
 class GatewayFenced(FencedError):
     """The incarnation was replaced or fenced; it must register anew."""
 
 
+@_sqlstate("TL009")
 class GatewayRetired(RefusedError):
     """An operator attested that this gateway id is cut off."""
 
 
+@_sqlstate("TL010")
 class AbortRefused(RefusedError):
     """A partition has crossed B0, or the topic still migrates."""
 
 
+@_sqlstate("TL011")
 class SeedMismatch(RefusedError):
     """B0 is set with other producer seeds."""
 
 
+@_sqlstate("TL012")
 class SeedNotBelowBoundary(RefusedError):
     """A seed reaches B0 or past it (schedule 5)."""
 
 
+@_sqlstate("TL013")
 class ResetRefused(RefusedError):
     """The suffix holds data, or there is no prefix (schedule 7)."""
 
 
+@_sqlstate("TL014")
 class TopicIdentityConflict(RefusedError):
     """Another live topic is tracked under the name."""
 
 
+@_sqlstate("TL015")
 class TrackingIncomplete(RefusedError):
     """A gateway has not acknowledged the topic yet."""
 
 
+@_sqlstate("TL016")
 class NotMigrating(RefusedError):
     """The migration was aborted or never begun."""
 
 
+@_sqlstate("TL017")
 class ObjectKeyRejected(RefusedError):
     """The key is not registered, belongs to another gateway, or is being deleted (schedule 17)."""
 
 
+@_sqlstate("TL018")
 class InvalidInput(UsageError):
     """An argument is outside its range."""
 
 
+@_sqlstate("TL019")
 class UnknownTopic(RefusedError):
     """The topic is not tracked."""
 
 
+@_sqlstate("TL020")
 class OffsetOutOfRange(RefusedError):
     """The offset lies outside the log."""
 
 
+@_sqlstate("TL021")
 class UnknownGateway(RefusedError):
     """No gateway was registered under the id."""
 
 
+@_sqlstate("TL022")
 class BoundaryUnset(RefusedError):
     """The partition has no suffix yet."""
 
 
+@_sqlstate("TL023")
 class PartitionsMigrating(RefusedError):
     """Partitions cannot be added while the topic migrates (schedule 22)."""
 
 
+@_sqlstate("TL024")
 class StaleClaim(FencedError):
     """Another worker took the claim over, or its objects were collected."""
 
 
+@_sqlstate("TL025")
 class TieredRangeGone(RefusedError):
     """Retention has removed the whole range of a segment before it was registered."""
 
 
+@_sqlstate("TL026")
 class TieringMismatch(RefusedError):
     """What was split or merged is not what the control plane knows of the range."""
 
-
-ERRORS: dict[str, type[TidelineError]] = {
-    "TL001": UnknownLog,
-    "TL002": TopicDeleted,
-    "TL003": StaleGeneration,
-    "TL004": StaleLeaderEpoch,
-    "TL005": BoundaryAlreadySet,
-    "TL006": BoundaryBelowAcknowledged,
-    "TL007": QuiesceNotClosed,
-    "TL008": GatewayFenced,
-    "TL009": GatewayRetired,
-    "TL010": AbortRefused,
-    "TL011": SeedMismatch,
-    "TL012": SeedNotBelowBoundary,
-    "TL013": ResetRefused,
-    "TL014": TopicIdentityConflict,
-    "TL015": TrackingIncomplete,
-    "TL016": NotMigrating,
-    "TL017": ObjectKeyRejected,
-    "TL018": InvalidInput,
-    "TL019": UnknownTopic,
-    "TL020": OffsetOutOfRange,
-    "TL021": UnknownGateway,
-    "TL022": BoundaryUnset,
-    "TL023": PartitionsMigrating,
-    "TL024": StaleClaim,
-    "TL025": TieredRangeGone,
-    "TL026": TieringMismatch,
-}
-"""Every SQLSTATE that the migrations raise."""
 
 TRANSIENT_SQLSTATES = frozenset(
     {

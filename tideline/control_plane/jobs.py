@@ -1,42 +1,459 @@
-"""The control plane as the periodic jobs call it: synchronous, from Spark drivers and executors."""
+"""The control plane as the periodic jobs call it: synchronous, from Spark drivers and executors.
+
+Each operation is one call of the SQL function of its name. Each raises ``ControlPlaneUnavailable``
+when Postgres cannot be reached in time, and a typed refusal of
+:mod:`tideline.control_plane.errors` when a rule forbids it. All may be repeated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+from uuid import UUID
 
-from tideline.control_plane.jobs_connection import JobsConnection
-from tideline.control_plane.jobs_garbage import JobsGarbage
-from tideline.control_plane.jobs_reading import JobsReading
-from tideline.control_plane.jobs_retention import JobsRetention
-from tideline.control_plane.jobs_tiering import JobsTiering
-from tideline.control_plane.jobs_totals import JobsTotals
-from tideline.control_plane.jobs_upkeep import JobsUpkeep
-from tideline.settings import JobsSettings
+from tideline.control_plane.calls import (
+    ADVANCE_PREFIX_START,
+    DELETE_RECORDS,
+    Function,
+    Row,
+    columns,
+    document,
+    first,
+    mapper,
+    nothing,
+    rows,
+    value,
+    values,
+)
+from tideline.control_plane.pool import JobsConnection
+from tideline.control_plane.tiering_model import (
+    BatchRow,
+    Bucket,
+    ClaimedBatch,
+    ClaimedFile,
+    CoverageStatusRow,
+    CutRequest,
+    DeadObject,
+    GarbageRow,
+    MergeCandidate,
+    MergedSegmentRow,
+    MergePlan,
+    NewSegment,
+    PartitionRow,
+    SplitFile,
+    SuffixUnit,
+    TieringScope,
+    TieringStatusRow,
+    WalCut,
+    WalFileRow,
+)
+from tideline.domain.ids import TopicIdPartition
+from tideline.settings import JobsSettings, WorkerSettings
+
+PAGE = 5_000
+"""Rows per call of a bulk read: some 10 ms, and less than 1 MB in memory."""
+STEP_ROWS = 1_000
+"""Rows per call of upkeep: a few ms each. No step locks a row that commits need."""
+CUT_BATCHES = 2_000_000
+"""Batches that one call looks at: a few seconds, far below the statement timeout."""
 
 
-class JobsControlPlane(
-    JobsReading, JobsTiering, JobsUpkeep, JobsRetention, JobsGarbage, JobsTotals
-):
-    """Every operation of the jobs.
+class JobsControlPlane:
+    """Every operation of the jobs."""
 
-    Each raises ``ControlPlaneUnavailable`` when Postgres cannot be reached in time, and a typed
-    refusal of :mod:`tideline.control_plane.errors` when a rule forbids it. All may be repeated.
-    """
-
-    def __init__(self, connection: JobsConnection, tiered_prefix: str) -> None:
-        self._connection = connection
+    def __init__(self, settings: JobsSettings | WorkerSettings, application_name: str) -> None:
+        self._connection = JobsConnection(settings, application_name)
+        self._call = self._connection.call
         # As the brokers' remote storage manager takes it: with a slash at its end or without.
-        self._tiered_prefix = f"{tiered_prefix.rstrip('/')}/" if tiered_prefix else ""
+        prefix = settings.s3_tiered_prefix.rstrip("/")
+        self._tiered_prefix = f"{prefix}/" if settings.s3_tiered_prefix else ""
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # Bulk reads, in key ranges, so that many tasks can read side by side
+
+    def log_id_range(self) -> tuple[int, int]:
+        """``[lo, hi)`` of the log ids in use; equal when there are none."""
+        return self._call(Function("log_id_range", _key_range))
+
+    def file_id_range(self) -> tuple[int, int]:
+        """``[lo, hi)`` of the WAL file ids in use; equal when there are none."""
+        return self._call(Function("file_id_range", _key_range))
+
+    def partitions(self, lo: int, hi: int) -> Iterator[PartitionRow]:
+        """Partitions with a log id in ``[lo, hi)``, by log id; deleted ones too."""
+        return self._connection.pages(
+            "tiering_partitions", PartitionRow, (lo, hi), lambda row: (row.log_id + 1, hi), PAGE
+        )
+
+    def batches(self, lo: int, hi: int) -> Iterator[BatchRow]:
+        """Batches of the WAL region of the logs in ``[lo, hi)``, by log and offset. Read page by
+        page: what is committed or merged meanwhile may or may not be among them.
+        """
+        return self._connection.pages(
+            "tiering_batches",
+            BatchRow,
+            (lo, hi, -1),
+            lambda row: (row.log_id, hi, row.last_offset),
+            PAGE,
+        )
+
+    def merged_segments(self, lo: int, hi: int) -> Iterator[MergedSegmentRow]:
+        """Merged segments of the logs in ``[lo, hi)`` in every state, by log and last offset."""
+        return self._connection.pages(
+            "tiering_segments",
+            MergedSegmentRow,
+            (lo, hi, -1, None),
+            lambda row: (row.log_id, hi, row.last_offset, row.segment_id),
+            PAGE,
+        )
+
+    def wal_files(self, lo: int, hi: int) -> Iterator[WalFileRow]:
+        """WAL keys with a file id in ``[lo, hi)``, by id."""
+        return self._connection.pages(
+            "tiering_wal_files", WalFileRow, (lo, hi), lambda row: (row.file_id + 1, hi), PAGE
+        )
+
+    # Split: claims, tokens and the transaction that moves batches into split files (002 §4.7)
+
+    def claim_wal_files(
+        self,
+        worker: UUID,
+        *,
+        max_files: int,
+        max_batches: int,
+        claim_ms: int,
+        cutoffs: Mapping[UUID, int],
+    ) -> list[ClaimedFile]:
+        """Claim the files that hold the oldest eligible batches; none: nothing is eligible.
+
+        ``cutoffs``: topic id → ms; batches with a ``max_timestamp`` below it are eligible. A topic
+        whose tiering was requested has every batch eligible that was committed until the request;
+        a topic without a cutoff has no other. Never eligible: batches of paused or deleted topics,
+        expired offsets, what is split already. At most ``max_batches``, but one whole file at
+        least. A file that failed waits for its retry time, a parked one for an operator.
+
+        A claim lasts ``claim_ms`` on the database's clock; then any worker may take it over under
+        a new token. The claimed batches of a killed worker therefore come again.
+        """
+        return self._call(
+            Function("claim_wal_files", _claimed_files),
+            worker,
+            max_files,
+            max_batches,
+            claim_ms,
+            list(cutoffs),
+            list(cutoffs.values()),
+        )
+
+    def register_split_keys(
+        self, worker: UUID, file_id: int, token: int, keys: Sequence[str]
+    ) -> None:
+        """Announce random keys before their objects are uploaded, so that a killed worker's
+        objects are found. Repeats succeed. Raises ``StaleClaim``, ``ObjectKeyRejected`` for a key
+        that was used.
+        """
+        function = Function("register_split_keys", nothing)
+        self._call(function, worker, file_id, token, list(keys))
+
+    def finish_split(
+        self, worker: UUID, file_id: int, token: int, splits: Sequence[SplitFile]
+    ) -> None:
+        """The objects are uploaded: their batches are SPLIT and the claim ends, in one
+        transaction. The same call again succeeds. What expired meanwhile is left to gc.
+
+        Raises ``StaleClaim`` when another worker has taken the claim over or gc has collected its
+        keys (nothing changed); ``TieringMismatch`` when a run is not exactly a run of the file's
+        batches.
+        """
+        function = Function("finish_split", nothing)
+        self._call(function, worker, file_id, token, document(splits))
+
+    def release_claim(self, worker: UUID, file_id: int, token: int) -> None:
+        """Give a claim back; its registered keys go to gc. A claim that is lost is no error."""
+        self._call(Function("release_claim", nothing), worker, file_id, token)
+
+    # Merge: the token, the plan, and the transaction that moves the frontier
+
+    def merge_candidates(self) -> list[MergeCandidate]:
+        """Partitions with split files from the merge frontier on, without a gap. Not those that
+        are paused, deleted, parked or waiting for a retry. Also ends requests that are done.
+        """
+        return self._call(Function("merge_candidates", rows(MergeCandidate)))
+
+    def begin_merge(
+        self,
+        log: TopicIdPartition,
+        worker: UUID,
+        claim_ms: int,
+        segment_id: UUID,
+        max_bytes: int,
+        max_batches: int,
+    ) -> MergePlan | None:
+        """Take the partition's merge token and plan the next segment, ``COPY_SEGMENT_STARTED``.
+
+        Whole batches up to ``max_bytes`` and ``max_batches``, but at least one. ``None``: nothing
+        is split there, the topic is paused or deleted, or another worker's claim holds. The same
+        worker takes its own claim over: a task that died and is tried again fences the first try,
+        whose segment goes to gc. Raises ``UnknownLog``, ``InvalidInput``.
+        """
+        return self._call(
+            Function("begin_merge", first(MergePlan)),
+            log,
+            worker,
+            claim_ms,
+            segment_id,
+            self._tiered_prefix,
+            max_bytes,
+            max_batches,
+        )
+
+    def finish_merge(
+        self, log: TopicIdPartition, token: int, segment: NewSegment
+    ) -> tuple[str, ...]:
+        """Every object is uploaded: register the segment, delete its batch rows and move the
+        frontier, in one transaction. The same call again succeeds.
+
+        Returns the keys (diskless bucket) of split files that nothing needs any more: delete the
+        objects and call ``forget_dead_objects``, or leave them to gc. Raises ``StaleClaim`` (taken
+        over, abandoned or collected), ``TieredRangeGone`` (retention removed all of the range),
+        ``TieringMismatch`` (not the planned range), ``TopicDeleted``; then nothing changed: call
+        :meth:`abandon_merge`.
+        """
+        keys = self._call(
+            Function("finish_merge", values(str)),
+            log,
+            token,
+            segment.segment_id,
+            segment.base_offset,
+            segment.last_offset,
+            segment.size_bytes,
+            segment.max_timestamp,
+            segment.record_count,
+            segment.batch_count,
+            segment.offset_index_bytes,
+            segment.time_index_bytes,
+            document(segment.producers),
+        )
+        return tuple(keys)
+
+    def abandon_merge(self, log: TopicIdPartition, token: int, reason: str) -> None:
+        """End the claim; the segment's objects go to gc. A claim that is lost is no error."""
+        self._call(Function("abandon_merge", nothing), log, token, reason)
+
+    # Failures, status, steering and counters of the pipeline
+
+    def record_tiering_failure(
+        self, scope: TieringScope, key: int, error: str, *, park_after: int, backoff_ms: int = 0
+    ) -> int:
+        """Count a failure in a row of a ``file_id`` (split) or ``log_id`` (merge).
+
+        From ``park_after`` on it is parked: left alone and shown until an operator triggers or
+        resumes the topic. Before, it is not handed out for ``backoff_ms``, doubled with each
+        failure up to an hour. Returns the count.
+        """
+        function = Function("record_tiering_failure", value(int))
+        return self._call(function, scope, key, error, park_after, backoff_ms)
+
+    def clear_tiering_failure(self, scope: TieringScope, key: int) -> None:
+        """It worked: the count begins anew."""
+        self._call(Function("clear_tiering_failure", nothing), scope, key)
+
+    def tiering_status(
+        self, topic: str | None = None, cutoffs: Mapping[UUID, int] | None = None
+    ) -> list[TieringStatusRow]:
+        """Every partition with a suffix, or those of ``topic``. Without ``cutoffs`` only what was
+        requested counts as eligible.
+        """
+        old = cutoffs or {}
+        function = Function("tiering_status", rows(TieringStatusRow))
+        return self._call(function, topic, list(old), list(old.values()))
+
+    def pause_tiering(self, topic: str) -> None:
+        """Nothing of the topic is claimed or planned any more; what runs ends. Raises
+        ``UnknownTopic``."""
+        self._call(Function("pause_tiering", nothing), topic)
+
+    def resume_tiering(self, topic: str) -> None:
+        """Undo a pause and un-park what failed. Raises ``UnknownTopic``."""
+        self._call(Function("resume_tiering", nothing), topic)
+
+    def request_tiering(self, topic: str) -> None:
+        """Everything committed until now is to be tiered whatever its age and size; un-parks what
+        failed. Raises ``UnknownTopic``."""
+        self._call(Function("request_tiering", nothing), topic)
+
+    def add_tiering_totals(self, sums: Mapping[str, int]) -> None:
+        """Add to counters of :mod:`tideline.domain.tiering_totals`; none ever decreases. Repeated
+        after a broken connection it may count twice."""
+        self._call(Function("add_tiering_totals", nothing), list(sums), list(sums.values()))
+
+    def tiering_totals(self) -> dict[str, int]:
+        """Every counter that was ever added to."""
+        return self._call(Function("read_tiering_totals", _totals))
+
+    # Coverage verdicts
+
+    def record_coverage(
+        self,
+        log: TopicIdPartition,
+        generation: int,
+        boundary: int,
+        complete: bool,
+        reason: str,
+        detail: Mapping[str, Any],
+        run_id: str,
+        observed_at: int,
+    ) -> bool:
+        """Write a run's verdict and set or clear ``tieringComplete`` with it.
+
+        ``observed_at`` (ms): when the run began to look. False: a newer run has written already,
+        nothing changed. Once the prefix is gone ``tieringComplete`` stays true whatever the
+        verdict. Raises ``StaleGeneration`` when the generation or B0 is another one now,
+        ``BoundaryUnset``, ``UnknownLog``, ``TopicDeleted``.
+        """
+        return self._call(
+            Function("record_coverage", value(bool)),
+            log,
+            generation,
+            boundary,
+            complete,
+            reason,
+            detail,
+            run_id,
+            datetime.fromtimestamp(observed_at / 1000, UTC),
+        )
+
+    def coverage_status(self, topic: str | None = None) -> list[CoverageStatusRow]:
+        """The last verdict of each migrated partition with B0, or of those of ``topic``."""
+        return self._call(Function("coverage_status", rows(CoverageStatusRow)), topic)
+
+    # Retention
+
+    def retention_suffix(self, log_ids: Sequence[int], sized: Sequence[bool]) -> list[SuffixUnit]:
+        """The units of these logs' suffixes, in one snapshot; WAL batches only where ``sized``."""
+        function = Function("retention_suffix", rows(SuffixUnit))
+        return self._call(function, list(log_ids), list(sized))
+
+    def retention_wal_cut(
+        self, wanted: Sequence[CutRequest], limit: int = CUT_BATCHES
+    ) -> list[WalCut]:
+        """Where retention cuts the WAL region of each log. Logs that ``limit`` batches did not
+        reach are left out."""
+        names = ("log_id", "from_offset", "cutoff_ms", "excess_bytes")
+        function = Function("retention_wal_cut", rows(WalCut))
+        return self._call(function, *columns(wanted, *names), limit)
+
+    def delete_records(self, topic_id: UUID, partition: int, before_offset: int) -> int:
+        """Advance the suffix's start to ``before_offset`` (exclusive; -1: the high watermark) and
+        return it; never back. B0 never moves. Merged segments that are passed go to gc.
+
+        Raises ``OffsetOutOfRange``, ``BoundaryUnset``, ``UnknownLog``, ``TopicDeleted``.
+        """
+        return self._call(DELETE_RECORDS, topic_id, partition, before_offset)
+
+    def advance_prefix_start(self, topic_id: UUID, partition: int, log_start: int) -> None:
+        """Kafka's log start of the prefix moved to ``log_start``; never back. At B0 the prefix is
+        gone, and without a merged segment the partition is ``DISKLESS_ONLY``.
+        """
+        self._call(ADVANCE_PREFIX_START, topic_id, partition, log_start)
+
+    def prune_batches(self, limit: int = STEP_ROWS) -> int:
+        """Remove rows that nobody can read; how many. Repeat while it is ``limit``."""
+        return self._call(Function("prune_batches", value(int)), limit)
+
+    def expire_producers(self, idle_ms: int, limit: int = STEP_ROWS) -> int:
+        """Forget producers idle for ``producer.id.expiration.ms``; how many. Repeat while it is
+        ``limit``."""
+        return self._call(Function("expire_producers", value(int)), idle_ms, limit)
+
+    # Garbage
+
+    def claim_dead_files(self, grace_ms: int, limit: int = STEP_ROWS) -> list[str]:
+        """WAL keys to delete: registered and never committed for ``grace_ms``, or seen without a
+        live batch that long ago. No commit accepts them from now on (schedule 17). Keys that a
+        killed run claimed come again.
+        """
+        return self._call(Function("claim_dead_files", values(str)), grace_ms, limit)
+
+    def forget_dead_files(self, keys: Sequence[str]) -> int:
+        """The objects of claimed WAL keys are gone. Returns how many were forgotten."""
+        return self._call(Function("forget_dead_files", value(int)), list(keys))
+
+    def claim_dead_objects(self, grace_ms: int, limit: int = STEP_ROWS) -> list[DeadObject]:
+        """Objects to delete, oldest first: split files and merged segments that were marked
+        deleting at least ``grace_ms`` ago. Marks what is dead now: split files that were merged,
+        have expired or were never finished; segments that were abandoned, whose claim lapsed
+        ``grace_ms`` ago, that lie wholly below the suffix's start, or of deleted topics. Nothing
+        marked is read or finished any more. Keys come again until they are forgotten.
+        """
+        return self._call(Function("claim_dead_objects", rows(DeadObject)), grace_ms, limit)
+
+    def forget_dead_objects(self, keys: Sequence[str]) -> int:
+        """The objects are gone, those of ``mark_orphans_for_deletion`` too. A segment's row goes
+        with its last key. Keys that are not marked are left alone. Returns how many were
+        forgotten.
+        """
+        return self._call(Function("forget_dead_objects", value(int)), list(keys))
+
+    def mark_orphans_for_deletion(
+        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket = Bucket.DISKLESS
+    ) -> list[str]:
+        """Of listed objects, those to delete: unknown to the control plane now and already at a
+        call at least ``grace_ms`` ago. The first sight only marks. Keys of WAL files, split files,
+        merged segments and marked objects are known; the brokers' own segments are not: leave
+        them out. Forget the keys when the objects are gone.
+        """
+        function = Function("mark_orphans_for_deletion", values(str))
+        return self._call(function, bucket, list(keys), grace_ms)
+
+    def preview_garbage(self, grace_ms: int, limit: int) -> list[GarbageRow]:
+        """What the control plane knows to be dead: at most ``limit`` of each kind."""
+        return self._call(Function("preview_garbage", rows(GarbageRow)), grace_ms, limit)
+
+    def unknown_objects(
+        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket
+    ) -> dict[str, bool]:
+        """Of listed objects, those that nothing refers to: whether they were seen so for
+        ``grace_ms`` already. What ``mark_orphans_for_deletion`` would mark or answer."""
+        function = Function("unknown_objects", _due)
+        return self._call(function, bucket, list(keys), grace_ms)
 
 
 @contextmanager
-def connect_jobs(settings: JobsSettings, *, application_name: str) -> Iterator[JobsControlPlane]:
+def connect_jobs(
+    settings: JobsSettings | WorkerSettings, *, application_name: str
+) -> Iterator[JobsControlPlane]:
     """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
     until it answers.
     """
-    connection = JobsConnection(settings, application_name)
+    plane = JobsControlPlane(settings, application_name)
     try:
-        yield JobsControlPlane(connection, settings.s3_tiered_prefix)
+        yield plane
     finally:
-        connection.close()
+        plane.close()
+
+
+def _key_range(found: Sequence[Row]) -> tuple[int, int]:
+    return found[0]["lo"], found[0]["hi"]
+
+
+def _claimed_files(found: Sequence[Row]) -> list[ClaimedFile]:
+    """One row per batch; the batches of a file follow each other."""
+    files = groupby(found, key=lambda row: (row["file_id"], row["object_key"], row["token"]))
+    return [
+        ClaimedFile(*file, batches=tuple(map(mapper(ClaimedBatch), batches)))
+        for file, batches in files
+    ]
+
+
+def _totals(found: Sequence[Row]) -> dict[str, int]:
+    return {row["total"]: int(row["value"]) for row in found}
+
+
+def _due(found: Sequence[Row]) -> dict[str, bool]:
+    return {row["object_key"]: row["due"] for row in found}

@@ -1,7 +1,7 @@
 """What goes in and out of the control plane. Offsets are inclusive unless a name says ``next``.
 
-Shapes only: the rules are in ``tideline.domain``, the transactions in
-``infra/postgres/functions``.
+Shapes only: the transactions are in ``infra/postgres``. What the periodic jobs exchange with it is
+in :mod:`tideline.control_plane.tiering_model`.
 """
 
 from __future__ import annotations
@@ -289,3 +289,15 @@ class MigrationRequest:
     requested_by: str
     options: dict[str, Any]
     requested_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDurability:
+    """Whether a commit that Postgres acknowledged survives a crash and a failover. Truthy if so."""
+
+    durable: bool
+    explanation: str
+    settings: dict[str, str]
+
+    def __bool__(self) -> bool:
+        return self.durable

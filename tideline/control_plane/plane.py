@@ -1,19 +1,37 @@
-"""The adapter to Postgres, the only authority on B0."""
+"""What gateways, the worker and the CLI ask of the control plane, the only authority on B0.
+
+Two planes keep these promises: :class:`tideline.control_plane.postgres.PostgresControlPlane`, and
+:class:`tideline.control_plane.memory.MemoryControlPlane` for tests and simulations. tests/contract
+runs one suite against both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+from uuid import UUID
 
-from tideline.control_plane.boundary import Boundary
-from tideline.control_plane.data_path import DataPath
-from tideline.control_plane.gateways import Gateways
-from tideline.control_plane.housekeeping import Housekeeping
-from tideline.control_plane.listener import listen
-from tideline.control_plane.pool import Pool
-from tideline.control_plane.steering import Steering
-from tideline.control_plane.tracking import Tracking
-from tideline.settings import ControlPlaneSettings
+from tideline.control_plane.model import (
+    BarrierEntry,
+    BatchToCommit,
+    BoundaryToPersist,
+    CommitDurability,
+    CommittedBatch,
+    ConfigOverride,
+    FindBatchesRequest,
+    FoundBatches,
+    GatewayRegistration,
+    ListOffsetsKind,
+    MigrationRequest,
+    PartitionMigrationStatus,
+    SuffixOffset,
+    TrackedPartition,
+    TrackedTopic,
+    TrackingKind,
+)
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.producer_state import ProducerSeed
 
 CONTROL_CHANNEL = "tideline_control"
 """``topic:<name>`` or ``log:<topic_id>:<partition>``: read it again."""
@@ -23,16 +41,310 @@ REQUESTS_CHANNEL = "tideline_requests"
 """Name of a topic whose migration was requested."""
 
 
-class ControlPlane(Gateways, Tracking, Boundary, Steering, DataPath, Housekeeping):
-    """Every operation of the control plane.
+class ControlPlane(Protocol):
+    """Every operation of the control plane, each of them one transaction.
 
     Each raises ``ControlPlaneUnavailable`` when Postgres cannot be reached in time, and a typed
     refusal of :mod:`tideline.control_plane.errors` when a rule forbids it. All are idempotent, so
     an operation whose outcome is unknown may be repeated.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    # Gateways: incarnations, leases and fences.
+
+    async def register_gateway(
+        self,
+        gateway_id: int,
+        broker_id: int,
+        incarnation: UUID,
+        address: str,
+        version: str,
+        lease_ms: int,
+    ) -> None:
+        """Register this process. An older incarnation of the id is fenced for ever.
+
+        Load the tracked topics only after this has returned, and serve only after that: whoever
+        counts gateways at a barrier then either sees this one or has been seen by it.
+        Raises ``GatewayRetired`` for a retired id, ``GatewayFenced`` for an ended incarnation.
+        """
+
+    async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
+        """Count one renewal and return the counter. Not retried: the caller times its validity
+        from before the call. Raises ``GatewayFenced``.
+        """
+
+    async def list_gateways(self) -> list[GatewayRegistration]:
+        """Every gateway ever registered, by id, retired ones included."""
+
+    async def fence_gateway(self, gateway_id: int, incarnation: UUID, reason: str) -> bool:
+        """Fence the incarnation. False when a newer one has registered or it is retired."""
+
+    async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
+        """Remove the id from every barrier: ``attested_by`` made sure that it is cut off.
+
+        Raises ``UnknownGateway``.
+        """
+
+    async def identity(self) -> tuple[str, int]:
+        """System identifier and timeline: another pair means another history (schedule 16)."""
+
+    # Tracked topics, and the barrier before any of them starts to migrate.
+
+    async def tracked_topics(self) -> list[TrackedTopic]:
+        """Every tracked topic, whole, in one snapshot. A deleted topic, or one that gateways let
+        go of after an abort, is not among them.
+        """
+
+    async def tracked_topic(self, name: str) -> TrackedTopic | None:
+        """The live tracked topic of that name."""
+
+    async def tracked_partition(self, topic_id: UUID, partition: int) -> TrackedPartition | None:
+        """One partition of a live tracked topic."""
+
+    async def begin_tracking(
+        self,
+        name: str,
+        topic_id: UUID | None,
+        kind: TrackingKind,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+    ) -> None:
+        """Track ``name``; repeats succeed. Topics that are to migrate get ``MIGRATING``
+        partitions; topics born diskless with a known id get B0 = 0 at epoch 0.
+
+        After an abort this begins a new round with fresh generations and no acknowledgements.
+        Raises ``TopicIdentityConflict`` while another id or kind is live under the name,
+        ``TopicDeleted`` for a deleted id.
+        """
+
+    async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
+        """Kafka has given a topic born diskless its id. Raises ``TopicIdentityConflict``."""
+
+    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None:
+        """This incarnation tracks ``name`` durably. Raises ``GatewayFenced``, ``UnknownTopic``."""
+
+    async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
+        """Every gateway that is not retired. A fenced one counts: when it wakes it would pass a
+        topic that it does not know through untracked, until it learns of the fence.
+        """
+
+    async def activate_topic(self, name: str) -> None:
+        """TRACKING → ACTIVE. Raises ``TrackingIncomplete`` naming the gateways that are missing,
+        ``NotMigrating`` after an abort.
+        """
+
+    async def add_partitions(self, name: str, new_total: int) -> None:
+        """Partitions up to ``new_total`` (exclusive) are born diskless at B0 = 0. Raises
+        ``PartitionsMigrating`` while one of the topic has no B0 (schedule 22).
+        """
+
+    async def stop_tracking(self, name: str) -> None:
+        """Gateways let go of the topic after an abort, or of a creation that failed.
+
+        Raises ``AbortRefused`` while a partition migrates or has B0. Generations are kept.
+        """
+
+    async def delete_topic(self, topic_id: UUID) -> None:
+        """Kafka deleted the topic: its id is refused for ever. An untracked id is no error."""
+
+    # Generations, quiesce, B0 and its abort. Each raises ``UnknownLog`` for a partition without a
+    # row and ``TopicDeleted`` for one of a deleted topic.
+
+    async def next_generation(self, log: TopicIdPartition) -> int:
+        """Take the next generation; everything older is stale, an older quiesce is void.
+
+        Raises ``NotMigrating`` after an abort.
+        """
+
+    async def close_generation(self, log: TopicIdPartition, generation: int, hold_ms: int) -> None:
+        """Quiesce: gateways park produces, for ``hold_ms`` (1 to 600000) at most.
+
+        A generation closes once: after a void or reopened quiesce take the next one. Raises
+        ``StaleGeneration``, ``TrackingIncomplete``, ``BoundaryAlreadySet``, ``QuiesceNotClosed``,
+        ``NotMigrating``, ``InvalidInput``.
+        """
+
+    async def acknowledge_quiesce(
+        self,
+        gateway_id: int,
+        incarnation: UUID,
+        log: TopicIdPartition,
+        generation: int,
+        highest_acknowledged_offset: int,
+        read_ceiling: int,
+    ) -> None:
+        """Nothing is in flight any more. ``highest_acknowledged_offset`` (inclusive, -1: none) is
+        what this gateway relayed as acknowledged; ``read_ceiling`` (exclusive) is the high
+        watermark that it clips reads to.
+
+        Raises ``GatewayFenced``, ``StaleGeneration``, ``QuiesceNotClosed``.
+        """
+
+    async def quiesce_barrier(self, log: TopicIdPartition, generation: int) -> list[BarrierEntry]:
+        """Every gateway that is neither fenced nor retired."""
+
+    async def reopen_generation(self, log: TopicIdPartition, generation: int) -> bool:
+        """End the quiesce before its deadline. True when the partition takes classic appends
+        again; false when B0 is set or another generation took over.
+        """
+
+    async def void_expired_quiesce(self, log: TopicIdPartition) -> bool:
+        """Whether a gateway may un-park to the classic log: no generation is closed and B0 is
+        unset. Ends a quiesce whose deadline has passed on the database's clock.
+        """
+
+    async def initialize_diskless_migration(self, boundary: BoundaryToPersist) -> None:
+        """Seed producer state and set B0 in one transaction: the point of no return (seed 000).
+
+        The same boundary with the same seeds succeeds again, at its epoch or a higher one, and
+        changes nothing. Raises ``StaleGeneration``, ``StaleLeaderEpoch``, ``QuiesceNotClosed``,
+        ``BoundaryBelowAcknowledged``, ``BoundaryAlreadySet``, ``SeedNotBelowBoundary``,
+        ``SeedMismatch``, ``NotMigrating``, ``InvalidInput``.
+        """
+
+    async def set_diskless_log_start_offset(
+        self, log: TopicIdPartition, boundary: int, leader_epoch: int
+    ) -> None:
+        """Seed 000: -1 resets B0 (an empty suffix only); a value is set while unset, under a
+        closed and acknowledged generation and with the seeds of :meth:`seed_producer_state`.
+
+        Raises as :meth:`initialize_diskless_migration`, and ``ResetRefused``.
+        """
+
+    async def get_diskless_log_start_offset(self, log: TopicIdPartition) -> int:
+        """B0, or -1."""
+
+    async def seed_producer_state(
+        self, log: TopicIdPartition, seeds: Iterable[ProducerSeed]
+    ) -> None:
+        """Seed without B0; overwritable while B0 is unset, then ``SeedMismatch``."""
+
+    async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
+        """Unset B0 and migrate anew; a boundary that is unset is no error.
+
+        Raises ``StaleGeneration``; ``ResetRefused`` once the suffix holds data (schedule 7).
+        """
+
+    async def abort_migration(self, topic_id: UUID) -> None:
+        """Back to tiered only, if no partition of the topic has B0 (schedule 20); repeats
+        succeed. Raises ``AbortRefused`` naming those that have, ``UnknownTopic``.
+        """
+
+    # Requests, phases with their evidence, readiness, and config overrides.
+
+    async def request_migration(
+        self, topic: str, topic_id: UUID, requested_by: str, options: Mapping[str, Any]
+    ) -> None:
+        """Ask the worker for a migration. A second request joins the first."""
+
+    async def pending_requests(self) -> list[MigrationRequest]:
+        """Requests that no worker has received, oldest first."""
+
+    async def request_taken(self, topic_id: UUID) -> None:
+        """A workflow was started or joined for the request."""
+
+    async def record_phase(
+        self,
+        log: TopicIdPartition,
+        generation: int,
+        phase: Phase,
+        status: PhaseStatus,
+        evidence: Mapping[str, Any],
+        waiting_reason: str | None = None,
+    ) -> None:
+        """Keep what a phase observed, in place of what an earlier attempt did.
+
+        ``generation`` 0 is "before any quiesce", for ``VALIDATE`` and ``DRAIN_TRANSACTIONS`` only.
+        Raises ``StaleGeneration``, ``UnknownLog``.
+        """
+
+    async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
+        """Every partition ever tracked whose topic is not deleted, aborted ones included."""
+
+    async def set_tiering_complete(
+        self, log: TopicIdPartition, generation: int, complete: bool, reason: str
+    ) -> None:
+        """Set or clear ``tieringComplete`` (seed 000, I3). Raises ``StaleGeneration``,
+        ``BoundaryUnset``.
+        """
+
+    async def override_config(
+        self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
+    ) -> None:
+        """Keep ``key`` at ``override_value``. ``user_value`` is kept from the first call."""
+
+    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
+        """The user changed a config that is overridden; another key is left alone."""
+
+    async def release_config(self, topic_id: UUID, key: str) -> None:
+        """End the override of ``key``."""
+
+    async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
+        """The topic's config overrides, by key."""
+
+    # The data path of the suffix (seed 000).
+
+    async def register_object_keys(
+        self, gateway_id: int, incarnation: UUID, keys: Sequence[str]
+    ) -> None:
+        """Announce random keys before their objects are uploaded; repeats succeed.
+
+        Raises ``GatewayFenced``; ``ObjectKeyRejected`` for a key that was used.
+        """
+
+    async def commit_file(
+        self,
+        gateway_id: int,
+        incarnation: UUID,
+        object_key: str,
+        size: int,
+        batches: Sequence[BatchToCommit],
+    ) -> list[CommittedBatch]:
+        """Assign offsets to the batches of one uploaded object of ``size`` bytes, in their order.
+
+        One outcome per batch; a refused batch does not hold back the others. Idempotent by
+        ``object_key``: after :class:`ControlPlaneUnavailable` call again with the same input, also
+        while the first call still runs. Raises ``ObjectKeyRejected``, ``GatewayFenced``.
+        """
+
+    async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
+        """Coordinates from each ``fetch_offset`` (inclusive) on, one answer per request.
+
+        At least one batch if any is available, even one larger than ``max_bytes``; at most 500.
+        For an offset in a merged segment: the segment, whatever ``max_bytes``.
+        ``log_start`` is the earliest readable offset of the whole log, prefix included.
+        """
+
+    async def list_offsets(
+        self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None
+    ) -> SuffixOffset:
+        """Suffix only, never below B0. ``timestamp`` (ms) for ``ListOffsetsKind.TIMESTAMP``.
+
+        For a timestamp and for the maximum, one of ``segments`` or ``batch`` holds the record;
+        ``offset`` and ``timestamp`` are then the first readable offset and the largest timestamp of
+        the first of them. Without any there is no such record. ``error`` as in
+        :class:`FoundBatches`.
+        """
+
+    async def high_watermarks(
+        self, logs: Sequence[TopicIdPartition]
+    ) -> dict[TopicIdPartition, int]:
+        """Next offset of each suffix; a partition without one is left out."""
+
+    async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
+        """Advance the suffix's start to ``before_offset`` (exclusive; -1: the high watermark) and
+        return it. An offset at or below it changes nothing. B0 never moves.
+
+        Raises ``OffsetOutOfRange``, ``BoundaryUnset``, ``UnknownLog``, ``TopicDeleted``.
+        """
+
+    async def advance_prefix_start(self, log: TopicIdPartition, log_start: int) -> None:
+        """Kafka's log start of the prefix moved to ``log_start``. At B0 the prefix is gone and
+        the partition becomes ``DISKLESS_ONLY``. Never moves back.
+        """
+
+    async def check_synchronous_commit(self) -> CommitDurability:
+        """What preflight asks: B0 and acknowledgements must outlive a crash (schedule 16)."""
 
     def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
@@ -42,19 +354,3 @@ class ControlPlane(Gateways, Tracking, Boundary, Steering, DataPath, Housekeepin
         ``on_listening`` is called once nothing can be missed any more: read the state after it.
         Raises ``ControlPlaneUnavailable`` when the connection breaks; then listen and read anew.
         """
-        return listen(self._pool.conninfo, channels, on_listening)
-
-
-@asynccontextmanager
-async def connect(
-    settings: ControlPlaneSettings, *, application_name: str
-) -> AsyncIterator[ControlPlane]:
-    """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
-    until it answers.
-    """
-    pool = Pool(settings, application_name)
-    await pool.open()
-    try:
-        yield ControlPlane(pool)
-    finally:
-        await pool.close()

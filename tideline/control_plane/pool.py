@@ -7,25 +7,37 @@ connection that breaks never leaves a transaction half done: the call happened o
 from __future__ import annotations
 
 import asyncio
-from typing import Any, LiteralString
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 from tenacity import (
     AsyncRetrying,
+    Retrying,
     retry_if_exception_type,
     stop_after_attempt,
     wait_random_exponential,
 )
 
+from tideline.control_plane.calls import Function, mapper, parameters, statement
 from tideline.control_plane.errors import ControlPlaneUnavailable, translate
 from tideline.settings import ControlPlaneSettings
 
 ATTEMPTS = 3
 """A broken connection costs one attempt, a failover in progress the next; a longer outage is the
-caller's to show."""
+caller's to report."""
+JOBS_STATEMENT_TIMEOUT_MS = 60_000
+"""Jobs move many rows in one call: a segment of 100,000 batches takes seconds."""
+HEARTBEAT_S = 10.0
+"""A silent connection is probed this often: TCP alone may not notice that the server is gone."""
+
+R = TypeVar("R")
 
 
 def conninfo(settings: ControlPlaneSettings, application_name: str) -> str:
@@ -56,15 +68,16 @@ async def _discard_broken(connection: psycopg.AsyncConnection[DictRow]) -> None:
 
 
 class Pool:
-    """A pool whose calls raise the typed errors of :mod:`tideline.control_plane.errors`."""
+    """A pool for an event loop. Its calls raise the typed errors of
+    :mod:`tideline.control_plane.errors`."""
 
     def __init__(self, settings: ControlPlaneSettings, application_name: str) -> None:
-        self.conninfo = conninfo(settings, application_name)
+        self._conninfo = conninfo(settings, application_name)
         self._call_timeout_s = (
             settings.postgres_statement_timeout_ms + settings.postgres_connect_timeout_ms
         ) / 1000
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] = AsyncConnectionPool(
-            self.conninfo,
+            self._conninfo,
             connection_class=psycopg.AsyncConnection[DictRow],
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
             min_size=1,
@@ -86,15 +99,20 @@ class Pool:
     async def close(self) -> None:
         await self._pool.close(timeout=2.0)
 
-    async def fetch(
-        self, query: LiteralString, *parameters: Any, retry: bool = True
-    ) -> list[DictRow]:
-        """Run one statement and return its rows.
+    async def call(self, function: Function[R], *arguments: object, retry: bool = True) -> R:
+        """What the function answers.
 
-        ``retry`` repeats it on a transient failure; every SQL function behind it is idempotent.
-        Raises :class:`ControlPlaneUnavailable` when the attempts are used up, and the typed
-        refusals.
+        ``retry`` repeats it on a transient failure; every SQL function is idempotent. Raises
+        :class:`ControlPlaneUnavailable` when the attempts are used up, and the typed refusals.
         """
+        given = parameters(arguments)
+        query = statement(function.name, len(given))
+        return function.read(await self.fetch(query, given, retry=retry))
+
+    async def fetch(
+        self, query: bytes, given: Sequence[object] = (), *, retry: bool = True
+    ) -> list[DictRow]:
+        """The rows of one statement, as :meth:`call` repeats it and raises."""
         attempts = AsyncRetrying(
             stop=stop_after_attempt(ATTEMPTS if retry else 1),
             wait=wait_random_exponential(multiplier=0.02, max=0.2),
@@ -103,16 +121,104 @@ class Pool:
         )
         async for attempt in attempts:
             with attempt:
-                return await self._once(query, parameters)
+                return await self._once(query, given)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _once(self, query: LiteralString, parameters: tuple[Any, ...]) -> list[DictRow]:
+    async def _once(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
         try:
             async with (
                 asyncio.timeout(self._call_timeout_s),
                 self._pool.connection() as connection,
             ):
-                cursor = await connection.execute(query, parameters)
-                return await cursor.fetchall() if cursor.description else []
+                cursor = await connection.execute(query, given)
+                return await cursor.fetchall()
         except (psycopg.Error, TimeoutError, OSError) as error:
+            raise translate(error) from error
+
+    async def listen(
+        self, channels: Sequence[str], on_listening: Callable[[], None] | None
+    ) -> AsyncIterator[tuple[str, str]]:
+        """(channel, payload) of every NOTIFY, on a connection of its own. Ends only by an error or
+        by being closed."""
+        try:
+            async with await psycopg.AsyncConnection.connect(
+                self._conninfo, autocommit=True
+            ) as connection:
+                for channel in channels:
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+                if on_listening is not None:
+                    on_listening()
+                while True:
+                    notices = connection.notifies(timeout=HEARTBEAT_S)
+                    async with contextlib.aclosing(notices):
+                        async for notice in notices:
+                            yield notice.channel, notice.payload
+                    await connection.execute("SELECT 1")
+        except (psycopg.Error, TimeoutError, OSError) as error:
+            raise translate(error) from error
+
+
+class JobsConnection:
+    """One connection for a Spark driver or executor. Connects at the first call; calls of several
+    threads wait for each other."""
+
+    def __init__(self, settings: ControlPlaneSettings, application_name: str) -> None:
+        timeout = {"postgres_statement_timeout_ms": JOBS_STATEMENT_TIMEOUT_MS}
+        self._conninfo = conninfo(settings.model_copy(update=timeout), application_name)
+        self._connection: psycopg.Connection[DictRow] | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def call(self, function: Function[R], *arguments: object) -> R:
+        """As :meth:`Pool.call`."""
+        given = parameters(arguments)
+        return function.read(self._fetch(statement(function.name, len(given)), given))
+
+    def pages(
+        self,
+        function: str,
+        model: type[R],
+        first: Sequence[object],
+        after: Callable[[Any], Sequence[object]],
+        size: int,
+    ) -> Iterator[R]:
+        """The rows of a keyset function page by page: it takes ``first``, then what ``after`` says
+        of a page's last row, and ``size`` as its last parameter."""
+        given = first
+        while True:
+            found = self._fetch(statement(function, len(given) + 1), [*given, size])
+            page = list(map(mapper(model), found))
+            yield from page
+            if len(page) < size:
+                return
+            given = after(page[-1])
+
+    def _fetch(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
+        attempts = Retrying(
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            retry=retry_if_exception_type(ControlPlaneUnavailable),
+            reraise=True,
+        )
+        for attempt in attempts:
+            with attempt, self._lock:
+                return self._once(query, given)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _once(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = psycopg.connect(
+                    self._conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=2
+                )
+            return self._connection.execute(query, given).fetchall()
+        except (psycopg.Error, OSError) as error:
+            if self._connection is not None and self._connection.broken:
+                self._connection.close()
+                self._connection = None
             raise translate(error) from error

@@ -11,8 +11,7 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.jobs_connection import JobsConnection
-from tideline.control_plane.jobs_model import CoverageStatusRow
+from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.errors import TidelineError
 from tideline.settings import WorkerSettings
 
@@ -66,8 +65,7 @@ class CoverageGauges:
 async def keep_coverage_updated(gauges: CoverageGauges, settings: WorkerSettings) -> None:
     """Update now and then until cancelled; keep the last values while Postgres is away."""
     log = structlog.get_logger()
-    connection = JobsConnection(settings, "tideline-worker-coverage")
-    plane = JobsControlPlane(connection, settings.s3_tiered_prefix)
+    plane = JobsControlPlane(settings, "tideline-worker-coverage")
     try:
         while True:
             try:
@@ -77,4 +75,4 @@ async def keep_coverage_updated(gauges: CoverageGauges, settings: WorkerSettings
                 log.warning("coverage gauges are stale", reason=str(error))
             await asyncio.sleep(INTERVAL_S)
     finally:
-        connection.close()
+        plane.close()

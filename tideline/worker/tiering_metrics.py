@@ -17,8 +17,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.jobs_connection import JobsConnection
-from tideline.control_plane.jobs_model import TieringStatusRow
+from tideline.control_plane.tiering_model import TieringStatusRow
 from tideline.domain.tiering_totals import Total, histogram
 from tideline.errors import TidelineError
 from tideline.settings import WorkerSettings
@@ -122,8 +121,7 @@ async def keep_tiering_updated(
 ) -> None:
     """Update now and then until cancelled; keep the last values while a store is away."""
     log = structlog.get_logger()
-    connection = JobsConnection(settings, "tideline-worker-tiering")
-    plane = JobsControlPlane(connection, settings.s3_tiered_prefix)
+    plane = JobsControlPlane(settings, "tideline-worker-tiering")
 
     def observe() -> tuple[Mapping[str, int], list[TieringStatusRow]]:
         counted = plane.tiering_totals()
@@ -140,4 +138,4 @@ async def keep_tiering_updated(
                 log.warning("tiering metrics are stale", reason=str(error))
             await asyncio.sleep(INTERVAL_S)
     finally:
-        connection.close()
+        plane.close()

@@ -23,7 +23,7 @@ from activities.topic import (
 from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
 from tests.unit.activities.world import LOG, REF, TOPIC, World, gateway
-from tideline.control_plane import UnknownTopic
+from tideline.control_plane.errors import UnknownTopic
 from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects

@@ -13,7 +13,7 @@ from activities.quiesce import quiesce
 from activities.roll_and_flush import roll_and_flush
 from activities.seed_and_persist import seed_and_persist
 from tests.unit.activities.world import LOG, World, gateway
-from tideline.control_plane import (
+from tideline.control_plane.errors import (
     BoundaryBelowAcknowledged,
     ControlPlaneUnavailable,
     QuiesceNotClosed,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from tideline.control_plane import AbortRefused
+from tideline.control_plane.errors import AbortRefused
 from tideline.control_plane.model import (
     BarrierEntry,
     BoundaryToPersist,

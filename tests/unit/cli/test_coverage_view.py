@@ -9,7 +9,7 @@ from uuid import UUID
 from rich.console import Console
 
 from tideline.cli.coverage import advice, coverage_table, shown
-from tideline.control_plane.jobs_model import CoverageStatusRow
+from tideline.control_plane.tiering_model import CoverageStatusRow
 
 
 def row(partition: int, complete: bool | None, **values: Any) -> CoverageStatusRow:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tideline.cli import export
 from tideline.cli.app import app
-from tideline.control_plane.jobs_model import MergedSegmentRow, MergedSegmentState
+from tideline.control_plane.tiering_model import MergedSegmentRow, MergedSegmentState
 from tideline.domain.remote_log import RemoteLogIndex, SegmentState
 from tideline.errors import RefusedError, UnreachableError, UsageError
 from tideline.kafka.remote_log_metadata import decode

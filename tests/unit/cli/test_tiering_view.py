@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tideline.cli.tiering_view import size, tiering_row, tiering_table
-from tideline.control_plane.jobs_model import TieringStatusRow
+from tideline.control_plane.tiering_model import TieringStatusRow
 
 
 def status(**more: object) -> TieringStatusRow:

@@ -38,7 +38,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta
 
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
-from tideline.control_plane import ControlPlaneUnavailable
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import (
     BarrierEntry,
     ConfigOverride,

@@ -15,7 +15,7 @@ from spark.common.remote_log import SCHEMA, Rows, row_of
 from spark.gc import frames as gc
 from spark.gc.job import gc as job_of_gc
 from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep
-from tideline.control_plane.jobs_model import Bucket
+from tideline.control_plane.tiering_model import Bucket
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate
 from tideline.errors import UsageError

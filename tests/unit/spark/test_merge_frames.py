@@ -22,7 +22,7 @@ from tests.contract.conftest import Database, database, postgres_server
 from tests.unit.kafka.segment_batches import sized
 from tests.unit.spark.tiering_world import DISKLESS, TIERED, World, order
 from tideline.control_plane.jobs import connect_jobs
-from tideline.control_plane.jobs_model import MergeCandidate
+from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.tiering import TieringConfig
 from tideline.errors import ExitCode
 from tideline.object_store.errors import ObjectMissing, ObjectStoreUnavailable

@@ -12,7 +12,7 @@ from spark.common.kafka_logs import ObservedLog
 from spark.retention.job import Survey, has_limit, has_prefix, orders_of, outcome
 from spark.retention.remove_records import Removed
 from spark.retention_policies import TopicPolicies, parse_topics
-from tideline.control_plane.jobs_model import PartitionRow
+from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.retention import Policy
 from tideline.errors import UsageError
 

@@ -12,7 +12,7 @@ from spark.tiering.split_file import Ended, split_file
 from tests.contract.conftest import Database, database, postgres_server
 from tests.unit.kafka.segment_batches import Spec, build, sized
 from tests.unit.spark.tiering_world import ALL_OLD, DISKLESS, World
-from tideline.control_plane.jobs_model import ClaimedBatch, ClaimedFile
+from tideline.control_plane.tiering_model import ClaimedBatch, ClaimedFile
 
 __all__ = ["database", "postgres_server"]
 TOPIC = UUID(int=7)

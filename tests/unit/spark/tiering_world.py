@@ -20,9 +20,8 @@ from tests.contract.scenes import GatewayProcess, Scene, seed
 from tests.unit.kafka.segment_batches import Spec, build
 from tideline.control_plane import connect
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.jobs_connection import JobsConnection
-from tideline.control_plane.jobs_model import MergeCandidate
 from tideline.control_plane.model import BatchToCommit, CommitError
+from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches, patch
 from tideline.object_store.errors import ObjectMissing
@@ -144,7 +143,7 @@ class World:
     def factory(cls, database: Database) -> Iterator[Callable[[], World]]:
         """Makes worlds that begin with empty tables and one gateway."""
         jobs = jobs_settings(database)
-        connection = JobsConnection(jobs, "tiering-test")
+        tiering = JobsControlPlane(jobs, "tiering-test")
         with asyncio.Runner() as runner:
             control_plane = connect(database.settings(), application_name="tiering-test")
             plane = runner.run(control_plane.__aenter__())
@@ -153,12 +152,12 @@ class World:
                 scene = Scene(plane, database.dsn)
                 clear(scene)
                 gateway = runner.run(scene.gateway())
-                return cls(scene, runner, JobsControlPlane(connection, PREFIX), jobs, gateway)
+                return cls(scene, runner, tiering, jobs, gateway)
 
             try:
                 yield begin
             finally:
-                connection.close()
+                tiering.close()
                 runner.run(control_plane.__aexit__(None, None, None))
 
     def born_diskless(self, partitions: int = 1) -> list[TopicIdPartition]:
@@ -275,8 +274,8 @@ class World:
             while dead := plane.claim_dead_objects(0):
                 for found in dead:
                     bucket = DISKLESS if found.bucket == "diskless" else TIERED
-                    self.store.delete(bucket, [found.key])
-                plane.forget_dead_objects([found.key for found in dead])
+                    self.store.delete(bucket, [found.object_key])
+                plane.forget_dead_objects([found.object_key for found in dead])
 
 
 def order(

@@ -19,7 +19,7 @@ from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
-from tideline.control_plane import ControlPlaneUnavailable
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import ConfigOverride, TopicStatus, TrackedTopic
 from tideline.domain.admin_trigger import (
     DISKLESS_ENABLE,

@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32Timedelta
 
-from tideline.control_plane import ControlPlaneUnavailable
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import TopicStatus, TrackingKind
 from tideline.domain.admin_trigger import (
     DISKLESS_ENABLE,

@@ -1,4 +1,4 @@
-"""What the periodic jobs read from the control plane and tell it.
+"""What the periodic jobs exchange with the control plane: split, merge, retention, coverage, gc.
 
 Every shape is frozen and picklable, so that a Spark driver can hand it to its executors. Offsets
 are inclusive at both ends, times are ms, sizes bytes. Key ranges are half open: ``[lo, hi)``.
@@ -351,9 +351,20 @@ class TieringStatusRow:
 class DeadObject:
     """An object that may be deleted now."""
 
-    key: str
+    object_key: str
     bucket: Bucket
     kind: DeadKind
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageRow:
+    """An object that a run deletes now (``due``) or marks. A segment is its ``.log`` object."""
+
+    object_key: str
+    bucket: Bucket
+    kind: str
+    """``wal``, ``split`` or ``segment``."""
+    due: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,3 +391,36 @@ class CoverageStatusRow:
     @property
     def log(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixUnit:
+    """A merged segment (region 1), or all WAL batches of a log (region 2; timestamp −1)."""
+
+    log_id: int
+    region: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class WalCut:
+    """How many WAL batches retention removes of one log, and up to where (exclusive)."""
+
+    log_id: int
+    before_offset: int
+    by_time: int
+    by_size: int
+    removed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutRequest:
+    """From ``from_offset`` on; ``cutoff_ms`` and ``excess_bytes`` as in ``LeadingRun``."""
+
+    log_id: int
+    from_offset: int
+    cutoff_ms: int
+    excess_bytes: int

@@ -1,0 +1,437 @@
+"""The control plane in Postgres, called from an event loop: gateways, the worker, the CLI.
+
+Each method is one call of the SQL function of its name (infra/postgres); what it promises stands in
+:class:`tideline.control_plane.plane.ControlPlane`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from tideline.control_plane.calls import (
+    ADVANCE_PREFIX_START,
+    DELETE_RECORDS,
+    Function,
+    Row,
+    columns,
+    document,
+    mapper,
+    nothing,
+    rows,
+    value,
+)
+from tideline.control_plane.model import (
+    BarrierEntry,
+    BatchCoordinates,
+    BatchToCommit,
+    BoundaryToPersist,
+    CommitDurability,
+    CommittedBatch,
+    ConfigOverride,
+    FindBatchesRequest,
+    FoundBatches,
+    GatewayRegistration,
+    ListOffsetsKind,
+    MigrationRequest,
+    PartitionMigrationStatus,
+    SegmentCoordinates,
+    SuffixOffset,
+    TrackedPartition,
+    TrackedTopic,
+    TrackingKind,
+)
+from tideline.control_plane.plane import ControlPlane
+from tideline.control_plane.pool import Pool
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.producer_state import ProducerSeed
+from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
+from tideline.settings import ControlPlaneSettings
+
+
+class PostgresControlPlane(ControlPlane):
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._call = pool.call
+
+    # Gateways
+
+    async def register_gateway(
+        self,
+        gateway_id: int,
+        broker_id: int,
+        incarnation: UUID,
+        address: str,
+        version: str,
+        lease_ms: int,
+    ) -> None:
+        function = Function("register_gateway", nothing)
+        await self._call(function, gateway_id, broker_id, incarnation, address, version, lease_ms)
+
+    async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
+        function = Function("renew_lease", value(int))
+        return await self._call(function, gateway_id, incarnation, retry=False)
+
+    async def list_gateways(self) -> list[GatewayRegistration]:
+        return await self._call(Function("list_gateways", rows(GatewayRegistration)))
+
+    async def fence_gateway(self, gateway_id: int, incarnation: UUID, reason: str) -> bool:
+        function = Function("fence_gateway", value(bool))
+        return await self._call(function, gateway_id, incarnation, reason)
+
+    async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
+        await self._call(Function("retire_gateway", nothing), gateway_id, attested_by)
+
+    async def identity(self) -> tuple[str, int]:
+        return await self._call(Function("server_identity", _identity))
+
+    # Tracking
+
+    async def tracked_topics(self) -> list[TrackedTopic]:
+        return await self._call(Function("tracked_topics", _topics), None)
+
+    async def tracked_topic(self, name: str) -> TrackedTopic | None:
+        found = await self._call(Function("tracked_topics", _topics), name)
+        return found[0] if found else None
+
+    async def tracked_partition(self, topic_id: UUID, partition: int) -> TrackedPartition | None:
+        function = Function("tracked_partition", _partition)
+        return await self._call(function, topic_id, partition)
+
+    async def begin_tracking(
+        self,
+        name: str,
+        topic_id: UUID | None,
+        kind: TrackingKind,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+    ) -> None:
+        function = Function("begin_tracking", nothing)
+        await self._call(
+            function, name, topic_id, kind, partitions, timestamp_type, max_message_bytes
+        )
+
+    async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
+        await self._call(Function("complete_creation", nothing), name, topic_id, partitions)
+
+    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None:
+        await self._call(Function("acknowledge_tracking", nothing), gateway_id, incarnation, name)
+
+    async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
+        return await self._call(Function("tracking_barrier", rows(BarrierEntry)), name)
+
+    async def activate_topic(self, name: str) -> None:
+        await self._call(Function("activate_topic", nothing), name)
+
+    async def add_partitions(self, name: str, new_total: int) -> None:
+        await self._call(Function("add_partitions", nothing), name, new_total)
+
+    async def stop_tracking(self, name: str) -> None:
+        await self._call(Function("stop_tracking", nothing), name)
+
+    async def delete_topic(self, topic_id: UUID) -> None:
+        await self._call(Function("delete_topic", nothing), topic_id)
+
+    # Quiesce and B0
+
+    async def next_generation(self, log: TopicIdPartition) -> int:
+        return await self._call(Function("next_generation", value(int)), log)
+
+    async def close_generation(self, log: TopicIdPartition, generation: int, hold_ms: int) -> None:
+        await self._call(Function("close_generation", nothing), log, generation, hold_ms)
+
+    async def acknowledge_quiesce(
+        self,
+        gateway_id: int,
+        incarnation: UUID,
+        log: TopicIdPartition,
+        generation: int,
+        highest_acknowledged_offset: int,
+        read_ceiling: int,
+    ) -> None:
+        await self._call(
+            Function("acknowledge_quiesce", nothing),
+            gateway_id,
+            incarnation,
+            log,
+            generation,
+            highest_acknowledged_offset,
+            read_ceiling,
+        )
+
+    async def quiesce_barrier(self, log: TopicIdPartition, generation: int) -> list[BarrierEntry]:
+        return await self._call(Function("quiesce_barrier", rows(BarrierEntry)), log, generation)
+
+    async def reopen_generation(self, log: TopicIdPartition, generation: int) -> bool:
+        return await self._call(Function("reopen_generation", value(bool)), log, generation)
+
+    async def void_expired_quiesce(self, log: TopicIdPartition) -> bool:
+        return await self._call(Function("void_expired_quiesce", value(bool)), log)
+
+    async def initialize_diskless_migration(self, boundary: BoundaryToPersist) -> None:
+        await self._call(
+            Function("initialize_diskless_migration", nothing),
+            boundary.log,
+            boundary.boundary,
+            boundary.leader_epoch,
+            boundary.generation,
+            _seeds(boundary.seeds),
+            boundary.prefix_log_start,
+            boundary.prefix_max_timestamp,
+            boundary.prefix_max_timestamp_offset,
+        )
+
+    async def set_diskless_log_start_offset(
+        self, log: TopicIdPartition, boundary: int, leader_epoch: int
+    ) -> None:
+        function = Function("set_diskless_log_start_offset", nothing)
+        await self._call(function, log, boundary, leader_epoch)
+
+    async def get_diskless_log_start_offset(self, log: TopicIdPartition) -> int:
+        return await self._call(Function("get_diskless_log_start_offset", value(int)), log)
+
+    async def seed_producer_state(
+        self, log: TopicIdPartition, seeds: Iterable[ProducerSeed]
+    ) -> None:
+        await self._call(Function("seed_producer_state", nothing), log, _seeds(seeds))
+
+    async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
+        await self._call(Function("reset_boundary", nothing), log, generation)
+
+    async def abort_migration(self, topic_id: UUID) -> None:
+        await self._call(Function("abort_migration", nothing), topic_id)
+
+    # Requests, phases, readiness, config overrides
+
+    async def request_migration(
+        self, topic: str, topic_id: UUID, requested_by: str, options: Mapping[str, Any]
+    ) -> None:
+        function = Function("request_migration", nothing)
+        await self._call(function, topic, topic_id, requested_by, options)
+
+    async def pending_requests(self) -> list[MigrationRequest]:
+        return await self._call(Function("pending_requests", rows(MigrationRequest)))
+
+    async def request_taken(self, topic_id: UUID) -> None:
+        await self._call(Function("request_taken", nothing), topic_id)
+
+    async def record_phase(
+        self,
+        log: TopicIdPartition,
+        generation: int,
+        phase: Phase,
+        status: PhaseStatus,
+        evidence: Mapping[str, Any],
+        waiting_reason: str | None = None,
+    ) -> None:
+        function = Function("record_phase", nothing)
+        await self._call(function, log, generation, phase, status, evidence, waiting_reason)
+
+    async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
+        return await self._call(Function("migration_status", rows(PartitionMigrationStatus)), topic)
+
+    async def set_tiering_complete(
+        self, log: TopicIdPartition, generation: int, complete: bool, reason: str
+    ) -> None:
+        function = Function("set_tiering_complete", nothing)
+        await self._call(function, log, generation, complete, reason)
+
+    async def override_config(
+        self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
+    ) -> None:
+        function = Function("override_config", nothing)
+        await self._call(function, topic_id, key, override_value, user_value)
+
+    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
+        await self._call(Function("update_user_config", nothing), topic_id, key, user_value)
+
+    async def release_config(self, topic_id: UUID, key: str) -> None:
+        await self._call(Function("release_config", nothing), topic_id, key)
+
+    async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
+        found = await self._call(Function("config_overrides_of", rows(ConfigOverride)), topic_id)
+        return {override.key: override for override in found}
+
+    # The data path
+
+    async def register_object_keys(
+        self, gateway_id: int, incarnation: UUID, keys: Sequence[str]
+    ) -> None:
+        function = Function("register_object_keys", nothing)
+        await self._call(function, gateway_id, incarnation, list(keys))
+
+    async def commit_file(
+        self,
+        gateway_id: int,
+        incarnation: UUID,
+        object_key: str,
+        size: int,
+        batches: Sequence[BatchToCommit],
+    ) -> list[CommittedBatch]:
+        if not batches:
+            return []
+        partitions = columns(batches, "log.topic_id", "log.partition")
+        shapes = columns(batches, "byte_offset", "byte_size", "record_count", "max_timestamp")
+        by_append = [batch.timestamp_type == LOG_APPEND_TIME for batch in batches]
+        producers = columns(
+            batches, "producer_id", "producer_epoch", "base_sequence", "last_sequence"
+        )
+        return await self._call(
+            Function("commit_file", rows(CommittedBatch)),
+            gateway_id,
+            incarnation,
+            object_key,
+            size,
+            *partitions,
+            *shapes,
+            by_append,
+            *producers,
+        )
+
+    async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
+        if not requests:
+            return []
+        function = Function("find_batches", _found_batches)
+        names = ("log.topic_id", "log.partition", "fetch_offset", "max_bytes")
+        return await self._call(function, *columns(requests, *names))
+
+    async def list_offsets(
+        self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None
+    ) -> SuffixOffset:
+        return await self._call(Function("list_offsets", _suffix_offset), log, kind, timestamp)
+
+    async def high_watermarks(
+        self, logs: Sequence[TopicIdPartition]
+    ) -> dict[TopicIdPartition, int]:
+        if not logs:
+            return {}
+        function = Function("high_watermarks", _high_watermarks)
+        return await self._call(function, *columns(logs, "topic_id", "partition"))
+
+    async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
+        return await self._call(DELETE_RECORDS, log, before_offset)
+
+    async def advance_prefix_start(self, log: TopicIdPartition, log_start: int) -> None:
+        await self._call(ADVANCE_PREFIX_START, log, log_start)
+
+    # The server
+
+    async def check_synchronous_commit(self) -> CommitDurability:
+        found = await self._pool.fetch(
+            b"SELECT name, setting FROM pg_settings WHERE name IN "
+            b"('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')"
+        )
+        return _durability({row["name"]: row["setting"] for row in found})
+
+    def listen(
+        self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
+    ) -> AsyncIterator[tuple[str, str]]:
+        return self._pool.listen(channels, on_listening)
+
+
+@asynccontextmanager
+async def connect(
+    settings: ControlPlaneSettings, *, application_name: str
+) -> AsyncIterator[ControlPlane]:
+    """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
+    until it answers.
+    """
+    pool = Pool(settings, application_name)
+    await pool.open()
+    try:
+        yield PostgresControlPlane(pool)
+    finally:
+        await pool.close()
+
+
+def _seeds(seeds: Iterable[ProducerSeed]) -> Jsonb:
+    """In one order, so that equal seeds have one spelling."""
+    ordered = sorted(seeds, key=lambda s: (s.producer_id, s.producer_epoch, s.base_offset))
+    return document(ordered)
+
+
+def _identity(found: Sequence[Row]) -> tuple[str, int]:
+    return str(found[0]["system_identifier"]), int(found[0]["timeline"])
+
+
+def _topics(found: Sequence[Row]) -> list[TrackedTopic]:
+    """Partitions and overrides are jsonb arrays; a topic has them by number and by key."""
+    return [
+        mapper(TrackedTopic)(
+            {
+                **row,
+                "partitions": {
+                    view["partition"]: mapper(TrackedPartition)(view) for view in row["partitions"]
+                },
+                "overrides": {
+                    view["key"]: mapper(ConfigOverride)(view) for view in row["overrides"]
+                },
+            }
+        )
+        for row in found
+    ]
+
+
+def _partition(found: Sequence[Row]) -> TrackedPartition | None:
+    view = found[0]["tracked_partition"] if found else None
+    return mapper(TrackedPartition)(view) if view else None
+
+
+def _coordinates(row: Row) -> BatchCoordinates | None:
+    if row["object_key"] is None:
+        return None
+    timestamp_type = LOG_APPEND_TIME if row["log_append_time"] else CREATE_TIME
+    return mapper(BatchCoordinates)({**row, "timestamp_type": timestamp_type})
+
+
+def _found_batches(found: Sequence[Row]) -> list[FoundBatches]:
+    """Rows come in the order of the requests, one per batch and one without any for none."""
+    return [_found(list(answer)) for _, answer in groupby(found, key=lambda row: row["request"])]
+
+
+def _found(answer: Sequence[Row]) -> FoundBatches:
+    segment = answer[0]["segment"]
+    return FoundBatches(
+        error=answer[0]["error"],
+        log_start=answer[0]["log_start"],
+        high_watermark=answer[0]["high_watermark"],
+        batches=tuple(filter(None, map(_coordinates, answer))),
+        segment=None if segment is None else mapper(SegmentCoordinates)(segment),
+    )
+
+
+def _suffix_offset(found: Sequence[Row]) -> SuffixOffset:
+    (row,) = found
+    return SuffixOffset(
+        error=row["error"],
+        offset=row["found_offset"],
+        timestamp=row["found_timestamp"],
+        batch=_coordinates(row),
+        segments=tuple(map(mapper(SegmentCoordinates), row["segments"])),
+        suffix_start=row["suffix_start"],
+    )
+
+
+def _high_watermarks(found: Sequence[Row]) -> dict[TopicIdPartition, int]:
+    return {mapper(TopicIdPartition)(row): row["high_watermark"] for row in found}
+
+
+def _durability(settings: dict[str, str]) -> CommitDurability:
+    """Preflight asks: B0 and acknowledgements must outlive a crash (schedule 16)."""
+    if settings["fsync"] != "on" or settings["full_page_writes"] != "on":
+        risk = "fsync or full_page_writes is off: a crash of the host loses commits"
+    elif (waits := settings["synchronous_commit"]) in ("off", "local"):
+        risk = f"synchronous_commit is {waits}: a crash or failover loses commits"
+    elif standbys := settings["synchronous_standby_names"]:
+        return CommitDurability(True, f"commits wait for {standbys}", settings)
+    else:
+        found = "commits wait for the disk; without synchronous_standby_names do not fail over"
+        return CommitDurability(True, f"{found} to a standby", settings)
+    return CommitDurability(False, f"{risk}. Turn it on in postgresql.conf.", settings)
