@@ -33,7 +33,7 @@ def missing_code(text: str) -> dict[str, list[str]]:
     """What is named and not there, with the files that define such a name now."""
     named = {(path, symbol) for path, symbol in CODE.findall(text)}
     return {
-        f"{path}:{symbol}": _where(symbol)
+        f"{path}:{symbol}": where_defined(symbol)
         for path, symbol in sorted(named)
         if symbol not in defined_in(path)
     }
@@ -70,7 +70,8 @@ def _names(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
-def _where(symbol: str) -> list[str]:
+def where_defined(symbol: str) -> list[str]:
+    """The files that define a module-level name, a method or an SQL function of this name."""
     files = (file for root in _ROOTS for file in Path(root).rglob("*.*"))
     return sorted(
         str(file)
