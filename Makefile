@@ -60,7 +60,7 @@ demo: $(STAMP) ## the main job, with proof
 .PHONY: airflow
 airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/tideline stack up --airflow
-	@$(BIN)/python -m tideline.airflow.tour
+	@$(BIN)/python -m tideline.demo.airflow_tour
 
 # docs/decisions/0006-tests-in-two-processes.md
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
@@ -79,4 +79,4 @@ bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
 
 .PHONY: docs
 docs: $(STAMP) ## the pages that are made from code
-	@$(BIN)/python -m tideline.settings_table docs/settings.md
+	@$(BIN)/python -m infra.settings_page docs/settings.md

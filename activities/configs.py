@@ -28,7 +28,7 @@ from tideline.domain.topic_configs import (
     differences,
     refusal,
 )
-from tideline.kafka.layout import Spot
+from tideline.kafka.observer import OffsetSpec
 from tideline.migration.connections import WorkerServices
 
 log = structlog.get_logger()
@@ -143,8 +143,12 @@ async def prove_coverage_for_roll(services: WorkerServices, ref: TopicRef) -> di
             raise failure(failures.TOPIC_CHANGED, f"{ref.topic!r} is another topic now")
         for number, layout in sorted(topic.partitions.items()):
             heartbeat()
-            tiered = await services.observer.on_replicas(ref.topic, layout, Spot.LATEST_TIERED)
-            local = await services.observer.on_replicas(ref.topic, layout, Spot.EARLIEST_LOCAL)
+            tiered = await services.observer.on_replicas(
+                ref.topic, layout, OffsetSpec.LATEST_TIERED
+            )
+            local = await services.observer.on_replicas(
+                ref.topic, layout, OffsetSpec.EARLIEST_LOCAL
+            )
             silent = [str(node) for node, answer in tiered.items() if isinstance(answer, str)]
             if silent:
                 raise waiting(f"{ref.topic}-{number}: replica {', '.join(silent)} does not answer")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tideline.domain.messages import PartitionRef
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.remote_log import SegmentState
-from tideline.kafka.layout import PartitionLayout, Spot
-from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER
+from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import Warmth, WorkerServices
 
 
@@ -15,22 +14,22 @@ async def warm_up(services: WorkerServices, ref: PartitionRef) -> Warmth:
     timestamp. Run while appends go on: all of it is extended inside the pause."""
     observer, topic, partition = services.observer, ref.topic, ref.partition
     layout = await observer.partition(topic, partition)
-    await observer.on_replicas(topic, layout, Spot.LATEST)
+    await observer.on_replicas(topic, layout, OffsetSpec.LATEST)
 
-    async def at_leader(spot: Spot, replica_id: int = DEBUG_CONSUMER) -> int:
+    async def at_leader(spec: OffsetSpec, replica_id: int = DEBUG_CONSUMER) -> int:
         answer = await observer.offset(
             topic,
             partition,
-            spot,
+            spec,
             node=layout.leader,
             leader_epoch=layout.leader_epoch,
             replica_id=replica_id,
         )
         return answer.offset
 
-    log_start = await at_leader(Spot.EARLIEST)
-    local_start = await at_leader(Spot.EARLIEST_LOCAL)
-    watermark = await at_leader(Spot.LATEST, CONSUMER)
+    log_start = await at_leader(OffsetSpec.EARLIEST)
+    local_start = await at_leader(OffsetSpec.EARLIEST_LOCAL)
+    watermark = await at_leader(OffsetSpec.LATEST, CONSUMER)
     active = await services.topics.producers(topic, partition, layout.leader)
     sequences = [
         LastSequence(p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp)
@@ -67,7 +66,7 @@ async def prefix_maximum(
     local = await services.observer.offset(
         ref.topic,
         ref.partition,
-        Spot.MAX_TIMESTAMP,
+        OffsetSpec.MAX_TIMESTAMP,
         node=layout.leader,
         leader_epoch=layout.leader_epoch,
         replica_id=DEBUG_CONSUMER,

@@ -12,8 +12,7 @@ from activities.zombie_cleanup import prefix_gone
 from tideline.domain.coverage import Coverage, assess
 from tideline.domain.messages import PartitionRef, PhaseInput
 from tideline.domain.migration import Phase
-from tideline.kafka.layout import PartitionLayout, Spot
-from tideline.kafka.observer import DEBUG_CONSUMER
+from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices, monotonic_ms
 
 LOOK_EVERY_MS = 500.0
@@ -35,7 +34,7 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
             start = await services.observer.offset(
                 ref.topic,
                 ref.partition,
-                Spot.EARLIEST,
+                OffsetSpec.EARLIEST,
                 node=layout.leader,
                 replica_id=DEBUG_CONSUMER,
             )
@@ -64,7 +63,7 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
 async def _unrolled(
     services: WorkerServices, ref: PartitionRef, layout: PartitionLayout, boundary: int
 ) -> str:
-    starts = await services.observer.on_replicas(ref.topic, layout, Spot.EARLIEST_LOCAL)
+    starts = await services.observer.on_replicas(ref.topic, layout, OffsetSpec.EARLIEST_LOCAL)
     behind = []
     for node, start in sorted(starts.items()):
         if isinstance(start, str):
@@ -87,7 +86,7 @@ async def prefix_coverage(
     never looser.
     """
     log_start = await services.observer.offset(
-        ref.topic, ref.partition, Spot.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
+        ref.topic, ref.partition, OffsetSpec.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
     )
     first = log_start.offset if start is None else max(start, log_start.offset)
     if first >= end:

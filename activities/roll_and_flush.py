@@ -15,8 +15,7 @@ from tideline.domain.messages import BoundaryObservation, PhaseInput
 from tideline.domain.migration import Phase
 from tideline.domain.options import Durability
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.layout import LogEnd, PartitionLayout, Spot
-from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved
+from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved, LogEnd, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices, monotonic_ms
 
 SETTLE_EVERY_MS = 5.0
@@ -80,7 +79,7 @@ async def _settle(
                 services.observer.offset(
                     topic,
                     partition,
-                    Spot.EARLIEST,
+                    OffsetSpec.EARLIEST,
                     node=layout.leader,
                     leader_epoch=layout.leader_epoch,
                     replica_id=DEBUG_CONSUMER,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from activities.attempt import failure, phase_evidence
 from activities.prefetch import prefix_maximum
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.control_plane import errors as refusals
 from tideline.control_plane.model import BoundaryToPersist
 from tideline.domain import failures
@@ -23,8 +23,7 @@ from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.transactions import blockers
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.layout import PartitionLayout, Spot
-from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved
+from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved, OffsetSpec, PartitionLayout
 from tideline.kafka.topic_observer import ActiveProducer
 from tideline.migration.connections import WorkerServices, monotonic_ms
 
@@ -50,7 +49,7 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
         finally:
             # A repeat after success needs no observation, whatever that has found: the log may
             # have moved on since.
-            await end(observing)
+            await cancel_and_wait(observing)
         if found is not None:
             request, layout = found
             await evidence.begun()
@@ -110,8 +109,8 @@ async def _observe(
         active, transactions, local_start, log_start = await asyncio.gather(
             services.topics.producers(topic, partition, layout.leader),
             services.topics.open_transactions(),
-            _offset(services, given, layout, Spot.EARLIEST_LOCAL),
-            _offset(services, given, layout, Spot.EARLIEST),
+            _offset(services, given, layout, OffsetSpec.EARLIEST_LOCAL),
+            _offset(services, given, layout, OffsetSpec.EARLIEST),
         )
         open_now = [p.open() for p in active if p.transaction_start >= 0]
         if open_still := blockers(
@@ -144,7 +143,7 @@ async def _confirm_end(
     services: WorkerServices, given: PhaseInput, layout: PartitionLayout
 ) -> None:
     with _unsettled():
-        end = await _offset(services, given, layout, Spot.LATEST)
+        end = await _offset(services, given, layout, OffsetSpec.LATEST)
     if end != given.boundary:
         raise failure(
             failures.NOT_SETTLED, f"the log's end moved from {given.boundary} to {end} meanwhile"
@@ -152,12 +151,12 @@ async def _confirm_end(
 
 
 async def _offset(
-    services: WorkerServices, given: PhaseInput, layout: PartitionLayout, spot: Spot
+    services: WorkerServices, given: PhaseInput, layout: PartitionLayout, spec: OffsetSpec
 ) -> int:
     answer = await services.observer.offset(
         given.ref.topic,
         given.ref.partition,
-        spot,
+        spec,
         node=layout.leader,
         leader_epoch=given.leader_epoch,
         replica_id=DEBUG_CONSUMER,

@@ -21,8 +21,7 @@ from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import MigrationState, Phase
 from tideline.kafka.batches import iter_fetched
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.layout import PartitionLayout, Spot
-from tideline.kafka.observer import DEBUG_CONSUMER
+from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices
 
 log = structlog.get_logger()
@@ -80,13 +79,13 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
 async def _survey(services: WorkerServices, given: PhaseInput) -> Survey:
     topic, partition = given.ref.topic, given.ref.partition
     layout = await services.observer.partition(topic, partition)
-    answers = await services.observer.on_replicas(topic, layout, Spot.LATEST)
+    answers = await services.observer.on_replicas(topic, layout, OffsetSpec.LATEST)
     ends = {node: end for node, end in answers.items() if isinstance(end, int)}
     silent = {node: why for node, why in answers.items() if isinstance(why, str)}
     log_start = 0
     if layout.leader in ends:
         start = await services.observer.offset(
-            topic, partition, Spot.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
+            topic, partition, OffsetSpec.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
         )
         log_start = start.offset
     watermarks = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import coverage, gc, pass_through, tiering, write_pause
 from tideline import control_plane
-from tideline.demo.run import Console, DemoOptions, machine
+from tideline.demo.run import DemoOptions, DemoOutput, machine
 from tideline.domain.options import Durability
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
@@ -44,7 +44,7 @@ async def _write_pause(
             topics,
             durabilities,
             replace(OPTIONS, librdkafka_rate=rate),
-            Console(step),
+            DemoOutput(step),
         )
 
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 from spark.common.entry import Job, Launch
 from spark.gc.garbage_frames import sweep_diskless
 from spark.gc.tasks import Sweep, chunks
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
@@ -47,7 +47,7 @@ class GcResult:
 def measure(stack: Stack, objects: int, rounds: int, step: Callable[[str], None]) -> GcResult:
     """List ``objects`` orphans ``rounds`` times both ways, then delete them both ways."""
     settings = JobsSettings.of(stack.environment("jobs")).model_copy(update={"gc_grace_ms": 0})
-    store = BulkStore(settings)
+    store = ObjectStoreClient(settings)
     job = Job("gc-benchmark", settings, Launch("local[*]"))
     try:
         step(f"gc: writing {objects} objects")
@@ -77,18 +77,18 @@ def timed(work: Callable[[], Sweep]) -> tuple[float, Sweep]:
     return time.perf_counter() - started, answer
 
 
-def write(store: BulkStore, bucket: str, prefix: str, count: int) -> None:
+def write(store: ObjectStoreClient, bucket: str, prefix: str, count: int) -> None:
     """Objects that nobody knows, with names like those of WAL objects."""
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(lambda _: store.put(bucket, f"{prefix}{uuid4().hex}", b"x"), range(count)))
 
 
-def list_all(store: BulkStore, bucket: str) -> Sweep:
+def list_all(store: ObjectStoreClient, bucket: str) -> Sweep:
     """A plain loop over pages."""
     return Sweep(listed=sum(1 for _ in store.list_objects(bucket, PREFIX)))
 
 
-def delete_all(store: BulkStore, bucket: str) -> Sweep:
+def delete_all(store: ObjectStoreClient, bucket: str) -> Sweep:
     """A plain loop over pages, each deleted at once."""
     gone = 0
     for some in chunks(entry.key for entry in store.list_objects(bucket, PLAIN)):

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark.common.entry import Job, Launch
 from spark.tiering import job as tiering
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
@@ -138,7 +138,7 @@ def one_round(stack: Stack, settings: JobsSettings, job: Job, topic: str) -> Tie
 
 def copy(settings: JobsSettings, keys: list[str], threads: int) -> int:
     """Read and write every object once; the bytes."""
-    store, bucket = BulkStore(settings), settings.s3_bucket
+    store, bucket = ObjectStoreClient(settings), settings.s3_bucket
 
     def one(key: str) -> int:
         body = store.get(bucket, key)

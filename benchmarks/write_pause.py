@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tideline.demo.ledger import Ledger, quantile
 from tideline.demo.report import Proof, spread
-from tideline.demo.run import Console, Demo, DemoOptions
+from tideline.demo.run import Demo, DemoOptions, DemoOutput
 
 if TYPE_CHECKING:
     from tideline.control_plane import ControlPlane
@@ -58,7 +58,7 @@ async def measure(
     topics: int,
     durabilities: Sequence[str],
     options: DemoOptions,
-    console: Console,
+    console: DemoOutput,
 ) -> dict[str, PauseResult]:
     """Migrate ``topics`` topics with each of ``durabilities`` in turn, one after the other.
 

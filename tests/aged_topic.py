@@ -24,8 +24,7 @@ from spark.tiering import job as tiering
 from tests.harness import Case, migration_case
 from tideline.control_plane.jobs import connect_jobs
 from tideline.demo.topic import wait_until_tiered
-from tideline.object_store.bulk import BulkStore
-from tideline.object_store.client import make_client
+from tideline.object_store.client import ObjectStoreClient, make_client
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
@@ -209,4 +208,6 @@ def aged_topic(stack: Stack, ages_h: tuple[float, ...], name: str) -> Iterator[A
 
 def keys(stack: Stack, bucket: str, prefix: str) -> set[str]:
     """Objects that are there."""
-    return {entry.key for entry in BulkStore(settings_of(stack)).list_objects(bucket, prefix)}
+    return {
+        entry.key for entry in ObjectStoreClient(settings_of(stack)).list_objects(bucket, prefix)
+    }

@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Reso
 
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
-from tideline.demo.workload import GroupMember, LibrdkafkaProducer, wait_until_consumed
+from tideline.demo.workload import GroupConsumer, LibrdkafkaProducer, wait_until_consumed
 from tideline.domain.migration import PHASE_ORDER, Phase, phase_rule
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver
@@ -145,7 +145,7 @@ class Case:
     admin: AdminClient
     bootstrap: str
     producers: list[LibrdkafkaProducer] = field(default_factory=list)
-    members: list[GroupMember] = field(default_factory=list)
+    members: list[GroupConsumer] = field(default_factory=list)
     _connection: psycopg.Connection[tuple[object, ...]] | None = None
 
     @property
@@ -168,7 +168,7 @@ class Case:
 
     def consume(self, name: str = "c1") -> None:
         """Start a group member from the earliest offset."""
-        member = GroupMember(name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger)
+        member = GroupConsumer(name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger)
         member.start()
         assert member.assigned.wait(60), "no assignment within 60 s"
         self.members.append(member)

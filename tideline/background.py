@@ -8,7 +8,7 @@ from typing import Any
 AGAIN_AFTER_S = 1.0
 
 
-async def end(*tasks: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     """Cancel ``tasks`` until they have ended. What they raise stays with them.
 
     Once is not enough: before Python 3.12 :func:`asyncio.wait_for`, and psycopg with it, swallows a

@@ -18,8 +18,7 @@ from spark.coverage.tasks import ListedPartition
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.layout import PartitionLayout, Spot
-from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver
+from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec, PartitionLayout
 from tideline.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ async def observe(observer: KafkaObserver, wanted: WantedLog) -> ObservedLog:
         if layout is None or layout.leader < 0:
             return ObservedLog(log_id, problem="the partition has no leader")
         start = await observer.offset(
-            topic, partition, Spot.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
+            topic, partition, OffsetSpec.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
         )
         if start.offset >= wanted.boundary:
             return ObservedLog(log_id, start.offset)
@@ -91,7 +90,7 @@ async def observe(observer: KafkaObserver, wanted: WantedLog) -> ObservedLog:
 async def _unrolled(
     observer: KafkaObserver, wanted: WantedLog, layout: PartitionLayout
 ) -> str | None:
-    starts = await observer.on_replicas(wanted.listed.topic, layout, Spot.EARLIEST_LOCAL)
+    starts = await observer.on_replicas(wanted.listed.topic, layout, OffsetSpec.EARLIEST_LOCAL)
     behind = [
         f"replica {node} has not rolled to B0: it still has offset {start}"
         if isinstance(start, int)

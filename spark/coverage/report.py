@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from spark.coverage import frames as logic
 from spark.coverage.remedies import reason, remedies
 from tideline.control_plane.tiering_model import PartitionRow
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import ObjectStoreSettings
 
 ROWS_PER_FILE = 50_000
@@ -105,7 +105,7 @@ class CoverageRun:
 
 def publish(settings: ObjectStoreSettings, run: CoverageRun) -> str:
     """Write the report and return its address. Same run, same keys."""
-    store, bucket = BulkStore(settings), settings.s3_bucket
+    store, bucket = ObjectStoreClient(settings), settings.s3_bucket
     folder = f"reports/coverage/{run.started_at:%Y-%m-%d}/{run.run_id}"
     for number, body in enumerate(parquet_files(run.judged)):
         store.put(bucket, f"{folder}/partitions-{number:04d}.parquet", body)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark.coverage.packing import PACKED, pack_objects
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64
-from tideline.object_store.bulk import BulkStore, ObjectEntry
+from tideline.object_store.client import ObjectEntry, ObjectStoreClient
 from tideline.object_store.inventory import partition_prefix
 from tideline.settings import ObjectStoreSettings
 
@@ -113,7 +113,7 @@ def inventory(
         "log_id bigint, topic string, topic_id binary, partition int",
     ).repartition(max(1, min(tasks, len(partitions))))
     store, bucket, prefix = (
-        BulkStore(settings),
+        ObjectStoreClient(settings),
         settings.s3_tiered_bucket,
         settings.s3_tiered_prefix,
     )

@@ -15,7 +15,7 @@ from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep,
 from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.tiering_model import Bucket
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.object_store.inventory import partition_prefix
 from tideline.settings import JobsSettings
 
@@ -52,7 +52,7 @@ class OpenCollector:
         settings = self.settings
         with connect_jobs(settings, application_name=APPLICATION) as plane:
             yield Collector(
-                BulkStore(settings),
+                ObjectStoreClient(settings),
                 plane,
                 settings.s3_bucket,
                 settings.s3_tiered_bucket,
@@ -108,7 +108,7 @@ def listed_segments(job: Job, partitions: Sequence[ListedPartition]) -> DataFram
     bucket, root = settings.s3_tiered_bucket, settings.s3_tiered_prefix
 
     def listing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        store = BulkStore(settings)
+        store = ObjectStoreClient(settings)
         for batch in batches:
             for row in batch.to_pylist():
                 log = TopicIdPartition(UUID(bytes=row["topic_id"]), row["partition"])

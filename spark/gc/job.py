@@ -48,7 +48,7 @@ from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.topic_observer import TopicObserver
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 
 ROUND = 20_000
@@ -159,7 +159,7 @@ def delete_dead(job: Job, plane: JobsControlPlane) -> dict[str, object]:
 def look_for_orphans(job: Job, dry_run: bool) -> dict[str, object]:
     """List the buckets; mark what nothing knows, and delete what was marked a grace ago."""
     job.progress("listing WAL objects and split files")
-    store = BulkStore(job.settings)
+    store = ObjectStoreClient(job.settings)
     splits = list(store.list_prefixes(job.settings.s3_bucket, "split/"))
     diskless = sweep_diskless(job, splits, dry_run)
     rows = list(partitions(job.settings))

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from spark.common.retry import insist
 from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket
 from tideline.domain.coverage import AIVEN_KINDS
-from tideline.object_store.bulk import DELETE_AT_ONCE, ObjectEntry
+from tideline.object_store.client import DELETE_AT_ONCE, ObjectEntry
 
 T = TypeVar("T")
 LOG = ".log"
@@ -30,7 +30,7 @@ SEGMENT_NAME = re.compile(rf"/\d{{20}}-(?P<segment>[A-Za-z0-9_-]{{22}})(?:{_SUFF
 
 
 class Deleter(Protocol):
-    """The part of :class:`tideline.object_store.bulk.BulkStore` that is needed."""
+    """The part of :class:`tideline.object_store.client.ObjectStoreClient` that is needed."""
 
     def list_objects(
         self, bucket: str, prefix: str, start_after: str | None = None

@@ -32,11 +32,11 @@ from spark.retention import frames as logic
 from spark.retention.remove_records import RemovalOrder, Removed
 from spark.retention.removing import carry_out
 from spark.retention.suffixes import suffix_units, wal_cuts
-from spark.retention_policies import TopicPolicies, parse_topics, read_policies
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.retention import LogBounds, gap_before_boundary
 from tideline.domain.topic_configs import RETENTION_BYTES
 from tideline.kafka.errors import KafkaError
+from tideline.kafka.topic_policies import RetentionPolicies, read_retention_policies, tracked_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -53,7 +53,7 @@ class Survey:
 
     rows: dict[int, PartitionRow]
     """By log id: whose topic has a limit, or whose prefix may have moved."""
-    policies: TopicPolicies
+    policies: RetentionPolicies
     observed: dict[int, ObservedLog] = field(default_factory=dict)
 
     def limited(self) -> list[PartitionRow]:
@@ -85,7 +85,7 @@ def has_prefix(row: PartitionRow) -> bool:
     return row.state == "HYBRID" and 0 <= row.tiered_start < row.boundary
 
 
-def has_limit(row: PartitionRow, policies: TopicPolicies) -> bool:
+def has_limit(row: PartitionRow, policies: RetentionPolicies) -> bool:
     """Before B0 time is Kafka's own; size is ours from tracking on (KAFKA-20732)."""
     policy = policies.policies.get(row.topic_id)
     if policy is None or policy.unlimited:
@@ -113,9 +113,9 @@ def look(job: Job, topics: Sequence[str]) -> Survey:
     """Read partitions, limits, and the logs of those that have a prefix."""
     job.progress("reading partitions and limits")
     live = [row for row in partitions(job.settings) if not row.deleted]
-    wanted = parse_topics(topics, live)
+    wanted = tracked_topics(topics, live)
     live = [row for row in live if not wanted or row.topic in wanted]
-    policies = read_policies(job.settings, live)
+    policies = read_retention_policies(job.settings, live)
     rows = {row.log_id: row for row in live if has_limit(row, policies) or has_prefix(row)}
     to_observe = [row for row in rows.values() if has_prefix(row) or row.boundary < 0]
     survey = Survey(rows, policies)

@@ -15,7 +15,7 @@ from uuid import UUID
 from spark.common.retry import insist
 from tideline.domain.ids import TopicPartition
 from tideline.errors import RefusedError
-from tideline.kafka.record_deletion import Deletion, RecordDeletion, Refusal
+from tideline.kafka.admin import Deletion, NotDeleted, RecordDeletion
 
 
 class Starts(Protocol):
@@ -70,8 +70,8 @@ async def remove(
     return [_finish(o, answers.get(TopicPartition(o.topic, o.partition)), plane) for o in orders]
 
 
-def _finish(order: RemovalOrder, answer: int | Refusal | None, plane: Starts) -> Removed:
-    if isinstance(answer, Refusal):
+def _finish(order: RemovalOrder, answer: int | NotDeleted | None, plane: Starts) -> Removed:
+    if isinstance(answer, NotDeleted):
         return Removed(order.log_id, problem=answer.reason, retriable=not answer.gone)
     log_start = order.prefix_start if answer is None else answer
     suffix_start = None

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from spark.retention.remove_records import RemovalOrder, Removed, remove
 from tideline.control_plane.jobs import connect_jobs
+from tideline.kafka.admin import RecordDeletion
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.record_deletion import RecordDeletion
 from tideline.settings import JobsSettings
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from spark.common.entry import (
 from spark.tiering.merge import merge_all, ready, told
 from spark.tiering.split import eligible, split_all
 from tideline.control_plane.jobs import connect_jobs
-from tideline.tiering_rules import read_rules, suffix_topics
+from tideline.kafka.topic_policies import read_tiering_policies, suffix_topics
 
 APPLICATION = "tideline-tiering"
 
@@ -28,7 +28,7 @@ APPLICATION = "tideline-tiering"
 def work(job: Job, topics: tuple[str, ...] = (), *, dry_run: bool = False) -> Outcome:
     """The whole job."""
     with connect_jobs(job.settings, application_name=APPLICATION) as plane:
-        rules = read_rules(job.settings, suffix_topics(plane, topics))
+        rules = read_tiering_policies(job.settings, suffix_topics(plane, topics))
         job.progress(f"{len(rules.configs)} topics")
         if dry_run:
             return Outcome(

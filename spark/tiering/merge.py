@@ -39,8 +39,8 @@ from tideline.domain.tiering import (
     segment_limit,
     suffix_lineage,
 )
+from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
 from tideline.settings import JobsSettings
-from tideline.tiering_rules import TopicRules, read_rules, suffix_topics
 
 APPLICATION = "tideline-merge"
 MOST_TASKS = 4_096
@@ -96,7 +96,7 @@ class MergeSummary:
         )
 
 
-def merge_all(job: Job, plane: JobsControlPlane, rules: TopicRules) -> MergeSummary:
+def merge_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> MergeSummary:
     """Make a segment of every partition that has enough for one."""
     started = time.monotonic()
     orders = ready(plane, rules, job.settings)
@@ -119,7 +119,9 @@ def merge_all(job: Job, plane: JobsControlPlane, rules: TopicRules) -> MergeSumm
     return summary
 
 
-def ready(plane: JobsControlPlane, rules: TopicRules, settings: JobsSettings) -> list[MergeOrder]:
+def ready(
+    plane: JobsControlPlane, rules: TieringPolicies, settings: JobsSettings
+) -> list[MergeOrder]:
     """Partitions with enough for a segment, those with most bytes first."""
     now_ms = round(time.time() * 1000)
     found = [
@@ -186,7 +188,7 @@ def order_of(
 def work(job: Job, topics: tuple[str, ...] = (), *, dry_run: bool = False) -> Outcome:
     """The whole job."""
     with connect_jobs(job.settings, application_name=APPLICATION) as plane:
-        rules = read_rules(job.settings, suffix_topics(plane, topics))
+        rules = read_tiering_policies(job.settings, suffix_topics(plane, topics))
         job.progress(f"{len(rules.configs)} topics")
         if dry_run:
             orders = ready(plane, rules, job.settings)

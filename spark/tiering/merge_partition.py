@@ -36,11 +36,11 @@ from tideline.control_plane.tiering_model import (
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart
 from tideline.errors import TidelineError, UnreachableError
-from tideline.kafka import segment_snapshot
+from tideline.kafka import segment_files
 from tideline.kafka.batches import InvalidBatch, iter_batches
 from tideline.kafka.segment_files import UPLOAD_ORDER, SegmentFile
 from tideline.kafka.segment_writer import InvalidSegment, WrittenSegment, write_segment
-from tideline.object_store.errors import ObjectMissing
+from tideline.object_store.client import ObjectMissing
 
 MAX_BATCHES = 100_000
 """Batches of one segment: as many rows go away in its last transaction, in a few seconds."""
@@ -179,7 +179,7 @@ def _build(
         leader_epoch=plan.boundary_epoch,
         index_interval_bytes=order.index_interval_bytes,
         lineage=order.lineage,
-        producers=[segment_snapshot.ProducerSnapshotEntry(**asdict(p)) for p in plan.producers],
+        producers=[segment_files.ProducerSnapshotEntry(**asdict(p)) for p in plan.producers],
     )
     found = (written.base_offset, written.last_offset, written.log_bytes, written.batches)
     wanted = (plan.base_offset, plan.last_offset, plan.byte_size, plan.batch_count)

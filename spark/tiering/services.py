@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from spark.common.retry import insist
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.tiering_model import TieringScope
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings, ObjectStoreSettings
 
 FAILURE_BACKOFF_MS = 30_000
@@ -20,7 +20,7 @@ FAILURE_BACKOFF_MS = 30_000
 
 
 class Store(Protocol):
-    """The part of :class:`tideline.object_store.bulk.BulkStore` that tiering needs."""
+    """The part of :class:`tideline.object_store.client.ObjectStoreClient` that tiering needs."""
 
     def get(
         self, bucket: str, key: str, start: int | None = None, size: int | None = None
@@ -77,6 +77,6 @@ class FromSettings:
 
 
 @lru_cache(maxsize=4)
-def _store(settings: ObjectStoreSettings) -> BulkStore:
+def _store(settings: ObjectStoreSettings) -> ObjectStoreClient:
     """One client for all tasks that an executor's process runs: making one costs 100 ms."""
-    return BulkStore(settings)
+    return ObjectStoreClient(settings)

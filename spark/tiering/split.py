@@ -31,7 +31,7 @@ from spark.tiering.totals import Totals
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.tiering_model import ClaimedFile
 from tideline.errors import TidelineError
-from tideline.tiering_rules import TopicRules, read_rules, suffix_topics
+from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
 
 APPLICATION = "tideline-split"
 ROUND_BYTES_PER_TASK = 64 * 1024 * 1024
@@ -85,7 +85,7 @@ class SplitSummary:
         )
 
 
-def split_all(job: Job, plane: JobsControlPlane, rules: TopicRules) -> SplitSummary:
+def split_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> SplitSummary:
     """Claim and split until nothing is eligible. What was done stays done when it raises."""
     worker, summary, started = uuid4(), SplitSummary(), time.monotonic()
     cutoffs = rules.cutoffs(round(time.time() * 1000))
@@ -141,7 +141,7 @@ def _give_back(plane: JobsControlPlane, worker: UUID, claimed: list[ClaimedFile]
 def work(job: Job, topics: tuple[str, ...] = (), *, dry_run: bool = False) -> Outcome:
     """The whole job."""
     with connect_jobs(job.settings, application_name=APPLICATION) as plane:
-        rules = read_rules(job.settings, suffix_topics(plane, topics))
+        rules = read_tiering_policies(job.settings, suffix_topics(plane, topics))
         job.progress(f"{len(rules.configs)} topics")
         if dry_run:
             return Outcome({"eligible": eligible(plane, rules), "left_alone": rules.left_alone})
@@ -149,7 +149,7 @@ def work(job: Job, topics: tuple[str, ...] = (), *, dry_run: bool = False) -> Ou
     return Outcome({"split": asdict(summary), "left_alone": rules.left_alone}, summary.complaint)
 
 
-def eligible(plane: JobsControlPlane, rules: TopicRules) -> list[dict[str, object]]:
+def eligible(plane: JobsControlPlane, rules: TieringPolicies) -> list[dict[str, object]]:
     """Partitions with something to split now."""
     return [
         {"topic": row.topic, "partition": row.partition, "bytes": row.eligible_bytes}

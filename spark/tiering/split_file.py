@@ -25,7 +25,7 @@ from tideline.domain.ids import topic_id_to_base64
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.segment_files import offset_name
 from tideline.object_store.byte_ranges import ByteRange, coalesce, slice_of
-from tideline.object_store.errors import ObjectMissing
+from tideline.object_store.client import ObjectMissing
 
 PARALLEL_PUTS = 8
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tideline.airflow.rest import AirflowApi
+from tideline.demo.airflow_api import AirflowApi
 from tideline.stack import Stack
 from tideline.stack.parts.airflow import COMPONENTS
 

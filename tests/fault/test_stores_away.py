@@ -19,7 +19,7 @@ from tests.harness import (
     until,
 )
 from tideline.demo.ledger import Ledger
-from tideline.demo.workload import GroupMember
+from tideline.demo.workload import GroupConsumer
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 
@@ -40,7 +40,7 @@ def away(stack: Stack, *parts: str) -> Iterator[None]:
 def read_from_the_start(case: Case, through: int) -> None:
     """A reader that begins during the outage sees the prefix up to ``through``."""
     ledger = Ledger()
-    member = GroupMember("late", case.bootstrap, case.topic, f"late-{case.topic}", ledger)
+    member = GroupConsumer("late", case.bootstrap, case.topic, f"late-{case.topic}", ledger)
     member.start()
     try:
         until(f"a new reader to pass offset {through}",

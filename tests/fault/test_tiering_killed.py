@@ -11,7 +11,7 @@ from tests.killed_driver import Step, killed_at, start
 from tests.tiering_topic import Rereader, Topic, diskless_topic, job
 from tideline.control_plane.jobs import connect_jobs
 from tideline.kafka.segment_files import object_keys
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
@@ -36,7 +36,7 @@ def test_killed_at_each_step_in_turn_nothing_is_lost_doubled_or_leaked(
     stack: Stack, spark: SparkSession
 ) -> None:
     settings = JobsSettings.of(stack.environment("jobs"))
-    store = BulkStore(settings)
+    store = ObjectStoreClient(settings)
     with (
         diskless_topic(stack) as topic,
         connect_jobs(settings, application_name="test") as plane,
@@ -67,11 +67,11 @@ def test_killed_at_each_step_in_turn_nothing_is_lost_doubled_or_leaked(
         assert topic.read() == topic.records
 
 
-def segment_objects(store: BulkStore, settings: JobsSettings, topic: Topic) -> set[str]:
+def segment_objects(store: ObjectStoreClient, settings: JobsSettings, topic: Topic) -> set[str]:
     prefix = f"{settings.s3_tiered_prefix.rstrip('/')}/{topic.name}-"
     return {entry.key for entry in store.list_objects(settings.s3_tiered_bucket, prefix)}
 
 
-def splits(store: BulkStore, settings: JobsSettings, topic: Topic) -> list[str]:
+def splits(store: ObjectStoreClient, settings: JobsSettings, topic: Topic) -> list[str]:
     prefix = f"split/{topic.id_base64}/"
     return [entry.key for entry in store.list_objects(settings.s3_bucket, prefix)]

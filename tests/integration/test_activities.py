@@ -45,8 +45,7 @@ from tideline.domain.messages import (
 )
 from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.preflight import Verdict
-from tideline.kafka.layout import LogEnd, PartitionLayout, Spot
-from tideline.kafka.observer import DEBUG_CONSUMER
+from tideline.kafka.observer import DEBUG_CONSUMER, LogEnd, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.migration.preflight import run_preflight
 from tideline.object_store.inventory import partition_prefix
@@ -131,10 +130,10 @@ class Subject:
         self.admin.incremental_alter_configs([resource])[resource].result(30)
         until(f"{key}={value} to be told", lambda: self.configs().get(key) == value)
 
-    async def offset(self, spot: Spot) -> int:
+    async def offset(self, spec: OffsetSpec) -> int:
         layout = await self.services.observer.partition(self.topic, 0)
         answer = await self.services.observer.offset(
-            self.topic, 0, spot, node=layout.leader, replica_id=DEBUG_CONSUMER
+            self.topic, 0, spec, node=layout.leader, replica_id=DEBUG_CONSUMER
         )
         return answer.offset
 
@@ -142,7 +141,7 @@ class Subject:
         """Wait until the broker says that everything up to ``offset`` (inclusive) is tiered."""
 
         async def enough() -> bool:
-            return await self.offset(Spot.LATEST_TIERED) >= offset
+            return await self.offset(OffsetSpec.LATEST_TIERED) >= offset
 
         await eventually(f"offset {offset} to be tiered", enough)
 
@@ -299,7 +298,9 @@ async def test_a_partition_crosses_rolls_and_is_frozen(subject: Subject) -> None
     await subject.hold(ConfigStage.FROZEN)
     assert subject.configs()["max.message.bytes"] == "78"
     layout = await subject.services.observer.partition(subject.topic, 0)
-    starts = await subject.services.observer.on_replicas(subject.topic, layout, Spot.EARLIEST_LOCAL)
+    starts = await subject.services.observer.on_replicas(
+        subject.topic, layout, OffsetSpec.EARLIEST_LOCAL
+    )
     assert starts == {1: 1_000, 2: 1_000, 3: 1_000}
     status = next(
         s

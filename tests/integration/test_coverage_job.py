@@ -21,7 +21,7 @@ from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import ExitCode
-from tideline.object_store.bulk import BulkStore, ObjectEntry
+from tideline.object_store.client import ObjectEntry, ObjectStoreClient
 from tideline.object_store.inventory import partition_prefix
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
@@ -43,8 +43,8 @@ class Covered:
         return coverage.run(job, [self.case.topic], dry_run)
 
     @property
-    def store(self) -> BulkStore:
-        return BulkStore(self.settings)
+    def store(self) -> ObjectStoreClient:
+        return ObjectStoreClient(self.settings)
 
     @property
     def prefix(self) -> str:

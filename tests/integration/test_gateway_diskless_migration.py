@@ -33,8 +33,7 @@ from tideline.domain.ids import TopicPartition as Place
 from tideline.domain.producer_state import ProducerSeed
 from tideline.gateway.paired_broker import PairedBroker
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.log_reader import LogReader
-from tideline.kafka.producer_seeds import tail_batches
+from tideline.kafka.log_reader import LogReader, tail_batches
 from tideline.settings import ControlPlaneSettings
 from tideline.stack import Stack
 

@@ -23,8 +23,7 @@ from tideline.demo import topic as topics
 from tideline.demo.topic import wait_until_tiered
 from tideline.domain.ids import topic_id_to_base64
 from tideline.kafka.segment_files import object_keys
-from tideline.object_store.bulk import BulkStore
-from tideline.object_store.client import make_client
+from tideline.object_store.client import ObjectStoreClient, make_client
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 
@@ -144,7 +143,7 @@ def test_orphans_go_at_the_second_sight_and_what_a_broker_knows_never(
     stack: Stack, spark: SparkSession
 ) -> None:
     settings = settings_of(stack)
-    store = BulkStore(settings)
+    store = ObjectStoreClient(settings)
     with tracked_tiered_topic(stack) as readers:
         of_kafka = segment_keys(stack, readers.topic)
         assert len({key.rsplit(".", 1)[0] for key in of_kafka}) >= 2

@@ -14,7 +14,7 @@ from tests.harness import until
 from tideline.control_plane.jobs import connect_jobs
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.segment_files import SegmentFile, decode_leader_epochs, object_keys
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.stack import Stack
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Follower:
 def checkpoints(stack: Stack, topic: str) -> set[tuple[EpochStart, ...]]:
     """Those of the merged segments, as they lie in the bucket."""
     settings = settings_of(stack)
-    store = BulkStore(settings)
+    store = ObjectStoreClient(settings)
     with connect_jobs(settings, application_name="test") as plane:
         rows = [r for r in plane.merged_segments(*plane.log_id_range()) if r.topic == topic]
     assert rows

@@ -16,14 +16,19 @@ from tests.harness import until
 from tests.unit.kafka.segment_batches import CODECS
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.batches import iter_batches
-from tideline.kafka.segment_files import SegmentFile, offset_name
+from tideline.kafka.segment_files import (
+    ProducerSnapshotEntry,
+    SegmentFile,
+    decode_snapshot,
+    encode_snapshot,
+    offset_name,
+)
 from tideline.kafka.segment_lookup import (
     SegmentExtent,
     offset_entries,
     position_for_offset,
     time_entries,
 )
-from tideline.kafka.segment_snapshot import ProducerSnapshotEntry, decode_snapshot, encode_snapshot
 from tideline.kafka.segment_writer import OffsetGap, WrittenSegment, write_segment
 from tideline.stack import Stack
 

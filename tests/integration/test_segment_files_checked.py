@@ -18,8 +18,8 @@ from tests.integration.dump_log import Dump, finished, start_dump
 from tests.unit.kafka.segment_batches import CODECS, Built, Spec, build_all, segment
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
+from tideline.kafka.remote_log_metadata import metadata_records, write_log
 from tideline.kafka.segment_files import SegmentFile, offset_name
-from tideline.kafka.segment_metadata import metadata_records, write_log
 from tideline.stack.kafka_jars import ensure, libraries
 
 NOW = 1_700_000_000_000

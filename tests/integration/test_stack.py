@@ -22,8 +22,7 @@ from tideline.stack import Stack, StackError, StackNotRunningError, supervision
 from tideline.stack.home import Home
 from tideline.stack.ports import LOOPBACK, is_free
 from tideline.stack.probes import kafka_nodes
-from tideline.stack.processes import marked
-from tideline.stack.programs import MARKER
+from tideline.stack.processes import MARKER, marked
 
 SMALL = ("postgres", "temporal")
 """Parts that start within a second."""

@@ -17,7 +17,7 @@ from tests.tiering_topic import CODECS, PARTITIONS, Topic, diskless_topic, job
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.errors import ExitCode
 from tideline.kafka.segment_files import SegmentFile, object_keys, offset_name
-from tideline.object_store.bulk import BulkStore
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -77,7 +77,7 @@ def test_aged_data_is_tiered_and_reads_as_before(
 
 def dump_finds_nothing(stack: Stack, rows: list[MergedSegmentRow], directory: Path) -> None:
     """Kafka's own tool reads the segments, and finds every index entry right."""
-    store = BulkStore(JobsSettings.of(stack.environment("jobs")))
+    store = ObjectStoreClient(JobsSettings.of(stack.environment("jobs")))
     bucket = stack.endpoints.s3.tiered_bucket
     files: list[str] = []
     for row in rows:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tideline import background
-from tideline.background import end
+from tideline.background import cancel_and_wait
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ async def test_a_task_that_swallows_cancellations_ends() -> None:
 
     task = asyncio.create_task(stubborn())
     await asyncio.sleep(0)
-    await asyncio.wait_for(end(task), 5)
+    await asyncio.wait_for(cancel_and_wait(task), 5)
     assert task.done()
     assert swallowed == 3
 
@@ -47,7 +47,7 @@ async def test_a_wait_that_is_over_at_the_moment_of_the_cancellation_does_not_go
         await asyncio.sleep(0)
     heard.set()
     await asyncio.sleep(0)
-    await asyncio.wait_for(end(task), 5)
+    await asyncio.wait_for(cancel_and_wait(task), 5)
     assert task.cancelled()
 
 
@@ -57,7 +57,7 @@ async def test_what_a_task_raised_stays_with_it_and_nothing_is_awaited_without_t
 
     task = asyncio.create_task(broken())
     await asyncio.sleep(0)
-    await end(task)
-    await end()
+    await cancel_and_wait(task)
+    await cancel_and_wait()
     with pytest.raises(ValueError):  # noqa: PT011
         task.result()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from infra.settings_page import render
 from tideline.errors import UsageError
 from tideline.settings import GatewaySettings, KafkaSettings, load
-from tideline.settings_table import render
 
 GATEWAY = {
     "TIDELINE_POSTGRES_DSN": "host=127.0.0.1",

@@ -17,7 +17,7 @@ from rich.table import Table
 from tideline import control_plane
 from tideline.control_plane.model import PartitionMigrationStatus
 from tideline.demo import report
-from tideline.demo.run import Console, Demo, DemoOptions, summary
+from tideline.demo.run import Demo, DemoOptions, DemoOutput, summary
 from tideline.domain.migration import PHASE_ORDER, PhaseStatus
 from tideline.errors import ExitCode
 from tideline.settings import WorkerSettings
@@ -49,7 +49,7 @@ def demo(
     try:
         options = DemoOptions(topic=_fresh_name(), partitions=partitions)
         with Live(console=screen, auto_refresh=False, transient=True) as live:
-            console = Console(step, lambda s: live.update(progress_table(s), refresh=True))
+            console = DemoOutput(step, lambda s: live.update(progress_table(s), refresh=True))
             proof = asyncio.run(_run(stack.environment("worker"), stack, options, console))
         markdown, machine = report.write(proof, reports)
         if output == "json":
@@ -72,7 +72,7 @@ def _fresh_name() -> str:
 
 
 async def _run(
-    environment: dict[str, str], stack: Stack, options: DemoOptions, console: Console
+    environment: dict[str, str], stack: Stack, options: DemoOptions, console: DemoOutput
 ) -> report.Proof:
     settings = WorkerSettings.of(environment)
     async with control_plane.connect(settings, application_name="tideline-demo") as plane:

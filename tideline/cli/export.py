@@ -20,7 +20,7 @@ from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.domain.ids import topic_id_to_base64
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.errors import RefusedError, UsageError
-from tideline.kafka.segment_metadata import MetadataRecord, metadata_records, write_log
+from tideline.kafka.remote_log_metadata import MetadataRecord, metadata_records, write_log
 from tideline.settings import JobsSettings, load
 
 app = typer.Typer(

@@ -12,8 +12,8 @@ from tideline.cli.preflight import topic_name
 from tideline.cli.tiering_view import tiering_row, tiering_table
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.errors import RefusedError, UnreachableError, UsageError
+from tideline.kafka.topic_policies import read_tiering_policies, suffix_topics
 from tideline.settings import JobsSettings, load
-from tideline.tiering_rules import read_rules, suffix_topics
 
 app = typer.Typer(
     help="Aged diskless data becomes tiered segments.",
@@ -59,7 +59,7 @@ def _cutoffs(
     """Which batches are old enough is Kafka's to say; without it the rest is still shown."""
     try:
         topics = [t for t in suffix_topics(plane) if topic is None or t.name == topic]
-        rules = read_rules(settings, topics)
+        rules = read_tiering_policies(settings, topics)
     except UnreachableError as error:
         if "kafka" not in type(error).__module__:
             raise

@@ -24,7 +24,7 @@ from tideline.demo.history import list_objects
 from tideline.demo.picture import Moment, draw
 from tideline.demo.report import Check
 from tideline.demo.topic import set_config
-from tideline.demo.workload import GroupMember, LibrdkafkaProducer, wait_until_consumed
+from tideline.demo.workload import GroupConsumer, LibrdkafkaProducer, wait_until_consumed
 from tideline.domain.messages import TopicRef
 from tideline.domain.tiering import LogBounds
 from tideline.errors import TidelineError
@@ -202,7 +202,7 @@ def _wal_keys(demo: Demo) -> set[str]:
 
 def _read_again(demo: Demo, ref: TopicRef, when: str) -> Check:
     ledger = demo.ledger.for_another_reader()
-    member = GroupMember(when, demo.bootstrap, ref.topic, f"{when}-{ref.topic}", ledger)
+    member = GroupConsumer(when, demo.bootstrap, ref.topic, f"{when}-{ref.topic}", ledger)
     member.start()
     try:
         done = wait_until_consumed(ledger, 120.0)

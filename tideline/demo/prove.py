@@ -11,7 +11,7 @@ from urllib.parse import quote
 from tideline.control_plane.model import PartitionMigrationStatus
 from tideline.demo.history import StoredObject, count_rewritten, usage_by_partition
 from tideline.demo.ledger import Ledger, PartitionVerdict, WritePause, write_pause
-from tideline.demo.report import Check, PartitionRow, Proof
+from tideline.demo.report import Check, PartitionProof, Proof
 from tideline.domain.messages import TopicRef
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase
 
@@ -49,7 +49,7 @@ def prove(evidence: Evidence) -> Proof:
         partition = status.log.partition
         pause, tiered = pauses[partition], usage.get(partition)
         rows.append(
-            PartitionRow(
+            PartitionProof(
                 partition=partition,
                 boundary=status.boundary,
                 leader_epoch=status.boundary_epoch,

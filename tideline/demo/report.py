@@ -21,7 +21,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRow:
+class PartitionProof:
     """One partition of the migrated topic."""
 
     partition: int
@@ -45,7 +45,7 @@ class Proof:
     machine: str
     workflow_id: str
     workflow_url: str
-    rows: list[PartitionRow]
+    rows: list[PartitionProof]
     checks: list[Check]
     phase_ms: dict[str, list[float]] = field(default_factory=dict)
     """Durations by phase over the partitions; ``quiesce → B0 visible`` among them."""

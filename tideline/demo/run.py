@@ -28,7 +28,7 @@ from tideline.demo.ledger import Ledger
 from tideline.demo.prove import Evidence, prove
 from tideline.demo.report import Check, Proof
 from tideline.demo.workload import (
-    GroupMember,
+    GroupConsumer,
     JavaProducer,
     LibrdkafkaProducer,
     wait_until_consumed,
@@ -67,7 +67,7 @@ class DemoOptions:
 
 
 @dataclass(slots=True)
-class Console:
+class DemoOutput:
     """Where the demo tells what it does. Replaced by a silent one in tests and benchmarks."""
 
     step: Callable[[str], None] = field(default=lambda _: None)
@@ -91,7 +91,7 @@ class Demo:
     """One run against a stack that is up."""
 
     def __init__(
-        self, stack: Stack, control_plane: ControlPlane, options: DemoOptions, console: Console
+        self, stack: Stack, control_plane: ControlPlane, options: DemoOptions, console: DemoOutput
     ) -> None:
         self.stack, self.control_plane = stack, control_plane
         self.options, self.console = options, console
@@ -161,7 +161,7 @@ class Demo:
     async def _evidence(
         self,
         ref: TopicRef,
-        members: list[GroupMember],
+        members: list[GroupConsumer],
         before: dict[str, StoredObject],
         statuses: list[PartitionMigrationStatus],
     ) -> Evidence:
@@ -232,9 +232,9 @@ class Demo:
         found = list_objects(self.s3, self.environment["TIDELINE_S3_BUCKET"], "")
         return len(found), sum(stored.size for stored in found.values())
 
-    def _members(self) -> list[GroupMember]:
+    def _members(self) -> list[GroupConsumer]:
         members = [
-            GroupMember(
+            GroupConsumer(
                 f"reader-{n}",
                 self.bootstrap,
                 self.options.topic,

@@ -200,7 +200,7 @@ def record_id_of(partition: int, value: bytes) -> str:
     return JavaProducer.record_id(partition, text) if text.startswith(JavaProducer.MARK) else text
 
 
-class GroupMember:
+class GroupConsumer:
     """One member of a consumer group; writes every record it sees into the ledger."""
 
     def __init__(

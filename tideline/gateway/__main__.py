@@ -8,7 +8,7 @@ import sys
 
 import structlog
 
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.control_plane import connect
 from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.assembly import build
@@ -72,7 +72,7 @@ async def _first(work: object, stop: asyncio.Event) -> bool:
     if working.done():
         working.result()
         return True
-    await end(working)
+    await cancel_and_wait(working)
     return False
 
 

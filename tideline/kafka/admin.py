@@ -1,13 +1,20 @@
-"""What a migration changes in Kafka, and nothing else: configs, transactions, leadership."""
+"""What Tideline changes in Kafka, and nothing else: configs, transactions, leadership, the start
+of a log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
 
 from kio.schema.alter_partition_reassignments.v0 import request as ar
 from kio.schema.alter_partition_reassignments.v0.response import (
     AlterPartitionReassignmentsResponse,
 )
+from kio.schema.delete_records.v2 import request as dr
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.elect_leaders.v2 import request as el
 from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
 from kio.schema.errors import ErrorCode
@@ -20,14 +27,14 @@ from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.types import BrokerId, ProducerId, TopicName, TransactionalId
 from kio.schema.write_txn_markers.v1 import request as wt
 from kio.schema.write_txn_markers.v1.response import WriteTxnMarkersResponse
-from kio.static.primitive import i8, i16, i32, i32Timedelta
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from tideline.domain.ids import TopicPartition
 from tideline.domain.topic_configs import ConfigChange
 from tideline.domain.transactions import Blocker
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaError
-from tideline.kafka.observer import milliseconds
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.observer import KafkaObserver, TopicLayout, milliseconds
 
 TRANSACTION_KEY = 1
 """``FindCoordinatorRequest.CoordinatorType.TRANSACTION``."""
@@ -183,3 +190,127 @@ class KafkaAdmin:
         for code in codes:
             if code not in (ErrorCode.none, ErrorCode.election_not_needed):
                 raise KafkaError(code, f"preferred leader of {partition}")
+
+
+AT_ONCE = 32
+"""Topics that are asked for side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Delete what lies below ``before_offset`` (exclusive) of one partition."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    before_offset: int
+
+    @property
+    def name(self) -> TopicPartition:
+        """The partition as Kafka calls it."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class NotDeleted:
+    """Why nothing was deleted, or why it is not known whether it was."""
+
+    reason: str
+    gone: bool = False
+    """The topic is another one by now, or none: nothing is left to do."""
+
+
+class RecordDeletion:
+    """Sends DeleteRecords to the brokers directly. Repeating it does no harm: a log's start never
+    moves back."""
+
+    def __init__(self, cluster: KafkaCluster, timeout_ms: int = 10_000) -> None:
+        self._cluster = cluster
+        self._observer = KafkaObserver(cluster, timeout_ms)
+        self._timeout_ms = timeout_ms
+
+    async def delete(self, wanted: Sequence[Deletion]) -> dict[TopicPartition, int | NotDeleted]:
+        """The log start of each partition afterwards, on all of its live replicas.
+
+        Raises :class:`KafkaUnavailable` when no broker answers at all; one leader that does not
+        answer refuses its own partitions only.
+        """
+        layouts = await self._layouts({d.topic for d in wanted})
+        answers: dict[TopicPartition, int | NotDeleted] = {}
+        by_leader: dict[int, list[Deletion]] = defaultdict(list)
+        for deletion in wanted:
+            leader = _leader(layouts[deletion.topic], deletion)
+            if isinstance(leader, NotDeleted):
+                answers[deletion.name] = leader
+            else:
+                by_leader[leader].append(deletion)
+        for found in await asyncio.gather(
+            *(self._delete_at(leader, some) for leader, some in by_leader.items())
+        ):
+            answers |= found
+        return answers
+
+    async def _layouts(
+        self, topics: Iterable[str]
+    ) -> Mapping[str, TopicLayout | NotDeleted | None]:
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def one(topic: str) -> TopicLayout | NotDeleted | None:
+            async with places:
+                try:
+                    return await self._observer.topic(topic)
+                except KafkaError as error:
+                    return NotDeleted(str(error))
+
+        names = list(topics)
+        found = await asyncio.gather(*(one(name) for name in names))
+        return dict(zip(names, found, strict=True))
+
+    async def _delete_at(
+        self, leader: int, wanted: Sequence[Deletion]
+    ) -> dict[TopicPartition, int | NotDeleted]:
+        by_topic: dict[str, list[Deletion]] = defaultdict(list)
+        for deletion in wanted:
+            by_topic[deletion.topic].append(deletion)
+        request = dr.DeleteRecordsRequest(
+            topics=tuple(
+                dr.DeleteRecordsTopic(
+                    name=TopicName(topic),
+                    partitions=tuple(
+                        dr.DeleteRecordsPartition(
+                            partition_index=i32(d.partition), offset=i64(d.before_offset)
+                        )
+                        for d in some
+                    ),
+                )
+                for topic, some in by_topic.items()
+            ),
+            timeout=i32Timedelta.parse(milliseconds(self._timeout_ms)),
+        )
+        try:
+            connection = await self._cluster.node(leader)
+            # The broker itself waits up to the timeout for the replicas.
+            response = await connection.send(request, timeout_ms=2 * self._timeout_ms)
+        except (KafkaUnavailable, KafkaError) as error:
+            return {d.name: NotDeleted(str(error)) for d in wanted}
+        assert isinstance(response, DeleteRecordsResponse)
+        return {
+            TopicPartition(str(topic.name), int(p.partition_index)): (
+                int(p.low_watermark)
+                if p.error_code is ErrorCode.none
+                else NotDeleted(f"DeleteRecords: Kafka answered {p.error_code.name.upper()}")
+            )
+            for topic in response.topics
+            for p in topic.partitions
+        }
+
+
+def _leader(layout: TopicLayout | NotDeleted | None, wanted: Deletion) -> int | NotDeleted:
+    if isinstance(layout, NotDeleted):
+        return layout
+    if layout is None or layout.topic_id != wanted.topic_id:
+        return NotDeleted("Kafka has no such topic any more", gone=True)
+    partition = layout.partitions.get(wanted.partition)
+    if partition is None or partition.leader < 0:
+        return NotDeleted("the partition has no leader")
+    return partition.leader

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import IntEnum
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v9 import request as lo
@@ -21,10 +24,83 @@ from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochR
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
+from tideline.domain.quiescence import settled_at
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.layout import LogEnd, OffsetAnswer, PartitionLayout, Spot, TopicLayout
+
+
+class OffsetSpec(IntEnum):
+    """The special timestamps of ListOffsets."""
+
+    LATEST = -1
+    """High watermark; last stable offset with read_committed; log end as debug consumer."""
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    """Highest offset in remote storage (inclusive). Never a proof of coverage."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLayout:
+    """Who has a partition, as one broker's metadata says."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """A topic and where its partitions are."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: Mapping[int, PartitionLayout]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """One answer of ListOffsets. ``timestamp`` in ms."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of the log at one leader epoch, on every in-sync replica. Ends are exclusive."""
+
+    layout: PartitionLayout
+    last_stable_offset: int
+    high_watermark: int
+    log_ends: Mapping[int, int]
+    """LEO by node id."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Replicas that did not answer at this epoch, and why."""
+
+    @property
+    def settled(self) -> bool:
+        """LSO = HW = the LEO of every in-sync replica, all of which answered."""
+        at = settled_at(
+            self.last_stable_offset, self.high_watermark, self.layout.in_sync, self.log_ends
+        )
+        return at is not None and not self.problems
+
+    def describe(self) -> str:
+        """For a waiting reason."""
+        ends = ", ".join(f"{node}: {end}" for node, end in sorted(self.log_ends.items()))
+        text = f"LSO {self.last_stable_offset}, HW {self.high_watermark}, log ends {{{ends}}}"
+        if self.problems:
+            text += "; " + "; ".join(f"broker {n}: {why}" for n, why in self.problems.items())
+        return text
+
 
 DEBUG_CONSUMER = -2
 """``FetchRequest.DEBUGGING_CONSUMER_ID``."""
@@ -96,7 +172,7 @@ class KafkaObserver:
         self,
         topic: str,
         partition: int,
-        spot: int,
+        spec: int,
         *,
         node: int,
         leader_epoch: int = -1,
@@ -110,7 +186,7 @@ class KafkaObserver:
         answers = await self.offsets(
             topic,
             [partition],
-            spot,
+            spec,
             node=node,
             leader_epochs={partition: leader_epoch},
             replica_id=replica_id,
@@ -118,7 +194,7 @@ class KafkaObserver:
         )
         answer = answers[partition]
         if isinstance(answer, ErrorCode):
-            what = f"offset {Spot(spot).name if spot < 0 else spot} of {topic}-{partition}"
+            what = f"offset {OffsetSpec(spec).name if spec < 0 else spec} of {topic}-{partition}"
             kind = LeaderMoved if answer in STALE_EPOCH_ERRORS else KafkaError
             raise kind(answer, f"{what} on broker {node}")
         return answer
@@ -127,14 +203,14 @@ class KafkaObserver:
         self,
         topic: str,
         partitions: Iterable[int],
-        spot: int,
+        spec: int,
         *,
         node: int,
         leader_epochs: Mapping[int, int] | None = None,
         replica_id: int = DEBUG_CONSUMER,
         read_committed: bool = False,
     ) -> dict[int, OffsetAnswer | ErrorCode]:
-        """Ask one broker for the same spot of several partitions; errors are per partition."""
+        """Ask one broker for the same spec of several partitions; errors are per partition."""
         epochs = leader_epochs or {}
         request = lo.ListOffsetsRequest(
             replica_id=BrokerId(replica_id),
@@ -146,7 +222,7 @@ class KafkaObserver:
                         lo.ListOffsetsPartition(
                             partition_index=i32(partition),
                             current_leader_epoch=i32(epochs.get(partition, -1)),
-                            timestamp=i64(spot),
+                            timestamp=i64(spec),
                         )
                         for partition in partitions
                     ),
@@ -179,7 +255,7 @@ class KafkaObserver:
             answer = await self.offset(
                 topic,
                 partition,
-                Spot.LATEST,
+                OffsetSpec.LATEST,
                 node=node,
                 leader_epoch=epoch,
                 replica_id=replica_id,
@@ -209,14 +285,14 @@ class KafkaObserver:
         return LogEnd(layout, lso, watermark, log_ends, problems)
 
     async def on_replicas(
-        self, topic: str, layout: PartitionLayout, spot: Spot
+        self, topic: str, layout: PartitionLayout, spec: OffsetSpec
     ) -> dict[int, int | str]:
         """One offset as every replica sees it, by node id; a text says why one did not answer."""
 
         async def ask(node: int) -> int | str:
             try:
                 answer = await self.offset(
-                    topic, layout.partition, spot, node=node, replica_id=DEBUG_CONSUMER
+                    topic, layout.partition, spec, node=node, replica_id=DEBUG_CONSUMER
                 )
             except (KafkaError, KafkaUnavailable) as error:
                 return str(error)

@@ -19,9 +19,8 @@ from tideline.domain.remote_log import RemoteLogIndex, RemoteSegment
 from tideline.kafka import remote_log_metadata as codec
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.layout import Spot, TopicLayout
 from tideline.kafka.log_reader import LogReader
-from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver
+from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec, TopicLayout
 
 log = structlog.get_logger()
 
@@ -34,7 +33,7 @@ class _Progress:
     malformed: int = 0
 
 
-class RemoteLogReader:
+class RemoteLogFollower:
     """Answers what remote segments a partition has, as of a moment after the call."""
 
     def __init__(self, cluster: KafkaCluster, timeout_ms: int = 10_000) -> None:
@@ -85,7 +84,7 @@ class RemoteLogReader:
             earliest = await self._observer.offset(
                 codec.TOPIC,
                 partition,
-                Spot.EARLIEST,
+                OffsetSpec.EARLIEST,
                 node=where.leader,
                 replica_id=DEBUG_CONSUMER,
             )

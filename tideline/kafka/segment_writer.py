@@ -22,12 +22,14 @@ from tideline.domain.offset_search import NO_TIMESTAMP
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.batches import BatchHeader, Buffer, InvalidBatch, iter_batches, verify_crc
 from tideline.kafka.segment_files import (
+    ProducerSnapshotEntry,
     SegmentFile,
+    after_batch,
     encode_leader_epochs,
+    encode_snapshot,
     offset_name,
 )
 from tideline.kafka.segment_lookup import OFFSET_ENTRY, TIME_ENTRY, TimestampOffset
-from tideline.kafka.segment_snapshot import ProducerSnapshotEntry, after_batch, encode_snapshot
 
 DEFAULT_INDEX_INTERVAL_BYTES = 4096
 """Kafka's default of ``index.interval.bytes``."""

@@ -18,7 +18,7 @@ import structlog
 from temporalio.client import Client
 
 from tideline import control_plane as control_plane_package
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import GatewayRegistration
 from tideline.domain.ids import TopicIdPartition
@@ -26,11 +26,9 @@ from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.admin import KafkaAdmin
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.layout import PartitionLayout
-from tideline.kafka.log_reader import LogReader
-from tideline.kafka.observer import KafkaObserver
-from tideline.kafka.producer_seeds import TailScanner
-from tideline.kafka.remote_log_reader import RemoteLogReader
+from tideline.kafka.log_reader import LogReader, TailScanner
+from tideline.kafka.observer import KafkaObserver, PartitionLayout
+from tideline.kafka.remote_log_reader import RemoteLogFollower
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.migration.pause_slots import PauseSlots
 from tideline.object_store.inventory import SegmentInventory
@@ -163,7 +161,7 @@ class WorkerServices:
     admin: KafkaAdmin
     reader: LogReader
     tails: TailScanner
-    remote_log: RemoteLogReader
+    remote_log: RemoteLogFollower
     inventory: SegmentInventory
     acks: AckListener
     leases: LeaseObserver
@@ -210,7 +208,7 @@ async def open_services(
         )
         services = assemble(settings, control_plane, cluster, temporal)
         for watch in (services.acks.run(), services.leases.run()):
-            stack.push_async_callback(end, asyncio.create_task(_guarded(watch)))
+            stack.push_async_callback(cancel_and_wait, asyncio.create_task(_guarded(watch)))
         stack.push_async_callback(services.evidence.flush)
         yield services
 
@@ -232,7 +230,7 @@ def assemble(
         admin=KafkaAdmin(cluster, timeout_ms),
         reader=reader,
         tails=TailScanner(reader),
-        remote_log=RemoteLogReader(cluster, timeout_ms),
+        remote_log=RemoteLogFollower(cluster, timeout_ms),
         inventory=SegmentInventory(settings),
         acks=AckListener(control_plane),
         leases=LeaseObserver(control_plane),

@@ -19,8 +19,7 @@ from tideline.domain.preflight_observation import (
 )
 from tideline.domain.remote_log import stuck_copies
 from tideline.errors import TidelineError
-from tideline.kafka.layout import OffsetAnswer, Spot, TopicLayout
-from tideline.kafka.observer import DEBUG_CONSUMER
+from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
 from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
 from tideline.migration.connections import WorkerServices, monotonic_ms
 
@@ -153,11 +152,11 @@ async def _partitions(services: WorkerServices, layout: TopicLayout) -> tuple[Pa
         if where.leader >= 0:
             by_leader.setdefault(where.leader, []).append(number)
 
-    async def ask(spot: Spot) -> dict[int, int]:
+    async def ask(spec: OffsetSpec) -> dict[int, int]:
         answers = await asyncio.gather(
             *(
                 services.observer.offsets(
-                    layout.name, numbers, spot, node=leader, replica_id=DEBUG_CONSUMER
+                    layout.name, numbers, spec, node=leader, replica_id=DEBUG_CONSUMER
                 )
                 for leader, numbers in by_leader.items()
             )
@@ -169,7 +168,7 @@ async def _partitions(services: WorkerServices, layout: TopicLayout) -> tuple[Pa
             if isinstance(answer, OffsetAnswer)
         }
 
-    starts, ends = await asyncio.gather(ask(Spot.EARLIEST), ask(Spot.LATEST))
+    starts, ends = await asyncio.gather(ask(OffsetSpec.EARLIEST), ask(OffsetSpec.LATEST))
     return tuple(
         PartitionHealth(
             partition=number,

@@ -1,12 +1,12 @@
 """Where WAL objects lie."""
 
-from tideline.object_store.errors import (
+from tideline.object_store.async_store import ObjectStore, S3ObjectStore
+from tideline.object_store.client import (
     ObjectExists,
     ObjectMissing,
     ObjectStoreRefused,
     ObjectStoreUnavailable,
 )
-from tideline.object_store.s3 import ObjectStore, S3ObjectStore
 
 __all__ = [
     "ObjectExists",

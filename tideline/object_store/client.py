@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
+from boto3.exceptions import Boto3Error
+from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from tideline.object_store.errors import (
-    ObjectExists,
-    ObjectMissing,
-    ObjectStoreRefused,
-    ObjectStoreUnavailable,
-)
+from tideline.errors import TidelineError, UnreachableError
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
+
+
+class ObjectStoreUnavailable(UnreachableError):
+    """No answer, a timeout, throttling or a 5xx: trying again may help."""
+
+
+class ObjectStoreRefused(TidelineError):
+    """The store answered and said no (credentials, bucket, bad request): an operator must act."""
+
+
+class ObjectMissing(ObjectStoreRefused):
+    """There is no such object."""
+
+
+class ObjectExists(ObjectStoreRefused):
+    """The key is taken (``If-None-Match: *``). After a put of unknown outcome: it was ours."""
+
 
 _TRANSIENT_CODES = frozenset(
     {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "Throttling", "503"}
@@ -73,3 +93,142 @@ def refusal(code: str, status: int, where: str) -> ObjectStoreUnavailable | Obje
     return ObjectStoreRefused(
         f"{where}: refused with {code or status}; check the bucket and the credentials"
     )
+
+
+CONNECT_TIMEOUT_S = 2.0
+READ_TIMEOUT_S = 20.0
+"""A listing of a thousand keys, or a piece of 8 MiB, under load."""
+ATTEMPTS = 4
+"""With backoff they bridge a restart of a gateway of S3; a longer absence fails the job."""
+CONNECTIONS = 16
+DELETE_AT_ONCE = 1_000
+"""Most keys that one DeleteObjects takes."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEntry:
+    """One object as a listing shows it. ``size`` in bytes; ``last_modified`` by S3's clock."""
+
+    key: str
+    size: int
+    last_modified: datetime
+
+
+class ObjectStoreClient:
+    """Lists, reads, writes and deletes objects of any bucket. Safe to share between threads.
+
+    Every method raises :class:`ObjectStoreUnavailable` (the outcome is unknown, trying again may
+    help) or :class:`ObjectStoreRefused` (bucket, credentials, bad request).
+    """
+
+    def __init__(self, settings: ObjectStoreSettings, *, connections: int = CONNECTIONS) -> None:
+        self._settings, self._connections = settings, connections
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_settings": self._settings, "_connections": self._connections}
+
+    @cached_property
+    def _client(self) -> S3Client:
+        return make_client(
+            self._settings,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            read_timeout_s=READ_TIMEOUT_S,
+            attempts=ATTEMPTS,
+            connections=self._connections,
+        )
+
+    def list_objects(
+        self, bucket: str, prefix: str, start_after: str | None = None
+    ) -> Iterator[ObjectEntry]:
+        """Objects under ``prefix`` in the order of their keys, from past ``start_after`` on."""
+        options: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
+        for page in self._pages(bucket, prefix, **options):
+            for entry in page.get("Contents", ()):
+                yield ObjectEntry(entry["Key"], entry["Size"], entry["LastModified"])
+
+    def list_prefixes(self, bucket: str, prefix: str) -> Iterator[str]:
+        """The "directories" right under ``prefix``, each with its slash at the end."""
+        for page in self._pages(bucket, prefix, Delimiter="/"):
+            for entry in page.get("CommonPrefixes", ()):
+                yield entry["Prefix"]
+
+    def _pages(self, bucket: str, prefix: str, **options: Any) -> Iterator[Any]:
+        paginator = self._client.get_paginator("list_objects_v2")
+        pages = iter(paginator.paginate(Bucket=bucket, Prefix=prefix, **options))
+        where = f"bucket {bucket}: list {prefix!r}"
+        while (page := self._call(where, lambda: next(pages, None))) is not None:
+            yield page
+
+    def get(
+        self, bucket: str, key: str, start: int | None = None, size: int | None = None
+    ) -> bytes:
+        """The object, or ``size`` bytes of it from ``start`` on (without ``size``: to its end).
+
+        Also raises :class:`ObjectMissing`; a body that is short is ``ObjectStoreUnavailable``.
+        """
+        options: dict[str, Any] = {}
+        if start is not None or size is not None:
+            first = start or 0
+            options["Range"] = f"bytes={first}-{'' if size is None else first + size - 1}"
+        where = f"bucket {bucket}: get {key}"
+
+        def read() -> bytes:
+            answer = self._client.get_object(Bucket=bucket, Key=key, **options)
+            body = answer["Body"].read()
+            wanted = answer["ContentLength"] if size is None else size
+            if len(body) != wanted:
+                raise ObjectStoreUnavailable(f"{where}: {len(body)} bytes came, not {wanted}")
+            return body
+
+        return self._call(where, read)
+
+    def put(self, bucket: str, key: str, body: bytes) -> None:
+        """Write ``body`` under ``key``, over what is there."""
+        self._call(
+            f"bucket {bucket}: put {key} ({len(body)} bytes)",
+            lambda: self._client.put_object(Bucket=bucket, Key=key, Body=body),
+        )
+
+    def upload_file(self, bucket: str, key: str, path: Path) -> None:
+        """Write a file under ``key`` with bounded memory, in parts when it is large."""
+        config = TransferConfig(max_concurrency=min(4, self._connections))
+        self._call(
+            f"bucket {bucket}: upload {key} ({path.stat().st_size} bytes)",
+            lambda: self._client.upload_file(str(path), bucket, key, Config=config),
+        )
+
+    def delete(self, bucket: str, keys: Iterable[str]) -> None:
+        """Delete objects; one that is gone already counts as deleted. When it raises, some of
+        ``keys`` may be deleted: repeat it with all of them."""
+        remaining = iter(keys)
+        while some := list(itertools.islice(remaining, DELETE_AT_ONCE)):
+            where = f"bucket {bucket}: delete {len(some)} objects from {some[0]} on"
+            objects = [{"Key": key} for key in some]
+            answer: Any = self._call(
+                where,
+                lambda objects=objects: self._client.delete_objects(  # type: ignore[misc]
+                    Bucket=bucket, Delete={"Objects": objects, "Quiet": True}
+                ),
+            )
+            for error in answer.get("Errors", ()):
+                if error.get("Code") != "NoSuchKey":
+                    raise refusal(
+                        error.get("Code", ""), 0, f"bucket {bucket}: delete {error.get('Key')}"
+                    )
+
+    def check(self, bucket: str) -> None:
+        """Return when ``bucket`` can be reached and is there."""
+        try:
+            self._call(f"bucket {bucket}: head", lambda: self._client.head_bucket(Bucket=bucket))
+        except ObjectMissing:
+            raise ObjectStoreRefused(f"there is no bucket {bucket}: create it") from None
+
+    def _call(self, where: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Boto3Error as error:
+            cause = error.__context__
+            raise translate(cause if isinstance(cause, ClientError) else error, where) from error
+        except (BotoCoreError, ClientError, OSError) as error:
+            raise translate(error, where) from error

@@ -16,8 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64, topic_id_to_base64
-from tideline.object_store.client import make_client
-from tideline.object_store.errors import ObjectStoreUnavailable
+from tideline.object_store.client import ObjectStoreUnavailable, make_client
 from tideline.settings import ObjectStoreSettings
 
 CONNECT_TIMEOUT_S = 2.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tideline.stack.endpoints import Endpoints, S3Endpoint
     from tideline.stack.errors import StackError, StackNotRunningError
-    from tideline.stack.parts.catalog import ALL_PARTS
+    from tideline.stack.parts import ALL_PARTS
     from tideline.stack.stack import Stack
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ALL_PARTS": "parts.catalog",
+    "ALL_PARTS": "parts",
     "Endpoints": "endpoints",
     "S3Endpoint": "endpoints",
     "Stack": "stack",

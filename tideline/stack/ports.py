@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ValidationError
 
 from tideline.stack.errors import StackError
+from tideline.stack.home import write_private
+from tideline.stack.processes import MARKER
 
 LOOPBACK = "127.0.0.1"
 STEP = 7
@@ -87,3 +95,57 @@ def allocate(
                 f"{LOOPBACK} in steps of {STEP}. Stop what listens there."
             )
     return chosen
+
+
+class Reservation(BaseModel):
+    """One running stack."""
+
+    supervisor_pid: int
+    ports: list[int]
+
+    def is_alive(self, identity: str) -> bool:
+        """Whether the supervisor of the stack ``identity`` still runs; its pid may be another's."""
+        try:
+            return psutil.Process(self.supervisor_pid).environ().get(MARKER) == identity
+        except (psutil.Error, OSError):
+            return False
+
+
+class _Reservations(BaseModel):
+    stacks: dict[str, Reservation] = {}
+
+
+class PortReservations:
+    """Ports that running stacks of this user have, though nothing may listen there at the moment:
+    a broker that is kept down for a while finds its port free when it comes back. Hold the turn to
+    start while using it."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or Path(tempfile.gettempdir()) / f"tideline-{os.getuid()}-ports.json"
+
+    def of_others(self, identity: str) -> set[int]:
+        """Ports of running stacks other than ``identity``."""
+        return {
+            port
+            for other, reservation in self._living().items()
+            if other != identity
+            for port in reservation.ports
+        }
+
+    def reserve(self, identity: str, supervisor_pid: int, ports: Collection[int]) -> None:
+        """Record the ports of a stack that was just launched; forget stacks that ended."""
+        stacks = self._living() | {
+            identity: Reservation(supervisor_pid=supervisor_pid, ports=sorted(ports))
+        }
+        write_private(self._path, _Reservations(stacks=stacks).model_dump_json())
+
+    def _living(self) -> dict[str, Reservation]:
+        try:
+            reservations = _Reservations.model_validate_json(self._path.read_text())
+        except (FileNotFoundError, ValidationError):
+            return {}
+        return {
+            identity: reserve
+            for identity, reserve in reservations.stacks.items()
+            if reserve.is_alive(identity)
+        }

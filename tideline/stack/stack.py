@@ -16,17 +16,16 @@ import psutil
 
 from tideline.errors import UsageError
 from tideline.stack import processes
-from tideline.stack.claims import ClaimedPorts
 from tideline.stack.credentials import load_or_create
 from tideline.stack.endpoints import Endpoints
 from tideline.stack.errors import StackError, StackNotRunningError
 from tideline.stack.home import Home, StackState, exclusive, write_private
 from tideline.stack.kafka_jars import libraries
-from tideline.stack.parts.base import Part, Plan
-from tideline.stack.parts.catalog import ALL_PARTS, KINDS, ON_REQUEST, parts_of
+from tideline.stack.parts import ALL_PARTS, KINDS, ON_REQUEST, parts_of
+from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.parts.postgres import data_directory
-from tideline.stack.ports import allocate, is_free, preferred
+from tideline.stack.ports import PortReservations, allocate, is_free, preferred
 from tideline.stack.startup import Report, Startup, await_ready
 from tideline.stack.supervision import ProcessInfo, Supervisor
 
@@ -64,7 +63,7 @@ class Stack:
     """A running stack. Program names: postgres, s3, temporal, kafka-N, gateway-N, worker; on
     request airflow-api, -scheduler, -processor, -triggerer."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StackPlan) -> None:
         self._plan = plan
         self._supervisor = _supervisor(plan)
         self._parts = {part.name: part for part in parts_of(plan, plan.state.parts)}
@@ -99,7 +98,7 @@ class Stack:
                     "another TIDELINE_HOME."
                 )
             credentials = load_or_create(place)
-            supervisor = _supervisor(Plan(place, state, credentials))
+            supervisor = _supervisor(StackPlan(place, state, credentials))
             if supervisor.is_running():
                 up = {name for name, info in supervisor.processes().items() if info.is_up}
                 kept = {
@@ -109,14 +108,14 @@ class Stack:
                 }
                 wanted = {*kept, *parts}
                 state.parts = [kind for kind in KINDS if kind in wanted]
-                stack = cls(Plan(place, state, credentials))
+                stack = cls(StackPlan(place, state, credentials))
                 stack._extend(progress or _ignore)
                 return stack
             processes.end(processes.marked(state.id))
             state.parts = [kind for kind in KINDS if kind in parts]
             with exclusive(_turn_file(), STARTING_TURN_S, "the start of another stack"):
-                claims = ClaimedPorts()
-                others = claims.of_others(state.id)
+                reservations = PortReservations()
+                others = reservations.of_others(state.id)
                 state.ports = allocate(
                     preferred(state.brokers),
                     state.ports,
@@ -124,9 +123,9 @@ class Stack:
                 )
                 state.postgres_data = _postgres_data(place, state)
                 place.remember(state)
-                stack = cls(Plan(place, state, credentials))
+                stack = cls(StackPlan(place, state, credentials))
                 stack._launch()
-                claims.claim(state.id, stack.supervisor_pid, state.ports.values())
+                reservations.reserve(state.id, stack.supervisor_pid, state.ports.values())
                 stack._start_all(progress or _ignore)
             return stack
 
@@ -157,7 +156,7 @@ class Stack:
     @classmethod
     def _known(cls, place: Home) -> Stack | None:
         state = place.state()
-        return None if state is None else cls(Plan(place, state, load_or_create(place)))
+        return None if state is None else cls(StackPlan(place, state, load_or_create(place)))
 
     def _launch(self) -> None:
         self._supervisor.launch([part.program() for part in self._parts.values()])
@@ -325,14 +324,14 @@ class Stack:
         for stop in stopping:
             stop.result()
 
-    def _part(self, name: str) -> Part:
+    def _part(self, name: str) -> StackPart:
         if name not in self._parts:
             known = ", ".join(self._parts)
             raise UsageError(f"{name!r} is no program of this stack. Choose one of: {known}.")
         return self._parts[name]
 
 
-def _supervisor(plan: Plan) -> Supervisor:
+def _supervisor(plan: StackPlan) -> Supervisor:
     return Supervisor(plan.home, plan.state, plan.credentials.supervisor)
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tideline.stack.errors import NotReadyError, StackError
-from tideline.stack.parts.base import Part
+from tideline.stack.parts.base import StackPart
 from tideline.stack.supervision import Supervisor
 
 PROBE_INTERVAL_S = 0.15
@@ -51,7 +51,7 @@ Report = Callable[[Progress], None]
 class Startup:
     """One start of a set of parts."""
 
-    def __init__(self, parts: Sequence[Part], supervisor: Supervisor, report: Report) -> None:
+    def __init__(self, parts: Sequence[StackPart], supervisor: Supervisor, report: Report) -> None:
         self._parts = parts
         self._supervisor = supervisor
         self._report = report
@@ -74,7 +74,7 @@ class Startup:
             # A part that gave up because another failed has nothing to say of its own.
             raise next((error for error in errors if not isinstance(error, _Abandoned)), errors[0])
 
-    def _bring_up(self, part: Part, running: set[str]) -> None:
+    def _bring_up(self, part: StackPart, running: set[str]) -> None:
         since = time.monotonic()
 
         def tell(step: Step, note: str = "") -> None:
@@ -116,7 +116,7 @@ class _Abandoned(StackError):
 
 
 def await_ready(
-    part: Part,
+    part: StackPart,
     supervisor: Supervisor,
     *,
     within_s: float | None = None,
@@ -150,7 +150,7 @@ def await_ready(
     raise StackError(f"{part.name} is not ready after {bound:.0f} s: {reason}\n{end_of_log(part)}")
 
 
-def end_of_log(part: Part) -> str:
+def end_of_log(part: StackPart) -> str:
     """The last lines of what the part wrote, for an error message."""
     program = part.program()
     lines: list[str] = []

@@ -19,7 +19,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from tideline.stack.errors import StackError, StackNotRunningError
 from tideline.stack.home import Home, StackState, write_private
-from tideline.stack.programs import MARKER, PROGRAM_MARKER, Program
+from tideline.stack.processes import MARKER, PROGRAM_MARKER, Program
 
 USER = "tideline"
 ANSWER_TIMEOUT_S = 5.0

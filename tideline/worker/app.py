@@ -24,7 +24,7 @@ from tenacity import (
 
 from activities.registration import MigrationActivities
 from tideline import __version__, temporal
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
 from tideline.migration.connections import WorkerServices, open_services
@@ -78,7 +78,7 @@ async def _first(starting: asyncio.Task[None], stopping: asyncio.Event) -> bool:
     stopped.cancel()
     if starting.done():
         return True
-    await end(starting)
+    await cancel_and_wait(starting)
     return False
 
 
@@ -100,7 +100,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         keep_coverage_updated(CoverageGauges(), settings),
         keep_tiering_updated(TieringGauges(), TieringTotals(), settings),
     ):
-        stack.push_async_callback(end, asyncio.create_task(_logged(background)))
+        stack.push_async_callback(cancel_and_wait, asyncio.create_task(_logged(background)))
 
 
 def workers(settings: WorkerSettings, client: Client, services: WorkerServices) -> list[Worker]:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.control_plane.model import MigrationRequest
 from tideline.domain.messages import TopicMigrationInput, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_options
@@ -69,7 +69,7 @@ class RequestDispatcher:
                         await self._heard.wait()
                 self._heard.clear()
         finally:
-            await end(listening)
+            await cancel_and_wait(listening)
 
     async def take_all(self) -> None:
         """Everything that is pending now. One that cannot be started holds up no other."""

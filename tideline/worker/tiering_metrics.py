@@ -20,8 +20,8 @@ from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import TieringStatusRow
 from tideline.domain.tiering_totals import Total, histogram
 from tideline.errors import TidelineError
+from tideline.kafka.topic_policies import read_tiering_policies, suffix_topics
 from tideline.settings import WorkerSettings
-from tideline.tiering_rules import read_rules, suffix_topics
 
 INTERVAL_S = 30.0
 """It counts the batches of every partition and asks Kafka for every topic's configs."""
@@ -125,7 +125,7 @@ async def keep_tiering_updated(
 
     def observe() -> tuple[Mapping[str, int], list[TieringStatusRow]]:
         counted = plane.tiering_totals()
-        rules = read_rules(settings, suffix_topics(plane))
+        rules = read_tiering_policies(settings, suffix_topics(plane))
         return counted, plane.tiering_status(cutoffs=rules.cutoffs(time.time_ns() // 1_000_000))
 
     try:

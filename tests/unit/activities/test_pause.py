@@ -27,7 +27,7 @@ from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.options import Durability
 from tideline.domain.producer_tail import ProducerTail, TailBatch
 from tideline.domain.transactions import CoordinatorTransaction
-from tideline.kafka.layout import OffsetAnswer, PartitionLayout
+from tideline.kafka.observer import OffsetAnswer, PartitionLayout
 from tideline.kafka.topic_observer import ActiveProducer
 from tideline.migration.connections import Warmth
 

@@ -31,9 +31,17 @@ from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.domain.topic_configs import ConfigChange
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.layout import LogEnd, OffsetAnswer, PartitionLayout, Spot, TopicLayout
 from tideline.kafka.log_reader import FetchedPiece
-from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, LeaderMoved
+from tideline.kafka.observer import (
+    CONSUMER,
+    DEBUG_CONSUMER,
+    LeaderMoved,
+    LogEnd,
+    OffsetAnswer,
+    OffsetSpec,
+    PartitionLayout,
+    TopicLayout,
+)
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
 from tideline.migration.connections import WorkerServices
 
@@ -221,7 +229,7 @@ class FakeKafka:
         self,
         topic: str,
         partition: int,
-        spot: int,
+        spec: int,
         *,
         node: int,
         leader_epoch: int = -1,
@@ -232,21 +240,21 @@ class FakeKafka:
             raise KafkaUnavailable(f"broker {node} is away")
         if leader_epoch not in (-1, self.layout.leader_epoch):
             raise LeaderMoved(ErrorCode.fenced_leader_epoch, "offset")
-        match spot:
-            case Spot.EARLIEST:
+        match spec:
+            case OffsetSpec.EARLIEST:
                 value = self.log_start
-            case Spot.EARLIEST_LOCAL:
+            case OffsetSpec.EARLIEST_LOCAL:
                 value = self.local_starts[node]
-            case Spot.MAX_TIMESTAMP:
+            case OffsetSpec.MAX_TIMESTAMP:
                 return self.max_timestamp
-            case Spot.LATEST_TIERED:
+            case OffsetSpec.LATEST_TIERED:
                 value = self.highest_tiered
-            case Spot.LATEST if replica_id == DEBUG_CONSUMER:
+            case OffsetSpec.LATEST if replica_id == DEBUG_CONSUMER:
                 value = self.ends[node]
-            case Spot.LATEST:
+            case OffsetSpec.LATEST:
                 value = self.last_stable if read_committed else self.watermarks[node]
             case _:
-                return OffsetAnswer(3, spot, 5)
+                return OffsetAnswer(3, spec, 5)
         return OffsetAnswer(value, -1, self.layout.leader_epoch)
 
     async def log_end(self, topic: str, layout: PartitionLayout) -> LogEnd:
@@ -261,12 +269,12 @@ class FakeKafka:
         return LogEnd(layout, self.last_stable, self.watermarks[layout.leader], ends, problems)
 
     async def on_replicas(
-        self, topic: str, layout: PartitionLayout, spot: Spot
+        self, topic: str, layout: PartitionLayout, spec: OffsetSpec
     ) -> dict[int, int | str]:
         return {
             n: "away"
             if n in self.silent
-            else (await self.offset(topic, 0, spot, node=n, replica_id=DEBUG_CONSUMER)).offset
+            else (await self.offset(topic, 0, spec, node=n, replica_id=DEBUG_CONSUMER)).offset
             for n in layout.replicas
         }
 

@@ -11,24 +11,24 @@ from tideline.airflow import wiring
 from tideline.errors import UsageError
 from tideline.stack.credentials import load_or_create
 from tideline.stack.home import Home
+from tideline.stack.parts import ALL_PARTS, parts_of
 from tideline.stack.parts.airflow import Airflow, dags_folder
-from tideline.stack.parts.base import Plan
-from tideline.stack.parts.catalog import ALL_PARTS, parts_of
+from tideline.stack.parts.base import StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.ports import preferred
 from tideline.stack.stack import Stack
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path: Path) -> StackPlan:
     home = Home.locate(tmp_path / "home")
     home.create()
     state = home.new_state(brokers=1, parts=["airflow"], cluster_id=new_cluster_id())
     state.ports = preferred(1)
-    return Plan(home, state, load_or_create(home))
+    return StackPlan(home, state, load_or_create(home))
 
 
-def airflow_parts(plan: Plan) -> list[Airflow]:
+def airflow_parts(plan: StackPlan) -> list[Airflow]:
     return [part for part in parts_of(plan, ["airflow"]) if isinstance(part, Airflow)]
 
 
@@ -38,7 +38,7 @@ def test_airflow_is_not_started_unless_it_is_asked_for(tmp_path: Path) -> None:
         Stack.up(tmp_path, parts=("airflaw",))
 
 
-def test_every_component_runs_by_itself_and_opens_nothing_beyond_loopback(plan: Plan) -> None:
+def test_every_component_runs_by_itself_and_opens_nothing_beyond_loopback(plan: StackPlan) -> None:
     commands = {part.name: part.program().command for part in airflow_parts(plan)}
     assert set(commands) == {
         "airflow-api",
@@ -51,7 +51,7 @@ def test_every_component_runs_by_itself_and_opens_nothing_beyond_loopback(plan: 
         assert "--skip-serve-logs" in commands[name]
 
 
-def test_only_the_owner_reads_passwords_and_keys_which_stay_the_same(plan: Plan) -> None:
+def test_only_the_owner_reads_passwords_and_keys_which_stay_the_same(plan: StackPlan) -> None:
     api = airflow_parts(plan)[0]
     api.write_files()
     for name in ("secrets.json", "passwords.json", "airflow.cfg", "jobs.env"):
@@ -63,7 +63,7 @@ def test_only_the_owner_reads_passwords_and_keys_which_stay_the_same(plan: Plan)
         assert secret not in " ".join([*given.command, *given.environment.values()])
 
 
-def test_the_jobs_get_the_role_of_the_jobs_and_a_wave_that_of_the_worker(plan: Plan) -> None:
+def test_the_jobs_get_the_role_of_the_jobs_and_a_wave_that_of_the_worker(plan: StackPlan) -> None:
     api = airflow_parts(plan)[0]
     api.write_files()
     environment = api.program().environment
@@ -73,7 +73,7 @@ def test_the_jobs_get_the_role_of_the_jobs_and_a_wave_that_of_the_worker(plan: P
 
 
 def test_schedules_of_the_shell_that_starts_the_stack_are_passed_on(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
+    plan: StackPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDELINE_AIRFLOW_GC_SCHEDULE", "* * * * *")
     monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "of another stack")
@@ -83,7 +83,9 @@ def test_schedules_of_the_shell_that_starts_the_stack_are_passed_on(
     assert "of another stack" not in environment.values()
 
 
-def test_the_configuration_names_the_dags_and_the_pools_are_those_of_the_dags(plan: Plan) -> None:
+def test_the_configuration_names_the_dags_and_the_pools_are_those_of_the_dags(
+    plan: StackPlan,
+) -> None:
     parsed = configparser.RawConfigParser()
     parsed.read_string(airflow_parts(plan)[0].configuration())
     assert parsed["core"]["dags_folder"] == str(dags_folder())

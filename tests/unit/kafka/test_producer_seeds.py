@@ -8,9 +8,8 @@ from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_tail import LastSequence, ProducerTail
-from tideline.kafka.layout import PartitionLayout
-from tideline.kafka.log_reader import FetchedPiece
-from tideline.kafka.producer_seeds import STEP_OFFSETS, TailScanner
+from tideline.kafka.log_reader import STEP_OFFSETS, FetchedPiece, TailScanner
+from tideline.kafka.observer import PartitionLayout
 
 LOG = TopicIdPartition(UUID(int=1), 0)
 LAYOUT = PartitionLayout(0, 1, 5, (1,), (1,))

@@ -12,10 +12,9 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from tideline.domain.ids import TopicPartition
+from tideline.kafka.admin import Deletion, NotDeleted, RecordDeletion
 from tideline.kafka.errors import KafkaUnavailable
-from tideline.kafka.layout import PartitionLayout, TopicLayout
-from tideline.kafka.observer import milliseconds
-from tideline.kafka.record_deletion import Deletion, RecordDeletion, Refusal
+from tideline.kafka.observer import PartitionLayout, TopicLayout, milliseconds
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)
 
@@ -70,7 +69,7 @@ class Broker:
         )
 
 
-async def deleted(cluster: Cluster, *partitions: int) -> dict[TopicPartition, int | Refusal]:
+async def deleted(cluster: Cluster, *partitions: int) -> dict[TopicPartition, int | NotDeleted]:
     deletion = RecordDeletion(cluster, 1_000)  # type: ignore[arg-type]
     deletion._observer = cluster  # type: ignore[assignment]
     return await deletion.delete([Deletion("t", TOPIC, p, 10 + p) for p in partitions])
@@ -86,7 +85,7 @@ async def test_each_leader_is_asked_once_for_all_of_its_partitions() -> None:
 async def test_a_topic_of_the_same_name_with_another_id_is_left_alone() -> None:
     cluster = Cluster({0: 1}, topic_id=OTHER)
     (answer,) = (await deleted(cluster, 0)).values()
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, NotDeleted)
     assert answer.gone
     assert cluster.asked == []
 
@@ -94,13 +93,13 @@ async def test_a_topic_of_the_same_name_with_another_id_is_left_alone() -> None:
 async def test_a_leader_that_is_away_refuses_its_own_partitions_only() -> None:
     answers = await deleted(Cluster({0: 1, 1: 2}, away={2}), 0, 1)
     assert answers[TopicPartition("t", 0)] == 10
-    assert answers[TopicPartition("t", 1)] == Refusal("broker 2 is away")
+    assert answers[TopicPartition("t", 1)] == NotDeleted("broker 2 is away")
 
 
 async def test_a_partition_without_a_leader_is_refused() -> None:
     assert await deleted(Cluster({0: -1}), 0, 7) == {
-        TopicPartition("t", 0): Refusal("the partition has no leader"),
-        TopicPartition("t", 7): Refusal("the partition has no leader"),
+        TopicPartition("t", 0): NotDeleted("the partition has no leader"),
+        TopicPartition("t", 7): NotDeleted("the partition has no leader"),
     }
 
 
@@ -109,5 +108,5 @@ async def test_an_error_of_one_partition_is_its_own() -> None:
     answers = await deleted(cluster, 0, 1)
     assert answers[TopicPartition("t", 0)] == 10
     refusal = answers[TopicPartition("t", 1)]
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, NotDeleted)
     assert "OFFSET_OUT_OF_RANGE" in refusal.reason

@@ -21,8 +21,14 @@ from tideline.domain.remote_log import (
     SegmentUpdate,
 )
 from tideline.kafka.batches import iter_batches, verify_crc
-from tideline.kafka.remote_log_metadata import decode, encode_segment, encode_update
-from tideline.kafka.segment_metadata import RECORDS_PER_BATCH, metadata_records, write_log
+from tideline.kafka.remote_log_metadata import (
+    RECORDS_PER_BATCH,
+    decode,
+    encode_segment,
+    encode_update,
+    metadata_records,
+    write_log,
+)
 
 longs = st.integers(-1, 2**63 - 1)
 ints = st.integers(-1, 2**31 - 1)

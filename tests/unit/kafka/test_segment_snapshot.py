@@ -12,17 +12,15 @@ from tideline.domain.remote_log import EpochStart
 from tideline.kafka.segment_files import (
     UPLOAD_ORDER,
     MalformedCheckpoint,
-    SegmentFile,
-    decode_leader_epochs,
-    encode_leader_epochs,
-    object_keys,
-    offset_name,
-)
-from tideline.kafka.segment_snapshot import (
     MalformedSnapshot,
     ProducerSnapshotEntry,
+    SegmentFile,
+    decode_leader_epochs,
     decode_snapshot,
+    encode_leader_epochs,
     encode_snapshot,
+    object_keys,
+    offset_name,
 )
 
 longs = st.integers(-1, 2**63 - 1)

@@ -20,16 +20,19 @@ from tests.unit.kafka.segment_batches import (
     spec_lists,
 )
 from tideline.domain.remote_log import EpochStart
-from tideline.kafka.batches import LOG_OVERHEAD, InvalidBatch, iter_batches
-from tideline.kafka.segment_files import SegmentFile, decode_leader_epochs
+from tideline.kafka.batches import iter_batches
+from tideline.kafka.segment_files import (
+    ProducerSnapshotEntry,
+    SegmentFile,
+    decode_leader_epochs,
+    decode_snapshot,
+)
 from tideline.kafka.segment_lookup import (
     OffsetPosition,
     TimestampOffset,
     offset_entries,
     time_entries,
 )
-from tideline.kafka.segment_snapshot import ProducerSnapshotEntry, decode_snapshot
-from tideline.kafka.segment_stream import whole_batches
 from tideline.kafka.segment_writer import InvalidSegment, OffsetGap, SegmentWriter, write_segment
 
 
@@ -218,30 +221,6 @@ def test_files_do_not_depend_on_how_batches_are_grouped(specs: list[Spec]) -> No
         assert [h[0] for h in header_list(built.data[".log"])] == [
             h.base_offset for batch in built.batches for h in iter_batches(batch)
         ]
-
-
-@settings(deadline=None, max_examples=30)
-@given(specs=spec_lists(max_batches=8))
-def test_a_stream_cut_anywhere_gives_the_same_batches(specs: list[Spec]) -> None:
-    log = b"".join(build_all(specs))
-    for step in (1, 17, 61, 1_000, len(log)):
-        pieces = [log[at : at + step] for at in range(0, len(log), step)]
-        found = list(whole_batches(pieces))
-        assert b"".join(found) == log
-        for buffer in found:
-            assert sum(h.size for h in iter_batches(buffer)) == len(buffer)
-
-
-def test_a_stream_that_ends_inside_a_batch_is_refused() -> None:
-    with pytest.raises(InvalidBatch, match="ends inside a batch"):
-        list(whole_batches([build(sized(1, 5), 0)[:-1]]))
-
-
-@pytest.mark.parametrize("length", [0, -1, 2**31 - 1])
-def test_a_length_that_no_batch_has_is_refused_before_anything_is_held(length: int) -> None:
-    batch = damaged(build(sized(1, 5), 0), 8, length.to_bytes(4, "big", signed=True))
-    with pytest.raises(InvalidBatch, match=f"says {length + LOG_OVERHEAD} bytes"):
-        list(whole_batches([batch]))
 
 
 @pytest.mark.parametrize("codec", sorted(CODECS))

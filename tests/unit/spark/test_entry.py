@@ -91,7 +91,7 @@ botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint U
 During handling of the above exception, another exception occurred:
 
 Traceback (most recent call last):
-tideline.object_store.errors.ObjectStoreUnavailable: bucket a: list 'b': Could not connect
+tideline.object_store.client.ObjectStoreUnavailable: bucket a: list 'b': Could not connect
 """
     found = failure_of(RuntimeError(text))
     assert found is not None

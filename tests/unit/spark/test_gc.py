@@ -19,7 +19,7 @@ from tideline.control_plane.tiering_model import Bucket
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate
 from tideline.errors import UsageError
-from tideline.object_store.bulk import ObjectEntry
+from tideline.object_store.client import ObjectEntry
 from tideline.settings import JobsSettings
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from spark.common.control_plane import key_ranges
 from spark.coverage.tasks import kind_bits, segments_listed
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.ids import topic_id_to_base64
-from tideline.object_store.bulk import BulkStore, ObjectEntry
+from tideline.object_store.client import ObjectEntry, ObjectStoreClient
 from tideline.object_store.inventory import group_by_segment
 from tideline.settings import ObjectStoreSettings
 
@@ -66,7 +66,7 @@ def test_key_ranges_are_whole_and_not_too_many(lo: int, size: int, pieces: int) 
 
 
 def test_a_store_travels_to_an_executor_without_its_connections() -> None:
-    store = BulkStore(ObjectStoreSettings.of(CREDENTIALS))
+    store = ObjectStoreClient(ObjectStoreSettings.of(CREDENTIALS))
     assert store._client is store._client
     copy = pickle.loads(pickle.dumps(store))
     assert "_client" not in copy.__dict__

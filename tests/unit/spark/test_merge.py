@@ -30,13 +30,12 @@ from tests.unit.spark.tiering_world import (
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches
-from tideline.kafka.segment_files import SegmentFile, object_keys
+from tideline.kafka.segment_files import SegmentFile, decode_snapshot, object_keys
 from tideline.kafka.segment_lookup import (
     SegmentExtent,
     position_for_offset,
     position_for_timestamp,
 )
-from tideline.kafka.segment_snapshot import decode_snapshot
 
 __all__ = ["database", "postgres_server"]
 

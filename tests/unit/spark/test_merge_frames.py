@@ -25,7 +25,7 @@ from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.tiering import TieringConfig
 from tideline.errors import ExitCode
-from tideline.object_store.errors import ObjectMissing, ObjectStoreUnavailable
+from tideline.object_store.client import ObjectMissing, ObjectStoreUnavailable
 from tideline.settings import JobsSettings
 
 __all__ = ["database", "postgres_server"]

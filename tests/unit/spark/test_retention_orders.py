@@ -11,10 +11,10 @@ from pyspark.sql import Row
 from spark.common.kafka_logs import ObservedLog
 from spark.retention.job import Survey, has_limit, has_prefix, orders_of, outcome
 from spark.retention.remove_records import Removed
-from spark.retention_policies import TopicPolicies, parse_topics
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.retention import Policy
 from tideline.errors import UsageError
+from tideline.kafka.topic_policies import RetentionPolicies, tracked_topics
 
 TOPIC = UUID(int=1)
 HYBRID = PartitionRow(
@@ -27,7 +27,7 @@ HYBRID = PartitionRow(
 MIGRATING = replace(
     HYBRID, state="MIGRATING", boundary=-1, high_watermark=-1, suffix_start=-1, tiered_start=-1
 )
-LIMITED = TopicPolicies({TOPIC: Policy(5_000, 700)})
+LIMITED = RetentionPolicies({TOPIC: Policy(5_000, 700)})
 
 
 def survey(row: PartitionRow, log_start: int | None = None, problem: str | None = None) -> Survey:
@@ -49,13 +49,13 @@ def test_before_b0_only_a_size_limit_that_kafka_does_not_know_is_ours() -> None:
     assert not has_limit(MIGRATING, LIMITED)
     held = replace(MIGRATING, user_configs={"retention.bytes": "700"})
     assert has_limit(held, LIMITED)
-    assert not has_limit(held, TopicPolicies({TOPIC: Policy(5_000)}))
+    assert not has_limit(held, RetentionPolicies({TOPIC: Policy(5_000)}))
 
 
 def test_from_b0_on_every_limit_is_ours() -> None:
     assert has_limit(HYBRID, LIMITED)
-    assert not has_limit(HYBRID, TopicPolicies({TOPIC: Policy()}))
-    assert not has_limit(HYBRID, TopicPolicies())
+    assert not has_limit(HYBRID, RetentionPolicies({TOPIC: Policy()}))
+    assert not has_limit(HYBRID, RetentionPolicies())
 
 
 def test_a_prefix_ends_where_only_merged_segments_are_tiered() -> None:
@@ -110,8 +110,8 @@ def test_what_is_held_back_is_shown_with_its_reason() -> None:
 
 
 def test_a_topic_that_is_not_tracked_is_refused_by_name() -> None:
-    assert parse_topics(["t"], [HYBRID]) == {"t"}
+    assert tracked_topics(["t"], [HYBRID]) == {"t"}
     with pytest.raises(UsageError, match="'other' is not tracked"):
-        parse_topics(["other"], [HYBRID])
+        tracked_topics(["other"], [HYBRID])
     with pytest.raises(UsageError, match="'t' is not tracked"):
-        parse_topics(["t"], [replace(HYBRID, deleted=True)])
+        tracked_topics(["t"], [replace(HYBRID, deleted=True)])

@@ -9,7 +9,7 @@ from uuid import UUID
 from spark.retention.remove_records import RemovalOrder, Removed, remove
 from tideline.control_plane.errors import OffsetOutOfRange
 from tideline.domain.ids import TopicPartition
-from tideline.kafka.record_deletion import Deletion, Refusal
+from tideline.kafka.admin import Deletion, NotDeleted
 
 TOPIC = UUID(int=1)
 
@@ -32,10 +32,10 @@ def order(
 class Kafka:
     """Answers what it is told to, else what was asked for."""
 
-    answers: dict[int, int | Refusal] = field(default_factory=dict)
+    answers: dict[int, int | NotDeleted] = field(default_factory=dict)
     asked: list[Deletion] = field(default_factory=list)
 
-    async def delete(self, wanted: Sequence[Deletion]) -> dict[TopicPartition, int | Refusal]:
+    async def delete(self, wanted: Sequence[Deletion]) -> dict[TopicPartition, int | NotDeleted]:
         self.asked += wanted
         return {d.name: self.answers.get(d.partition, d.before_offset) for d in wanted}
 
@@ -77,7 +77,7 @@ async def test_the_suffix_keeps_everything_while_kafka_keeps_some_of_the_prefix(
 
 
 async def test_a_partition_that_is_refused_does_not_hold_up_another() -> None:
-    kafka = Kafka({0: Refusal("the partition has no leader")})
+    kafka = Kafka({0: NotDeleted("the partition has no leader")})
     done, calls = await carried_out(order(0, prefix=50), order(1, prefix=60), kafka=kafka)
     assert calls == [("prefix", 1, 60)]
     assert done == [
@@ -87,7 +87,7 @@ async def test_a_partition_that_is_refused_does_not_hold_up_another() -> None:
 
 
 async def test_a_topic_that_was_deleted_meanwhile_is_nothing_to_try_again() -> None:
-    kafka = Kafka({0: Refusal("Kafka has no such topic any more", gone=True)})
+    kafka = Kafka({0: NotDeleted("Kafka has no such topic any more", gone=True)})
     done, _ = await carried_out(order(prefix=50), kafka=kafka)
     assert not done[0].retriable
 

@@ -24,7 +24,7 @@ from tideline.control_plane.model import BatchToCommit, CommitError
 from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches, patch
-from tideline.object_store.errors import ObjectMissing
+from tideline.object_store.client import ObjectMissing
 from tideline.settings import JobsSettings
 
 DISKLESS, TIERED, PREFIX = "diskless", "tiered", "in/"

@@ -11,26 +11,26 @@ from tideline.errors import UsageError
 from tideline.settings import GatewaySettings, WorkerSettings, load
 from tideline.stack.credentials import load_or_create
 from tideline.stack.home import Home
-from tideline.stack.parts.base import Plan
-from tideline.stack.parts.catalog import ALL_PARTS, parts_of
+from tideline.stack.parts import ALL_PARTS, parts_of
+from tideline.stack.parts.base import StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.ports import preferred
-from tideline.stack.programs import MARKER, Program
+from tideline.stack.processes import MARKER, Program
 from tideline.stack.stack import Stack
 from tideline.stack.supervision import configuration
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path: Path) -> StackPlan:
     home = Home.locate(tmp_path / "home")
     home.create()
     state = home.new_state(brokers=3, parts=list(ALL_PARTS), cluster_id=new_cluster_id())
     state.ports = preferred(3)
-    return Plan(home, state, load_or_create(home))
+    return StackPlan(home, state, load_or_create(home))
 
 
 def test_a_gateway_reads_its_settings_from_its_environment(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
+    plan: StackPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in plan.environment("gateway-2").items():
         monkeypatch.setenv(name, value)
@@ -42,7 +42,7 @@ def test_a_gateway_reads_its_settings_from_its_environment(
 
 
 def test_the_worker_reads_its_settings_from_its_environment(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
+    plan: StackPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in plan.environment("worker").items():
         monkeypatch.setenv(name, value)
@@ -52,19 +52,19 @@ def test_the_worker_reads_its_settings_from_its_environment(
     assert "tideline_worker:" in settings.postgres_dsn.get_secret_value()
 
 
-def test_an_unknown_role_is_refused_by_name(plan: Plan) -> None:
+def test_an_unknown_role_is_refused_by_name(plan: StackPlan) -> None:
     with pytest.raises(UsageError, match="'gateway-4' is no gateway"):
         plan.environment("gateway-4")
     with pytest.raises(UsageError, match="'root' is no role"):
         plan.endpoints.postgres_dsn("root")
 
 
-def test_no_secret_is_in_what_a_person_might_print(plan: Plan) -> None:
+def test_no_secret_is_in_what_a_person_might_print(plan: StackPlan) -> None:
     assert plan.credentials.s3_secret_key not in repr(plan.endpoints)
     assert plan.credentials.s3_secret_key not in repr(Program("x", (), Path("x"), {"a": "b"}))
 
 
-def test_every_program_is_supervised_and_marked(plan: Plan) -> None:
+def test_every_program_is_supervised_and_marked(plan: StackPlan) -> None:
     programs = [part.program() for part in parts_of(plan, ("temporal", "s3", "gateway", "worker"))]
     text = configuration(plan.home, plan.state, Path("/x.sock"), "secret", programs)
     parsed = configparser.RawConfigParser()
@@ -77,13 +77,13 @@ def test_every_program_is_supervised_and_marked(plan: Plan) -> None:
         assert int(section["stdout_logfile_maxbytes"]) > 0
 
 
-def test_a_percent_sign_survives_the_supervisors_interpolation(plan: Plan) -> None:
+def test_a_percent_sign_survives_the_supervisors_interpolation(plan: StackPlan) -> None:
     program = Program("x", ("run", "--format=%m"), Path("/x.log"))
     text = configuration(plan.home, plan.state, Path("/x.sock"), "secret", [program])
     assert "--format=%%m" in text
 
 
-def test_parts_start_in_the_order_of_their_needs(plan: Plan) -> None:
+def test_parts_start_in_the_order_of_their_needs(plan: StackPlan) -> None:
     parts = parts_of(plan, ALL_PARTS)
     names = [part.name for part in parts]
     for part in parts:

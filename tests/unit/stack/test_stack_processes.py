@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tideline.stack import processes
-from tideline.stack.processes import end, family, marked
-from tideline.stack.programs import MARKER, PROGRAM_MARKER
+from tideline.stack.processes import MARKER, PROGRAM_MARKER, end, family, marked
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

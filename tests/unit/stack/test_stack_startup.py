@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from tideline.stack.errors import NotReadyError, StackError
-from tideline.stack.parts.base import Part
-from tideline.stack.programs import Program
+from tideline.stack.parts.base import StackPart
+from tideline.stack.processes import Program
 from tideline.stack.startup import Progress, Startup, Step, await_ready, tail
 from tideline.stack.supervision import ProcessInfo, Supervisor
 
@@ -39,7 +39,7 @@ class FakeSupervisor:
         return {name: self.process(name) for name in self.started}
 
 
-class FakePart(Part):
+class FakePart(StackPart):
     def __init__(self, name: str, *needs: str, log: Path = Path("/nowhere")) -> None:
         self._name, self._needs, self._log = name, needs, log
         self.prepared = 0

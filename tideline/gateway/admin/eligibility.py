@@ -18,8 +18,13 @@ from tideline.domain.preflight_observation import PartitionHealth, PreflightObse
 from tideline.errors import RefusedError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.layout import PartitionLayout, Spot, TopicLayout
-from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver
+from tideline.kafka.observer import (
+    DEBUG_CONSUMER,
+    KafkaObserver,
+    OffsetSpec,
+    PartitionLayout,
+    TopicLayout,
+)
 from tideline.kafka.topic_observer import TopicObserver
 
 TIMEOUT_MS = 5_000
@@ -94,9 +99,9 @@ async def _ends(observer: KafkaObserver, topic: str, row: PartitionLayout) -> tu
     if row.leader < 0:
         raise KafkaError(ErrorCode.leader_not_available, f"partition {topic}-{row.partition}")
     start, end = await asyncio.gather(
-        observer.offset(topic, row.partition, Spot.EARLIEST, node=row.leader),
+        observer.offset(topic, row.partition, OffsetSpec.EARLIEST, node=row.leader),
         observer.offset(
-            topic, row.partition, Spot.LATEST, node=row.leader, replica_id=DEBUG_CONSUMER
+            topic, row.partition, OffsetSpec.LATEST, node=row.leader, replica_id=DEBUG_CONSUMER
         ),
     )
     return start.offset, end.offset

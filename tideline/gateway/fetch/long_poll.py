@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.domain.ids import TopicIdPartition
 
@@ -102,4 +102,4 @@ class HighWatermarks:
 
     async def close(self) -> None:
         if self._polling is not None:
-            await end(self._polling)
+            await cancel_and_wait(self._polling)

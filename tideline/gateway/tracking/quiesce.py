@@ -16,7 +16,7 @@ from uuid import UUID
 
 import structlog
 
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
 from tideline.domain.ack_gate import AckTicket, Verdict, judge
 from tideline.domain.ids import TopicIdPartition, TopicPartition
@@ -253,4 +253,4 @@ class QuiesceKeeper:
             return None
 
     async def close(self) -> None:
-        await end(*(task for _, _, task in self._tasks.values()))
+        await cancel_and_wait(*(task for _, _, task in self._tasks.values()))

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.control_plane.errors import GatewayFenced
 from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
@@ -105,7 +105,7 @@ class TrackingSync:
         ]
 
     async def close(self) -> None:
-        await end(*self._tasks)
+        await cancel_and_wait(*self._tasks)
 
     async def reload(self) -> None:
         """Read everything anew. Raises :class:`ControlPlaneUnavailable`."""

@@ -8,7 +8,7 @@ import contextlib
 
 import structlog
 
-from tideline.background import end
+from tideline.background import cancel_and_wait
 from tideline.gateway.context import GatewayServices
 from tideline.gateway.interception import Rules
 from tideline.gateway.metrics import BROKER_UP
@@ -80,7 +80,7 @@ class GatewayServer:
         owed = sum(not connection.is_idle for connection in connections)
         for connection in self._own():
             connection.close("the gateway stops")
-        await end(*self._tasks)
+        await cancel_and_wait(*self._tasks)
         log.info("gateway stopped", connections=len(connections), unanswered=owed)
 
     def _own(self) -> list[GatewayConnection]:

@@ -21,10 +21,10 @@ from pathlib import Path
 import tideline
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.home import exclusive, read_json, write_private
-from tideline.stack.parts.base import Part, Plan, installed_program
+from tideline.stack.parts.base import StackPart, StackPlan, installed_program
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.probes import Address, show
-from tideline.stack.programs import Program
+from tideline.stack.processes import Program
 
 LISTENER = "airflow"
 USER = "admin"
@@ -68,12 +68,12 @@ _REPORTED_AS = {
 }
 
 
-class Airflow(Part):
+class Airflow(StackPart):
     """One component. All share one home, which whichever is prepared first makes."""
 
     ready_within_s = 240
 
-    def __init__(self, plan: Plan, component: str) -> None:
+    def __init__(self, plan: StackPlan, component: str) -> None:
         super().__init__(plan)
         self.component = component
 

@@ -13,11 +13,11 @@ from tideline.stack.endpoints import Endpoints, address, endpoints_of, environme
 from tideline.stack.errors import StackError
 from tideline.stack.home import Home, StackState
 from tideline.stack.probes import Address
-from tideline.stack.programs import Program
+from tideline.stack.processes import Program
 
 
 @dataclass(frozen=True)
-class Plan:
+class StackPlan:
     """What parts are made from."""
 
     home: Home
@@ -38,13 +38,13 @@ class Plan:
         return environment_of(self.home, self.state, self.credentials, role)
 
 
-class Part(ABC):
+class StackPart(ABC):
     """One program of the stack, in the order prepare, start, probe until it passes, finish."""
 
     ready_within_s: float = 30
     """How long the probe may fail after a start."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StackPlan) -> None:
         self.plan = plan
 
     @property

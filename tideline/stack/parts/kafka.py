@@ -13,9 +13,9 @@ from tideline.stack.endpoints import S3_REGION, TIERED_BUCKET, TIERED_PREFIX
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.home import write_private
 from tideline.stack.kafka_jars import ensure, is_current, java, libraries, tool_command
-from tideline.stack.parts.base import Part, Plan
+from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.probes import kafka_nodes, show
-from tideline.stack.programs import Program
+from tideline.stack.processes import Program
 
 
 def new_cluster_id() -> str:
@@ -26,10 +26,10 @@ def new_cluster_id() -> str:
             return text
 
 
-class Kafka(Part):
+class Kafka(StackPart):
     ready_within_s = 90
 
-    def __init__(self, plan: Plan, node: int) -> None:
+    def __init__(self, plan: StackPlan, node: int) -> None:
         super().__init__(plan)
         self.node = node
         self._jars = libraries()

@@ -19,10 +19,10 @@ from tideline.stack.credentials import SUPERUSER
 from tideline.stack.endpoints import DATABASE
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.home import outside_directory
-from tideline.stack.parts.base import Part
+from tideline.stack.parts.base import StackPart
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.probes import show
-from tideline.stack.programs import Program
+from tideline.stack.processes import Program
 
 SYSTEM_USER = "pgserver"
 """Runs Postgres when we are root, which Postgres refuses to run as."""
@@ -39,7 +39,7 @@ SETTINGS = {
 """Durability stays at Postgres' defaults: fsync and synchronous_commit on."""
 
 
-class Postgres(Part):
+class Postgres(StackPart):
     name = "postgres"
 
     @property

@@ -12,9 +12,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tideline.stack.endpoints import DISKLESS_BUCKET, S3_REGION, TIERED_BUCKET
 from tideline.stack.errors import NotReadyError
 from tideline.stack.home import write_private
-from tideline.stack.parts.base import Part, installed_program
+from tideline.stack.parts.base import StackPart, installed_program
 from tideline.stack.ports import LOOPBACK
-from tideline.stack.programs import Program
+from tideline.stack.processes import Program
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PROBE_KEY = "tideline-stack-probe"
 
 
-class S3(Part):
+class S3(StackPart):
     name = "s3"
     ready_within_s = 40
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tideline.stack.endpoints import TEMPORAL_NAMESPACE
-from tideline.stack.parts.base import Part, installed_program
+from tideline.stack.parts.base import StackPart, installed_program
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.probes import http_up
-from tideline.stack.programs import Program
+from tideline.stack.processes import Program
 
 SEARCH_ATTRIBUTES = {
     "TidelinePhase": "Keyword",
@@ -16,7 +16,7 @@ SEARCH_ATTRIBUTES = {
 }
 
 
-class Temporal(Part):
+class Temporal(StackPart):
     name = "temporal"
 
     @property

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from tideline.stack.parts.base import Part, Plan
+from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.probes import http_up, kafka_nodes, show
-from tideline.stack.programs import Program
+from tideline.stack.processes import Program
 
 _PYTHON = {"PYTHONUNBUFFERED": "1"}
 
 
-class Gateway(Part):
-    def __init__(self, plan: Plan, node: int) -> None:
+class GatewayPart(StackPart):
+    def __init__(self, plan: StackPlan, node: int) -> None:
         super().__init__(plan)
         self.node = node
 
@@ -44,7 +44,7 @@ class Gateway(Part):
         kafka_nodes(self.plan.address(self.name))
 
 
-class Worker(Part):
+class WorkerPart(StackPart):
     name = "worker"
 
     @property

@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import botocore.exceptions
 
-from tideline.object_store.client import make_client, translate
-from tideline.object_store.errors import ObjectExists, ObjectStoreUnavailable
+from tideline.object_store.client import (
+    ObjectExists,
+    ObjectStoreUnavailable,
+    make_client,
+    translate,
+)
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:

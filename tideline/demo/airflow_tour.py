@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
-from tideline.airflow.rest import AirflowApi
 from tideline.demo import topic as topics
+from tideline.demo.airflow_api import AirflowApi
 from tideline.errors import ExitCode, TidelineError
 from tideline.stack import Stack
 

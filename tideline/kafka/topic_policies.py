@@ -1,0 +1,170 @@
+"""What the user wants of each topic: how it is retained and how it is tiered, its configs in Kafka.
+
+From tracking on Tideline overrides some of these configs. There the user's own values, which
+Postgres keeps, count; for a user who has set none, the broker's default, which the topic's own
+entry hides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+from uuid import UUID
+
+from tideline.control_plane.jobs import JobsControlPlane
+from tideline.control_plane.tiering_model import PartitionRow
+from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.retention import UNLIMITED, Policy, policy_of
+from tideline.domain.tiering import LOCAL_RETENTION_MS, TieringConfig, effective_config
+from tideline.domain.topic_configs import RETENTION_BYTES
+from tideline.errors import RefusedError, UsageError
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.topic_observer import TopicObserver
+from tideline.settings import KafkaSettings
+
+AT_ONCE = 16
+"""DescribeConfigs requests under way."""
+LOG_ID_RANGE = 100_000
+"""Log ids per read: partitions are read in pieces of this."""
+BROKER_DEFAULTS = {
+    LOCAL_RETENTION_MS: "log.local.retention.ms",
+    RETENTION_BYTES: "log.retention.bytes",
+}
+"""By key of a topic that is overridden from tracking on: the key of the broker's default."""
+
+Configs = Mapping[str, str | None]
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTopic:
+    """A live topic, and the user's values of the configs that Tideline overrides."""
+
+    name: str
+    topic_id: UUID
+    user_values: Configs
+
+
+@dataclass(frozen=True, slots=True)
+class TieringPolicies:
+    """Configs by topic id, and the topics that have none, with why: those are left alone."""
+
+    configs: Mapping[UUID, TieringConfig] = field(default_factory=dict)
+    left_alone: Mapping[str, str] = field(default_factory=dict)
+
+    def cutoffs(self, now_ms: int) -> dict[UUID, int]:
+        """For ``claim_wal_files``: batches older than this are split."""
+        found = {topic_id: config.cutoff(now_ms) for topic_id, config in self.configs.items()}
+        return {topic_id: cutoff for topic_id, cutoff in found.items() if cutoff is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicies:
+    """Policies by topic id, and the topics that have none, with why: those are left alone."""
+
+    policies: Mapping[UUID, Policy] = field(default_factory=dict)
+    left_alone: Mapping[str, str] = field(default_factory=dict)
+
+
+def suffix_topics(plane: JobsControlPlane, only: Collection[str] = ()) -> list[PolicyTopic]:
+    """Topics with a suffix that are neither deleted nor paused; ``only``: none but these.
+
+    Raises :class:`RefusedError` for a name in ``only`` that has no suffix.
+    """
+    found: dict[UUID, PolicyTopic] = {}
+    known: set[str] = set()
+    first, end = plane.log_id_range()
+    for lo in range(first, end, LOG_ID_RANGE):
+        for row in plane.partitions(lo, min(lo + LOG_ID_RANGE, end)):
+            if row.deleted or row.boundary == UNDEFINED_OFFSET:
+                continue
+            if only and row.topic not in only:
+                continue
+            known.add(row.topic)
+            if not row.tiering_paused:
+                found[row.topic_id] = PolicyTopic(row.topic, row.topic_id, row.user_configs)
+    if unknown := sorted(set(only) - known):
+        raise RefusedError(
+            f"topic {unknown[0]!r} has no diskless data: only a topic that has crossed B0, or was "
+            "born diskless, is tiered; see `tideline status`"
+        )
+    return list(found.values())
+
+
+def tracked_topics(names: Iterable[str], rows: Iterable[PartitionRow]) -> frozenset[str]:
+    """``names`` as a set. Raises :class:`UsageError` for one that no live partition has."""
+    wanted = frozenset(names)
+    if missing := sorted(wanted - {row.topic for row in rows if not row.deleted}):
+        raise UsageError(
+            f"topic {missing[0]!r} is not tracked: retention of a classic topic is Kafka's own; "
+            "see `tideline status`"
+        )
+    return wanted
+
+
+def read_tiering_policies(
+    settings: KafkaSettings, topics: Collection[PolicyTopic]
+) -> TieringPolicies:
+    """Ask Kafka. Raises ``KafkaUnavailable``; a topic that Kafka does not know, or whose configs
+    are no numbers, is left alone."""
+    return TieringPolicies(*_read(settings, "tideline-tiering", topics, effective_config))
+
+
+def read_retention_policies(
+    settings: KafkaSettings, rows: Iterable[PartitionRow]
+) -> RetentionPolicies:
+    """As :func:`read_tiering_policies`, for the topics of ``rows``."""
+
+    def policy(configs: Configs, user_values: Configs, defaults: Configs) -> Policy:
+        default = defaults[RETENTION_BYTES]
+        return policy_of(configs, user_values, UNLIMITED if default is None else int(default))
+
+    topics = {row.topic_id: PolicyTopic(row.topic, row.topic_id, row.user_configs) for row in rows}
+    return RetentionPolicies(*_read(settings, "tideline-retention", topics.values(), policy))
+
+
+def _read(
+    settings: KafkaSettings,
+    client_id: str,
+    topics: Collection[PolicyTopic],
+    policy: Callable[[Configs, Configs, Configs], P],
+) -> tuple[dict[UUID, P], dict[str, str]]:
+    """``policy`` takes a topic's effective configs, the user's values, and broker defaults."""
+    return asyncio.run(_read_all(settings, client_id, topics, policy)) if topics else ({}, {})
+
+
+async def _read_all(
+    settings: KafkaSettings,
+    client_id: str,
+    topics: Collection[PolicyTopic],
+    policy: Callable[[Configs, Configs, Configs], P],
+) -> tuple[dict[UUID, P], dict[str, str]]:
+    places = asyncio.Semaphore(AT_ONCE)
+    policies: dict[UUID, P] = {}
+    left_alone: dict[str, str] = {}
+    async with KafkaCluster(
+        settings.kafka_bootstrap,
+        client_id=client_id,
+        timeout_ms=settings.kafka_request_timeout_ms,
+    ) as cluster:
+        observer = TopicObserver(cluster, settings.kafka_request_timeout_ms)
+        node = min(await cluster.nodes())
+        defaults = {
+            key: await observer.broker_config(node, of_broker)
+            for key, of_broker in BROKER_DEFAULTS.items()
+        }
+
+        async def one(topic: PolicyTopic) -> None:
+            async with places:
+                try:
+                    found = await observer.configs(topic.name)
+                    configs = {key: entry.value for key, entry in found.items()}
+                    policies[topic.topic_id] = policy(configs, topic.user_values, defaults)
+                except (KafkaError, ValueError) as error:
+                    left_alone[topic.name] = str(error)
+
+        await asyncio.gather(*(one(topic) for topic in topics))
+    return policies, left_alone
