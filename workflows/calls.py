@@ -1,23 +1,37 @@
-"""One activity call that can be interrupted, and what a failed one means."""
+"""Activity calls: how each is run, what a failed one means, and trying until one succeeds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import TimeoutError as NoAnswerInTime
 
 with workflow.unsafe.imports_passed_through():
+    from tideline.domain import failures
     from tideline.domain.messages import TopicActivity, waits_queue
-    from workflows.phases import PATIENT
 
 TIMED_OUT = "TimedOut"
 """Kind of a failure: no attempt answered in time, perhaps because no worker runs."""
+
+NOT_RETRIED_BY_TEMPORAL = [*failures.NON_RETRYABLE, failures.WAITING]
+"""The workflow decides what follows these. A wait is repeated by the workflow, too, because only
+the workflow can show its reason."""
+
+PATIENT = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200),
+    backoff_coefficient=2.0,
+    maximum_interval=timedelta(seconds=5),
+    maximum_attempts=6,
+    non_retryable_error_types=NOT_RETRIED_BY_TEMPORAL,
+)
+"""About ten seconds of an unreachable part; then the workflow shows it and goes on trying."""
 
 
 class CallFailed(Exception):
@@ -38,34 +52,58 @@ class Call:
     """How one activity is run."""
 
     name: str
+    result: type | None = None
     waits: bool = False
     """It may take long, so it must not occupy a slot that a write pause needs."""
-    local: bool = False
-    """Run beside the workflow, without a round trip to Temporal before and after it."""
     start_to_close: timedelta = timedelta(seconds=20)
-    schedule_to_close: timedelta | None = None
+    """One attempt. How many there are is the retry policy's."""
     heartbeat: timedelta | None = None
     retry: RetryPolicy = field(default_factory=lambda: PATIENT)
-    result: type | None = None
+    beyond_hold: timedelta | None = None
+    """Of the write pause: all attempts together end with the quiesce's hold, this much later.
+    It runs as a local activity: each round trip to Temporal would be paid by every producer. What
+    that gives up (progress that survives the worker) the control plane makes good: a repeated
+    phase takes a newer generation, and B0 is persisted once."""
+
+    @property
+    def parks_producers(self) -> bool:
+        """When it fails for good, producers are let go first, and the attempt starts anew with a
+        new generation; any other call is shown and tried again."""
+        return self.beyond_hold is not None
+
+
+LONG_HISTORY = 4_000
+"""Events after which a workflow that waits continues as new."""
+
+
+def history_is_long() -> bool:
+    """It is time to continue as new."""
+    info = workflow.info()
+    return info.get_current_history_length() > LONG_HISTORY or info.is_continue_as_new_suggested()
 
 
 def quick(name: TopicActivity, result: type | None = None) -> Call:
     """A few round trips to Postgres or Kafka."""
-    return Call(name, result=result)
+    return Call(name, result)
 
 
-def slow(name: TopicActivity, result: type | None = None, seconds: float = 60) -> Call:
+def slow(name: str, result: type | None = None, seconds: float = 60) -> Call:
     """It waits, or looks at much; it heartbeats."""
     return Call(
         name,
+        result,
         waits=True,
         start_to_close=timedelta(seconds=seconds),
         heartbeat=timedelta(seconds=15),
-        result=result,
     )
 
 
-async def perform(call: Call, given: Any, interrupted: Callable[[], bool]) -> Any:
+def not_interrupted() -> bool:
+    """For a call that nothing interrupts."""
+    return False
+
+
+async def perform(call: Call, given: Any, interrupted: Callable[[], bool] = not_interrupted) -> Any:
     """Run ``call`` to its end. Raises :class:`CallFailed`, or :class:`Interrupted` as soon as
     ``interrupted()`` holds; the activity is then cancelled and not waited for."""
     handle = _begin(call, given)
@@ -84,13 +122,15 @@ async def perform(call: Call, given: Any, interrupted: Callable[[], bool]) -> An
 
 
 def _begin(call: Call, given: Any) -> asyncio.Task[Any]:
-    if call.local:
+    """``given`` is a ``PhaseInput`` if the call belongs to the write pause."""
+    if call.beyond_hold is not None:
+        bound = timedelta(milliseconds=given.options.quiesce_hold_ms) + call.beyond_hold
         return workflow.start_local_activity(
             str(call.name),
             given,
             result_type=call.result,
-            start_to_close_timeout=call.start_to_close,
-            schedule_to_close_timeout=call.schedule_to_close,
+            start_to_close_timeout=bound,
+            schedule_to_close_timeout=bound,
             retry_policy=call.retry,
         )
     queue = workflow.info().task_queue
@@ -100,7 +140,6 @@ def _begin(call: Call, given: Any) -> asyncio.Task[Any]:
         result_type=call.result,
         task_queue=waits_queue(queue) if call.waits else queue,
         start_to_close_timeout=call.start_to_close,
-        schedule_to_close_timeout=call.schedule_to_close,
         heartbeat_timeout=call.heartbeat,
         retry_policy=call.retry,
     )
@@ -118,10 +157,57 @@ def failed(call: Call, error: FailureError) -> CallFailed:
     match error.cause if isinstance(error, ActivityError) else error:
         case ApplicationError() as cause:
             return CallFailed(cause.type or type(cause).__name__, cause.message)
-        case TimeoutError() as cause:
+        case NoAnswerInTime() as cause:
             why = "is a worker running?"
             if isinstance(cause.cause, ApplicationError):
                 why = f"the last attempt said: {cause.cause.message}"
             return CallFailed(TIMED_OUT, f"{call.name}: no answer in time; {why}")
         case other:
             return CallFailed(type(other).__name__, str(other or error))
+
+
+class RetryUntilSuccess:
+    """The calls of one workflow that are tried until they succeed. ``report`` gets the reason why
+    one has not yet, and an empty one when it has."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._at_once = False
+
+    def retry_now(self) -> None:
+        """Try at once what is being waited for."""
+        self._at_once = True
+
+    async def call(
+        self,
+        call: Call,
+        given: Any,
+        interrupted: Callable[[], bool] = not_interrupted,
+        reraise: Collection[str] = (),
+    ) -> Any:
+        """The result of ``call``. Raises :class:`CallFailed` only for a kind in ``reraise``, and
+        :class:`Interrupted` when ``interrupted()`` comes to hold."""
+        tries = 0
+        while True:
+            try:
+                result = await perform(call, given, interrupted)
+            except CallFailed as failure:
+                if failure.kind in reraise:
+                    raise
+                tries += 1
+                self._report(failure.message)
+                await self.wait_before_retry(tries, interrupted)
+            else:
+                if tries:
+                    self._report("")
+                return result
+
+    async def wait_before_retry(self, failed: int, interrupted: Callable[[], bool]) -> None:
+        """0.5 s after the first failure, doubled up to 15 s; an interruption or
+        :meth:`retry_now` cuts it short."""
+        self._at_once = False
+        bound = timedelta(seconds=min(15.0, 0.5 * 2 ** min(failed - 1, 10)))
+        try:
+            await workflow.wait_condition(lambda: self._at_once or interrupted(), timeout=bound)
+        except TimeoutError:
+            return

@@ -1,4 +1,4 @@
-"""Starts the partitions' workflows, a bounded number at once, and tells them what is wanted.
+"""Starts the partitions' workflows, a bounded number at once, and steers them.
 
 A partition's workflow outlives its topic's (``ParentClosePolicy.ABANDON``) and answers to
 whichever runs under the topic's id, so starting one that runs already means: ask it to report.
@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
         WaitsFor,
     )
     from tideline.domain.migration import Phase
-    from workflows.showing import at_start, now
+    from workflows.reporting import now, search_attributes_at_start
     from workflows.topic_state import TopicState
 
 MOST_AT_ONCE = 50
@@ -51,7 +51,7 @@ _PHASE_OF_OUTCOME = {"ready": DONE, ABORTED: ABORTED, GONE: GONE}
 
 
 class FanOut:
-    """Acts on the state's wishes; :meth:`tend` runs beside the topic's stages."""
+    """Acts on the state's wishes; :meth:`reconcile` runs beside the topic's stages."""
 
     def __init__(self, state: TopicState, arm: Callable[[], Awaitable[None]]) -> None:
         self._state = state
@@ -61,16 +61,16 @@ class FanOut:
         self._to_steer = set(state.to_steer)
         self._restarts: set[asyncio.Task[None]] = set()
         self._busy = False
-        self._resting = False
+        self._settling = False
 
     @property
     def crowded(self) -> bool:
         """This run has started as many children as one run should."""
         return len(self._children) >= MOST_CHILDREN
 
-    def take(self, report: PartitionReport) -> None:
+    def receive(self, report: PartitionReport) -> None:
         """A partition says where it stands."""
-        self._state.take(report)
+        self._state.receive(report)
         if report.waits_for is WaitsFor.ROLL and self._state.rolled:
             self._to_steer.add(report.partition)
         if (
@@ -84,9 +84,9 @@ class FanOut:
         """What is wanted has changed for all of them."""
         self._to_steer.update(self._state.running())
 
-    async def rest(self) -> None:
+    async def settle(self) -> None:
         """Begin nothing more, and wait until nothing is under way."""
-        self._resting = True
+        self._settling = True
         await workflow.wait_condition(lambda: not self._busy)
 
     def hand_over(self) -> None:
@@ -94,7 +94,7 @@ class FanOut:
         self._state.to_steer, self._state.lost = sorted(self._to_steer), sorted(self._lost)
 
     async def end_all(self) -> None:
-        """After an abort: tell every partition and wait until it has ended, a minute at most;
+        """After an abort: steer every partition and wait until it has ended, a minute at most;
         a partition that does not hear of it is fenced by its generation."""
         self.steer_all()
         try:
@@ -104,9 +104,9 @@ class FanOut:
         except TimeoutError:
             workflow.logger.warning("partitions_did_not_end")
 
-    async def tend(self) -> None:
+    async def reconcile(self) -> None:
         """Start, permit and steer until cancelled."""
-        looking = asyncio.create_task(self._look_around())
+        looking = asyncio.create_task(self._look_after_silent())
         try:
             while True:
                 await workflow.wait_condition(self._has_work)
@@ -118,7 +118,7 @@ class FanOut:
         finally:
             looking.cancel()
 
-    async def _look_around(self) -> None:
+    async def _look_after_silent(self) -> None:
         """Look after partitions that an earlier run has started, some at a time: one that was
         terminated meanwhile is started again, the others report."""
         cursor = 0
@@ -131,7 +131,7 @@ class FanOut:
             cursor = behind[:MOST_AT_ONCE][-1] + 1 if behind else 0
 
     def _has_work(self) -> bool:
-        if self._resting:
+        if self._settling:
             return False
         if self._to_steer or self._state.to_permit():
             return True
@@ -144,7 +144,7 @@ class FanOut:
             self._lost.clear()
             for partition in starting:
                 if state.partitions[partition].phase == TO_DO:
-                    state.take(PartitionReport(partition, Phase.VALIDATE, now()))
+                    state.receive(PartitionReport(partition, Phase.VALIDATE, now()))
             await _together(self._start(partition) for partition in starting)
         if permitted := state.to_permit():
             if not state.armed:
@@ -175,7 +175,7 @@ class FanOut:
                 task_timeout=TASK_TIMEOUT,
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
-                search_attributes=at_start(ref.topic),
+                search_attributes=search_attributes_at_start(ref.topic),
                 static_summary=f"partition {ref.topic}-{partition}",
                 static_details=f"Moves partition {partition} of topic {ref.topic} from tiered to "
                 f"diskless storage. Steered by `{ref.workflow_id}`.",
@@ -199,7 +199,7 @@ class FanOut:
             again.add_done_callback(self._restarts.discard)
             return
         outcome = child.result()
-        self.take(
+        self.receive(
             PartitionReport(
                 partition,
                 _PHASE_OF_OUTCOME[outcome.outcome],
@@ -214,7 +214,7 @@ class FanOut:
         """Somebody cancelled or terminated it: a migration is stopped by an abort of the topic."""
         known = self._state.partitions[partition]
         reason = f"its workflow was ended from outside ({why}); it is started again"
-        self._state.take(replace(known, since=now(), waiting_reason=reason))
+        self._state.receive(replace(known, since=now(), waiting_reason=reason))
         await asyncio.sleep(START_AGAIN_AFTER.total_seconds())
         self._lost.add(partition)
 
@@ -223,7 +223,7 @@ class FanOut:
         try:
             await workflow.get_external_workflow_handle(workflow_id).signal(Signal.STEER, steering)
         except TemporalError:
-            # It has ended: by itself, then its report or result tells, or from outside.
+            # It has ended: by itself, then its report or result says so, or from outside.
             if partition not in self._children and partition in self._state.running():
                 self._lost.add(partition)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from temporalio import workflow
@@ -19,12 +20,16 @@ with workflow.unsafe.imports_passed_through():
     from tideline.domain.messages import (
         ABORTED,
         DONE,
+        ENDINGS,
         GONE,
         PARTITION_WORKFLOW,
         BoundaryObservation,
         PartitionMigrationInput,
         PartitionOutcome,
+        PartitionRef,
+        PartitionReport,
         PartitionSituation,
+        PartitionState,
         PartitionStatus,
         PauseOutcome,
         PhaseInput,
@@ -34,18 +39,19 @@ with workflow.unsafe.imports_passed_through():
         Steering,
         TopicActivity,
         Update,
+        WaitsFor,
     )
     from tideline.domain.migration import PHASE_ORDER, UNDEFINED_OFFSET, Phase, phase_rule
-    from workflows import partition_view as view
     from workflows import phases
-    from workflows.calls import Call, CallFailed, Interrupted, perform, quick
-    from workflows.insisting import Insistent
-    from workflows.phases import PHASE_SPECS, OnFailure
-    from workflows.reporting import Reporter
-    from workflows.showing import Shown, now
-
-LONG_HISTORY = 4_000
-"""Events after which a waiting partition continues as new."""
+    from workflows.calls import (
+        CallFailed,
+        Interrupted,
+        RetryUntilSuccess,
+        history_is_long,
+        perform,
+        quick,
+    )
+    from workflows.reporting import Reporter, SearchAttributes, markdown_table, now
 
 
 @workflow.defn(name=PARTITION_WORKFLOW)
@@ -60,9 +66,9 @@ class PartitionMigration:
         self._waiting_reason = ""
         self._failed_tries = 0
         self._phase_began = workflow.time()
-        self._shown = Shown()
+        self._search_attributes = SearchAttributes()
         self._reporter = Reporter(given.topic_workflow_id)
-        self._insistent = Insistent(self._show)
+        self._retrying = RetryUntilSuccess(self._waits_because)
 
     @workflow.run
     async def run(self, given: PartitionMigrationInput) -> PartitionOutcome:
@@ -72,10 +78,10 @@ class PartitionMigration:
         try:
             if not state.phase:
                 await self._begin()
-            while not view.has_ended(state):
+            while not has_ended(state):
                 await self._step(Phase(state.phase))
         except asyncio.CancelledError:
-            if view.parks_producers(state) or state.phase == Phase.QUIESCE:
+            if parks_producers(state) or state.phase == Phase.QUIESCE:
                 await self._let_producers_go()
             raise
         self._enter(state.phase)
@@ -95,9 +101,9 @@ class PartitionMigration:
     async def _begin(self) -> None:
         """A first run validates; one that finds B0 persisted goes on behind it."""
         self._move_to(Phase.VALIDATE)
-        situation = await self._look()
+        situation = await self._observe()
         if situation.tracked:
-            self._take(situation)
+            self._believe(situation)
 
     async def _step(self, phase: Phase) -> None:
         await self._gate(phase)
@@ -105,19 +111,8 @@ class PartitionMigration:
             self._move_to(ABORTED)
             return
         self._enter(phase)
-        spec, options = PHASE_SPECS[phase], self._given.options
-        call = Call(
-            phase,
-            waits=spec.waits,
-            local=spec.local,
-            start_to_close=spec.start_to_close(options),
-            schedule_to_close=spec.schedule_to_close and spec.schedule_to_close(options),
-            heartbeat=spec.heartbeat,
-            retry=spec.retry,
-            result=spec.result,
-        )
         try:
-            result = await perform(call, self._input(), self._aborted)
+            result = await perform(phases.PHASE_CALLS[phase], self._input(), self._aborted)
         except Interrupted:
             return
         except CallFailed as failure:
@@ -141,9 +136,9 @@ class PartitionMigration:
     async def _after_failure(self, phase: Phase, failure: CallFailed) -> None:
         self._failed_tries += 1
         reason = failure.message
-        if PHASE_SPECS[phase].on_failure is OnFailure.REOPEN_AND_START_ANEW:
-            self._take(await self._let_producers_go())
-            if view.has_ended(self._state) or view.crossed(self._state):
+        if phases.PHASE_CALLS[phase].parks_producers:
+            self._believe(await self._let_producers_go())
+            if has_ended(self._state) or crossed(self._state):
                 return
             self._move_to(Phase.DRAIN_TRANSACTIONS)
             reason = (
@@ -154,31 +149,31 @@ class PartitionMigration:
             self._waiting_reason = reason
             self._move_to(GONE)
             return
-        elif failure.kind in phases.LEFT_BY_A_RESET:
+        elif failure.kind in phases.BOUNDARY_WAS_RESET:
             self._state.round += 1
             self._forget_boundary()
             self._move_to(Phase.DRAIN_TRANSACTIONS)
         elif failure.kind in phases.ASK_POSTGRES:
-            self._take(await self._look())
-            if view.has_ended(self._state):
+            self._believe(await self._observe())
+            if has_ended(self._state):
                 return
-        self._show(reason)
+        self._waits_because(reason)
         # An activity that waits has waited for seconds already.
         waited = failure.kind == failures.WAITING
-        await self._insistent.rest(1 if waited else self._failed_tries, self._aborted)
+        await self._retrying.wait_before_retry(1 if waited else self._failed_tries, self._aborted)
 
     async def _let_producers_go(self) -> PartitionSituation:
         """Reopen the quiesce; nothing is reopened if B0 turns out to be persisted."""
         reopen = quick(TopicActivity.REOPEN_PARTITION, PartitionSituation)
-        situation: PartitionSituation = await self._insistent.call(reopen, self._input())
+        situation: PartitionSituation = await self._retrying.call(reopen, self._input())
         return situation
 
-    async def _look(self) -> PartitionSituation:
+    async def _observe(self) -> PartitionSituation:
         observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
-        situation: PartitionSituation = await self._insistent.call(observe, self._ref)
+        situation: PartitionSituation = await self._retrying.call(observe, self._ref)
         return situation
 
-    def _take(self, situation: PartitionSituation) -> None:
+    def _believe(self, situation: PartitionSituation) -> None:
         """Postgres is right about where the partition stands."""
         state = self._state
         if not situation.tracked:
@@ -199,24 +194,19 @@ class PartitionMigration:
 
     async def _gate(self, phase: Phase) -> None:
         """Wait until nobody has paused the partition and the topic lets it go on."""
-        while reason := view.held_because(self._state):
-            self._show(reason)
-            await workflow.wait_condition(
-                lambda known=reason: view.held_because(self._state) != known or self._is_long()  # type: ignore[misc]
-            )
+        while reason := blocked_because(self._state):
+            self._waits_because(reason)
+            await workflow.wait_condition(partial(self._is_news, reason))
             self._waiting_reason = ""
             await self._continue_if_long()
-        if not view.parks_producers(self._state):
+        if not parks_producers(self._state):
             await self._continue_if_long()
 
-    def _is_long(self) -> bool:
-        info = workflow.info()
-        return (
-            info.is_continue_as_new_suggested() or info.get_current_history_length() > LONG_HISTORY
-        )
+    def _is_news(self, reason: str) -> bool:
+        return blocked_because(self._state) != reason or history_is_long()
 
     async def _continue_if_long(self) -> None:
-        if not self._is_long():
+        if not history_is_long():
             return
         await self._reporter.flushed()
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -231,7 +221,7 @@ class PartitionMigration:
             self._ref, self._given.options, state.generation, state.boundary, state.leader_epoch
         )
 
-    # What is shown
+    # What operators and the topic's workflow see
 
     def _move_to(self, phase: str) -> None:
         if phase != self._state.phase:
@@ -242,23 +232,23 @@ class PartitionMigration:
         self._phase_began = workflow.time()
         if phase == Phase.QUIESCE:
             self._state.write_pauses += 1
-        if not view.parks_producers(self._state):
+        if not parks_producers(self._state):
             self._upsert()
             if phase not in (Phase.QUIESCE, Phase.VALIDATE):
                 self._report()
-        workflow.set_current_details(view.details(self.status()))
+        workflow.set_current_details(details(self.status()))
 
-    def _show(self, reason: str) -> None:
+    def _waits_because(self, reason: str) -> None:
         if reason == self._waiting_reason:
             return
         self._waiting_reason = reason
         self._upsert()
         self._report()
-        workflow.set_current_details(view.details(self.status()))
+        workflow.set_current_details(details(self.status()))
 
     def _upsert(self) -> None:
         known = self.status()
-        self._shown.show(
+        self._search_attributes.update(
             topic=known.topic,
             phase=known.phase,
             waiting_reason=known.waiting_reason,
@@ -266,12 +256,12 @@ class PartitionMigration:
         )
 
     def _report(self) -> None:
-        self._reporter.send(view.report(self._ref, self._state, self._waiting_reason))
+        self._reporter.send(report_of(self._ref, self._state, self._waiting_reason))
 
     @workflow.query(name=Query.STATUS)
     def status(self) -> PartitionStatus:
         """Where this partition stands, and what comes next."""
-        return view.status(self._ref, self._state, self._waiting_reason)
+        return status_of(self._ref, self._state, self._waiting_reason)
 
     # Steering
 
@@ -279,7 +269,7 @@ class PartitionMigration:
     def steer(self, steering: Steering) -> None:
         """The topic's workflow says what it wants."""
         if self._state.steering.paused and not steering.paused:
-            self._insistent.nudge()
+            self._retrying.retry_now()
         self._state.steering = replace(steering, report_again=False)
         if steering.report_again and self._state.phase:
             self._report()
@@ -294,7 +284,7 @@ class PartitionMigration:
     def resume(self) -> PauseOutcome:
         """Go on, and try again at once what is being waited for."""
         self._state.paused = False
-        self._insistent.nudge()
+        self._retrying.retry_now()
         if self._state.steering.paused:
             return PauseOutcome(True, "the topic's migration is still paused: resume that, too")
         return PauseOutcome(False, "goes on")
@@ -308,9 +298,108 @@ class PartitionMigration:
         self._must_run()
 
     def _must_run(self) -> None:
-        if view.has_ended(self._state):
+        if has_ended(self._state):
             raise ApplicationError(
                 f"{self._ref.topic}-{self._ref.partition} has ended ({self._state.phase}): "
                 "there is nothing to pause or resume",
                 type=failures.REFUSED,
             )
+
+
+# What follows from the state, and how it is told. Pure.
+
+
+def has_ended(state: PartitionState) -> bool:
+    """No phase is left to run."""
+    return state.phase in ENDINGS
+
+
+def crossed(state: PartitionState) -> bool:
+    """B0 is persisted, not only observed."""
+    if state.phase == DONE:
+        return True
+    return state.phase not in ("", *ENDINGS) and not phase_rule(Phase(state.phase)).abortable
+
+
+def parks_producers(state: PartitionState) -> bool:
+    """A write pause is under way: nothing may delay its end."""
+    return state.phase in (Phase.ROLL_AND_FLUSH, Phase.SEED_AND_PERSIST)
+
+
+def waits_for(state: PartitionState) -> WaitsFor:
+    """What the next phase needs from the topic's workflow."""
+    if state.phase == Phase.QUIESCE and state.steering.permit < state.round:
+        return WaitsFor.PERMIT
+    if state.phase == Phase.READINESS and not state.steering.rolled:
+        return WaitsFor.ROLL
+    return WaitsFor.NOTHING
+
+
+def blocked_because(state: PartitionState) -> str:
+    """Why the next phase must not begin yet; empty: it may."""
+    steering = state.steering
+    if steering.aborted:
+        return ""
+    if phase_rule(Phase(state.phase)).pausable_before:
+        if state.paused:
+            return "paused by an operator: resume this partition's workflow"
+        if steering.paused:
+            return "the topic's migration is paused by an operator: resume it"
+    match waits_for(state):
+        case WaitsFor.PERMIT:
+            return "drained; waits for the topic's workflow to let the write pause begin"
+        case WaitsFor.ROLL:
+            return "waits until every partition has its B0 and the topic's segments are rolled"
+    return ""
+
+
+def report_of(ref: PartitionRef, state: PartitionState, waiting_reason: str) -> PartitionReport:
+    """For the topic's workflow."""
+    known = crossed(state)
+    return PartitionReport(
+        partition=ref.partition,
+        phase=state.phase,
+        since=state.since,
+        boundary=state.boundary if known else UNDEFINED_OFFSET,
+        leader_epoch=state.leader_epoch if known else -1,
+        waits_for=waits_for(state),
+        waiting_reason=waiting_reason,
+        round=state.round,
+    )
+
+
+def status_of(ref: PartitionRef, state: PartitionState, waiting_reason: str) -> PartitionStatus:
+    """For the ``status`` query."""
+    known = crossed(state)
+    idle = state.phase in ("", *ENDINGS)
+    return PartitionStatus(
+        topic=ref.topic,
+        partition=ref.partition,
+        phase=state.phase,
+        since=state.since,
+        waiting_reason=waiting_reason,
+        boundary=state.boundary if known else UNDEFINED_OFFSET,
+        leader_epoch=state.leader_epoch if known else -1,
+        generation=state.generation,
+        write_pauses=state.write_pauses,
+        paused=state.paused or state.steering.paused,
+        next_step="nothing" if idle else phase_rule(Phase(state.phase)).next_step,
+        durations_ms=dict(state.durations_ms),
+    )
+
+
+def details(known: PartitionStatus) -> str:
+    """For the Temporal UI, as Markdown."""
+    boundary = f"{known.boundary} (leader epoch {known.leader_epoch})"
+    return markdown_table(
+        [
+            ("partition", f"{known.topic}-{known.partition}"),
+            ("phase", f"**{known.phase}** since {known.since}"),
+            ("waits because", known.waiting_reason),
+            ("B0", boundary if known.boundary != UNDEFINED_OFFSET else ""),
+            ("generation", known.generation or ""),
+            ("write pauses", known.write_pauses or ""),
+            ("next", known.next_step),
+            *((f"{name} took", f"{ms:g} ms") for name, ms in known.durations_ms.items()),
+        ]
+    )

@@ -1,35 +1,100 @@
-"""Sends a partition's newest report to its topic's workflow, without making the phases wait."""
+"""What an operator sees in the Temporal UI, and what a topic's workflow hears of its partitions."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from temporalio import workflow
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    SearchAttributeUpdate,
+    TypedSearchAttributes,
+)
 from temporalio.exceptions import TemporalError
 
 with workflow.unsafe.imports_passed_through():
-    from tideline.domain.messages import PartitionReport, Signal
+    from tideline.domain.messages import PartitionReport, SearchAttribute, Signal
+
+PHASE = SearchAttributeKey.for_keyword(SearchAttribute.PHASE)
+TOPIC = SearchAttributeKey.for_keyword(SearchAttribute.TOPIC)
+BOUNDARY = SearchAttributeKey.for_int(SearchAttribute.BOUNDARY)
+WAITING_REASON = SearchAttributeKey.for_text(SearchAttribute.WAITING_REASON)
+
+MAX_REASON = 500
+"""Characters of a waiting reason that are kept as a search attribute."""
+
+
+def search_attributes_at_start(topic: str) -> TypedSearchAttributes:
+    """Of a workflow that is being started."""
+    return TypedSearchAttributes([SearchAttributePair(TOPIC, topic)])
+
+
+@dataclass(slots=True)
+class SearchAttributes:
+    """Remembers what was written, so that only changes cost an event."""
+
+    topic: str = ""
+    phase: str = ""
+    waiting_reason: str = ""
+    boundary: int = -1
+
+    def update(self, *, topic: str, phase: str, waiting_reason: str, boundary: int = -1) -> None:
+        """Write those that differ."""
+        reason = waiting_reason[:MAX_REASON]
+        updates: list[SearchAttributeUpdate[Any]] = []
+        if topic != self.topic:
+            updates.append(TOPIC.value_set(topic))
+        if phase != self.phase:
+            updates.append(PHASE.value_set(phase))
+        if reason != self.waiting_reason:
+            updates.append(
+                WAITING_REASON.value_set(reason) if reason else WAITING_REASON.value_unset()
+            )
+        if boundary != self.boundary:
+            updates.append(
+                BOUNDARY.value_set(boundary) if boundary >= 0 else BOUNDARY.value_unset()
+            )
+        if updates:
+            workflow.upsert_search_attributes(updates)
+        self.topic, self.phase = topic, phase
+        self.waiting_reason, self.boundary = reason, boundary
+
+
+def markdown_table(rows: list[tuple[str, object]]) -> str:
+    """Two columns; empty values are left out."""
+    lines = [f"| {name} | {value} |" for name, value in rows if value not in ("", None)]
+    return "\n".join(["| | |", "| --- | --- |", *lines])
+
+
+def now() -> str:
+    """The workflow's time, ISO 8601 in UTC."""
+    return workflow.now().isoformat(timespec="milliseconds")
 
 
 class Reporter:
-    """Keeps one report in hand: an older one that was not sent yet is replaced.
+    """Sends a partition's newest report to its topic's workflow, without making the phases wait.
 
-    A topic's workflow that does not run gets nothing; when one starts again it asks.
+    An older one that was not sent yet is replaced. A topic's workflow that does not run gets
+    nothing; when one starts again it asks.
     """
 
     def __init__(self, topic_workflow_id: str) -> None:
         self._topic_workflow_id = topic_workflow_id
-        self._in_hand: PartitionReport | None = None
+        self._pending: PartitionReport | None = None
         self._sending = False
 
     def send(self, report: PartitionReport) -> None:
         """Send ``report`` soon."""
-        self._in_hand = report
+        self._pending = report
 
     async def run(self) -> None:
         """Send until cancelled."""
         topic = workflow.get_external_workflow_handle(self._topic_workflow_id)
         while True:
-            await workflow.wait_condition(lambda: self._in_hand is not None)
-            report, self._in_hand, self._sending = self._in_hand, None, True
+            await workflow.wait_condition(lambda: self._pending is not None)
+            report, self._pending, self._sending = self._pending, None, True
             try:
                 await topic.signal(Signal.REPORT, report)
             except TemporalError as error:
@@ -38,5 +103,5 @@ class Reporter:
                 self._sending = False
 
     async def flushed(self) -> None:
-        """Wait until nothing is in hand."""
-        await workflow.wait_condition(lambda: self._in_hand is None and not self._sending)
+        """Wait until nothing is pending or under way."""
+        await workflow.wait_condition(lambda: self._pending is None and not self._sending)

@@ -1,11 +1,16 @@
-"""One topic from tiered to hybrid: the workflow that every trigger meets at.
+"""One topic from tiered to hybrid: the workflow that every trigger meets at, and its stages.
 
-What always holds: there is one workflow id per topic id. A start under any other id finds that
-one, starting it if need be, and returns its result; a wrong input changes nothing.
+What always holds: there is one workflow id per topic id; a start under any other id finds that
+one, starting it if need be, and returns its result. A wrong input changes nothing. The stage
+follows from what was done and what the partitions report; nothing is tracked before the preflight
+has passed; configs are asked for stage by stage and only here.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import workflow
@@ -18,8 +23,12 @@ with workflow.unsafe.imports_passed_through():
     from tideline.domain.messages import (
         TOPIC_WORKFLOW,
         AbortDecision,
+        ConfigStage,
+        ConfigStep,
         JoinRequest,
+        PartitionRef,
         PartitionReport,
+        PartitionSituation,
         PauseOutcome,
         Query,
         Signal,
@@ -28,21 +37,33 @@ with workflow.unsafe.imports_passed_through():
         TopicMigrationStatus,
         TopicOutcome,
         TopicRef,
+        TopicStep,
         Update,
     )
     from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
-    from workflows.calls import Call, CallFailed, perform, slow
-    from workflows.insisting import Insistent, never
+    from workflows.calls import (
+        Call,
+        CallFailed,
+        Interrupted,
+        RetryUntilSuccess,
+        history_is_long,
+        not_interrupted,
+        perform,
+        quick,
+        slow,
+    )
+    from workflows.fan_out import FanOut
     from workflows.phases import TOPIC_IS_GONE
-    from workflows.showing import Shown, now, table
-    from workflows.topic_run import Continued, TopicRun, refused
-    from workflows.topic_state import NEXT_STEP, Stage, TopicState
+    from workflows.reporting import SearchAttributes, markdown_table, now
+    from workflows.topic_state import Stage, TopicState
 
 INVALID_INPUT = "InvalidInput"
 NO_INPUT = RawValue(Payload())
 """Started without any input, as the Temporal UI allows."""
 JOINED_FOR = timedelta(days=365)
 """Longer than a migration that is paused over the holidays."""
+REFUSALS = (failures.PREFLIGHT_REFUSED, failures.REFUSED, *TOPIC_IS_GONE)
+"""Before anything is tracked these end the workflow."""
 
 
 @workflow.defn(name=TOPIC_WORKFLOW)
@@ -56,7 +77,7 @@ class TopicMigration:
         self._run: TopicRun | None = None
         self._early: list[PartitionReport] = []
         self._follows = ""
-        self._shown = Shown()
+        self._search_attributes = SearchAttributes()
         try:
             self._read(raw)
         except InvalidMigrationInput as error:
@@ -73,7 +94,7 @@ class TopicMigration:
             raise InvalidMigrationInput(f"the input is not JSON: {error}") from error
         if isinstance(value, dict) and "continued" in value:
             state = converter.from_payload(raw.payload, Continued).continued
-            self._run = TopicRun(state, self._show)
+            self._run = TopicRun(state, self._changed)
         else:
             self._given = parse_migration_input(value)
 
@@ -86,21 +107,20 @@ class TopicMigration:
             ref = await self._resolve(self._given)
             if ref.workflow_id != workflow.info().workflow_id:
                 return await self._join(ref, self._given)
-            self._run = TopicRun(TopicState(ref, self._given.options, since=now()), self._show)
+            self._run = TopicRun(TopicState(ref, self._given.options, since=now()), self._changed)
         self._run.state.begin()
         for report in self._early:
-            self._run.fan_out.take(report)
-        self._show()
+            self._run.fan_out.receive(report)
+        self._changed()
         outcome = await self._run.migrate()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return outcome
 
     async def _resolve(self, given: TopicMigrationInput) -> TopicRef:
-        show = Insistent(workflow.set_current_details)
-        leave = (*TOPIC_IS_GONE, failures.REFUSED)
+        retrying = RetryUntilSuccess(workflow.set_current_details)
         try:
             call = slow(TopicActivity.RESOLVE_TOPIC, TopicRef)
-            ref: TopicRef = await show.call(call, given, leave=leave)
+            ref: TopicRef = await retrying.call(call, given, reraise=REFUSALS)
         except CallFailed as failure:
             raise refused(failure) from failure
         return ref
@@ -108,7 +128,7 @@ class TopicMigration:
     async def _join(self, ref: TopicRef, given: TopicMigrationInput) -> TopicOutcome:
         self._follows = ref.workflow_id
         workflow.set_current_details(f"Follows `{ref.workflow_id}`: look and steer there.")
-        self._shown.show(topic=ref.topic, phase="following", waiting_reason="")
+        self._search_attributes.update(topic=ref.topic, phase="following", waiting_reason="")
         call = Call(
             TopicActivity.JOIN_TOPIC_MIGRATION,
             waits=True,
@@ -117,12 +137,12 @@ class TopicMigration:
             result=TopicOutcome,
         )
         try:
-            outcome: TopicOutcome = await perform(call, JoinRequest(ref, given), never)
+            outcome: TopicOutcome = await perform(call, JoinRequest(ref, given))
         except CallFailed as failure:
             raise refused(failure) from failure
         return outcome
 
-    # What is shown
+    # What operators see
 
     @workflow.query(name=Query.STATUS)
     def status(self) -> TopicMigrationStatus:
@@ -132,47 +152,17 @@ class TopicMigration:
             topic = self._given.topic if self._given is not None else ""
             where = f"follows {self._follows}" if self._follows else "resolving the topic"
             return TopicMigrationStatus(topic, "", where, "", self._refusal, False, "")
-        state = run.state
-        return TopicMigrationStatus(
-            topic=state.ref.topic,
-            topic_id=state.ref.topic_id,
-            stage=state.stage,
-            since=state.since,
-            waiting_reason=self._reason(run),
-            paused=state.paused,
-            next_step=NEXT_STEP[state.stage],
-            partitions=list(state.partitions),
-        )
+        return run.state.status(run.waiting_reason)
 
-    def _reason(self, run: TopicRun) -> str:
-        if run.waiting_reason:
-            return run.waiting_reason
-        if run.state.paused:
-            return "paused by an operator"
-        for first in run.state.tally.waiting:
-            return f"partition {first.partition}: {first.waiting_reason}"
-        return ""
-
-    def _show(self) -> None:
+    def _changed(self) -> None:
         run = self._run
         if run is None:
             return
-        state, reason = run.state, self._reason(run)
-        self._shown.show(topic=state.ref.topic, phase=state.stage, waiting_reason=reason)
-        counted = ", ".join(f"{n} {phase}" for phase, n in state.tally.phases.items())
-        workflow.set_current_details(
-            table(
-                [
-                    ("topic", f"{state.ref.topic} (id {state.ref.topic_id})"),
-                    ("stage", f"**{state.stage}** since {state.since}"),
-                    ("paused", "yes" if state.paused else ""),
-                    ("waits because", reason),
-                    ("partitions", counted),
-                    ("next", NEXT_STEP[state.stage]),
-                    *((f"partition {p.partition}", p.waiting_reason) for p in state.tally.waiting),
-                ]
-            )
+        known = run.state.status(run.waiting_reason)
+        self._search_attributes.update(
+            topic=known.topic, phase=known.stage, waiting_reason=known.waiting_reason
         )
+        workflow.set_current_details(markdown_table(run.state.details(known)))
 
     # Steering
 
@@ -182,8 +172,8 @@ class TopicMigration:
         if self._run is None:
             self._early.append(report)
         else:
-            self._run.fan_out.take(report)
-            self._show()
+            self._run.fan_out.receive(report)
+            self._changed()
 
     @workflow.update(name=Update.PAUSE)
     def pause(self) -> PauseOutcome:
@@ -194,7 +184,7 @@ class TopicMigration:
     def resume(self) -> PauseOutcome:
         """Go on, and try again at once what is being waited for."""
         outcome = self._set_paused(False, "goes on")
-        self._running().insistent.nudge()
+        self._running().retrying.retry_now()
         return outcome
 
     @workflow.update(name=Update.ABORT)
@@ -223,7 +213,7 @@ class TopicMigration:
         run = self._running()
         run.state.paused = paused
         run.fan_out.steer_all()
-        self._show()
+        self._changed()
         return PauseOutcome(paused, explanation)
 
     def _running(self) -> TopicRun:
@@ -244,3 +234,208 @@ class TopicMigration:
                 type=failures.REFUSED,
             )
         return self._run
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The input of a run that continues another."""
+
+    continued: TopicState
+
+
+class TopicRun:
+    """One run of the workflow over its state. ``changed`` is called when there is news to show."""
+
+    def __init__(self, state: TopicState, changed: Callable[[], None]) -> None:
+        self.state = state
+        self.waiting_reason = ""
+        self.retrying = RetryUntilSuccess(self._waits_because)
+        self.fan_out = FanOut(state, self._arm)
+        self._changed = changed
+        self._deciding = asyncio.Lock()
+        self._step = TopicStep(state.ref, state.options)
+
+    async def migrate(self) -> TopicOutcome:
+        """To the end: ``hybrid`` or ``aborted``."""
+        state = self.state
+        reconciling = asyncio.create_task(self._reconcile())
+        try:
+            while state.stage is not Stage.ENDED:
+                if state.aborted:
+                    return await self._restore()
+                if state.must_cross_again:
+                    state.armed = state.rolled = False
+                    self._move_to(Stage.CROSSING)
+                try:
+                    await self._while_paused()
+                    await self._run_stage()
+                except Interrupted:
+                    continue
+                except asyncio.CancelledError:
+                    await self._cancelled()
+        except CallFailed as failure:
+            raise refused(failure) from failure
+        finally:
+            reconciling.cancel()
+        return TopicOutcome(state.ref.topic, state.ref.topic_id, "hybrid", state.boundaries())
+
+    async def _while_paused(self) -> None:
+        if self.state.paused:
+            self._waits_because("paused by an operator")
+            await workflow.wait_condition(lambda: not self.state.paused or self._urgent())
+            self._waits_because("")
+            if self._urgent():
+                raise Interrupted
+
+    async def _run_stage(self) -> None:
+        state, step = self.state, self._step
+        match state.stage:
+            case Stage.VALIDATING:
+                await self._do(slow(TopicActivity.VALIDATE_TOPIC), reraise=REFUSALS)
+                self._move_to(Stage.TRACKING)
+            case Stage.TRACKING:
+                async with self._deciding:
+                    if state.aborted:
+                        return
+                    begin = slow(TopicActivity.BEGIN_TRACKING)
+                    await self.retrying.call(begin, step, reraise=REFUSALS)
+                await self._do(slow(TopicActivity.AWAIT_TRACKING), reraise=TOPIC_IS_GONE)
+                await self._configs(ConfigStage.TRACKED)
+                self._move_to(Stage.CROSSING)
+            case Stage.CROSSING:
+                await self._until(lambda: state.all_crossed)
+                self._move_to(Stage.ROLLING)
+            case Stage.ROLLING:
+                await self._configs(ConfigStage.CROSSED)
+                prove = slow(TopicActivity.PROVE_COVERAGE_FOR_ROLL, seconds=120)
+                await self._do(prove, reraise=TOPIC_IS_GONE)
+                await self._configs(ConfigStage.ROLLING)
+                state.rolled = True
+                self.fan_out.steer_all()
+                self._move_to(Stage.TIERING)
+            case Stage.TIERING:
+                await self._until(lambda: state.all_done)
+                self._move_to(Stage.FREEZING)
+            case Stage.FREEZING:
+                await self._configs(ConfigStage.FROZEN)
+                self._move_to(Stage.ENDED)
+
+    async def _do(self, call: Call, reraise: tuple[str, ...]) -> None:
+        await self.retrying.call(call, self._step, self._urgent, reraise)
+
+    async def _reconcile(self) -> None:
+        """Partitions are looked after from the crossing on."""
+        begun = (Stage.CROSSING, Stage.ROLLING, Stage.TIERING)
+        await workflow.wait_condition(lambda: self.state.stage in begun)
+        await self.fan_out.reconcile()
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        """Wait for the partitions; meanwhile the fan-out starts and steers them."""
+        while not reached():
+            await workflow.wait_condition(
+                lambda: reached() or self._urgent() or bool(self.state.gone) or self._is_long()
+            )
+            if self.state.gone:
+                raise CallFailed(failures.UNKNOWN_TOPIC, self.state.gone)
+            if self._urgent():
+                raise Interrupted
+            if not reached():
+                await self.fan_out.settle()
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                self.fan_out.hand_over()
+                workflow.continue_as_new(Continued(self.state))
+
+    def _urgent(self) -> bool:
+        return self.state.aborted or self.state.must_cross_again
+
+    def _is_long(self) -> bool:
+        return history_is_long() or self.fan_out.crowded
+
+    # Topic configs
+
+    async def _arm(self) -> None:
+        """Just before the first write pause: ``flush.messages=1``, if that is the durability."""
+        await self._configs(ConfigStage.ARMED)
+
+    async def _configs(self, stage: ConfigStage) -> None:
+        """Ask for the topic configs of ``stage``. A topic that is past it, as when this workflow
+        was started anew, keeps what it has; only the freeze must come true."""
+        may_be_past = () if stage is ConfigStage.FROZEN else (failures.STALE_STAGE,)
+        reraise = (*TOPIC_IS_GONE, *may_be_past)
+        given = ConfigStep(self.state.ref, self.state.options, stage)
+        interrupted = self._urgent if stage is not ConfigStage.RESTORED else not_interrupted
+        try:
+            call = slow(TopicActivity.RECONCILE_CONFIGS)
+            await self.retrying.call(call, given, interrupted, reraise)
+        except CallFailed as failure:
+            if failure.kind != failures.STALE_STAGE:
+                raise
+            workflow.logger.info("stage_is_past", extra={"why": failure.message})
+
+    # Abort
+
+    async def decide_abort(self) -> AbortDecision:
+        """Ask Postgres, by the one update that wins only while no B0 is set.
+
+        Raises :class:`CallFailed` when Postgres gives no answer.
+        """
+        state = self.state
+        async with self._deciding:
+            if state.aborted:
+                return AbortDecision(True, "the migration is being aborted already")
+            if state.stage is Stage.ENDED:
+                return AbortDecision(False, "the migration has ended")
+            decision = await self._ask_postgres()
+            if decision.won:
+                state.aborted, state.restore = True, decision.tracked
+        return decision
+
+    async def _ask_postgres(self) -> AbortDecision:
+        if self.state.stage is Stage.VALIDATING:
+            first = PartitionRef(self.state.ref.topic, self.state.ref.topic_id, 0)
+            observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
+            situation: PartitionSituation = await perform(observe, first)
+            if not situation.tracked:
+                return AbortDecision(True, "nothing was changed yet", tracked=False)
+        abort = quick(TopicActivity.ABORT_MIGRATION, AbortDecision)
+        decision: AbortDecision = await perform(abort, self._step)
+        return decision
+
+    async def _restore(self) -> TopicOutcome:
+        """After the abort has won: partitions end, configs and tracking go back."""
+        state = self.state
+        self._move_to(Stage.ABORTING)
+        if state.restore:
+            await self.fan_out.end_all()
+            await self._configs(ConfigStage.RESTORED)
+            await self.retrying.call(slow(TopicActivity.STOP_TRACKING), self._step)
+        self._move_to(Stage.ENDED)
+        return TopicOutcome(state.ref.topic, state.ref.topic_id, "aborted")
+
+    async def _cancelled(self) -> None:
+        """A cancel, as the Temporal UI offers it, asks for an abort."""
+        try:
+            decision = await self.decide_abort()
+        except CallFailed as failure:
+            decision = AbortDecision(False, failure.message)
+        if decision.won:
+            await self._restore()
+            raise asyncio.CancelledError
+        self._waits_because(f"a cancel was refused, as an abort would be: {decision.reason}")
+
+    # What operators see
+
+    def _move_to(self, stage: Stage) -> None:
+        self.state.stage, self.state.since = stage, now()
+        self.waiting_reason = ""
+        self._changed()
+
+    def _waits_because(self, reason: str) -> None:
+        if reason != self.waiting_reason:
+            self.waiting_reason = reason
+            self._changed()
+
+
+def refused(failure: CallFailed) -> ApplicationError:
+    """How a refusal ends the workflow: with the refusal's own words."""
+    return ApplicationError(failure.message, type=failure.kind, non_retryable=True)

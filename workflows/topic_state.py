@@ -13,6 +13,7 @@ from tideline.domain.messages import (
     TO_DO,
     PartitionReport,
     Steering,
+    TopicMigrationStatus,
     TopicRef,
     WaitsFor,
 )
@@ -121,7 +122,7 @@ class TopicState:
             self.permits = [0] * count
             self._tally = None
 
-    def take(self, report: PartitionReport) -> None:
+    def receive(self, report: PartitionReport) -> None:
         """Remember the newest report of a partition. One of an unknown partition is ignored."""
         if not 0 <= report.partition < len(self.partitions):
             return
@@ -192,3 +193,37 @@ class TopicState:
     def boundaries(self) -> dict[str, int]:
         """B0 by partition, where it is set."""
         return {str(p.partition): p.boundary for p in self.partitions if p.crossed}
+
+    def status(self, waiting_reason: str) -> TopicMigrationStatus:
+        """For the ``status`` query. ``waiting_reason`` is the workflow's own; without one, that
+        of a partition counts."""
+        return TopicMigrationStatus(
+            topic=self.ref.topic,
+            topic_id=self.ref.topic_id,
+            stage=self.stage,
+            since=self.since,
+            waiting_reason=waiting_reason or self._reason(),
+            paused=self.paused,
+            next_step=NEXT_STEP[self.stage],
+            partitions=list(self.partitions),
+        )
+
+    def _reason(self) -> str:
+        if self.paused:
+            return "paused by an operator"
+        for first in self.tally.waiting:
+            return f"partition {first.partition}: {first.waiting_reason}"
+        return ""
+
+    def details(self, known: TopicMigrationStatus) -> list[tuple[str, object]]:
+        """Rows for the Temporal UI."""
+        counted = ", ".join(f"{n} {phase}" for phase, n in self.tally.phases.items())
+        return [
+            ("topic", f"{known.topic} (id {known.topic_id})"),
+            ("stage", f"**{known.stage}** since {known.since}"),
+            ("paused", "yes" if known.paused else ""),
+            ("waits because", known.waiting_reason),
+            ("partitions", counted),
+            ("next", known.next_step),
+            *((f"partition {p.partition}", p.waiting_reason) for p in self.tally.waiting),
+        ]

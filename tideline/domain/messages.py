@@ -232,11 +232,21 @@ class PartitionSituation:
 
 # How a running migration is steered and seen. Times are ISO 8601 in UTC, by the workflow's clock.
 
+
+class SearchAttribute(StrEnum):
+    """Of both workflows."""
+
+    PHASE = "TidelinePhase"
+    TOPIC = "TidelineTopic"
+    BOUNDARY = "TidelineBoundary"
+    WAITING_REASON = "TidelineWaitingReason"
+
+
 SEARCH_ATTRIBUTES = {
-    "TidelinePhase": "Keyword",
-    "TidelineTopic": "Keyword",
-    "TidelineBoundary": "Int",
-    "TidelineWaitingReason": "Text",
+    SearchAttribute.PHASE.value: "Keyword",
+    SearchAttribute.TOPIC.value: "Keyword",
+    SearchAttribute.BOUNDARY.value: "Int",
+    SearchAttribute.WAITING_REASON.value: "Text",
 }
 """Name to Temporal's type. The worker registers those that a namespace does not have."""
 

@@ -15,13 +15,13 @@ from temporalio.common import SearchAttributeKey
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World
-from workflows import showing
+from workflows import reporting
 
 KEYS: list[SearchAttributeKey[int] | SearchAttributeKey[str]] = [
-    showing.PHASE,
-    showing.TOPIC,
-    showing.BOUNDARY,
-    showing.WAITING_REASON,
+    reporting.PHASE,
+    reporting.TOPIC,
+    reporting.BOUNDARY,
+    reporting.WAITING_REASON,
 ]
 TYPES = {
     "TidelinePhase": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,

@@ -10,7 +10,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World, ended
 from tideline.domain.migration import Phase
-from workflows import partition_migration, topic_run
+from workflows import calls
 
 
 async def test_no_more_partitions_than_allowed_are_between_validate_and_b0(
@@ -28,7 +28,7 @@ async def test_no_more_partitions_than_allowed_are_between_validate_and_b0(
 async def test_a_long_migration_continues_as_new_and_moves_every_partition_once(
     world: World, server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_run, "LONG_HISTORY", 150)
+    monkeypatch.setattr(calls, "LONG_HISTORY", 150)
     world.partitions = 30
     async with world.worker(server.client):
         handle = await world.start(
@@ -45,7 +45,7 @@ async def test_a_long_migration_continues_as_new_and_moves_every_partition_once(
 async def test_a_partition_that_waits_long_continues_as_new_and_still_hears_its_topic(
     world: World, server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_migration, "LONG_HISTORY", 30)
+    monkeypatch.setattr(calls, "LONG_HISTORY", 30)
     world.partitions = 2
     held = world.hold(Phase.ZOMBIE_CLEANUP)
     async with world.worker(server.client):
@@ -53,6 +53,9 @@ async def test_a_partition_that_waits_long_continues_as_new_and_still_hears_its_
         await asyncio.wait_for(world.reached[Phase.ZOMBIE_CLEANUP].wait(), 20)
         held.set()
         assert (await ended(handle)).outcome == "hybrid"
+        partition = server.client.get_workflow_handle(world.ref.partition_workflow_id(0))
+        first = (await partition.fetch_history()).events[0]
+    assert first.workflow_execution_started_event_attributes.continued_execution_run_id
     assert world.count(Phase.QUIESCE) == 2
 
 

@@ -27,16 +27,16 @@ def drained(partition: int, round: int = 1) -> PartitionReport:
 def test_a_place_is_free_again_once_a_partition_has_its_b0() -> None:
     state = crossing(3, parallel=1)
     assert state.to_start() == [0]
-    state.take(PartitionReport(0, Phase.VALIDATE, ""))
+    state.receive(PartitionReport(0, Phase.VALIDATE, ""))
     assert state.to_start() == []
-    state.take(PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", boundary=7))
+    state.receive(PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", boundary=7))
     assert state.to_start() == [1]
 
 
 def test_only_so_many_write_pauses_begin_at_once() -> None:
     state = crossing(4)
     for partition in range(4):
-        state.take(drained(partition))
+        state.receive(drained(partition))
     first = state.to_permit()
     assert len(first) == MOST_WRITE_PAUSES
     for partition in first:
@@ -47,33 +47,33 @@ def test_only_so_many_write_pauses_begin_at_once() -> None:
 def test_a_write_pause_that_failed_does_not_hold_up_the_others() -> None:
     state = crossing(MOST_WRITE_PAUSES + 1)
     for partition in range(MOST_WRITE_PAUSES + 1):
-        state.take(drained(partition))
+        state.receive(drained(partition))
     for partition in state.to_permit():
         state.permits[partition] = 1
-    state.take(PartitionReport(0, Phase.DRAIN_TRANSACTIONS, "", waiting_reason="it failed"))
+    state.receive(PartitionReport(0, Phase.DRAIN_TRANSACTIONS, "", waiting_reason="it failed"))
     assert state.to_permit() == [MOST_WRITE_PAUSES]
 
 
 def test_after_a_boundary_reset_the_partition_needs_a_new_permit() -> None:
     state = crossing(1)
     state.permits[0] = 1
-    state.take(drained(0, round=2))
+    state.receive(drained(0, round=2))
     assert state.to_permit() == [0]
 
 
 def test_a_reset_after_all_had_crossed_takes_the_topic_back() -> None:
     state = crossing(2)
     for partition in range(2):
-        state.take(PartitionReport(partition, Phase.ZOMBIE_CLEANUP, "", boundary=7))
+        state.receive(PartitionReport(partition, Phase.ZOMBIE_CLEANUP, "", boundary=7))
     state.stage = Stage.ROLLING
     assert not state.must_cross_again
-    state.take(drained(1, round=2))
+    state.receive(drained(1, round=2))
     assert state.must_cross_again
 
 
 def test_nothing_begins_while_paused_or_aborted() -> None:
     state = crossing(2)
-    state.take(drained(0))
+    state.receive(drained(0))
     state.paused = True
     assert state.to_start() == state.to_permit() == []
     state.paused, state.aborted = False, True
@@ -82,12 +82,12 @@ def test_nothing_begins_while_paused_or_aborted() -> None:
 
 def test_a_partition_that_postgres_calls_aborted_aborts_the_topic() -> None:
     state = crossing(2)
-    state.take(PartitionReport(1, ABORTED, ""))
+    state.receive(PartitionReport(1, ABORTED, ""))
     assert state.aborted
 
 
 def test_a_report_of_an_unknown_partition_is_ignored() -> None:
     state = crossing(1)
     before = replace(state)
-    state.take(PartitionReport(5, DONE, ""))
+    state.receive(PartitionReport(5, DONE, ""))
     assert state == before

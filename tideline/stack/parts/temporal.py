@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from tideline.domain.messages import SEARCH_ATTRIBUTES
 from tideline.stack.endpoints import TEMPORAL_NAMESPACE
 from tideline.stack.parts.base import StackPart, installed_program
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.probes import http_up
 from tideline.stack.processes import Program
-
-SEARCH_ATTRIBUTES = {
-    "TidelinePhase": "Keyword",
-    "TidelineTopic": "Keyword",
-    "TidelineBoundary": "Int",
-    "TidelineWaitingReason": "Text",
-}
 
 
 class Temporal(StackPart):
