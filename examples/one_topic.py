@@ -25,8 +25,9 @@ RECORDS = 500  # before the migration, and again after it
 
 
 def create(admin: AdminClient, topic: str) -> None:
+    """A tiered topic with the cluster's own replication factor."""
     configs = {"remote.storage.enable": "true", "local.retention.ms": "60000"}
-    new = NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1, config=configs)
+    new = NewTopic(topic, num_partitions=PARTITIONS, replication_factor=-1, config=configs)
     admin.create_topics([new], operation_timeout=30)[topic].result(60)
 
 
@@ -59,7 +60,7 @@ def wait_until_hybrid(admin: AdminClient, topic: str, timeout_s: float = 120) ->
             print(f"{topic} is {now}")
             shown = now
         if time.monotonic() > deadline:
-            raise SystemExit(f"{topic} is still {now}: `tideline status {topic}` says why")
+            raise SystemExit(f"{topic} is still {now}: `tideline preflight {topic}` says why")
         time.sleep(0.2)
     print(f"{topic} is HYBRID: what is written now goes to object storage")
 

@@ -51,7 +51,9 @@ def wait(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> None:
             print(f"{topic} is {now[topic]}")
             left.remove(topic)
         if left and time.monotonic() > deadline:
-            raise SystemExit(f"{left[0]} is still {now[left[0]]}: see `tideline status {left[0]}`")
+            raise SystemExit(
+                f"{left[0]} is still {now[left[0]]}: see `tideline preflight {left[0]}`"
+            )
         time.sleep(0.2)
 
 
