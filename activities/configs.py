@@ -1,6 +1,6 @@
 """The reconciler: the only writer of topic configs, once per stage and topic.
 
-Postgres holds what is imposed and what the user had. A stage first changes Postgres, key by key,
+Postgres has the overrides and what the user had. A stage first changes Postgres, key by key,
 keeping the user's value from before the first change; then Postgres is read once more and Kafka
 made to follow it, until Kafka shows it. A key is let go of only after Kafka shows the user's
 value, so that a crash in between repeats and forgets nothing. A stalled attempt that wakes is
@@ -19,7 +19,7 @@ from activities.attempt import failure, heartbeat, typed_failures, waiting
 from activities.readiness import prefix_coverage
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain import failures
-from tideline.domain.messages import ConfigStep, PartitionRef, TopicRef
+from tideline.domain.messages import ConfigStep, PartitionRef, TopicRef, TopicStep
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.topic_configs import (
     LOCAL_RETENTION_BYTES,
@@ -40,8 +40,8 @@ Postgres says. Brokers follow the controller one by one, so one that lags must n
 what is set nor for what the user had."""
 
 
-async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> dict[str, str | None]:
-    """Hold what the stage asks for. Returns what was written to Kafka, by key.
+async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
+    """Hold what the stage asks for.
 
     Fails as StaleStage when Postgres no longer allows the stage, as Waiting when a roll is not
     proven safe yet or Kafka does not show what was written.
@@ -56,21 +56,21 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> dict[
             own, tiered = await _dynamic(services, ref)
             if own is None:
                 continue
-            held = await _hold(services, step, own, tiered=tiered)
+            overridden = await _override(services, step, own, tiered=tiered)
             # Read again, because what was decided above may be out of date by now.
             topic = await _topic(services, ref)
             if why := refusal(stage, _progress(topic, tiered=True)):
                 raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
             target = {
-                key: override.override_value if key in held else override.user_value
+                key: override.override_value if key in overridden else override.user_value
                 for key, override in topic.overrides.items()
             }
             changes = differences(target, own)
             if not changes:
-                for key in topic.overrides.keys() - held.keys():
+                for key in topic.overrides.keys() - overridden.keys():
                     await services.control_plane.release_config(UUID(ref.topic_id), key)
                 log.info("topic_configs", topic=ref.topic, stage=stage.value, written=written)
-                return written
+                return
             await services.admin.alter_configs(ref.topic, changes)
             written |= {change.key: change.value for change in changes}
     what = written or "not every broker agrees on them"
@@ -88,24 +88,24 @@ async def _dynamic(
     return (owns[0] if agreed else None), tiered is not None and tiered.value == "true"
 
 
-async def _hold(
+async def _override(
     services: WorkerServices, step: ConfigStep, own: Mapping[str, str | None], *, tiered: bool
 ) -> dict[str, str | None]:
-    """Write into Postgres what the stage imposes, and what the user had before it did."""
+    """Write into Postgres what the stage overrides, and what the user had before it did."""
     ref, stage = step.ref, step.stage
     progress = _progress(await _topic(services, ref), tiered=tiered)
     if why := refusal(stage, progress):
         raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
-    held = desired(stage, progress, step.options.durability)
-    rolls = held.get(LOCAL_RETENTION_BYTES) == "0"
+    wanted = desired(stage, progress, step.options.durability)
+    rolls = wanted.get(LOCAL_RETENTION_BYTES) == "0"
     if rolls and progress.held.get(LOCAL_RETENTION_BYTES) != "0":
-        await prove_coverage_for_roll(services, ref)
-    for key, value in held.items():
+        await offsets_proven_for_roll(services, ref)
+    for key, value in wanted.items():
         if progress.held.get(key, ...) != value:
             await services.control_plane.override_config(
                 UUID(ref.topic_id), key, value, own.get(key)
             )
-    return held
+    return wanted
 
 
 async def _topic(services: WorkerServices, ref: TopicRef) -> TrackedTopic:
@@ -129,7 +129,12 @@ def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
     )
 
 
-async def prove_coverage_for_roll(services: WorkerServices, ref: TopicRef) -> dict[str, int]:
+async def prove_coverage_for_roll(services: WorkerServices, step: TopicStep) -> None:
+    """Before every partition is asked for its roll. Fails as Waiting."""
+    await offsets_proven_for_roll(services, step.ref)
+
+
+async def offsets_proven_for_roll(services: WorkerServices, ref: TopicRef) -> dict[str, int]:
     """Prove that everything which Kafka takes for tiered is: up to the highest tiered offset.
 
     ``local.retention.bytes=0`` lets Kafka delete local segments up to an offset that it may have

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from activities.attempt import PhaseEvidence, phase_evidence, rounds, waiting
-from activities.prefetch import warm_up
+from activities.prefetch import prefetch
 from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import Phase
@@ -39,12 +39,12 @@ async def drain_transactions(services: WorkerServices, given: PhaseInput) -> Non
             ).leader
             found = await _observe(services, partition, leader)
             if not found:
-                warmth = await warm_up(services, given.ref)
+                observation = await prefetch(services, given.ref)
                 evidence.seen |= {
                     "open_transactions": 0,
                     "aborted": aborted,
-                    "leader": warmth.layout.leader,
-                    "high_watermark": warmth.scanned_end,
+                    "leader": observation.layout.leader,
+                    "high_watermark": observation.scanned_end,
                 }
                 return
             passed = time.time() * 1000 >= deadline

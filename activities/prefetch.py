@@ -6,10 +6,10 @@ from tideline.domain.messages import PartitionRef
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.remote_log import SegmentState
 from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, OffsetSpec, PartitionLayout
-from tideline.migration.connections import Warmth, WorkerServices
+from tideline.migration.connections import CachedObservation, WorkerServices
 
 
-async def warm_up(services: WorkerServices, ref: PartitionRef) -> Warmth:
+async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObservation:
     """Connect to every replica's broker, scan the tail for producers, find the prefix's largest
     timestamp. Run while appends go on: all of it is extended inside the pause."""
     observer, topic, partition = services.observer, ref.topic, ref.partition
@@ -41,9 +41,9 @@ async def warm_up(services: WorkerServices, ref: PartitionRef) -> Warmth:
     timestamp, offset = await prefix_maximum(
         services, ref, layout, log_start, local_start=local_start, end=watermark
     )
-    warmth = Warmth(layout, watermark, timestamp, offset)
-    services.keep_warm(ref.log, warmth)
-    return warmth
+    observation = CachedObservation(layout, watermark, timestamp, offset)
+    services.cache(ref.log, observation)
+    return observation
 
 
 async def prefix_maximum(
@@ -72,9 +72,9 @@ async def prefix_maximum(
         replica_id=DEBUG_CONSUMER,
     )
     best = (local.timestamp, local.offset) if 0 <= local.offset < end else (-1, -1)
-    warm = services.warm.get(ref.log)
-    if warm is not None and local_start <= warm.scanned_end:
-        known = (warm.max_timestamp, warm.max_timestamp_offset)
+    cached = services.cached.get(ref.log)
+    if cached is not None and local_start <= cached.scanned_end:
+        known = (cached.max_timestamp, cached.max_timestamp_offset)
         return known if known[0] >= best[0] else best
     if local_start <= log_start:
         return best

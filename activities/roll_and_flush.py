@@ -64,8 +64,8 @@ async def _settle(
 ) -> tuple[LogEnd, int, int]:
     """The settled end, the log start and how often it took to see it."""
     topic, partition = given.ref.topic, given.ref.partition
-    warm = services.warm.get(given.ref.log)
-    layout: PartitionLayout | None = warm.layout if warm is not None else None
+    cached = services.cached.get(given.ref.log)
+    layout: PartitionLayout | None = cached.layout if cached is not None else None
     why = "the brokers did not answer"
     async for number in rounds(bound_ms, SETTLE_EVERY_MS):
         try:

@@ -97,8 +97,8 @@ async def _observe(
     topic, partition, key = given.ref.topic, given.ref.partition, given.ref.log
     epoch, boundary = given.leader_epoch, given.boundary
     with _unsettled():
-        warm = services.warm.get(key)
-        layout = warm.layout if warm is not None else None
+        cached = services.cached.get(key)
+        layout = cached.layout if cached is not None else None
         if layout is None or layout.leader_epoch != epoch:
             layout = await services.observer.partition(topic, partition)
         if layout.leader_epoch != epoch:

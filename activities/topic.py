@@ -8,19 +8,17 @@ serving the topic as a classic one right now.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
 
 from activities.attempt import failure, heartbeat, rounds, typed_failures, waiting
 from tideline.control_plane.errors import AbortRefused, UnknownTopic
 from tideline.control_plane.model import TrackingKind
 from tideline.domain import failures
 from tideline.domain.messages import (
-    TOPIC_WORKFLOW,
     AbortDecision,
     JoinRequest,
     PartitionRef,
@@ -29,10 +27,12 @@ from tideline.domain.messages import (
     TopicMigrationInput,
     TopicOutcome,
     TopicRef,
+    TopicStep,
 )
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import DEFAULT_MAX_MESSAGE_BYTES
 from tideline.migration.connections import WorkerServices
+from tideline.temporal import start_or_join, temporal_errors
 
 POLL_MS = 100.0
 JOIN_POLL_S = 5.0
@@ -51,11 +51,12 @@ async def resolve_topic(services: WorkerServices, given: TopicMigrationInput) ->
     return TopicRef(topic, found.topic_id.hex, len(found.partitions))
 
 
-async def begin_tracking(services: WorkerServices, ref: TopicRef) -> None:
+async def begin_tracking(services: WorkerServices, step: TopicStep) -> None:
     """Write the topic and its partitions into Postgres; gateways hear of it at once.
 
     Fails as TopicChanged, changing nothing, when partitions were added since the topic was looked
     up."""
+    ref = step.ref
     with typed_failures():
         await _refuse_growth(services, ref)
         configs = await services.topics.configs(ref.topic)
@@ -79,12 +80,13 @@ async def begin_tracking(services: WorkerServices, ref: TopicRef) -> None:
         )
 
 
-async def await_tracking(services: WorkerServices, ref: TopicRef) -> None:
+async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
     """Wait until every gateway has durably acknowledged the topic, then activate it.
 
     Fails as Waiting at its bound, naming the gateways that are missing; as TopicChanged when a
     gateway that did not know yet let partitions be added.
     """
+    ref = step.ref
     missing = "no gateway was asked"
     with typed_failures():
         async with services.acks.subscribe(f"tracking:{ref.topic}") as acknowledged:
@@ -118,8 +120,9 @@ async def _refuse_growth(services: WorkerServices, ref: TopicRef) -> None:
         )
 
 
-async def stop_tracking(services: WorkerServices, ref: TopicRef) -> None:
+async def stop_tracking(services: WorkerServices, step: TopicStep) -> None:
     """Let the gateways treat the topic as a classic one again, after an abort."""
+    ref = step.ref
     with typed_failures():
         await services.control_plane.stop_tracking(ref.topic)
     for partition in range(ref.partitions):
@@ -127,12 +130,12 @@ async def stop_tracking(services: WorkerServices, ref: TopicRef) -> None:
     services.remote_log.forget(UUID(ref.topic_id))
 
 
-async def abort_migration(services: WorkerServices, ref: TopicRef) -> AbortDecision:
+async def abort_migration(services: WorkerServices, step: TopicStep) -> AbortDecision:
     """The one update that decides (schedules.md, 20). Lost if some partition has its B0; a topic
     that is not tracked has nothing to restore."""
     with typed_failures():
         try:
-            await services.control_plane.abort_migration(UUID(ref.topic_id))
+            await services.control_plane.abort_migration(UUID(step.ref.topic_id))
         except AbortRefused as error:
             return AbortDecision(False, str(error))
         except UnknownTopic as error:
@@ -176,26 +179,17 @@ async def join_topic_migration(services: WorkerServices, request: JoinRequest) -
 
     Fails as Refused with that workflow's own reason when it fails.
     """
-    ref, given = request.ref, request.given
     client = services.temporal
     if client is None:
         raise failure(failures.UNREACHABLE, "this worker has no connection to Temporal")
-    try:
-        handle = await client.start_workflow(
-            TOPIC_WORKFLOW,
-            given,
-            id=ref.workflow_id,
-            task_queue=services.settings.temporal_task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            result_type=TopicOutcome,
+    with typed_failures(), temporal_errors():
+        handle = await start_or_join(
+            client, services.settings.temporal_task_queue, request.ref, request.given
         )
-        return await _result(handle, ref)
-    except RPCError as error:
-        raise failure(failures.UNREACHABLE, f"Temporal: {error}") from error
+        return await _result(handle, request.ref)
 
 
-async def _result(handle: WorkflowHandle[object, TopicOutcome], ref: TopicRef) -> TopicOutcome:
+async def _result(handle: WorkflowHandle[Any, TopicOutcome], ref: TopicRef) -> TopicOutcome:
     while True:
         heartbeat(ref.workflow_id)
         status = (await handle.describe()).status

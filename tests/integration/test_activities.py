@@ -10,7 +10,9 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, TypeVar
 from uuid import UUID
 
 import boto3
@@ -26,9 +28,9 @@ from confluent_kafka.admin import (
 )
 from temporalio.exceptions import ApplicationError
 
-from activities.configs import prove_coverage_for_roll
+from activities.configs import offsets_proven_for_roll
 from activities.readiness import prefix_coverage
-from activities.registration import MigrationActivities
+from activities.registration import ACTIVITIES
 from tests.harness import described, until
 from tideline.demo import topic as topics
 from tideline.domain import failures
@@ -79,8 +81,8 @@ class Subject:
     options: MigrationOptions
 
     @property
-    def activities(self) -> MigrationActivities:
-        return MigrationActivities(self.services)
+    def activities(self) -> Any:
+        return SimpleNamespace(**{n: partial(run, self.services) for n, run in ACTIVITIES.items()})
 
     @property
     def ref(self) -> PartitionRef:
@@ -271,7 +273,7 @@ async def test_an_open_transaction_is_seen_named_and_aborted(subject: Subject) -
     )
     subject.services.wait_bound_ms = 10_000
     await subject.activities.drain_transactions(subject.given())
-    assert subject.services.warm[subject.ref.log].scanned_end == 2, "the record and its marker"
+    assert subject.services.cached[subject.ref.log].scanned_end == 2, "the record and its marker"
 
 
 async def test_a_partition_crosses_rolls_and_is_frozen(subject: Subject) -> None:
@@ -390,7 +392,7 @@ async def test_a_highest_tiered_offset_from_before_a_re_enable_is_no_proof(
     subject.set_config("remote.log.delete.on.disable", "false")
     subject.set_config("remote.storage.enable", "true")
     with pytest.raises(ApplicationError) as unproven:
-        await prove_coverage_for_roll(subject.services, subject.topic_ref)
+        await offsets_proven_for_roll(subject.services, subject.topic_ref)
     assert unproven.value.type == failures.WAITING
     assert "turned off and on again" in unproven.value.message
 

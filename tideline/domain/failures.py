@@ -18,8 +18,6 @@ STALE_GENERATION = "StaleGeneration"
 """A newer attempt exists, so this one has no say any more."""
 STALE_LEADER_EPOCH = "StaleLeaderEpoch"
 """The leader moved; the observation is void."""
-BOUNDARY_BELOW_ACKNOWLEDGED = "BoundaryBelowAcknowledged"
-"""A gateway has acknowledged an offset at or past the observed log end: the leader is behind."""
 BOUNDARY_RESET = "BoundaryReset"
 """B0 lies below the log start and the suffix is empty: B0 was unset, migrate anew."""
 PREFLIGHT_REFUSED = "PreflightRefused"
@@ -36,7 +34,6 @@ NON_RETRYABLE = (
     QUIESCE_VOID,
     STALE_GENERATION,
     STALE_LEADER_EPOCH,
-    BOUNDARY_BELOW_ACKNOWLEDGED,
     BOUNDARY_RESET,
     PREFLIGHT_REFUSED,
     UNKNOWN_TOPIC,

@@ -1,4 +1,5 @@
-"""The life of a migration: states, phases, and the transitions between them, as data.
+"""The life of a migration: states, and phases as data. Postgres is the authority on states: the
+functions that write one refuse any other than they come from (infra/postgres/functions).
 
 What always holds: B0 is written once, in the phase ``SEED_AND_PERSIST``. Before that every
 step can be undone by an abort; after it the migration only goes forward
@@ -27,24 +28,6 @@ class MigrationState(StrEnum):
     """No tiered prefix: born diskless (B0 = 0), migrated while empty, or the prefix expired."""
 
 
-STATE_TRANSITIONS: frozenset[tuple[MigrationState, MigrationState]] = frozenset(
-    {
-        (MigrationState.TIERED_ONLY, MigrationState.MIGRATING),  # tracking begins
-        (MigrationState.MIGRATING, MigrationState.TIERED_ONLY),  # abort, B0 unset
-        (MigrationState.MIGRATING, MigrationState.HYBRID),  # B0 > 0 persisted
-        (MigrationState.MIGRATING, MigrationState.DISKLESS_ONLY),  # B0 = 0 persisted
-        (MigrationState.HYBRID, MigrationState.DISKLESS_ONLY),  # prefix expired
-        (MigrationState.DISKLESS_ONLY, MigrationState.HYBRID),  # aged suffix tiered
-        (MigrationState.HYBRID, MigrationState.MIGRATING),  # boundary reset, suffix empty
-    }
-)
-
-
-def may_become(current: MigrationState, wanted: MigrationState) -> bool:
-    """Whether ``current -> wanted`` is a legal transition. Staying put always is."""
-    return current == wanted or (current, wanted) in STATE_TRANSITIONS
-
-
 class Phase(StrEnum):
     """The seven phases of one partition's migration, in their order (docs/phases.md)."""
 
@@ -64,7 +47,6 @@ class PhaseStatus(StrEnum):
     WAITING = "waiting"
     DONE = "done"
     FAILED = "failed"
-    ABORTED = "aborted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the activities of one worker process share: connections, warm observations, watches.
+"""What the activities of one worker process share: connections, cached observations, watches.
 
 One of each per process, because the write pause is spent on round trips: everything that can be
 open, known or listening before the pause is.
@@ -19,7 +19,7 @@ from temporalio.client import Client
 
 from tideline import control_plane as control_plane_package
 from tideline.background import cancel_and_wait
-from tideline.control_plane import ControlPlane
+from tideline.control_plane import ACKS_CHANNEL, ControlPlane
 from tideline.control_plane.model import GatewayRegistration
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
@@ -36,10 +36,9 @@ from tideline.settings import WorkerSettings
 
 log = structlog.get_logger()
 
-ACKS_CHANNEL = "tideline_acks"
 LEASE_POLL_S = 0.5
-MAX_WARM = 10_000
-"""Partitions whose warm observations are kept; the oldest go first."""
+MAX_CACHED = 10_000
+"""Partitions whose cached observations are kept; the oldest go first."""
 
 
 def monotonic_ms() -> float:
@@ -48,7 +47,7 @@ def monotonic_ms() -> float:
 
 
 @dataclass(slots=True)
-class Warmth:
+class CachedObservation:
     """What is known of a partition before its write pause, checked again inside it."""
 
     layout: PartitionLayout
@@ -172,18 +171,18 @@ class WorkerServices:
     retried."""
     pauses: PauseSlots = field(default_factory=lambda: PauseSlots(monotonic_ms))
     evidence: EvidenceQueue = field(default_factory=EvidenceQueue)
-    warm: dict[TopicIdPartition, Warmth] = field(default_factory=dict)
+    cached: dict[TopicIdPartition, CachedObservation] = field(default_factory=dict)
 
-    def keep_warm(self, key: TopicIdPartition, warmth: Warmth) -> None:
-        """Remember ``warmth`` for the pause of ``key``."""
-        self.warm.pop(key, None)
-        self.warm[key] = warmth
-        while len(self.warm) > MAX_WARM:
-            del self.warm[next(iter(self.warm))]
+    def cache(self, key: TopicIdPartition, observation: CachedObservation) -> None:
+        """Remember ``observation`` for the pause of ``key``."""
+        self.cached.pop(key, None)
+        self.cached[key] = observation
+        while len(self.cached) > MAX_CACHED:
+            del self.cached[next(iter(self.cached))]
 
     def forget(self, key: TopicIdPartition) -> None:
         """The partition has crossed or its migration has ended."""
-        self.warm.pop(key, None)
+        self.cached.pop(key, None)
         self.tails.forget(key)
 
 

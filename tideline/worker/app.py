@@ -22,7 +22,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from activities.registration import MigrationActivities
+from activities.registration import bound_activities
 from tideline import __version__, temporal
 from tideline.background import cancel_and_wait
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
@@ -106,7 +106,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
 def workers(settings: WorkerSettings, client: Client, services: WorkerServices) -> list[Worker]:
     """One per task queue. Both know every activity, so that moving one between the queues needs
     no particular order of deployment."""
-    activities = MigrationActivities(services).all
+    activities = bound_activities(services)
     common: dict[str, Any] = {
         "activities": activities,
         "graceful_shutdown_timeout": timedelta(milliseconds=settings.worker_graceful_shutdown_ms),

@@ -28,9 +28,9 @@ from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicPartition
-from tideline.domain.messages import TopicMigrationInput
+from tideline.domain.messages import TopicMigrationInput, TopicStep
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
-from tideline.domain.options import OpenTransactionsPolicy
+from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.topic_observer import ActiveProducer
 
@@ -50,11 +50,13 @@ def open_transaction(state: str = "Ongoing") -> CoordinatorTransaction:
 
 OPEN = ActiveProducer(7, 0, 3, 5, 2, transaction_start=90)
 ABORT = {"open_transactions": OpenTransactionsPolicy.ABORT, "drain_deadline_ms": 0}
+STEP = TopicStep(TOPIC, MigrationOptions())
+EMPTY = TopicStep(replace(TOPIC, partitions=0), MigrationOptions())
 
 
 async def test_a_drained_partition_is_warmed_up_for_its_pause(world: World) -> None:
     await drain_transactions(world.services, world.given())
-    assert world.services.warm[LOG].layout.leader == 1
+    assert world.services.cached[LOG].layout.leader == 1
     status, evidence, _ = await world.recorded(Phase.DRAIN_TRANSACTIONS)
     assert (status, evidence["open_transactions"]) == (PhaseStatus.DONE, 0)
 
@@ -244,12 +246,12 @@ async def test_a_short_object_holds_readiness_back(world: World) -> None:
 async def test_tracking_waits_for_the_gateway_that_has_not_acknowledged(world: World) -> None:
     world.plane.status = TopicStatus.TRACKING
     world.plane.tracking = [BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), False)]
-    error = await failure_of(await_tracking(world.services, TOPIC))
+    error = await failure_of(await_tracking(world.services, STEP))
     assert error.type == failures.WAITING
     assert "gateway 2" in error.message
     assert world.plane.status is TopicStatus.TRACKING
     world.plane.tracking = [BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), True)]
-    await await_tracking(world.services, TOPIC)
+    await await_tracking(world.services, STEP)
     assert world.plane.status is TopicStatus.ACTIVE
 
 
@@ -258,7 +260,7 @@ async def test_partitions_that_were_added_before_tracking_end_the_start_and_chan
 ) -> None:
     """Schedule 22: nobody would migrate them, and nobody serves a partition without a row."""
     begun = dict(vars(world.plane))
-    error = await failure_of(begin_tracking(world.services, replace(TOPIC, partitions=0)))
+    error = await failure_of(begin_tracking(world.services, EMPTY))
     assert (error.type, error.non_retryable) == (failures.TOPIC_CHANGED, True)
     assert "had 0 partitions" in error.message
     assert "start the migration again" in error.message
@@ -271,15 +273,15 @@ async def test_partitions_that_a_gateway_let_through_before_it_knew_hold_the_top
     """Schedule 22."""
     world.plane.status = TopicStatus.TRACKING
     world.plane.tracking = [BarrierEntry(gateway(1), True)]
-    error = await failure_of(await_tracking(world.services, replace(TOPIC, partitions=0)))
+    error = await failure_of(await_tracking(world.services, EMPTY))
     assert error.type == failures.TOPIC_CHANGED
     assert world.plane.status is TopicStatus.TRACKING
 
 
 async def test_an_abort_is_won_before_and_lost_after_the_boundary(world: World) -> None:
-    assert (await abort_migration(world.services, TOPIC)).won
+    assert (await abort_migration(world.services, STEP)).won
     world.plane.row = replace(world.plane.row, boundary=100)
-    lost = await abort_migration(world.services, TOPIC)
+    lost = await abort_migration(world.services, STEP)
     assert not lost.won
     assert "partition 0" in lost.reason
 
@@ -288,7 +290,7 @@ async def test_an_abort_of_a_topic_that_is_not_tracked_has_nothing_to_restore(
     world: World,
 ) -> None:
     world.plane.refuse_abort = UnknownTopic("orders")
-    decision = await abort_migration(world.services, TOPIC)
+    decision = await abort_migration(world.services, STEP)
     assert (decision.won, decision.tracked) == (True, False)
 
 

@@ -9,7 +9,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities import configs
-from activities.configs import prove_coverage_for_roll, reconcile_configs
+from activities.configs import offsets_proven_for_roll, reconcile_configs
 from tests.unit.activities.world import TOPIC, World
 from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
@@ -203,11 +203,11 @@ async def test_a_new_migration_after_an_abort_outlives_the_abort_that_wakes_late
 
 async def test_what_is_tiered_and_there_may_roll(world: World) -> None:
     world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
-    assert await prove_coverage_for_roll(world.services, TOPIC) == {"0": 100}
+    assert await offsets_proven_for_roll(world.services, TOPIC) == {"0": 100}
 
 
 async def test_a_topic_of_which_nothing_is_tiered_yet_may_roll(world: World) -> None:
     world.store.found = []
     world.kafka.highest_tiered = -1
     world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
-    await prove_coverage_for_roll(world.services, TOPIC)
+    await offsets_proven_for_roll(world.services, TOPIC)

@@ -29,7 +29,7 @@ from tideline.domain.producer_tail import ProducerTail, TailBatch
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.observer import OffsetAnswer, PartitionLayout
 from tideline.kafka.topic_observer import ActiveProducer
-from tideline.migration.connections import Warmth
+from tideline.migration.connections import CachedObservation
 
 
 async def failure_of(call: Any) -> ApplicationError:
@@ -133,7 +133,7 @@ async def test_a_log_that_does_not_come_to_rest_is_no_boundary(
 
 async def test_a_leader_that_moved_is_observed_anew(world: World) -> None:
     stale = replace(world.kafka.layout, leader=2, leader_epoch=4)
-    world.services.keep_warm(LOG, Warmth(stale, 0))
+    world.services.cache(LOG, CachedObservation(stale, 0))
     found = await roll_and_flush(world.services, world.given(generation=1))
     assert (found.leader_id, found.leader_epoch) == (1, 5)
 
@@ -224,7 +224,7 @@ async def test_a_leader_that_does_not_answer_while_seeds_are_read_is_observed_an
     world: World,
 ) -> None:
     """It may be a leader no more: asking the same broker again would hold producers for nothing."""
-    world.services.keep_warm(LOG, Warmth(world.kafka.layout, 0))
+    world.services.cache(LOG, CachedObservation(world.kafka.layout, 0))
     world.kafka.silent = {1}
     error = await failure_of(persisting(world))
     assert error.type == failures.NOT_SETTLED
@@ -258,7 +258,7 @@ async def test_what_the_control_plane_refuses_keeps_its_meaning(
 
 
 async def test_no_warm_observation_survives_the_crossing(world: World) -> None:
-    world.services.keep_warm(LOG, Warmth(world.kafka.layout, 100))
+    world.services.cache(LOG, CachedObservation(world.kafka.layout, 100))
     await persisting(world)
-    assert LOG not in world.services.warm
+    assert LOG not in world.services.cached
     assert UUID(int=1) == LOG.topic_id
