@@ -78,3 +78,28 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 def test_every_test_and_symbol_that_a_page_names_exists(page: Path) -> None:
     assert missing_tests(page.read_text()) == []
     assert missing_code(page.read_text()) == {}
+
+
+def test_every_section_of_the_architecture_that_a_docstring_cites_exists() -> None:
+    headings = set(
+        re.findall(r"^#+ (.+?)(?::.*)?$", Path("docs/architecture.md").read_text(), re.M)
+    )
+    sources = [file for file in files_of_the_project() if file.endswith(".py")]
+    cited = {
+        (file, section)
+        for file in sources
+        for section in re.findall(r'architecture,? "([^"\n]+)"', Path(file).read_text())
+        if not file.startswith("tests/")
+    }
+    assert cited
+    assert {(file, section) for file, section in cited if section not in headings} == set()
+
+
+def test_every_page_that_a_docstring_cites_exists() -> None:
+    sources = [file for file in files_of_the_project() if file.endswith((".py", ".sql"))]
+    cited = {
+        (file, page)
+        for file in sources
+        for page in re.findall(r"\b((?:docs|facts|design)/[\w/.-]+\.md)", Path(file).read_text())
+    }
+    assert {(file, page) for file, page in cited if not Path(page).is_file()} == set()

@@ -48,6 +48,12 @@ def test_every_rule_has_code_and_test_or_says_what_is_missing() -> None:
                 raise AssertionError(f"an unknown state: {row}")
 
 
+def test_the_overview_counts_the_rows() -> None:
+    for seed, _, _, *counted in table_rows(PAGE, r"\d{3}"):
+        states = [row[-1].split(":")[0] for row in rows() if row[0].startswith(f"{seed}.")]
+        assert [str(states.count(s)) for s in ("built", "partly", "not built")] == counted, seed
+
+
 def test_all_code_that_is_named_exists() -> None:
     assert CODE.search(PAGE)
     assert missing_code(PAGE) == {}

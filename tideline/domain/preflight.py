@@ -1,7 +1,7 @@
 """Whether a topic may migrate: named checks over one observation, each with a verdict and remedy.
 
 The checks are pure, so that the same list judges a dry run, the Admin API trigger and the
-workflow's own validation (seed 000, "Prerequisites and validation"; architecture, phase 1).
+workflow's own validation (seed 000, "Prerequisites and validation"; docs/phases.md).
 """
 
 from __future__ import annotations

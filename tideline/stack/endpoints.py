@@ -28,9 +28,9 @@ class S3Endpoint:
     access_key: str
     secret_key: str = field(repr=False)
     bucket: str
-    """WAL objects and merged segments."""
+    """WAL objects, split files, reports."""
     tiered_bucket: str
-    """The brokers' segments."""
+    """The brokers' segments, and merged ones."""
     tiered_prefix: str
     """Before each key of a segment, a slash between; without one itself."""
 
