@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
-from tideline.domain.options import Durability, MigrationOptions, OpenTransactionsPolicy
+from tideline.domain.options import OPTIONS, Option
 from tideline.errors import UsageError
 
 PLAN_VARIABLE = "tideline_migration_wave"
@@ -15,7 +15,6 @@ PLAN_VARIABLE = "tideline_migration_wave"
 MAX_TOPICS = 10_000
 MAX_BATCH = 100
 TOPIC_PATTERN = "^[a-zA-Z0-9._-]{1,249}$"
-OPTIONS = tuple(option.name for option in fields(MigrationOptions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +103,6 @@ def _batch_size(given: object, default: int) -> int:
 def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
     """JSON schema and default of each parameter of a wave."""
 
-    def number(name: str, low: int, high: int, text: str) -> dict[str, Any]:
-        return {
-            "default": None,
-            "type": ["null", "integer"],
-            "minimum": low,
-            "maximum": high,
-            "title": name,
-            "description": text,
-        }
-
-    def choice(name: str, values: list[str], text: str) -> dict[str, Any]:
-        return {
-            "default": None,
-            "type": ["null", "string"],
-            "enum": [None, *values],
-            "title": name,
-            "description": text,
-        }
-
     return {
         "topics": {
             "default": [],
@@ -132,7 +112,7 @@ def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
             "title": "topics",
             "description": f"One per line. Empty: what the Variable `{PLAN_VARIABLE}` plans.",
         },
-        "batch_size": number(
+        "batch_size": _number(
             "batch_size",
             1,
             MAX_BATCH,
@@ -145,41 +125,7 @@ def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
             "title": "approve_each_batch",
             "description": "Ask a person before each further batch (Required Actions).",
         },
-        "durability": choice(
-            "durability", list(Durability), "What holds for the prefix before B0; empty: fsynced."
-        ),
-        "open_transactions": choice(
-            "open_transactions",
-            list(OpenTransactionsPolicy),
-            "What happens to one that is open at the drain's deadline; empty: wait.",
-        ),
-        "drain_deadline_ms": number(
-            "drain_deadline_ms", 0, 86_400_000, "How long open transactions may take; empty: 60000."
-        ),
-        "quiesce_hold_ms": number(
-            "quiesce_hold_ms",
-            1_000,
-            60_000,
-            "Producers are let go after this at the latest; empty: 10000.",
-        ),
-        "segment_wait_ms": number(
-            "segment_wait_ms",
-            0,
-            86_400_000,
-            "Then a wait for tiering shows its reason; empty: 30000.",
-        ),
-        "parallel_partitions": number(
-            "parallel_partitions",
-            1,
-            1_000,
-            "Partitions of a topic between validate and B0 at once; empty: 4.",
-        ),
-        "attested_closed_to_bypass": {
-            "default": True,
-            "type": "boolean",
-            "title": "attested_closed_to_bypass",
-            "description": "You attest that clients reach the brokers only through gateways.",
-        },
+        **{option.name: _schema(option) for option in OPTIONS.values()},
         "batch": {
             "default": 1,
             "type": "integer",
@@ -194,4 +140,35 @@ def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
             "title": "wave",
             "description": "Filled in: the run of the first batch.",
         },
+    }
+
+
+def _schema(option: Option) -> dict[str, Any]:
+    described = f"{option.help.removesuffix('.')}; empty: {option.default}."
+    if option.choices:
+        return {
+            "default": None,
+            "type": ["null", "string"],
+            "enum": [None, *option.choices],
+            "title": option.name,
+            "description": described,
+        }
+    if option.is_number:
+        return _number(option.name, option.low, option.high, described)
+    return {
+        "default": option.default,
+        "type": "boolean",
+        "title": option.name,
+        "description": option.help,
+    }
+
+
+def _number(name: str, low: int, high: int, description: str) -> dict[str, Any]:
+    return {
+        "default": None,
+        "type": ["null", "integer"],
+        "minimum": low,
+        "maximum": high,
+        "title": name,
+        "description": description,
     }

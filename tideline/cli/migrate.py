@@ -18,7 +18,7 @@ from tideline.cli.output import Format, FormatOption, console, echo_json, run
 from tideline.cli.status import Sight, shown, workflow_url
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
-from tideline.domain.options import Durability, OpenTransactionsPolicy
+from tideline.domain.options import OPTIONS, Durability, OpenTransactionsPolicy
 from tideline.errors import ExitCode, RefusedError, TidelineError, UsageError
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.migration.preflight import run_preflight
@@ -27,7 +27,15 @@ from tideline.settings import WorkerSettings, load
 LOOK_EVERY_S = 0.5
 
 
+def _option(name: str) -> Any:
+    """A row of the table of options on the command line."""
+    option = OPTIONS[name]
+    shown = True if option.type is bool else str(option.default)
+    return typer.Option(*filter(None, [option.flag]), help=option.help, show_default=shown)
+
+
 def migrate(
+    context: typer.Context,
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only the checks; change nothing.")
@@ -38,48 +46,21 @@ def migrate(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to --wait; the migration goes on.", min=0)
     ] = None,
-    durability: Annotated[
-        Durability | None,
-        typer.Option(help="What holds for the prefix before B0.", show_default="fsynced"),
-    ] = None,
+    durability: Annotated[Durability | None, _option("durability")] = None,
     open_transactions: Annotated[
-        OpenTransactionsPolicy | None,
-        typer.Option(
-            help="What happens to one that is open at the drain's deadline.", show_default="wait"
-        ),
+        OpenTransactionsPolicy | None, _option("open_transactions")
     ] = None,
-    drain_deadline_ms: Annotated[
-        int | None,
-        typer.Option(help="How long open transactions may take.", show_default="60000"),
-    ] = None,
-    quiesce_hold_ms: Annotated[
-        int | None,
-        typer.Option(help="Producers are let go after this at the latest.", show_default="10000"),
-    ] = None,
-    segment_wait_ms: Annotated[
-        int | None,
-        typer.Option(help="Then a wait for tiering shows its reason.", show_default="30000"),
-    ] = None,
-    parallel: Annotated[
-        int | None,
-        typer.Option(help="Partitions between validate and B0 at once.", show_default="4"),
-    ] = None,
-    attest: Annotated[
-        bool,
-        typer.Option(help="Attest that clients reach the brokers only through gateways."),
-    ] = True,
+    drain_deadline_ms: Annotated[int | None, _option("drain_deadline_ms")] = None,
+    quiesce_hold_ms: Annotated[int | None, _option("quiesce_hold_ms")] = None,
+    segment_wait_ms: Annotated[int | None, _option("segment_wait_ms")] = None,
+    parallel_partitions: Annotated[int | None, _option("parallel_partitions")] = None,
+    attested_closed_to_bypass: Annotated[bool, _option("attested_closed_to_bypass")] = OPTIONS[
+        "attested_closed_to_bypass"
+    ].default,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Start the migration of TOPIC, or join the one that runs."""
-    options = {
-        "durability": durability,
-        "open_transactions": open_transactions,
-        "drain_deadline_ms": drain_deadline_ms,
-        "quiesce_hold_ms": quiesce_hold_ms,
-        "segment_wait_ms": segment_wait_ms,
-        "parallel_partitions": parallel,
-        "attested_closed_to_bypass": attest,
-    }
+    options = {name: context.params[name] for name in OPTIONS}
     try:
         given = parse_migration_input(
             {"topic": topic, "options": options, "requested_by": f"cli: {getpass.getuser()}"}

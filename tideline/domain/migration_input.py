@@ -7,23 +7,16 @@ remedy, whether it comes from the Temporal UI, the Admin API or the command line
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields
-from enum import StrEnum
 from typing import Any
 
 from tideline.domain.messages import TopicMigrationInput
-from tideline.domain.options import Durability, MigrationOptions, OpenTransactionsPolicy
+from tideline.domain.options import OPTIONS, MigrationOptions, Option
 
 EXAMPLE = '{"topic": "orders"}'
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's own rule (``org.apache.kafka.common.internals.Topic``)."""
-_MS_BOUNDS = {
-    "drain_deadline_ms": (0, 86_400_000),
-    "quiesce_hold_ms": (1_000, 60_000),
-    "segment_wait_ms": (0, 86_400_000),
-    "parallel_partitions": (1, 1_000),
-}
 
 
 class InvalidMigrationInput(ValueError):
@@ -73,9 +66,9 @@ def parse_options(given: object) -> MigrationOptions:
         return MigrationOptions()
     if not isinstance(given, Mapping):
         raise InvalidMigrationInput(f"options: {_kind(given)} instead of a JSON object")
-    _no_unknown("options.", given, set(_READERS))
+    _no_unknown("options.", given, set(OPTIONS))
     values: dict[str, Any] = {
-        name: _READERS[name](name, value) for name, value in given.items() if value is not None
+        name: _read(OPTIONS[name], value) for name, value in given.items() if value is not None
     }
     return MigrationOptions(**values)
 
@@ -93,30 +86,19 @@ def _no_unknown(prefix: str, given: Mapping[Any, Any], known: set[str]) -> None:
             )
 
 
-def _number(name: str, value: object) -> int:
-    low, high = _MS_BOUNDS[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        unit = " (ms)" if name.endswith("_ms") else ""
-        raise InvalidMigrationInput(
-            f"options.{name}: {value!r}; write a whole number{unit} from {low} to {high}"
-        )
-    return value
-
-
-def _choice(kind: type[StrEnum]) -> Callable[[str, object], StrEnum]:
-    def read(name: str, value: object) -> StrEnum:
-        if not isinstance(value, str) or value not in tuple(kind):
-            raise InvalidMigrationInput(
-                f"options.{name}: {value!r}; choose among {', '.join(kind)}"
-            )
-        return kind(value)
-
-    return read
-
-
-def _flag(name: str, value: object) -> bool:
+def _read(option: Option, value: object) -> Any:
+    about = f"options.{option.name}: {value!r}"
+    if option.choices:
+        if not isinstance(value, str) or value not in option.choices:
+            raise InvalidMigrationInput(f"{about}; choose among {option.allowed}")
+        return option.type(value)
+    if option.is_number:
+        low, high, unit = option.low, option.high, " (ms)" if option.name.endswith("_ms") else ""
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise InvalidMigrationInput(f"{about}; write a whole number{unit} from {low} to {high}")
+        return value
     if not isinstance(value, bool):
-        raise InvalidMigrationInput(f"options.{name}: {value!r}; write true or false")
+        raise InvalidMigrationInput(f"{about}; write true or false")
     return value
 
 
@@ -124,11 +106,3 @@ def _kind(value: object) -> str:
     names = {"NoneType": "missing", "list": "a list", "int": "a number", "float": "a number"}
     name = type(value).__name__
     return names.get(name, f"of type {name}")
-
-
-_READERS: dict[str, Callable[[str, object], Any]] = {
-    **dict.fromkeys(_MS_BOUNDS, _number),
-    "durability": _choice(Durability),
-    "open_transactions": _choice(OpenTransactionsPolicy),
-    "attested_closed_to_bypass": _flag,
-}

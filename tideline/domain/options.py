@@ -1,11 +1,15 @@
-"""The choices of an operator for a migration.
+"""The choices of an operator for a migration: one table, from which the command line's options, the
+parameters of an Airflow wave, the validation of every input and the page on operating follow.
 
 Types are no strings here (no ``from __future__ import annotations``): Temporal's sandbox reads
 them while a workflow continues, when this module is known to it by its importers only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any, get_type_hints
+
+DAY_MS = 86_400_000
 
 
 class Durability(StrEnum):
@@ -28,18 +32,116 @@ class OpenTransactionsPolicy(StrEnum):
     """Abort it, which fences the application that runs it."""
 
 
+def _row(
+    help: str, more: str = "", *, flag: str = "", low: int = 0, high: int = 0
+) -> dict[str, Any]:
+    """``help`` is for every trigger, ``more`` for the page only; a number has inclusive bounds."""
+    return {"help": help, "more": more, "flag": flag, "low": low, "high": high}
+
+
 @dataclass(frozen=True, slots=True)
 class MigrationOptions:
-    """Choices of an operator. Times in ms."""
+    """Times in ms."""
 
-    durability: Durability = Durability.FSYNCED
-    open_transactions: OpenTransactionsPolicy = OpenTransactionsPolicy.WAIT
-    drain_deadline_ms: int = 60_000
-    quiesce_hold_ms: int = 10_000
-    """A quiesce is void after this: gateways un-park and the attempt starts anew."""
-    parallel_partitions: int = 4
-    """How many partitions of the topic are between validate and B0 at once."""
-    segment_wait_ms: int = 30_000
-    """``inkless.migration.segment.wait.ms``: then the wait for tiering shows its reason."""
-    attested_closed_to_bypass: bool = True
-    """The operator attests that clients reach the brokers only through gateways."""
+    durability: Durability = field(
+        default=Durability.FSYNCED,
+        metadata=_row(
+            "What holds for the prefix before B0.",
+            "`fsynced`: each replica flushed each append since shortly before the first write "
+            "pause. `replicated`: every in-sync replica has it. `tiered`: it is in remote "
+            "storage; the longest pause.",
+        ),
+    )
+    open_transactions: OpenTransactionsPolicy = field(
+        default=OpenTransactionsPolicy.WAIT,
+        metadata=_row(
+            "What happens to one that is open at the drain's deadline.",
+            "`wait`, with its id as the reason, or `abort`, which fences the application that "
+            "runs it.",
+        ),
+    )
+    drain_deadline_ms: int = field(
+        default=60_000, metadata=_row("How long open transactions may take.", high=DAY_MS)
+    )
+    quiesce_hold_ms: int = field(
+        default=10_000,
+        metadata=_row(
+            "Producers are let go after this at the latest.",
+            "The quiesce is void then; the attempt starts anew.",
+            low=1_000,
+            high=60_000,
+        ),
+    )
+    parallel_partitions: int = field(
+        default=4,
+        metadata=_row(
+            "Partitions of a topic between validate and B0 at once.",
+            "Of these at most two park their producers at a time.",
+            flag="--parallel",
+            low=1,
+            high=1_000,
+        ),
+    )
+    segment_wait_ms: int = field(
+        default=30_000,
+        metadata=_row(
+            "Then a wait for tiering shows its reason.",
+            "`inkless.migration.segment.wait.ms`.",
+            high=DAY_MS,
+        ),
+    )
+    attested_closed_to_bypass: bool = field(
+        default=True,
+        metadata=_row(
+            "You attest that clients reach the brokers only through gateways.",
+            flag="--attest/--no-attest",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table."""
+
+    name: str
+    type: type
+    default: Any
+    help: str
+    more: str
+    flag: str
+    """On the command line, where it is not named as here."""
+    low: int
+    high: int
+    """Bounds of a number, inclusive."""
+
+    @property
+    def choices(self) -> list[str]:
+        """Of a choice; empty for a number or a flag."""
+        return list(self.type) if issubclass(self.type, StrEnum) else []
+
+    @property
+    def is_number(self) -> bool:
+        """Neither a choice nor a flag."""
+        return self.type is int
+
+    @property
+    def allowed(self) -> str:
+        """For a person."""
+        if self.is_number:
+            return f"{self.low} to {self.high}{' ms' if self.name.endswith('_ms') else ''}"
+        return ", ".join(self.choices) or "true, false"
+
+
+OPTIONS: dict[str, Option] = {
+    f.name: Option(f.name, get_type_hints(MigrationOptions)[f.name], f.default, **f.metadata)
+    for f in fields(MigrationOptions)
+}
+
+
+def options_page() -> str:
+    """The table of docs/operating.md."""
+    rows = ["| option | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+    for option in OPTIONS.values():
+        default, meaning = str(option.default).lower(), f"{option.help} {option.more}".rstrip()
+        rows.append(f"| `{option.name}` | `{default}` | {option.allowed} | {meaning} |")
+    return "\n".join(rows)
