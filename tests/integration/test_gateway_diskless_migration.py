@@ -121,7 +121,7 @@ class Migration:
         async def work(plane: ControlPlane) -> int:
             host, _, port = self.stack.endpoints.brokers[leader].rpartition(":")
             async with KafkaCluster([(host, int(port))]) as cluster:
-                end = await PairedBroker(lambda: cluster.node(leader)).high_watermark(
+                end = await PairedBroker(cluster, leader).high_watermark(
                     Place(self.name, partition)
                 )
                 assert end is not None

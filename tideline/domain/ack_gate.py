@@ -27,7 +27,7 @@ class AckTicket:
     """The newest generation whose closing this gateway had acknowledged."""
 
 
-class Verdict(StrEnum):
+class AckVerdict(StrEnum):
     RELAY = "relay"
     WAIT = "wait"
     """Until B0 or the abort is known, or the same incarnation holds a valid lease again."""
@@ -43,7 +43,7 @@ def judge(
     closed_generation: int,
     lease_valid: bool,
     last_offset: int,
-) -> Verdict:
+) -> AckVerdict:
     """Judge one acknowledgement when Kafka's answer is there.
 
     ``last_offset``: the last offset (inclusive) that it acknowledges, or ``UNKNOWN_OFFSET``.
@@ -53,11 +53,11 @@ def judge(
     """
     match route.kind:
         case RouteKind.CLASSIC:
-            return Verdict.RELAY
+            return AckVerdict.RELAY
         case RouteKind.SUFFIX:
             below = UNDEFINED_OFFSET < last_offset < route.boundary
-            return Verdict.RELAY if below else Verdict.WITHHOLD
+            return AckVerdict.RELAY if below else AckVerdict.WITHHOLD
         case RouteKind.DELETED | RouteKind.UNKNOWN:
-            return Verdict.WITHHOLD
+            return AckVerdict.WITHHOLD
     holds = incarnation == ticket.incarnation and closed_generation == ticket.closed_generation
-    return Verdict.RELAY if holds and lease_valid else Verdict.WAIT
+    return AckVerdict.RELAY if holds and lease_valid else AckVerdict.WAIT

@@ -56,7 +56,7 @@ class ReadCeiling:
         return UNKNOWN_CEILING
 
 
-def out_of_range_may_be_told(
+def may_say_out_of_range(
     route: PartitionRoute, *, lease_valid: bool, fetch_offset: int, log_start: int | None
 ) -> bool:
     """Whether Kafka's OFFSET_OUT_OF_RANGE is relayed; else NOT_LEADER_OR_FOLLOWER (schedule 3).

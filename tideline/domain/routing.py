@@ -65,7 +65,7 @@ def route_tracked(
     return PartitionRoute(RouteKind.QUIESCING if quiesced else RouteKind.PENDING, generation)
 
 
-class Region(StrEnum):
+class FetchRegion(StrEnum):
     """Where one fetch is served."""
 
     KAFKA = "kafka"
@@ -76,10 +76,10 @@ class Region(StrEnum):
     NOWHERE = "nowhere"
 
 
-def region_of(route: PartitionRoute, offset: int) -> Region:
+def region_of(route: PartitionRoute, offset: int) -> FetchRegion:
     """The one region that may answer a fetch at ``offset`` (inclusive)."""
     if route.kind is RouteKind.CLASSIC or route.in_kafka:
-        return Region.KAFKA
+        return FetchRegion.KAFKA
     if route.kind is RouteKind.SUFFIX:
-        return Region.PREFIX if offset < route.boundary else Region.SUFFIX
-    return Region.NOWHERE
+        return FetchRegion.PREFIX if offset < route.boundary else FetchRegion.SUFFIX
+    return FetchRegion.NOWHERE

@@ -11,9 +11,9 @@ import structlog
 from tideline.background import cancel_and_wait
 from tideline.control_plane import connect
 from tideline.errors import ExitCode, TidelineError
-from tideline.gateway.assembly import build
-from tideline.gateway.context import ConnectionRegistry, GatewayServices
-from tideline.gateway.rules import RULES, preload
+from tideline.gateway.assembly import build_parts, build_rules
+from tideline.gateway.context import ConnectionRegistry
+from tideline.gateway.messages import preload
 from tideline.gateway.transactions import OpenTransactions
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
@@ -41,25 +41,23 @@ async def serve(settings: GatewaySettings) -> None:
         ) as cluster,
     ):
         connections = ConnectionRegistry()
-        tracked = build(settings, plane, store, cluster, connections)
-        services = GatewayServices(
-            settings=settings,
-            tracking=tracked.tracking,
-            control_plane=plane,
-            cluster=cluster,
-            connections=connections,
-            transactions=OpenTransactions(cluster, settings.gateway_broker_id),
-            tracked=tracked,
+        parts = build_parts(settings, plane, store, cluster, connections)
+        rules = build_rules(
+            parts,
+            plane,
+            cluster,
+            OpenTransactions(cluster, settings.gateway_broker_id),
+            patience_s=settings.produce_timeout_ms / 1000,
         )
-        if not await _first(tracked.start(), stop):
+        if not await _first(parts.start(), stop):
             return
-        server = GatewayServer(services, RULES)
+        server = GatewayServer(settings, rules, connections)
         await server.start()
         try:
             await stop.wait()
         finally:
             await server.stop()
-            await tracked.close()
+            await parts.close()
 
 
 async def _first(work: object, stop: asyncio.Event) -> bool:

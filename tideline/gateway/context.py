@@ -1,14 +1,26 @@
-"""What a handler is given: the gateway's parts, one request, and the connection it came on."""
+"""Between transport and handlers: everything that either knows of the other.
+
+The transport is given the routing table (:data:`Rules`): which handler looks into which API, and
+whether it has to at present. It hands a handler one :class:`RequestContext`, whose
+:class:`ClientConnection` is all that the handler sees of sockets, and gets the response frame
+back. It knows nothing of topics; what a handler needs beside the request is the handler's own,
+given to its constructor. Whatever keeps this interface can take the transport's place.
+
+The order that a transport has to keep: requests of one connection are begun in the order of their
+arrival, each up to its first ``await`` before the next one is looked at; answers leave in the
+order of the requests; what is forwarded reaches the broker in the order of the calls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from enum import IntEnum
+from typing import Protocol, TypeVar
 
 from kio.static.protocol import RequestPayload, ResponsePayload
 
-from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaUnavailable, MalformedFrame
 from tideline.kafka.protocol import (
     RequestHeader,
@@ -17,15 +29,34 @@ from tideline.kafka.protocol import (
     encode_request,
     encode_response,
 )
-from tideline.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from tideline.control_plane import ControlPlane
-    from tideline.gateway.assembly import TrackedParts
-    from tideline.gateway.tracking.view import Tracking
-    from tideline.gateway.transactions import OpenTransactions
 
 S = TypeVar("S")
+DRAIN_PATIENCE_S = 60.0
+"""Longer than a Kafka client's request timeout: what is still unanswered then has no client."""
+
+
+class ApiKey(IntEnum):
+    """The APIs that the gateway knows by name (``org.apache.kafka…protocol.ApiKeys``)."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
 
 
 class ClientConnection(Protocol):
@@ -80,20 +111,17 @@ class ConnectionRegistry:
     def discard(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
 
-
-@dataclass(slots=True)
-class GatewayServices:
-    """The parts that handlers share; one of each per process."""
-
-    settings: GatewaySettings
-    tracking: Tracking
-    control_plane: ControlPlane
-    cluster: KafkaCluster
-    """Our own connections to brokers."""
-    connections: ConnectionRegistry
-    transactions: OpenTransactions
-    tracked: TrackedParts
-    """What serves tracked topics: lease, parking, suffix writer and reader."""
+    async def drain(self) -> None:
+        """Everything that was sent to Kafka before now is done; who cannot say so is closed."""
+        barriers = {
+            asyncio.ensure_future(connection.drain_barrier()): connection for connection in self
+        }
+        if not barriers:
+            return
+        _, late = await asyncio.wait(barriers, timeout=DRAIN_PATIENCE_S)
+        for barrier in late:
+            barrier.cancel()
+            barriers[barrier].close("its requests did not end before a topic had to be tracked")
 
 
 @dataclass(slots=True)
@@ -141,3 +169,27 @@ class RequestContext:
     def respond(self, message: ResponsePayload) -> bytes:
         """The response frame of this request."""
         return encode_response(message, self.header.correlation_id)
+
+
+Handler = Callable[[RequestContext], Awaitable[bytes | None]]
+"""Returns the response frame, or ``None`` where the request has no response (Produce, acks=0).
+An exception closes the client's connection: a bug must not become a wrong answer."""
+
+
+def always() -> bool:
+    """The requests are looked into even while no topic is tracked."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one API is handled."""
+
+    handler: Handler
+    is_due: Callable[[], bool]
+    """Asked for every request before anything is decoded. While no topic is tracked most rules
+    say no, so that classic traffic costs a look into a table (I1)."""
+
+
+Rules = Mapping[int, Rule]
+"""By API key; what has no rule, or one that is not due, passes as it came."""

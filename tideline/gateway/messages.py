@@ -22,9 +22,10 @@ from tideline.control_plane.model import TrackedTopic
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.routing import CLASSIC, DELETED, UNKNOWN, PartitionRoute
-from tideline.gateway.tracking.view import Tracking
+from tideline.gateway.context import ApiKey
+from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.errors import UnsupportedVersion
-from tideline.kafka.protocol import request_class, response_class
+from tideline.kafka.protocol import decodable_versions, request_class, response_class
 
 TopicKey = str | UUID | None
 """How a request names a topic: by name, or by id in the newer versions."""
@@ -126,7 +127,7 @@ def key_fields(key: TopicKey) -> dict[str, TopicKey]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RequestedPartition:
     """One partition that a request names."""
 
     key: TopicKey
@@ -136,7 +137,7 @@ class Place:
     log: TopicIdPartition | None
     """``None``: not tracked, or the id is not known."""
 
-    def route(self, tracking: Tracking) -> PartitionRoute:
+    def route(self, tracking: TrackingView) -> PartitionRoute:
         """As it is now."""
         if self.log is not None:
             return tracking.partition(self.log.topic_id, self.log.partition)
@@ -146,15 +147,15 @@ class Place:
         return DELETED if gone else CLASSIC
 
 
-def place(tracking: Tracking, key: TopicKey, partition: int) -> Place:
-    """Where a request points."""
+def locate(tracking: TrackingView, key: TopicKey, partition: int) -> RequestedPartition:
+    """The partition that a request names, as it is tracked now."""
     if isinstance(key, UUID):
         topic = tracking.topic_by_id(key)
     else:
         topic = tracking.topic_by_name(key) if key is not None else None
     if topic is None or topic.topic_id is None:
-        return Place(key, partition, topic, None)
-    return Place(key, partition, topic, TopicIdPartition(topic.topic_id, partition))
+        return RequestedPartition(key, partition, topic, None)
+    return RequestedPartition(key, partition, topic, TopicIdPartition(topic.topic_id, partition))
 
 
 def named(code: KafkaErrorCode, key: TopicKey) -> KafkaErrorCode:
@@ -170,3 +171,11 @@ def group_by_topic(parts: Sequence[tuple[TopicKey, Any]]) -> list[tuple[TopicKey
     for key, part in parts:
         grouped.setdefault(key, []).append(part)
     return list(grouped.items())
+
+
+def preload() -> None:
+    """Load the message classes now: the first request of each version would wait for them."""
+    for key in ApiKey:
+        for version in decodable_versions(key):
+            request_class(key, version)
+            response_class(key, version)

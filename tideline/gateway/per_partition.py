@@ -9,25 +9,24 @@ from typing import Any
 from tideline.domain.request_handling import FAILURE_ERRORS, Failure, KafkaErrorCode
 from tideline.domain.routing import RouteKind
 from tideline.errors import TidelineError, UnreachableError
-from tideline.gateway.context import RequestContext
-from tideline.gateway.interception import ApiKey
+from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.messages import (
     NO_TIME,
-    Place,
+    RequestedPartition,
     TopicKey,
     error,
     group_by_topic,
     key_fields,
+    locate,
     messages,
-    place,
     topic_key,
 )
-from tideline.gateway.tracking.view import Tracking
+from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.protocol import decode_response, encode_request
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ApiNames:
     """The names of an API's structures."""
 
     api: ApiKey
@@ -41,25 +40,25 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Item:
+class PartitionEntry:
     """One partition of the request."""
 
-    at: Place
+    at: RequestedPartition
     row: Any
 
 
 class SplitRequest:
     """One request, partition by partition."""
 
-    def __init__(self, context: RequestContext, tracking: Tracking, shape: Shape) -> None:
+    def __init__(self, context: RequestContext, tracking: TrackingView, names: ApiNames) -> None:
         self.context = context
-        self.shape = shape
-        self.api = messages(shape.api, context.header.api_version)
+        self.names = names
+        self.api = messages(names.api, context.header.api_version)
         request: Any = context.request()
         self._request = request
         self._throttle = NO_TIME
         self.items = [
-            Item(place(tracking, topic_key(topic), int(getattr(row, shape.index))), row)
+            PartitionEntry(locate(tracking, topic_key(topic), int(getattr(row, names.index))), row)
             for topic in request.topics
             for row in topic.partitions
         ]
@@ -67,16 +66,18 @@ class SplitRequest:
             item.at.route(tracking).kind is not RouteKind.CLASSIC for item in self.items
         )
 
-    async def forward(self, items: Sequence[tuple[Item, Any]]) -> Mapping[Item, Any]:
+    async def forward(
+        self, items: Sequence[tuple[PartitionEntry, Any]]
+    ) -> Mapping[PartitionEntry, Any]:
         """Ask Kafka about ``items``, each with the structure to send; its structures."""
         if not items:
             return {}
         topics = group_by_topic([(item.at.key, row) for item, row in items])
         message = self.api.request(
-            **{n: getattr(self._request, n) for n in self.shape.extra if hasattr(self._request, n)},
+            **{n: getattr(self._request, n) for n in self.names.extra if hasattr(self._request, n)},
             topics=tuple(
                 self.api.request_part(
-                    self.shape.request_topic, **key_fields(key), partitions=tuple(rows)
+                    self.names.request_topic, **key_fields(key), partitions=tuple(rows)
                 )
                 for key, rows in topics
             ),
@@ -85,25 +86,25 @@ class SplitRequest:
         frame = await self.context.forward(
             encode_request(message, header.correlation_id, header.client_id)
         )
-        response: Any = decode_response(frame, self.shape.api, self.api.version)
+        response: Any = decode_response(frame, self.names.api, self.api.version)
         self._throttle = max(self._throttle, getattr(response, "throttle_time", NO_TIME))
         found: dict[tuple[TopicKey, int], Any] = {
-            (topic_key(topic), int(getattr(row, self.shape.index))): row
+            (topic_key(topic), int(getattr(row, self.names.index))): row
             for topic in response.topics
             for row in topic.partitions
         }
         return {item: found[item.at.key, item.at.partition] for item, _ in items}
 
-    def row(self, item: Item, code: int = KafkaErrorCode.NONE, **values: Any) -> Any:
+    def row(self, item: PartitionEntry, code: int = KafkaErrorCode.NONE, **values: Any) -> Any:
         """A structure of our own for the response."""
         return self.api.response_part(
-            self.shape.response_partition,
-            **{self.shape.index: item.at.partition},
+            self.names.response_partition,
+            **{self.names.index: item.at.partition},
             error_code=error(code),
             **values,
         )
 
-    def respond(self, rows: Mapping[Item, Any]) -> bytes:
+    def respond(self, rows: Mapping[PartitionEntry, Any]) -> bytes:
         """The response, in the order of the request."""
         topics = group_by_topic([(item.at.key, rows[item]) for item in self.items])
         return self.context.respond(
@@ -111,7 +112,7 @@ class SplitRequest:
                 throttle_time=self._throttle,
                 topics=tuple(
                     self.api.response_part(
-                        self.shape.response_topic, **key_fields(key), partitions=tuple(group)
+                        self.names.response_topic, **key_fields(key), partitions=tuple(group)
                     )
                     for key, group in topics
                 ),

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
@@ -23,9 +23,9 @@ from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i32
 
 from tideline.domain.ids import TopicPartition
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import ApiKey, Rule, Rules
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import nested, no_throttle
+from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.protocol import decode_response, response_class
@@ -88,7 +88,6 @@ class OpenTransactions:
         self._broker_id = broker_id
         self._asked: dict[TopicPartition, tuple[float, asyncio.Task[frozenset[tuple[int, int]]]]]
         self._asked = {}
-        self.refused = RefusedTransactions()
 
     async def has_open(
         self, topic: str, partition: int, producer_id: int, producer_epoch: int
@@ -146,57 +145,107 @@ class _Transaction:
                 yield TopicPartition(topic.name, partition)
 
 
-async def add_partitions_to_txn(ctx: RequestContext, services: GatewayServices) -> bytes | None:
-    """Refuse a partition of a tracked topic that is not in the producer's transaction yet; its
-    fellows get OPERATION_NOT_ATTEMPTED, as Kafka itself has it."""
-    request: Any = ctx.request()
-    batched = ctx.header.api_version >= BATCHED_SINCE
-    transactions = _transactions(request, batched)
-    if not any(_tracked(transaction, services) for transaction in transactions):
-        return await ctx.forward()
-    refused: dict[str, Any] = {}
-    for transaction in transactions:
-        tracked = _tracked(transaction, services)
-        if tracked:
-            open_ = await _in_transaction(ctx, transaction)
-            if isinstance(open_, ErrorCode):
-                refused[transaction.transactional_id] = _results(ctx, transaction, {}, open_)
-            elif new := [at for at in tracked if at not in open_]:
-                services.transactions.refused.add(
-                    (
-                        transaction.transactional_id,
-                        transaction.producer_id,
-                        transaction.producer_epoch,
+@dataclass(frozen=True, slots=True)
+class TransactionsHandler:
+    """Serves AddPartitionsToTxn and EndTxn."""
+
+    tracking: TrackingView
+    refused: RefusedTransactions = field(default_factory=RefusedTransactions)
+
+    def rules(self) -> Rules:
+        """Which requests come here."""
+        return {
+            ApiKey.ADD_PARTITIONS_TO_TXN: Rule(
+                self.add_partitions_to_txn, self.tracking.has_topics
+            ),
+            ApiKey.END_TXN: Rule(self.end_txn, self.tracking.has_topics),
+        }
+
+    async def add_partitions_to_txn(self, ctx: RequestContext) -> bytes | None:
+        """Refuse a partition of a tracked topic that is not in the producer's transaction yet; its
+        fellows get OPERATION_NOT_ATTEMPTED, as Kafka itself has it."""
+        request: Any = ctx.request()
+        batched = ctx.header.api_version >= BATCHED_SINCE
+        transactions = _transactions(request, batched)
+        if not any(self._tracked(transaction) for transaction in transactions):
+            return await ctx.forward()
+        refused: dict[str, Any] = {}
+        for transaction in transactions:
+            tracked = self._tracked(transaction)
+            if tracked:
+                open_ = await _in_transaction(ctx, transaction)
+                if isinstance(open_, ErrorCode):
+                    refused[transaction.transactional_id] = _results(ctx, transaction, {}, open_)
+                elif new := [at for at in tracked if at not in open_]:
+                    self.refused.add(
+                        (
+                            transaction.transactional_id,
+                            transaction.producer_id,
+                            transaction.producer_epoch,
+                        )
                     )
-                )
-                code = refuse_new_transaction(ctx.header.api_version, ctx.header.api_key)
-                refused[transaction.transactional_id] = _results(
-                    ctx, transaction, dict.fromkeys(new, code), ErrorCode.operation_not_attempted
-                )
-    if not refused:
-        return await ctx.forward()
-    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
-    if not batched:
-        (topics,) = refused.values()
-        return ctx.respond(
-            schema(throttle_time=no_throttle(), results_by_topic_v3_and_below=topics)
-        )
-    result = nested(schema, "results_by_transaction")
-    own = tuple(
-        result(transactional_id=TransactionalId(transactional_id), topic_results=topics)
-        for transactional_id, topics in refused.items()
-    )
-    rest = tuple(t for t in request.transactions if t.transactional_id not in refused)
-    if not rest:
-        return ctx.respond(
-            schema(
-                throttle_time=no_throttle(),
-                error_code=ErrorCode.none,
-                results_by_transaction=own,
+                    code = refuse_new_transaction(ctx.header.api_version, ctx.header.api_key)
+                    refused[transaction.transactional_id] = _results(
+                        ctx,
+                        transaction,
+                        dict.fromkeys(new, code),
+                        ErrorCode.operation_not_attempted,
+                    )
+        if not refused:
+            return await ctx.forward()
+        schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+        if not batched:
+            (topics,) = refused.values()
+            return ctx.respond(
+                schema(throttle_time=no_throttle(), results_by_topic_v3_and_below=topics)
             )
+        result = nested(schema, "results_by_transaction")
+        own = tuple(
+            result(transactional_id=TransactionalId(transactional_id), topic_results=topics)
+            for transactional_id, topics in refused.items()
         )
-    answer: Any = await ctx.forward_message(replace(request, transactions=rest))
-    return ctx.respond(replace(answer, results_by_transaction=answer.results_by_transaction + own))
+        rest = tuple(t for t in request.transactions if t.transactional_id not in refused)
+        if not rest:
+            return ctx.respond(
+                schema(
+                    throttle_time=no_throttle(),
+                    error_code=ErrorCode.none,
+                    results_by_transaction=own,
+                )
+            )
+        answer: Any = await ctx.forward_message(replace(request, transactions=rest))
+        return ctx.respond(
+            replace(answer, results_by_transaction=answer.results_by_transaction + own)
+        )
+
+    def _tracked(self, transaction: _Transaction) -> list[TopicPartition]:
+        if transaction.verify_only:
+            return []
+        return [
+            at
+            for at in transaction.partitions()
+            if self.tracking.topic_by_name(at.topic) is not None
+        ]
+
+    async def end_txn(self, ctx: RequestContext) -> bytes | None:
+        """Forwarded; only the abort of a transaction to which nothing could be added is answered
+        anew.
+
+        librdkafka sends it after a refused AddPartitionsToTxn, and Kafka, which never saw that
+        transaction begin, answers INVALID_TXN_STATE, which is fatal to the producer. There is
+        nothing to abort, so the abort has succeeded.
+        """
+        request: Any = ctx.request()
+        refused = self.refused.take(
+            (request.transactional_id, request.producer_id, request.producer_epoch)
+        )
+        response = await ctx.forward()
+        if not refused or request.committed:
+            return response
+        answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+        if answer.error_code is not ErrorCode.invalid_txn_state:
+            return response
+        return ctx.respond(replace(answer, error_code=ErrorCode.none))
 
 
 def _transactions(request: Any, batched: bool) -> list[_Transaction]:
@@ -215,16 +264,6 @@ def _transactions(request: Any, batched: bool) -> list[_Transaction]:
             request.v3_and_below_topics,
             False,
         )
-    ]
-
-
-def _tracked(transaction: _Transaction, services: GatewayServices) -> list[TopicPartition]:
-    if transaction.verify_only:
-        return []
-    return [
-        at
-        for at in transaction.partitions()
-        if services.tracking.topic_by_name(at.topic) is not None
     ]
 
 
@@ -287,29 +326,3 @@ def _results(
         )
         for topic in transaction.topics
     )
-
-
-async def end_txn(ctx: RequestContext, services: GatewayServices) -> bytes | None:
-    """Forwarded; only the abort of a transaction to which nothing could be added is answered anew.
-
-    librdkafka sends it after a refused AddPartitionsToTxn, and Kafka, which never saw that
-    transaction begin, answers INVALID_TXN_STATE, which is fatal to the producer. There is nothing
-    to abort, so the abort has succeeded.
-    """
-    request: Any = ctx.request()
-    refused = services.transactions.refused.take(
-        (request.transactional_id, request.producer_id, request.producer_epoch)
-    )
-    response = await ctx.forward()
-    if not refused or request.committed:
-        return response
-    answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
-    if answer.error_code is not ErrorCode.invalid_txn_state:
-        return response
-    return ctx.respond(replace(answer, error_code=ErrorCode.none))
-
-
-RULES: Rules = {
-    ApiKey.ADD_PARTITIONS_TO_TXN: Rule(add_partitions_to_txn),
-    ApiKey.END_TXN: Rule(end_txn),
-}

@@ -9,7 +9,7 @@ from tideline.domain.read_ceiling import (
     NO_CEILING,
     UNKNOWN_CEILING,
     ReadCeiling,
-    out_of_range_may_be_told,
+    may_say_out_of_range,
     prefix_answer,
 )
 from tideline.domain.request_handling import KafkaErrorCode
@@ -74,7 +74,7 @@ def test_the_ceiling_never_exceeds_what_was_seen_before_the_acknowledgement(
 def test_out_of_range_is_told_only_by_a_gateway_that_would_know_of_a_boundary() -> None:
     """Schedule 3: else a consumer past B0 would reset its position."""
     told = {
-        (route.kind, lease): out_of_range_may_be_told(
+        (route.kind, lease): may_say_out_of_range(
             route, lease_valid=lease, fetch_offset=150, log_start=None
         )
         for route in (PENDING, QUIESCING, SUFFIX)
@@ -85,7 +85,7 @@ def test_out_of_range_is_told_only_by_a_gateway_that_would_know_of_a_boundary() 
 
 def test_out_of_range_of_the_prefix_is_told_only_below_the_log_start() -> None:
     def told(offset: int, log_start: int | None, lease: bool = True) -> bool:
-        return out_of_range_may_be_told(
+        return may_say_out_of_range(
             SUFFIX, lease_valid=lease, fetch_offset=offset, log_start=log_start
         )
 

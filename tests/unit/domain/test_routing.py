@@ -21,7 +21,7 @@ from tideline.domain.routing import (
     CLASSIC,
     DELETED,
     UNKNOWN,
-    Region,
+    FetchRegion,
     RouteKind,
     region_of,
     route_tracked,
@@ -35,7 +35,7 @@ def test_exactly_one_region_answers_an_offset_once_the_boundary_is_known(
     boundary: int, offset: int
 ) -> None:
     route = route_tracked(generation=1, quiesced=False, boundary=boundary, boundary_epoch=3)
-    expected = Region.PREFIX if offset < boundary else Region.SUFFIX
+    expected = FetchRegion.PREFIX if offset < boundary else FetchRegion.SUFFIX
     assert region_of(route, offset) is expected
 
 
@@ -44,7 +44,7 @@ def test_kafka_answers_for_the_whole_log_while_the_boundary_is_unset(
     offset: int, quiesced: bool
 ) -> None:
     route = route_tracked(generation=1, quiesced=quiesced, boundary=-1, boundary_epoch=-1)
-    assert region_of(route, offset) is Region.KAFKA
+    assert region_of(route, offset) is FetchRegion.KAFKA
     assert route.in_kafka
 
 
@@ -55,9 +55,9 @@ def test_a_boundary_outweighs_a_closed_generation() -> None:
 
 
 def test_a_classic_partition_is_kafkas_and_an_unknown_or_deleted_one_is_nobodys() -> None:
-    assert region_of(CLASSIC, 5) is Region.KAFKA
-    assert region_of(UNKNOWN, 5) is Region.NOWHERE
-    assert region_of(DELETED, 5) is Region.NOWHERE
+    assert region_of(CLASSIC, 5) is FetchRegion.KAFKA
+    assert region_of(UNKNOWN, 5) is FetchRegion.NOWHERE
+    assert region_of(DELETED, 5) is FetchRegion.NOWHERE
 
 
 def test_every_state_has_an_answer_to_every_request() -> None:

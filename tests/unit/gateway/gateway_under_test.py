@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.unit.kafka.fake_broker import FakeBroker
-from tideline.gateway.context import ConnectionRegistry, GatewayServices
-from tideline.gateway.interception import Rules
-from tideline.gateway.tracking.view import Tracking
-from tideline.gateway.transactions import OpenTransactions
+from tideline.gateway.context import ConnectionRegistry, Rules
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.settings import GatewaySettings
@@ -67,10 +63,10 @@ class Client:
 
 
 class Gateway:
-    """The server and its services."""
+    """The server and its connections."""
 
-    def __init__(self, server: GatewayServer, services: GatewayServices) -> None:
-        self.server, self.services = server, services
+    def __init__(self, server: GatewayServer, connections: ConnectionRegistry) -> None:
+        self.server, self.connections = server, connections
 
     async def connect(self) -> Client:
         return Client(*await asyncio.open_connection(*self.server.address))
@@ -79,30 +75,20 @@ class Gateway:
 @asynccontextmanager
 async def gateway(
     broker: FakeBroker | tuple[str, int],
-    rules: Rules | None = None,
-    *,
-    tracking: Any = None,
-    control_plane: Any = None,
+    rules: Rules | Callable[[KafkaCluster], Rules] | None = None,
     **changes: str,
 ) -> AsyncIterator[Gateway]:
-    """A running gateway; ``changes`` are settings."""
+    """A running gateway; ``changes`` are settings. Rules may need our own way to the broker."""
     host, port = broker.address if isinstance(broker, FakeBroker) else broker
     settings = gateway_settings(f"{host}:{port}", gateway_listen="127.0.0.1:1", **changes)
     settings = settings.model_copy(update={"gateway_listen": ("127.0.0.1", 0)})
     cluster = KafkaCluster([(host, port)], timeout_ms=2_000)
-    services = GatewayServices(
-        settings=settings,
-        tracking=tracking or Tracking(lambda: True),
-        control_plane=control_plane,
-        cluster=cluster,
-        connections=ConnectionRegistry(),
-        transactions=OpenTransactions(cluster, 1),
-        tracked=None,  # type: ignore[arg-type]
-    )
-    server = GatewayServer(services, rules or {})
+    table = rules(cluster) if callable(rules) else rules or {}
+    connections = ConnectionRegistry()
+    server = GatewayServer(settings, table, connections)
     await server.start()
     try:
-        yield Gateway(server, services)
+        yield Gateway(server, connections)
     finally:
         await server.stop(0.2)
         cluster.close()

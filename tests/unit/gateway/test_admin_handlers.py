@@ -49,10 +49,15 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.domain.migration import MigrationState
-from tideline.gateway import transactions as txn
-from tideline.gateway.admin import configs, create_topics, share_groups, topics
+from tideline.gateway.admin.configs import ConfigsHandler
+from tideline.gateway.admin.create_topics import CreateTopicsHandler
+from tideline.gateway.admin.share_groups import ShareGroupsHandler
+from tideline.gateway.admin.topics import TopicsHandler
+from tideline.gateway.context import Rules
 from tideline.gateway.messages import no_throttle
-from tideline.gateway.tracking.view import Tracking
+from tideline.gateway.tracking.view import TrackingView
+from tideline.gateway.transactions import TransactionsHandler
+from tideline.kafka.client import KafkaCluster
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
@@ -61,18 +66,30 @@ from tideline.kafka.protocol import (
     encode_response,
 )
 
-RULES = {
-    **configs.RULES,
-    **create_topics.RULES,
-    **share_groups.RULES,
-    **topics.RULES,
-    **txn.RULES,
-}
+
+def admin(
+    tracking: TrackingView | None = None, plane: Any = None
+) -> Callable[[KafkaCluster], Rules]:
+    """The rules for Admin requests, over ``tracking`` and a control plane."""
+    view = TrackingView(lambda: True) if tracking is None else tracking
+
+    def rules(cluster: KafkaCluster) -> Rules:
+        return {
+            **ConfigsHandler(view, plane, cluster).rules(),
+            **CreateTopicsHandler(view, plane, cluster).rules(),
+            **ShareGroupsHandler(view).rules(),
+            **TopicsHandler(view, plane, cluster).rules(),
+            **TransactionsHandler(view).rules(),
+        }
+
+    return rules
+
+
 TRACKED_ID, CLASSIC_ID = uuid4(), uuid4()
 SECONDS = i32Timedelta.parse(timedelta(seconds=1))
 
 
-def tracked(*boundaries: int, **overrides: ConfigOverride) -> Tracking:
+def tracked(*boundaries: int, **overrides: ConfigOverride) -> TrackingView:
     """A view with the topic ``tracked``; a boundary of -1: that partition migrates."""
     rows = {
         n: TrackedPartition(
@@ -86,7 +103,7 @@ def tracked(*boundaries: int, **overrides: ConfigOverride) -> Tracking:
         )
         for n, b in enumerate(boundaries)
     }
-    view = Tracking(lambda: True)
+    view = TrackingView(lambda: True)
     view.replace_all(
         [
             TrackedTopic(
@@ -143,7 +160,7 @@ class Plane:
     away: int = 0
     missing: tuple[int, ...] = ()
     heard: asyncio.Event = field(default_factory=asyncio.Event)
-    view: Tracking | None = None
+    view: TrackingView | None = None
 
     def __getattr__(self, name: str) -> Any:
         async def call(*arguments: Any, **named: Any) -> None:
@@ -240,7 +257,7 @@ def codes(answer: Any) -> dict[tuple[str, int], ErrorCode]:
 
 async def test_a_new_transaction_on_a_tracked_topic_is_refused_per_partition() -> None:
     kafka = Kafka(DescribeTransactionsRequest=ongoing("Ongoing", 0))
-    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1, -1)) as g:
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1, -1))) as g:
         answer = await ask(g, add_partitions(tracked=(0, 1), classic=(0,)))
     assert codes(answer) == {
         ("tracked", 0): ErrorCode.operation_not_attempted,
@@ -253,7 +270,7 @@ async def test_a_partition_that_is_in_the_transaction_already_goes_on() -> None:
     kafka = Kafka(
         DescribeTransactionsRequest=ongoing("Ongoing", 0, 1), AddPartitionsToTxnRequest=added
     )
-    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1, -1)) as g:
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1, -1))) as g:
         answer = await ask(g, add_partitions(tracked=(0, 1), classic=(0,)))
     assert set(codes(answer).values()) == {ErrorCode.none}
 
@@ -263,14 +280,14 @@ async def test_a_transaction_that_is_over_or_another_epochs_does_not_count(
     state: str, epoch: int
 ) -> None:
     kafka = Kafka(DescribeTransactionsRequest=ongoing(state, 0, epoch=epoch))
-    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         answer = await ask(g, add_partitions(tracked=(0,)))
     assert codes(answer) == {("tracked", 0): ErrorCode.policy_violation}
 
 
 async def test_classic_partitions_are_added_without_a_question() -> None:
     kafka = Kafka(AddPartitionsToTxnRequest=added)
-    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         answer = await ask(g, add_partitions(classic=(0, 1)))
     assert set(codes(answer).values()) == {ErrorCode.none}
     assert len(kafka.asked) == 1
@@ -302,7 +319,7 @@ async def test_the_batched_form_refuses_one_transaction_and_passes_the_other() -
     request = add_v5.AddPartitionsToTxnRequest(
         transactions=(transaction("tx", "tracked"), transaction("other", "classic"))
     )
-    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         answer = await ask(g, request)
     results = {r.transactional_id: r.topic_results for r in answer.results_by_transaction}
     assert results["other"] == ()
@@ -326,7 +343,7 @@ def no_transaction(request: Any) -> EndTxnResponse:
 
 async def test_only_the_abort_after_a_refusal_succeeds_without_a_transaction() -> None:
     kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"), EndTxnRequest=no_transaction)
-    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         before = await ask(g, end(committed=False))
         await ask(g, add_partitions(tracked=(0,)))
         after = await ask(g, end(committed=False))
@@ -368,7 +385,7 @@ async def test_partitions_are_not_added_while_a_topic_migrates() -> None:
     kafka, plane = Kafka(CreatePartitionsRequest=grown), Plane(view=view)
     async with (
         FakeBroker(kafka) as broker,
-        gateway(broker, RULES, tracking=view, control_plane=plane) as g,
+        gateway(broker, admin(view, plane)) as g,
     ):
         answer = await ask(g, grow_to(4, "tracked", "classic"))
     refused, passed = answer.results
@@ -383,7 +400,7 @@ async def test_new_partitions_are_told_to_the_control_plane_until_it_hears() -> 
     kafka, plane = Kafka(CreatePartitionsRequest=grown), Plane(away=2)
     async with (
         FakeBroker(kafka) as broker,
-        gateway(broker, RULES, tracking=tracked(5, 7), control_plane=plane) as g,
+        gateway(broker, admin(tracked(5, 7), plane)) as g,
     ):
         answer = await ask(g, grow_to(4, "tracked"))
         await asyncio.wait_for(plane.heard.wait(), 5)
@@ -411,7 +428,7 @@ async def test_a_deleted_topics_id_is_told_by_name_and_by_id() -> None:
         classic = delete.DeleteTopicState(name=TopicName("classic"), topic_id=None)
         async with (
             FakeBroker(kafka) as broker,
-            gateway(broker, RULES, tracking=tracked(5), control_plane=plane) as g,
+            gateway(broker, admin(tracked(5), plane)) as g,
         ):
             await ask(g, delete.DeleteTopicsRequest(topics=(asked, classic), timeout=SECONDS))
             await asyncio.wait_for(plane.heard.wait(), 5)
@@ -464,7 +481,7 @@ async def test_a_topic_is_tracked_everywhere_before_kafka_creates_it_sealed() ->
     kafka, plane = Kafka(CreateTopicsRequest=created()), Plane()
     async with (
         FakeBroker(kafka) as broker,
-        gateway(broker, RULES, control_plane=plane) as g,
+        gateway(broker, admin(plane=plane)) as g,
     ):
         answer = await ask(g, born("new", 5))
     assert answer.topics[0].error_code is ErrorCode.none
@@ -485,7 +502,7 @@ async def test_a_gateway_that_does_not_track_holds_the_creation_up_by_name() -> 
     kafka, plane = Kafka(CreateTopicsRequest=created()), Plane(missing=(2,))
     async with (
         FakeBroker(kafka) as broker,
-        gateway(broker, RULES, control_plane=plane) as g,
+        gateway(broker, admin(plane=plane)) as g,
     ):
         answer = await ask(g, born("new"))
     (result,) = answer.topics
@@ -498,7 +515,7 @@ async def test_what_kafka_refuses_is_let_go_of() -> None:
     kafka, plane = Kafka(CreateTopicsRequest=created(refuse="not here")), Plane()
     async with (
         FakeBroker(kafka) as broker,
-        gateway(broker, RULES, control_plane=plane) as g,
+        gateway(broker, admin(plane=plane)) as g,
     ):
         answer = await ask(g, born("new", 5))
     assert answer.topics[0].error_code is ErrorCode.policy_violation
@@ -543,7 +560,7 @@ async def test_replacing_all_configs_keeps_what_tideline_holds() -> None:
     )
     async with (
         FakeBroker(kafka) as broker,
-        gateway(broker, RULES, tracking=view, control_plane=plane) as g,
+        gateway(broker, admin(view, plane)) as g,
     ):
         answer = await ask(g, request)
     assert answer.responses[0].error_code is ErrorCode.none
@@ -595,7 +612,7 @@ def shared(request: Any) -> ShareFetchResponse:
 
 async def test_a_share_group_does_not_read_a_tracked_topic() -> None:
     kafka = Kafka(ShareFetchRequest=shared)
-    async with FakeBroker(kafka) as broker, gateway(broker, RULES, tracking=tracked(-1)) as g:
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         client = await g.connect()
         old = await ask_on(client, share_fetch(3))
         assert old.error_code is ErrorCode.share_session_not_found

@@ -20,8 +20,6 @@ from tests.unit.gateway.tracked_bench import (
     produce,
 )
 from tideline.domain.ids import TopicIdPartition
-from tideline.gateway.fetch.handler import handle
-from tideline.gateway.produce import handler as produce_handler
 
 EPOCH = 7
 SUFFIX = tracked_row(generation=2, boundary=100, boundary_epoch=EPOCH)
@@ -49,11 +47,11 @@ def merge_first(bench: TrackedBench, count: int, log: TopicIdPartition = LOG) ->
 async def appended(bench: TrackedBench, count: int, partition: int = 0) -> None:
     for _ in range(count):
         batch = record_batch(2, payload=b"x" * 50)
-        await bench.ask(produce_handler.handle, produce((TOPIC, partition, batch)))
+        await bench.ask(produce((TOPIC, partition, batch)))
 
 
 async def ask(bench: TrackedBench, offset: int, **bounds: Any) -> Fetched:
-    response = await bench.ask(handle, fetch((TOPIC, 0, offset), **bounds))
+    response = await bench.ask(fetch((TOPIC, 0, offset), **bounds))
     return fetched(response)[TOPIC, 0]
 
 
@@ -105,7 +103,7 @@ async def test_batches_that_were_merged_and_collected_between_finding_and_readin
             del bench.store.objects[key]
 
     bench.plane.after_find = merged_and_collected
-    response = fetched(await bench.ask(handle, fetch((TOPIC, 0, 102), (TOPIC, 1, 50))))
+    response = fetched(await bench.ask(fetch((TOPIC, 0, 102), (TOPIC, 1, 50))))
     assert response[TOPIC, 0].error == "none"
     assert response[TOPIC, 0].offsets == [102, 104, 106]
     assert response[TOPIC, 1].offsets == [50]
@@ -133,7 +131,7 @@ async def test_an_object_that_is_gone_for_no_reason_is_an_error_of_its_partition
     forget_everything(bench)
     (lost,) = suffix(bench).batches
     del bench.store.objects[lost.object_key]
-    response = fetched(await bench.ask(handle, fetch((TOPIC, 0, 100), (TOPIC, 1, 50))))
+    response = fetched(await bench.ask(fetch((TOPIC, 0, 100), (TOPIC, 1, 50))))
     assert response[TOPIC, 0].error == "kafka_storage_error"
     assert response[TOPIC, 1].offsets == [50]
 
@@ -167,9 +165,7 @@ async def test_an_answer_is_bounded_over_all_partitions(bench: TrackedBench) -> 
     merge_first(bench, 4)
     merge_first(bench, 4, OTHER_LOG)
     size = suffix(bench).segments[0].size_bytes
-    answers = fetched(
-        await bench.ask(handle, fetch((TOPIC, 0, 100), (TOPIC, 1, 50), max_bytes=size + 10))
-    )
+    answers = fetched(await bench.ask(fetch((TOPIC, 0, 100), (TOPIC, 1, 50), max_bytes=size + 10)))
     assert answers[TOPIC, 0].offsets == [100, 102, 104, 106]
     assert answers[TOPIC, 1].offsets == []
     assert answers[TOPIC, 1].error == "none"

@@ -82,7 +82,7 @@ async def test_a_fenced_incarnation_drops_what_is_pending_and_registers_as_anoth
     """Schedule 1."""
     happened: list[str] = []
 
-    async def dropped() -> None:
+    def dropped() -> None:
         assert not lease.valid()
         happened.append("dropped")
 
@@ -90,13 +90,13 @@ async def test_a_fenced_incarnation_drops_what_is_pending_and_registers_as_anoth
         assert not lease.valid(), "nothing is served before everything was read anew"
         happened.append("learnt")
 
-    lease.on_fenced, lease.on_registered = dropped, learnt
-    await lease.renew()
+    lease.fenced.add(dropped)
+    await lease.renew(learnt)
     first = lease.incarnation
     plane.fenced.add(first)
-    await lease.renew()
+    await lease.renew(learnt)
     assert not lease.valid()
-    await lease.renew()
+    await lease.renew(learnt)
     assert lease.valid()
     assert lease.incarnation != first
     assert happened == ["learnt", "dropped", "learnt"]
@@ -106,7 +106,7 @@ async def test_without_postgres_it_lapses_and_comes_back_as_the_same_incarnation
     lease: Lease, clock: FakeClock, plane: FakeControlPlane
 ) -> None:
     gained: list[bool] = []
-    lease.on_gain(lambda: gained.append(lease.valid()))
+    lease.gained.add(lambda: gained.append(lease.valid()))
     await lease.renew()
     incarnation = lease.incarnation
     plane.down = True
@@ -127,8 +127,7 @@ async def test_a_registration_that_could_not_learn_is_repeated(
     async def cannot_learn() -> None:
         raise ControlPlaneUnavailable("gone again")
 
-    lease.on_registered = cannot_learn
     with pytest.raises(ControlPlaneUnavailable):
-        await lease.renew()
+        await lease.renew(cannot_learn)
     assert not lease.registered
     assert not lease.valid()

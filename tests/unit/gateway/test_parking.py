@@ -12,7 +12,8 @@ from tests.unit.gateway.fakes import LOG, TOPIC_ID, FakeClock
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import KafkaErrorCode
-from tideline.gateway.produce.parking import Gate, ParkingLot, Refusal, Waiting
+from tideline.gateway.produce.parking import Gate, GateRefusal, ParkedProduce, ParkingLot
+from tideline.gateway.produce.wal import RefusedProduces
 
 OTHER = TopicIdPartition(TOPIC_ID, 1)
 TIMED_OUT = KafkaErrorCode.REQUEST_TIMED_OUT
@@ -22,15 +23,25 @@ TIMED_OUT = KafkaErrorCode.REQUEST_TIMED_OUT
 class Bench:
     """A lot whose gates the test moves."""
 
-    gate: Gate | Refusal = Gate.CLOSED
+    gate: Gate | GateRefusal = Gate.CLOSED
     max_bytes: int = 1000
     clock: FakeClock = field(default_factory=FakeClock)
     told: list[tuple[str, Gate | KafkaErrorCode]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.lot = ParkingLot(
-            lambda _: self.gate, max_bytes=self.max_bytes, max_wait_s=20.0, clock=self.clock
+            self,
+            RefusedProduces(self.clock),
+            max_bytes=self.max_bytes,
+            max_wait_s=20.0,
+            clock=self.clock,
         )
+
+    def gate_of(self, log: TopicIdPartition) -> Gate | GateRefusal:
+        return self.gate
+
+    def watch(self, **reactions: object) -> None:
+        """The test says itself when a gate has moved."""
 
     def offer(
         self,
@@ -45,7 +56,7 @@ class Bench:
         producer = 7 if sequence >= 0 else -1
         self.lot.offer(
             log,
-            Waiting(
+            ParkedProduce(
                 source=source,
                 size=size,
                 batch=ProducerBatch(producer, 0, sequence),
@@ -86,7 +97,7 @@ async def test_draining_stops_when_the_gate_closes_again() -> None:
     bench = Bench()
     for name in ("one", "two"):
         bench.offer(name)
-    bench.lot._gate = lambda _: Gate.SUFFIX if not bench.told else Gate.CLOSED
+    bench.gate_of = lambda _: Gate.SUFFIX if not bench.told else Gate.CLOSED  # type: ignore[method-assign]
     bench.lot.drain(LOG)
     assert bench.told == [("one", Gate.SUFFIX)]
     assert bench.lot.waiting(LOG) == 1
@@ -151,7 +162,7 @@ async def test_after_a_refusal_later_sequences_wait_for_the_refused_one() -> Non
 async def test_a_gate_that_is_shut_for_good_answers_what_it_says() -> None:
     bench = Bench()
     bench.offer("parked")
-    bench.gate = Refusal(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    bench.gate = GateRefusal(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     bench.offer("new", log=OTHER)
     bench.lot.drain(LOG)
     code = KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION

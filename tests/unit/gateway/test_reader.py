@@ -17,6 +17,7 @@ from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.fetch.long_poll import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.fetch.suffix_reader import SuffixReader
+from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import (
     RefusedBatch,
     first_record_at,
@@ -197,20 +198,20 @@ class Source:
 
 async def test_a_commit_here_wakes_a_long_poll_at_once() -> None:
     source = Source()
-    watermarks = HighWatermarks(source, poll_s=60)
+    watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=60)
     waiting = asyncio.create_task(watermarks.wait({LOG: 100}, 5))
     await asyncio.sleep(0)
-    watermarks.heard(LOG, 100)
+    watermarks.observe(LOG, 100)
     await asyncio.sleep(0)
     assert not waiting.done(), "nothing is there yet that was not"
-    watermarks.heard(LOG, 101)
+    watermarks.observe(LOG, 101)
     assert await asyncio.wait_for(waiting, 1)
     await watermarks.close()
 
 
 async def test_commits_elsewhere_are_found_by_one_query_for_all_who_wait() -> None:
     source = Source()
-    watermarks = HighWatermarks(source, poll_s=0.01)
+    watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=0.01)
     source.down = True
     waiting = [asyncio.create_task(watermarks.wait({LOG: 100}, 5)) for _ in range(20)]
     await asyncio.sleep(0.03)
@@ -224,6 +225,6 @@ async def test_commits_elsewhere_are_found_by_one_query_for_all_who_wait() -> No
 
 
 async def test_a_long_poll_ends_with_its_time() -> None:
-    watermarks = HighWatermarks(Source(), poll_s=60)
+    watermarks = HighWatermarks(Source(), TrackingView(lambda: True), poll_s=60)
     assert not await watermarks.wait({LOG: 100}, 0.01)
     await watermarks.close()

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.kafka.messages import random_message
-from tideline.gateway.interception import ApiKey
+from tideline.gateway.context import ApiKey
 from tideline.gateway.transport.addresses import ResponseRewriter
 from tideline.kafka.protocol import (
     decodable_versions,

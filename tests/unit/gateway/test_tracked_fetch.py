@@ -32,9 +32,7 @@ from tests.unit.gateway.tracked_bench import (
 )
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition
-from tideline.gateway.fetch.handler import handle
-from tideline.gateway.interception import ApiKey
-from tideline.gateway.produce import handler as produce_handler
+from tideline.gateway.context import ApiKey
 from tideline.kafka.batches import patch
 
 ME = (TOPIC, 0)
@@ -66,14 +64,14 @@ def kafka(bench: TrackedBench, log: KafkaLog) -> None:
 
 
 async def ask(bench: TrackedBench, offset: int, max_wait_ms: int = 0) -> Fetched:
-    response = await bench.ask(handle, fetch((TOPIC, 0, offset), max_wait_ms=max_wait_ms))
+    response = await bench.ask(fetch((TOPIC, 0, offset), max_wait_ms=max_wait_ms))
     return fetched(response)[ME]
 
 
 async def appended(bench: TrackedBench, count: int, payload: int = 50) -> None:
     for _ in range(count):
         batch = record_batch(1, payload=b"x" * payload)
-        await bench.ask(produce_handler.handle, produce((TOPIC, 0, batch)))
+        await bench.ask(produce((TOPIC, 0, batch)))
 
 
 async def test_kafka_answers_freely_while_the_lease_is_valid(bench: TrackedBench) -> None:
@@ -149,10 +147,10 @@ async def test_a_consumer_past_the_boundary_is_not_sent_back_by_a_gateway_that_s
     bench.parts.lease.invalidate()
     kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
     assert (await ask(bench, 102)).error == "not_leader_or_follower"
-    await bench.parts.lease.renew()
+    await bench.lease()
     assert not bench.parts.lease.registered
     assert (await ask(bench, 102)).error == "not_leader_or_follower"
-    await bench.parts.lease.renew()
+    await bench.lease()
     await appended(bench, 3)
     assert (await ask(bench, 102)).offsets == [102]
 
@@ -226,7 +224,7 @@ async def test_a_long_poll_of_the_suffix_wakes_with_the_commit(bench: TrackedBen
 async def test_a_long_poll_waits_for_min_bytes(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     message = fetch((TOPIC, 0, 100), max_wait_ms=30_000, min_bytes=300)
-    asking = asyncio.create_task(bench.ask(handle, message))
+    asking = asyncio.create_task(bench.ask(message))
     await appended(bench, 1, payload=100)
     await asyncio.sleep(0.02)
     assert not asking.done()
@@ -259,7 +257,7 @@ async def test_a_topic_that_becomes_tracked_during_a_long_poll_is_clipped_in_it(
     logs = {("other", 0): KafkaLog(b"", 0), ME: KafkaLog(b"", 100)}
     bench.client.broker[ApiKey.FETCH] = serving(logs)
     message = fetch(("other", 0, 0), (TOPIC, 0, 100), max_wait_ms=30_000)
-    asking = asyncio.create_task(bench.ask(handle, message))
+    asking = asyncio.create_task(bench.ask(message))
     await until(lambda: bench.client.forwarded)
     bench.show(PENDING)
     await asyncio.sleep(0.05)
@@ -276,9 +274,9 @@ async def test_a_topic_that_becomes_tracked_during_a_long_poll_is_clipped_in_it(
 async def test_bytes_are_bounded_but_one_batch_always_comes(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     await appended(bench, 4, payload=500)
-    small = await bench.ask(handle, fetch((TOPIC, 0, 100), max_bytes=10))
+    small = await bench.ask(fetch((TOPIC, 0, 100), max_bytes=10))
     assert fetched(small)[ME].offsets == [100]
-    bounded = await bench.ask(handle, fetch((TOPIC, 0, 100), partition_max_bytes=1300))
+    bounded = await bench.ask(fetch((TOPIC, 0, 100), partition_max_bytes=1300))
     assert fetched(bounded)[ME].offsets == [100, 101]
 
 
@@ -291,9 +289,7 @@ async def test_one_answer_may_hold_classic_prefix_and_suffix_partitions(
         {("classic", 0): KafkaLog(batches(5), 15), (TOPIC, 1): KafkaLog(batches(30, 40, 50), 60)}
     )
     response = fetched(
-        await bench.ask(
-            handle, fetch(("classic", 0, 5), (TOPIC, 0, 100), (TOPIC, 1, 30), (TOPIC, 9, 0))
-        )
+        await bench.ask(fetch(("classic", 0, 5), (TOPIC, 0, 100), (TOPIC, 1, 30), (TOPIC, 9, 0)))
     )
     assert response["classic", 0].offsets == [5]
     assert response[ME].offsets == [100]
@@ -329,14 +325,14 @@ async def test_an_old_session_that_names_nothing_is_ended_once_a_topic_is_tracke
     bench.show(tracked_row(), name="another")
     kafka(bench, KafkaLog(batches(5), 15))
     bench.client.broker[ApiKey.FETCH] = serving({("classic", 0): KafkaLog(batches(5), 15)}, 77)
-    full = await bench.ask(handle, fetch(("classic", 0, 5), session=(0, 0)))
+    full = await bench.ask(fetch(("classic", 0, 5), session=(0, 0)))
     assert full.session_id == 77
-    going_on = await bench.ask(handle, fetch(session=(77, 1)))
+    going_on = await bench.ask(fetch(session=(77, 1)))
     assert going_on.error_code is ErrorCode.none
     bench.show(PENDING)
-    ended = await bench.ask(handle, fetch(session=(77, 2)))
+    ended = await bench.ask(fetch(session=(77, 2)))
     assert ended.error_code is ErrorCode.fetch_session_id_not_found
-    unseen = await bench.ask(handle, fetch(session=(5, 3)))
+    unseen = await bench.ask(fetch(session=(5, 3)))
     assert unseen.error_code is ErrorCode.fetch_session_id_not_found
 
 
@@ -344,10 +340,10 @@ async def test_a_fetch_that_names_a_tracked_topic_has_no_session(bench: TrackedB
     """Schedule 9."""
     bench.show(PENDING)
     bench.client.broker[ApiKey.FETCH] = serving({ME: KafkaLog(batches(5), 15)}, 77)
-    full = await bench.ask(handle, fetch((TOPIC, 0, 5), session=(0, 0)))
+    full = await bench.ask(fetch((TOPIC, 0, 5), session=(0, 0)))
     assert full.session_id == 0
     assert bench.client.forwarded[0].session_epoch == -1
-    joined = await bench.ask(handle, fetch((TOPIC, 0, 5), session=(77, 1)))
+    joined = await bench.ask(fetch((TOPIC, 0, 5), session=(77, 1)))
     assert joined.error_code is ErrorCode.fetch_session_id_not_found
 
 

@@ -20,11 +20,8 @@ from tests.unit.gateway.tracked_bench import (
     outcomes,
     produce,
 )
-from tideline.gateway.admin import delete_records
-from tideline.gateway.interception import ApiKey
+from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages
-from tideline.gateway.offsets import leader_epoch, list_offsets
-from tideline.gateway.produce import handler as produce_handler
 
 PENDING = tracked_row(generation=1)
 QUIESCING = tracked_row(generation=2, quiesced=True)
@@ -88,7 +85,7 @@ async def asked(
         timeout=timedelta(seconds=5),
         topics=(api.request_part("ListOffsetsTopic", name=topic, partitions=(row,)),),
     )
-    response = await bench.ask(list_offsets.handle, message)
+    response = await bench.ask(message)
     found = response.topics[0].partitions[0]
     return found.error_code.name, found.offset, found.timestamp, found.leader_epoch
 
@@ -98,7 +95,7 @@ async def appended(bench: TrackedBench, *timestamps: int) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     for number, timestamp in enumerate(timestamps):
         builder.append(number, timestamp, None, b"value", [])
-    response = await bench.ask(produce_handler.handle, produce((TOPIC, 0, bytes(builder.build()))))
+    response = await bench.ask(produce((TOPIC, 0, bytes(builder.build()))))
     assert outcomes(response)[TOPIC, 0][0] == "none"
 
 
@@ -232,7 +229,7 @@ async def ended(bench: TrackedBench, epoch: int, topic: str = TOPIC) -> tuple[st
         replica_id=-1,
         topics=(api.request_part("OffsetForLeaderTopic", topic=topic, partitions=(row,)),),
     )
-    response = await bench.ask(leader_epoch.handle, message)
+    response = await bench.ask(message)
     found = response.topics[0].partitions[0]
     return found.error_code.name, found.leader_epoch, found.end_offset
 
@@ -304,7 +301,7 @@ async def deleted(
         return api.response(throttle_time=timedelta(0), topics=(topic,))
 
     bench.client.broker[ApiKey.DELETE_RECORDS] = answer
-    response = await bench.ask(delete_records.handle, message)
+    response = await bench.ask(message)
     found = response.topics[0].partitions[0]
     return found.error_code.name, found.low_watermark
 

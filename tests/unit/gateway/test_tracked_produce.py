@@ -18,8 +18,7 @@ from tests.unit.gateway.tracked_bench import (
     produce,
 )
 from tideline.control_plane.model import CommitError, TrackedPartition
-from tideline.gateway.interception import ApiKey
-from tideline.gateway.produce.handler import handle
+from tideline.gateway.context import ApiKey
 
 ME = (TOPIC, 0)
 BATCH = record_batch(2)
@@ -39,15 +38,15 @@ async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
 
 async def test_other_topics_pass_as_they_came(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
-    response = await bench.ask(handle, produce(("classic", 0, BATCH)))
+    response = await bench.ask(produce(("classic", 0, BATCH)))
     assert outcomes(response) == {("classic", 0): ("none", 40)}
-    await bench.ask(handle, produce(("classic", 0, BATCH), acks=0))
+    await bench.ask(produce(("classic", 0, BATCH), acks=0))
     assert len(bench.client.unanswered) == 1
 
 
 async def test_pending_is_forwarded_and_told_and_noted(bench: TrackedBench) -> None:
     bench.show(PENDING)
-    response = await bench.ask(handle, produce((TOPIC, 0, BATCH)))
+    response = await bench.ask(produce((TOPIC, 0, BATCH)))
     assert outcomes(response) == {ME: ("none", 40)}
     fence = bench.parts.fences.of(LOG)
     assert (fence.highest_acknowledged, fence.in_flight) == (41, 0)
@@ -56,7 +55,7 @@ async def test_pending_is_forwarded_and_told_and_noted(bench: TrackedBench) -> N
 async def test_an_error_of_kafka_is_told_and_not_noted(bench: TrackedBench) -> None:
     bench.show(PENDING)
     bench.client.broker[ApiKey.PRODUCE] = acknowledging(0, ErrorCode.not_leader_or_follower)
-    response = await bench.ask(handle, produce((TOPIC, 0, BATCH)))
+    response = await bench.ask(produce((TOPIC, 0, BATCH)))
     assert outcomes(response) == {ME: ("not_leader_or_follower", -1)}
     assert bench.parts.fences.of(LOG).highest_acknowledged == -1
 
@@ -68,7 +67,7 @@ async def test_acks_0_is_awaited_before_a_quiesce_can_be_acknowledged(
     bench.show(PENDING)
     held: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     bench.client.broker[ApiKey.PRODUCE] = lambda _: held
-    assert await bench.ask(handle, produce((TOPIC, 0, BATCH), acks=0)) is None
+    assert await bench.ask(produce((TOPIC, 0, BATCH), acks=0)) is None
     assert [request.acks for request in bench.client.forwarded] == [1]
     bench.show(QUIESCING)
     await asyncio.sleep(0.05)
@@ -86,7 +85,7 @@ async def test_quiescing_parks_and_the_suffix_takes_over_in_order(bench: Tracked
         message = produce(
             (TOPIC, 0, record_batch(1, producer_id=number % 3, epoch=0, sequence=number // 3))
         )
-        asking.append(asyncio.create_task(bench.ask(handle, message, clients[number % 3])))
+        asking.append(asyncio.create_task(bench.ask(message, clients[number % 3])))
         await asyncio.sleep(0)
     await asyncio.sleep(0.02)
     assert not any(task.done() for task in asking)
@@ -100,7 +99,7 @@ async def test_quiescing_parks_and_the_suffix_takes_over_in_order(bench: Tracked
 async def test_an_abort_forwards_what_was_parked(bench: TrackedBench) -> None:
     """Schedule 13: and so does the end of a quiesce whose worker died."""
     bench.show(QUIESCING)
-    asking = asyncio.create_task(bench.ask(handle, produce((TOPIC, 0, BATCH))))
+    asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await asyncio.sleep(0.01)
     assert not bench.client.forwarded
     bench.show(tracked_row(generation=2, quiesced=False))
@@ -111,9 +110,9 @@ async def test_parking_ends_with_a_retriable_error_at_its_bound(tmp_path: Path) 
     bench = TrackedBench(tmp_path, gateway_park_max_ms="100")
     await bench.lease()
     bench.show(QUIESCING)
-    first = asyncio.create_task(bench.ask(handle, produce((TOPIC, 0, BATCH))))
+    first = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await asyncio.sleep(0)
-    second = asyncio.create_task(bench.ask(handle, produce((TOPIC, 0, BATCH))))
+    second = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     assert outcomes(await first) == outcomes(await second) == {ME: ("request_timed_out", -1)}
     await bench.close()
 
@@ -123,7 +122,7 @@ async def test_without_a_lease_nothing_is_forwarded_until_it_is_back(
 ) -> None:
     bench.show(PENDING)
     bench.parts.lease.invalidate()
-    asking = asyncio.create_task(bench.ask(handle, produce((TOPIC, 0, BATCH))))
+    asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await asyncio.sleep(0.02)
     assert not bench.client.forwarded
     await bench.lease()
@@ -137,7 +136,7 @@ async def test_a_gateway_that_slept_through_its_fence_does_not_acknowledge(
     bench.show(PENDING)
     held: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     bench.client.broker[ApiKey.PRODUCE] = lambda _: held
-    asking = asyncio.create_task(bench.ask(handle, produce((TOPIC, 0, BATCH))))
+    asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await until(lambda: bench.client.forwarded)
     bench.plane.fenced.add(bench.parts.lease.incarnation)
     await bench.lease()
@@ -157,7 +156,7 @@ async def test_an_append_at_the_boundary_is_not_acknowledged_and_goes_to_the_suf
     held: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     bench.client.broker[ApiKey.PRODUCE] = lambda _: held
     batch = record_batch(1, producer_id=3, epoch=0, sequence=8)
-    asking = asyncio.create_task(bench.ask(handle, produce((TOPIC, 0, batch))))
+    asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, batch))))
     await until(lambda: bench.client.forwarded)
     bench.parts.lease.invalidate()
     held.set_result(acknowledging(100)(bench.client.forwarded[0]))
@@ -166,16 +165,16 @@ async def test_an_append_at_the_boundary_is_not_acknowledged_and_goes_to_the_suf
     bench.show(SUFFIX)
     assert outcomes(await asking) == {ME: ("request_timed_out", -1)}
     behind = record_batch(1, producer_id=3, epoch=0, sequence=9)
-    response = await bench.ask(handle, produce((TOPIC, 0, behind)))
+    response = await bench.ask(produce((TOPIC, 0, behind)))
     assert outcomes(response) == {ME: ("request_timed_out", -1)}, "it must not overtake"
-    response = await bench.ask(handle, produce((TOPIC, 0, batch)))
+    response = await bench.ask(produce((TOPIC, 0, batch)))
     assert outcomes(response) == {ME: ("none", 100)}
 
 
 async def test_a_batch_goes_to_the_suffix_at_the_next_offset(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     for expected in (100, 102):
-        response = await bench.ask(handle, produce((TOPIC, 0, BATCH)))
+        response = await bench.ask(produce((TOPIC, 0, BATCH)))
         assert outcomes(response) == {ME: ("none", expected)}
     assert not bench.client.forwarded
 
@@ -183,7 +182,6 @@ async def test_a_batch_goes_to_the_suffix_at_the_next_offset(bench: TrackedBench
 async def test_one_request_may_go_three_ways(bench: TrackedBench) -> None:
     bench.show(PENDING, tracked_row(1, boundary=7, boundary_epoch=0))
     response = await bench.ask(
-        handle,
         produce(("classic", 3, BATCH), (TOPIC, 0, BATCH), (TOPIC, 1, BATCH), (TOPIC, 9, BATCH)),
     )
     assert outcomes(response) == {
@@ -199,8 +197,8 @@ async def test_one_request_may_go_three_ways(bench: TrackedBench) -> None:
 async def test_a_duplicate_is_answered_with_its_original_offset(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     batch = record_batch(1, producer_id=3, epoch=0, sequence=0)
-    first = await bench.ask(handle, produce((TOPIC, 0, batch)))
-    assert outcomes(await bench.ask(handle, produce((TOPIC, 0, batch)))) == outcomes(first)
+    first = await bench.ask(produce((TOPIC, 0, batch)))
+    assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == outcomes(first)
 
 
 async def test_refusals_of_the_commit_are_told_in_kafkas_words(bench: TrackedBench) -> None:
@@ -214,7 +212,7 @@ async def test_refusals_of_the_commit_are_told_in_kafkas_words(bench: TrackedBen
     for number, (error, told) in enumerate(expected.items()):
         bench.plane.refusals[number] = error
         batch = record_batch(1, producer_id=50 + number, epoch=0, sequence=number)
-        assert outcomes(await bench.ask(handle, produce((TOPIC, 0, batch)))) == {ME: (told, -1)}
+        assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == {ME: (told, -1)}
 
 
 async def test_an_idle_producer_that_returns_may_start_at_its_sequence(
@@ -223,7 +221,7 @@ async def test_an_idle_producer_that_returns_may_start_at_its_sequence(
     """Schedule 21: without state any first sequence is accepted; the gateway adds no rule."""
     bench.show(SUFFIX)
     batch = record_batch(1, producer_id=3, epoch=0, sequence=5000)
-    assert outcomes(await bench.ask(handle, produce((TOPIC, 0, batch)))) == {ME: ("none", 100)}
+    assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == {ME: ("none", 100)}
 
 
 async def test_a_batch_that_is_damaged_or_too_large_is_refused_by_itself(
@@ -231,7 +229,6 @@ async def test_a_batch_that_is_damaged_or_too_large_is_refused_by_itself(
 ) -> None:
     bench.show(SUFFIX, tracked_row(1, boundary=0, boundary_epoch=0), max_message_bytes=200)
     response = await bench.ask(
-        handle,
         produce((TOPIC, 0, record_batch(payload=b"x" * 500)), (TOPIC, 1, BATCH[:-1] + b"?")),
     )
     assert outcomes(response) == {
@@ -247,13 +244,13 @@ async def test_postgres_away_is_a_timeout_and_the_batch_is_appended_once(
     await bench.lease()
     bench.show(SUFFIX)
     batch = record_batch(1, producer_id=3, epoch=0, sequence=0)
-    await bench.ask(handle, produce((TOPIC, 0, record_batch())))
+    await bench.ask(produce((TOPIC, 0, record_batch())))
     bench.plane.down = True
-    response = await bench.ask(handle, produce((TOPIC, 0, batch)))
+    response = await bench.ask(produce((TOPIC, 0, batch)))
     assert outcomes(response) == {ME: ("request_timed_out", -1)}
     bench.plane.down = False
     await until(lambda: bench.plane.suffixes[LOG].high_watermark == 102)
-    assert outcomes(await bench.ask(handle, produce((TOPIC, 0, batch)))) == {ME: ("none", 101)}
+    assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == {ME: ("none", 101)}
     assert bench.plane.suffixes[LOG].high_watermark == 102
     await bench.close()
 
@@ -262,9 +259,9 @@ async def test_a_fenced_gateway_drops_what_it_has_in_the_wal(bench: TrackedBench
     """Schedule 1: its clients send again, to the new incarnation."""
     bench.show(SUFFIX)
     bench.store.holds[0] = asyncio.Event()
-    asking = asyncio.create_task(bench.ask(handle, produce((TOPIC, 0, BATCH))))
+    asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await until(lambda: bench.store.puts)
-    await bench.parts.lease.fenced("told by the test")
+    bench.parts.lease.end_incarnation("told by the test")
     assert await asking is None
     assert "was fenced" in bench.client.closed[0]
 
@@ -274,7 +271,7 @@ async def test_a_stopped_gateway_takes_nothing(bench: TrackedBench, row: Tracked
     """Schedule 16."""
     bench.show(row)
     bench.parts.tracking.stop("another Postgres")
-    response = await bench.ask(handle, produce((TOPIC, 0, BATCH)))
+    response = await bench.ask(produce((TOPIC, 0, BATCH)))
     assert outcomes(response) == {ME: ("kafka_storage_error", -1)}
     assert not bench.store.puts
     assert not bench.client.forwarded
@@ -294,13 +291,13 @@ async def test_a_new_transaction_is_refused_and_an_open_one_goes_on_until_the_bo
     bench.show(row)
     bench.transactions.open = {6} if is_open else set()
     batch = record_batch(1, producer_id=6, epoch=0, sequence=0, attributes=0x10)
-    response = await bench.ask(handle, produce((TOPIC, 0, batch), version=12))
+    response = await bench.ask(produce((TOPIC, 0, batch), version=12))
     assert outcomes(response)[ME][0] == told
 
 
 async def test_a_connection_that_ends_leaves_nothing_behind(bench: TrackedBench) -> None:
     bench.show(QUIESCING)
-    asking = asyncio.create_task(bench.ask(handle, produce((TOPIC, 0, BATCH))))
+    asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await until(lambda: bench.parts.parking.waiting(LOG))
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)

@@ -27,7 +27,7 @@ from tideline.gateway.tracking import sync as tracking_sync
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.snapshot import SnapshotFile
 from tideline.gateway.tracking.sync import TrackingSync
-from tideline.gateway.tracking.view import Tracking
+from tideline.gateway.tracking.view import TrackingView
 
 ANOTHER_ID = UUID(int=0xDEF)
 
@@ -47,7 +47,7 @@ class Bench:
             duration_ms=300_000,
             clock=self.clock,
         )
-        self.tracking = Tracking(self.lease.valid)
+        self.tracking = TrackingView(self.lease.valid)
         self.file = SnapshotFile(directory, 1)
         self.drained = 0
         self.drain: Callable[[], Awaitable[None]] = self._drain
@@ -270,7 +270,7 @@ async def test_a_topic_that_was_let_go_of_passes_again(
 
 def test_a_topic_that_is_created_again_under_its_name_is_another_one() -> None:
     """Schedule 19."""
-    tracking = Tracking(lambda: True)
+    tracking = TrackingView(lambda: True)
     old = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
     tracking.replace_all([old])
     tracking.replace_topic(TOPIC, replace(old, status=TopicStatus.DELETED))
@@ -283,7 +283,7 @@ def test_a_topic_that_is_created_again_under_its_name_is_another_one() -> None:
 
 def test_a_partition_without_a_row_and_a_topic_without_an_id_fail_closed() -> None:
     """Schedule 22."""
-    tracking = Tracking(lambda: True)
+    tracking = TrackingView(lambda: True)
     tracking.replace_all([tracked_topic(), tracked_topic(name="creating", topic_id=None)])
     assert tracking.partition(TOPIC_ID, 7).kind is RouteKind.UNKNOWN
     creating = tracking.topic_by_name("creating")

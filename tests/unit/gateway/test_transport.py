@@ -9,8 +9,7 @@ from kio.schema.metadata.v12.request import MetadataRequest
 
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import Rule, always
+from tideline.gateway.context import RequestContext, Rule, always
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.kafka.protocol import RequestHeader, encode_request, parse_header
 
@@ -60,7 +59,7 @@ async def test_frames_of_any_size_pass_with_identical_bytes_and_in_order() -> No
 async def test_answers_leave_in_the_order_of_the_requests() -> None:
     release = asyncio.Event()
 
-    async def slow(ctx: RequestContext, services: GatewayServices) -> bytes:
+    async def slow(ctx: RequestContext) -> bytes:
         await release.wait()
         return ctx.header.correlation_id.to_bytes(4, "big") + b"handled"
 
@@ -77,7 +76,7 @@ async def test_answers_leave_in_the_order_of_the_requests() -> None:
 
 
 async def test_a_handler_runs_up_to_its_first_wait_before_the_next_request_is_passed_on() -> None:
-    async def twice(ctx: RequestContext, services: GatewayServices) -> bytes:
+    async def twice(ctx: RequestContext) -> bytes:
         first, second = ctx.forward(frame(10)), ctx.forward(frame(11))
         await first
         await second
@@ -148,7 +147,7 @@ async def test_nonsense_disconnects_its_client_and_nobody_else() -> None:
 
 
 async def test_a_failing_handler_disconnects_its_client() -> None:
-    async def broken(ctx: RequestContext, services: GatewayServices) -> bytes:
+    async def broken(ctx: RequestContext) -> bytes:
         raise RuntimeError("a bug")
 
     rules = {SOME_HANDLED: Rule(broken, always)}
@@ -156,7 +155,7 @@ async def test_a_failing_handler_disconnects_its_client() -> None:
         client = await under_test.connect()
         await client.send(frame(1, SOME_HANDLED))
         await client.disconnected()
-        assert len(under_test.services.connections) == 0
+        assert len(under_test.connections) == 0
 
 
 async def test_requests_beyond_the_bound_in_flight_are_not_read() -> None:
@@ -174,7 +173,7 @@ async def test_requests_beyond_the_bound_in_flight_are_not_read() -> None:
         client = await under_test.connect()
         await client.send(*(frame(n, body=bytes(10_000)) for n in range(20)))
         await broker.until_received(1)
-        (connection,) = under_test.services.connections
+        (connection,) = under_test.connections
         assert isinstance(connection, GatewayConnection)
         for _ in range(5_000):
             if not connection._reading:
@@ -217,7 +216,7 @@ async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> 
         client = await under_test.connect()
         await client.send(frame(1), produce(2, 0))
         await broker.until_received(2)
-        (connection,) = under_test.services.connections
+        (connection,) = under_test.connections
         barrier = asyncio.ensure_future(connection.drain_barrier())
         await asyncio.sleep(0)
         assert not barrier.done()
@@ -273,7 +272,7 @@ async def test_a_header_with_tagged_fields_does_not_hide_the_acks() -> None:
 
 
 async def test_a_message_forwarded_by_a_handler_comes_back_decoded() -> None:
-    async def ask(ctx: RequestContext, services: GatewayServices) -> bytes:
+    async def ask(ctx: RequestContext) -> bytes:
         answer = await ctx.connection.forward(
             encode_request(MetadataRequest(topics=(), **_NOTHING), 77), 12, 0
         )

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -24,8 +23,10 @@ from tests.unit.gateway.fakes import (
 )
 from tideline.control_plane.model import CommitError
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.pipelining import ProducerBatch
+from tideline.domain.pipelining import ProducerBatch, RefusedSequences
 from tideline.domain.request_handling import Failure
+from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.produce.wal import (
     KEY_POOL_SIZE,
     Append,
@@ -34,9 +35,27 @@ from tideline.gateway.produce.wal import (
     ObjectKeys,
     WalWriter,
 )
+from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import parse_at
 
 OTHER = TopicIdPartition(TOPIC_ID, 1)
+
+
+def a_lease(plane: FakeControlPlane) -> Lease:
+    return Lease(plane, gateway_id=1, broker_id=1, address="here:1", version="0", duration_ms=3000)
+
+
+class NotedRefusals(RefusedSequences[tuple[TopicIdPartition, object]]):
+    """Keeps every refusal, as (key, sequence)."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.noted: list[tuple[tuple[TopicIdPartition, object], int]] = []
+
+    def refuse(self, key: tuple[TopicIdPartition, object], batch: ProducerBatch) -> None:
+        self.noted.append((key, batch.base_sequence))
+        super().refuse(key, batch)
 
 
 class Bench:
@@ -45,18 +64,20 @@ class Bench:
     def __init__(self, **changes: float) -> None:
         self.store = FakeObjectStore()
         self.plane = FakeControlPlane()
-        self.incarnation = self.plane.active = uuid4()
+        self.lease = a_lease(self.plane)
+        self.plane.active = self.lease.incarnation
         self.plane.suffixes = {LOG: Suffix(100), OTHER: Suffix(0)}
-        self.keys = ObjectKeys(
-            self.plane, gateway_id=1, incarnation=lambda: self.incarnation, clock=FakeClock()
-        )
+        self.keys = ObjectKeys(self.plane, self.lease, clock=FakeClock())
+        self.refused = NotedRefusals(FakeClock())
         values = {"max_bytes": 1000, "max_delay_s": 30.0, "buffer_max_bytes": 4000} | changes
         self.writer = WalWriter(
             self.store,
             self.plane,
             self.keys,
-            gateway_id=1,
-            incarnation=lambda: self.incarnation,
+            self.lease,
+            ObjectCache(1 << 20),
+            HighWatermarks(self.plane, TrackingView(self.lease.valid), poll_s=60),
+            self.refused,
             max_bytes=int(values["max_bytes"]),
             max_delay_s=values["max_delay_s"],
             buffer_max_bytes=int(values["buffer_max_bytes"]),
@@ -182,8 +203,6 @@ async def test_an_outage_of_the_store_is_waited_out(bench: Bench) -> None:
 async def test_a_failed_upload_takes_everything_behind_it_along() -> None:
     """Schedule 10: of the same producer and partition, and nobody else's."""
     bench = Bench(patience_s=0.05)
-    failed: list[Append] = []
-    bench.writer.on_failed = failed.append
     bench.store.down = True
     bench.store.holds[0] = asyncio.Event()
     doomed = bench.append(0, payload=950)
@@ -204,14 +223,14 @@ async def test_a_failed_upload_takes_everything_behind_it_along() -> None:
     bench.store.down = False
     assert (await asyncio.wait_for(other_producer, 5)).base_offset == 100
     assert (await asyncio.wait_for(other_partition, 5)).base_offset == 0
-    assert [append.producer.base_sequence for append in failed] == [0, 1, 2]
+    assert bench.refused.noted == [((LOG, "client"), n) for n in (0, 1, 2)]
     assert bench.writer.unfinished_bytes == 0
     await bench.writer.close(0.0)
 
 
 async def test_a_full_buffer_admits_no_more_until_there_is_room(bench: Bench) -> None:
     room = asyncio.Event()
-    bench.writer.on_room = room.set
+    bench.writer.made_room.add(room.set)
     bench.store.holds[0] = asyncio.Event()
     outcomes = [bench.append(n, payload=950) for n in range(4)]
     assert not bench.writer.has_room
@@ -230,7 +249,7 @@ async def test_a_refused_batch_does_not_hold_back_its_neighbours(bench: Bench) -
 
 async def test_a_fenced_incarnation_answers_nothing(bench: Bench) -> None:
     """Schedule 1."""
-    bench.plane.fenced.add(bench.incarnation)
+    bench.plane.fenced.add(bench.lease.incarnation)
     with pytest.raises(AppendDropped):
         await asyncio.wait_for(bench.append(0), 2)
     bench.store.holds[len(bench.store.puts)] = asyncio.Event()
@@ -270,8 +289,9 @@ async def test_a_commit_that_outlives_its_cancellation_takes_nothing_that_came_a
 async def test_keys_are_registered_before_they_are_used_and_not_kept_too_long() -> None:
     """Schedule 17: the collector gives a registered key without an object a grace."""
     plane, clock = FakeControlPlane(), FakeClock()
-    incarnation = plane.active = uuid4()
-    keys = ObjectKeys(plane, gateway_id=1, incarnation=lambda: incarnation, clock=clock)
+    lease = a_lease(plane)
+    plane.active = lease.incarnation
+    keys = ObjectKeys(plane, lease, clock=clock)
     assert keys.take() is None
     await keys.refill()
     taken = [keys.take() for _ in range(KEY_POOL_SIZE // 2 + 1)]

@@ -21,10 +21,9 @@ from tests.unit.gateway.fakes import (
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition
-from tideline.gateway.assembly import TrackedParts, build
-from tideline.gateway.context import ConnectionRegistry, RequestContext
+from tideline.gateway.assembly import Parts, build_parts, build_rules
+from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext
 from tideline.gateway.fetch.object_reader import ObjectCache
-from tideline.gateway.interception import ApiKey
 from tideline.gateway.messages import messages
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.errors import KafkaUnavailable
@@ -105,25 +104,38 @@ class TrackedBench:
     def __init__(self, directory: Path, **settings: str) -> None:
         self.plane = FakeControlPlane()
         self.store = FakeObjectStore()
-        self.parts: TrackedParts = build(
-            gateway_settings("127.0.0.1:1", directory, **{"suffix_poll_ms": "5", **settings}),
+        self.settings = gateway_settings(
+            "127.0.0.1:1", directory, **{"suffix_poll_ms": "5", **settings}
+        )
+        self.cluster: Any = SimpleNamespace(node=self._no_broker)
+        self.transactions = FakeTransactions()
+        self.parts = build_parts(
+            self.settings,
             self.plane,  # type: ignore[arg-type]
             self.store,
-            SimpleNamespace(node=self._no_broker),  # type: ignore[arg-type]
+            self.cluster,
             ConnectionRegistry(),
         )
-        self.transactions = FakeTransactions()
-        self.services: Any = SimpleNamespace(
-            tracked=self.parts, tracking=self.parts.tracking, transactions=self.transactions
-        )
+        self.use(self.parts)
         self.client = FakeConnection()
 
     async def _no_broker(self, node: int) -> Any:
         raise KafkaUnavailable("no broker in this test")
 
+    def use(self, parts: Parts) -> None:
+        """Serve requests with ``parts``."""
+        self.parts = parts
+        self.rules = build_rules(
+            parts,
+            self.plane,  # type: ignore[arg-type]
+            self.cluster,
+            self.transactions,  # type: ignore[arg-type]
+            patience_s=self.settings.produce_timeout_ms / 1000,
+        )
+
     async def lease(self) -> None:
         """A valid lease without the background work."""
-        await self.parts.lease.renew()
+        await self.parts.lease.renew(self.parts.sync.learn_anew)
 
     def show(self, *rows: TrackedPartition, **values: Any) -> None:
         """The topic's rows as Postgres has them now."""
@@ -140,14 +152,13 @@ class TrackedBench:
 
     async def ask(
         self,
-        handler: Callable[..., Awaitable[bytes | None]],
         message: Any,
         client: FakeConnection | None = None,
     ) -> Any:
         """Send one request and decode its answer."""
         frame = encode_request(message, 5, "a client")
         context = RequestContext(parse_header(frame), frame, client or self.client)
-        answer = await handler(context, self.services)
+        answer = await self.rules[int(message.__api_key__)].handler(context)
         if answer is None:
             return None
         return decode_response(answer, int(message.__api_key__), int(message.__version__))

@@ -19,6 +19,7 @@ from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import ConfigOverride, TopicStatus, TrackedTopic
 from tideline.domain.admin_trigger import (
@@ -34,10 +35,11 @@ from tideline.domain.admin_trigger import (
 )
 from tideline.domain.topic_configs import MANAGED_KEYS
 from tideline.errors import RefusedError, TidelineError
-from tideline.gateway.admin.eligibility import accept
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import ApiKey, Rule, Rules, always
+from tideline.gateway.admin.eligibility import eligible_topic
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.client import KafkaCluster
 from tideline.kafka.protocol import decode_response, response_class
 
 TOPIC = 2
@@ -71,7 +73,7 @@ def _invalid(message: str) -> _Refused:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _TopicChange:
     """What one topic resource of a request comes down to."""
 
     name: str
@@ -84,51 +86,137 @@ class _Plan:
     """What is set or removed in Kafka; the topic is judged as if it held."""
 
 
-async def alter_configs(ctx: RequestContext, services: GatewayServices) -> bytes | None:
-    """Both APIs; ``AlterConfigs`` replaces all configs of a resource, the other one some."""
-    if MARK not in ctx.frame and services.tracking.is_empty:
-        return await ctx.forward()
-    request: Any = ctx.request()
-    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
-    incremental = ctx.header.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
-    ours: list[tuple[Any, TrackedTopic | None]] = []
-    others = []
-    for resource in request.resources:
-        tracked = (
-            services.tracking.topic_by_name(resource.resource_name)
-            if resource.resource_type == TOPIC
-            else None
+@dataclass(frozen=True, slots=True)
+class ConfigsHandler:
+    """Serves AlterConfigs, IncrementalAlterConfigs and DescribeConfigs."""
+
+    tracking: TrackingView
+    control_plane: ControlPlane
+    cluster: KafkaCluster
+
+    def rules(self) -> Rules:
+        """Which requests come here."""
+        return {
+            ApiKey.ALTER_CONFIGS: Rule(self.alter_configs, always),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: Rule(self.alter_configs, always),
+            ApiKey.DESCRIBE_CONFIGS: Rule(self.describe_configs, always),
+        }
+
+    async def alter_configs(self, ctx: RequestContext) -> bytes | None:
+        """Both APIs; ``AlterConfigs`` replaces all configs of a resource, the other one some."""
+        if MARK not in ctx.frame and self.tracking.is_empty:
+            return await ctx.forward()
+        request: Any = ctx.request()
+        schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+        incremental = ctx.header.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
+        ours: list[tuple[Any, TrackedTopic | None]] = []
+        others = []
+        for resource in request.resources:
+            tracked = (
+                self.tracking.topic_by_name(resource.resource_name)
+                if resource.resource_type == TOPIC
+                else None
+            )
+            if resource.resource_type == TOPIC and _concerns_us(resource, tracked, incremental):
+                ours.append((resource, tracked))
+            else:
+                others.append(resource)
+        if not ours:
+            return await ctx.forward()
+        results: dict[tuple[int, str], Any] = {}
+        throttle = no_throttle()
+        if others:
+            answer: Any = await ctx.forward_message(replace(request, resources=tuple(others)))
+            throttle = answer.throttle_time
+            results |= {(r.resource_type, r.resource_name): r for r in answer.responses}
+        for resource, tracked in ours:
+            code, message = ErrorCode.none, None
+            try:
+                tracked = await self._as_postgres_says(tracked)
+                change = _sorted(resource, tracked, incremental)
+                await self._carry_out(ctx, request, change, tracked)
+            except _Refused as refusal:
+                code, message = refusal.code, refusal.message
+            results[resource.resource_type, resource.resource_name] = nested(schema, "responses")(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        in_order = dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
+        return ctx.respond(
+            schema(throttle_time=throttle, responses=tuple(results[key] for key in in_order))
         )
-        if resource.resource_type == TOPIC and _concerns_us(resource, tracked, incremental):
-            ours.append((resource, tracked))
-        else:
-            others.append(resource)
-    if not ours:
-        return await ctx.forward()
-    results: dict[tuple[int, str], Any] = {}
-    throttle = no_throttle()
-    if others:
-        answer: Any = await ctx.forward_message(replace(request, resources=tuple(others)))
-        throttle = answer.throttle_time
-        results |= {(r.resource_type, r.resource_name): r for r in answer.responses}
-    for resource, tracked in ours:
-        code, message = ErrorCode.none, None
+
+    async def _as_postgres_says(self, tracked: TrackedTopic | None) -> TrackedTopic | None:
+        if tracked is None:
+            return None
         try:
-            tracked = await _as_postgres_says(services, tracked)
-            plan = _plan(resource, tracked, incremental)
-            await _carry_out(ctx, services, request, plan, tracked)
-        except _Refused as refusal:
-            code, message = refusal.code, refusal.message
-        results[resource.resource_type, resource.resource_name] = nested(schema, "responses")(
-            error_code=code,
-            error_message=message,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-    in_order = dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
-    return ctx.respond(
-        schema(throttle_time=throttle, responses=tuple(results[key] for key in in_order))
-    )
+            found = await self.control_plane.tracked_topic(tracked.name)
+        except ControlPlaneUnavailable as error:
+            raise _Refused(
+                ErrorCode.request_timed_out,
+                f"the control plane does not answer: {error}; try again",
+            ) from None
+        return found if found is not None and found.status in _LIVE else None
+
+    async def _carry_out(
+        self,
+        ctx: RequestContext,
+        request: Any,
+        change: _TopicChange,
+        tracked: TrackedTopic | None,
+    ) -> None:
+        """Check everything, then change. Raises :class:`_Refused`."""
+        await _in_kafka(ctx, request, change, validate_only=True)
+        topic_id = tracked.topic_id if tracked else None
+        try:
+            if change.trigger and tracked is None:
+                topic_id = await eligible_topic(self.cluster, change.name, change.changes)
+            if request.validate_only:
+                return
+            if change.for_kafka.configs or ctx.header.api_key == ApiKey.ALTER_CONFIGS:
+                await _in_kafka(ctx, request, change, validate_only=False)
+            if topic_id is None:
+                return
+            for key, value in change.held.items():
+                await self.control_plane.update_user_config(topic_id, key, value)
+            if change.trigger and tracked is None:
+                await self.control_plane.request_migration(
+                    change.name, topic_id, requested_by=ctx.header.client_id or "", options={}
+                )
+        except ControlPlaneUnavailable as error:
+            raise _Refused(
+                ErrorCode.request_timed_out,
+                f"the control plane does not answer: {error}; try again",
+            ) from None
+        except RefusedError as error:
+            raise _invalid(str(error)) from None
+        except TidelineError as error:
+            raise _Refused(
+                ErrorCode.request_timed_out, f"topic {change.name} cannot be examined: {error}"
+            ) from None
+
+    async def describe_configs(self, ctx: RequestContext) -> bytes | None:
+        """Forwarded; Kafka ignores names that it does not know, so the request needs no change."""
+        request: Any = ctx.request()
+        asked = {
+            resource.resource_name: resource.configuration_keys
+            for resource in request.resources
+            if resource.resource_type == TOPIC
+        }
+        response = await ctx.forward()
+        if not asked:
+            return response
+        answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+        results = []
+        for result in answer.results:
+            if result.resource_type == TOPIC and result.error_code is ErrorCode.none:
+                keys = asked.get(result.resource_name)
+                tracked = self.tracking.topic_by_name(result.resource_name)
+                result = await _complete(ctx, request, result, tracked, keys)
+            results.append(result)
+        return ctx.respond(replace(answer, results=tuple(results)))
 
 
 def _concerns_us(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> bool:
@@ -140,23 +228,9 @@ def _concerns_us(resource: Any, tracked: TrackedTopic | None, incremental: bool)
     return any(config.name in keys for config in resource.configs)
 
 
-async def _as_postgres_says(
-    services: GatewayServices, tracked: TrackedTopic | None
-) -> TrackedTopic | None:
-    if tracked is None:
-        return None
-    try:
-        found = await services.control_plane.tracked_topic(tracked.name)
-    except ControlPlaneUnavailable as error:
-        raise _Refused(
-            ErrorCode.request_timed_out, f"the control plane does not answer: {error}; try again"
-        ) from None
-    return found if found is not None and found.status in _LIVE else None
-
-
-def _plan(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _Plan:
+def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _TopicChange:
     """Sort the configs of one topic. Raises :class:`_Refused`."""
-    plan = _Plan(resource.resource_name, resource)
+    change = _TopicChange(resource.resource_name, resource)
     overrides = tracked.overrides if tracked else {}
     for_kafka = []
     named: set[str] = set()
@@ -170,20 +244,20 @@ def _plan(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _Pl
         if config.name == MIGRATION_STATE:
             raise _invalid(STATE_IS_READ_ONLY)
         if config.name == DISKLESS_ENABLE:
-            plan.trigger = _is_trigger(operation, config.value, tracked)
+            change.trigger = _is_trigger(operation, config.value, tracked)
         elif config.name in overrides:
-            plan.held[config.name] = _held_value(operation, config)
+            change.held[config.name] = _held_value(operation, config)
         else:
             for_kafka.append(config)
             if operation in (SET, DELETE):
-                plan.changes[config.name] = None if operation == DELETE else config.value
+                change.changes[config.name] = None if operation == DELETE else config.value
     if not incremental:
         # All that is not named is reset: what Tideline holds stays in Kafka as it is, and the
         # user's own value of it is forgotten.
         for_kafka += _imposed(resource, overrides)
-        plan.held |= {key: None for key in overrides if key not in named}
-    plan.for_kafka = replace(resource, configs=tuple(for_kafka))
-    return plan
+        change.held |= {key: None for key in overrides if key not in named}
+    change.for_kafka = replace(resource, configs=tuple(for_kafka))
+    return change
 
 
 def _is_trigger(operation: int, value: str | None, tracked: TrackedTopic | None) -> bool:
@@ -219,71 +293,14 @@ def _imposed(resource: Any, overrides: dict[str, ConfigOverride]) -> list[Any]:
     ]
 
 
-async def _carry_out(
-    ctx: RequestContext,
-    services: GatewayServices,
-    request: Any,
-    plan: _Plan,
-    tracked: TrackedTopic | None,
+async def _in_kafka(
+    ctx: RequestContext, request: Any, change: _TopicChange, *, validate_only: bool
 ) -> None:
-    """Check everything, then change. Raises :class:`_Refused`."""
-    await _in_kafka(ctx, request, plan, validate_only=True)
-    topic_id = tracked.topic_id if tracked else None
-    try:
-        if plan.trigger and tracked is None:
-            topic_id = await accept(services.cluster, plan.name, plan.changes)
-        if request.validate_only:
-            return
-        if plan.for_kafka.configs or ctx.header.api_key == ApiKey.ALTER_CONFIGS:
-            await _in_kafka(ctx, request, plan, validate_only=False)
-        if topic_id is None:
-            return
-        for key, value in plan.held.items():
-            await services.control_plane.update_user_config(topic_id, key, value)
-        if plan.trigger and tracked is None:
-            await services.control_plane.request_migration(
-                plan.name, topic_id, requested_by=ctx.header.client_id or "", options={}
-            )
-    except ControlPlaneUnavailable as error:
-        raise _Refused(
-            ErrorCode.request_timed_out, f"the control plane does not answer: {error}; try again"
-        ) from None
-    except RefusedError as error:
-        raise _invalid(str(error)) from None
-    except TidelineError as error:
-        raise _Refused(
-            ErrorCode.request_timed_out, f"topic {plan.name} cannot be examined: {error}"
-        ) from None
-
-
-async def _in_kafka(ctx: RequestContext, request: Any, plan: _Plan, *, validate_only: bool) -> None:
-    message = replace(request, resources=(plan.for_kafka,), validate_only=validate_only)
+    message = replace(request, resources=(change.for_kafka,), validate_only=validate_only)
     answer: Any = await ctx.forward_message(message)
     (result,) = answer.responses
     if result.error_code is not ErrorCode.none:
         raise _Refused(result.error_code, result.error_message)
-
-
-async def describe_configs(ctx: RequestContext, services: GatewayServices) -> bytes | None:
-    """Forwarded; Kafka ignores names that it does not know, so the request needs no change."""
-    request: Any = ctx.request()
-    asked = {
-        resource.resource_name: resource.configuration_keys
-        for resource in request.resources
-        if resource.resource_type == TOPIC
-    }
-    response = await ctx.forward()
-    if not asked:
-        return response
-    answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
-    results = []
-    for result in answer.results:
-        if result.resource_type == TOPIC and result.error_code is ErrorCode.none:
-            keys = asked.get(result.resource_name)
-            tracked = services.tracking.topic_by_name(result.resource_name)
-            result = await _complete(ctx, request, result, tracked, keys)
-        results.append(result)
-    return ctx.respond(replace(answer, results=tuple(results)))
 
 
 async def _complete(
@@ -371,10 +388,3 @@ async def _defaults(
             if inherited:
                 found[config.name] = (inherited[0].value, int(inherited[0].source))
     return found
-
-
-RULES: Rules = {
-    ApiKey.ALTER_CONFIGS: Rule(alter_configs, always),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Rule(alter_configs, always),
-    ApiKey.DESCRIBE_CONFIGS: Rule(describe_configs, always),
-}

@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32Timedelta
 
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import TopicStatus, TrackingKind
 from tideline.domain.admin_trigger import (
@@ -43,10 +44,11 @@ from tideline.domain.topic_configs import (
     TIMESTAMP_TYPE,
 )
 from tideline.errors import RefusedError
-from tideline.gateway.admin.topics import kafka_topic, tell
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import ApiKey, Rule, Rules, always
+from tideline.gateway.admin.topics import kafka_topic, report_until_known
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.client import KafkaCluster
 from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_observer import TopicObserver
 
@@ -57,7 +59,7 @@ LOOKS, LOOK_AGAIN_S = 3, 1.0
 """How often a topic is looked for before its creation counts as failed."""
 
 
-class Refused(Exception):
+class CreationRefused(Exception):
     """One topic of the request cannot be created; nothing of it was."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -66,50 +68,62 @@ class Refused(Exception):
         self.message = message
 
 
-async def create_topics(ctx: RequestContext, services: GatewayServices) -> bytes | None:
-    """Classic topics are forwarded as they are; diskless ones one by one."""
-    unfinished = {t.name for t in services.tracking.topics() if t.topic_id is None}
-    if MARK not in ctx.frame and not unfinished:
-        return await ctx.forward()
-    request: Any = ctx.request()
-    born: dict[str, Any] = {}
-    results: dict[str, Any] = {}
-    classic = []
-    for topic in request.topics:
-        try:
-            diskless, stripped = _split(topic)
-            if diskless:
-                born[topic.name] = stripped
-            elif topic.name in unfinished:
-                raise Refused(ErrorCode.invalid_request, _unfinished(topic.name))
-            else:
-                classic.append(stripped)
-        except Refused as refusal:
-            results[topic.name] = _refusal(topic.name, refusal)
-    timeout_s = request.timeout.total_seconds()
-    validate_only = bool(getattr(request, "validate_only", False))
-    throttle = no_throttle()
-    if classic:
-        answer: Any = await ctx.forward_message(replace(request, topics=tuple(classic)))
-        throttle = answer.throttle_time
-        results |= {found.name: found for found in answer.topics}
-    for name, topic in born.items():
-        birth = _Birth(ctx, services, name, _as_v7(topic), timeout_s)
-        try:
-            results[name] = await birth.run(validate_only)
-        except Refused as refusal:
-            results[name] = _refusal(name, refusal)
-    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
-    in_order = tuple(_in_version(schema, results[topic.name]) for topic in request.topics)
-    return ctx.respond(build(schema, throttle_time=throttle, topics=in_order))
+@dataclass(frozen=True, slots=True)
+class CreateTopicsHandler:
+    """Serves CreateTopics."""
+
+    tracking: TrackingView
+    control_plane: ControlPlane
+    cluster: KafkaCluster
+
+    def rules(self) -> Rules:
+        """Which requests come here."""
+        return {ApiKey.CREATE_TOPICS: Rule(self.create_topics, always)}
+
+    async def create_topics(self, ctx: RequestContext) -> bytes | None:
+        """Classic topics are forwarded as they are; diskless ones one by one."""
+        unfinished = {t.name for t in self.tracking.topics() if t.topic_id is None}
+        if MARK not in ctx.frame and not unfinished:
+            return await ctx.forward()
+        request: Any = ctx.request()
+        born: dict[str, Any] = {}
+        results: dict[str, Any] = {}
+        classic = []
+        for topic in request.topics:
+            try:
+                diskless, stripped = _split(topic)
+                if diskless:
+                    born[topic.name] = stripped
+                elif topic.name in unfinished:
+                    raise CreationRefused(ErrorCode.invalid_request, _unfinished(topic.name))
+                else:
+                    classic.append(stripped)
+            except CreationRefused as refusal:
+                results[topic.name] = _refusal(topic.name, refusal)
+        timeout_s = request.timeout.total_seconds()
+        validate_only = bool(getattr(request, "validate_only", False))
+        throttle = no_throttle()
+        if classic:
+            answer: Any = await ctx.forward_message(replace(request, topics=tuple(classic)))
+            throttle = answer.throttle_time
+            results |= {found.name: found for found in answer.topics}
+        for name, topic in born.items():
+            creation = _Creation(ctx, self, name, _as_v7(topic), timeout_s)
+            try:
+                results[name] = await creation.run(validate_only)
+            except CreationRefused as refusal:
+                results[name] = _refusal(name, refusal)
+        schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+        in_order = tuple(_in_version(schema, results[topic.name]) for topic in request.topics)
+        return ctx.respond(build(schema, throttle_time=throttle, topics=in_order))
 
 
 @dataclass(slots=True)
-class _Birth:
-    """The creation of one diskless topic."""
+class _Creation:
+    """The creation of one topic that is diskless from the start."""
 
     ctx: RequestContext
-    services: GatewayServices
+    handler: CreateTopicsHandler
     name: str
     topic: CreatableTopic
     timeout_s: float
@@ -119,7 +133,7 @@ class _Birth:
         configs = {config.name: config.value for config in self.topic.configs}
         reason = refusal_at_birth(self.name, configs, self.name in INTERNAL_TOPICS)
         if reason is not None:
-            raise Refused(ErrorCode.invalid_config, reason)
+            raise CreationRefused(ErrorCode.invalid_config, reason)
         try:
             async with asyncio.timeout(max(self.timeout_s, 0.1)):
                 would = await self._ask_kafka(self.topic, validate_only=True)
@@ -129,24 +143,24 @@ class _Birth:
                     return would
                 return await self._create(configs, would)
         except TimeoutError:
-            raise Refused(
+            raise CreationRefused(
                 ErrorCode.request_timed_out,
                 f"topic {self.name} was not created within {self.timeout_s:.0f} s: "
                 f"{self.waits_for} did not answer. See `tideline gateway list`, then try again",
             ) from None
         except ControlPlaneUnavailable as error:
-            raise Refused(
+            raise CreationRefused(
                 ErrorCode.request_timed_out,
                 f"topic {self.name}: the control plane does not answer ({error}); try again",
             ) from None
         except RefusedError as error:
-            raise Refused(ErrorCode.invalid_request, str(error)) from None
+            raise CreationRefused(ErrorCode.invalid_request, str(error)) from None
 
     async def _create(
         self, configs: dict[str, str | None], would: CreatableTopicResult
     ) -> CreatableTopicResult:
         effective = {config.name: config.value for config in would.configs or ()} | configs
-        plane = self.services.control_plane
+        plane = self.handler.control_plane
         user_limit = configs.get(MAX_MESSAGE_BYTES)
         await plane.begin_tracking(
             self.name,
@@ -170,20 +184,22 @@ class _Birth:
                 return created
         except BaseException:
             # Whether Kafka created it is unknown: look, then finish it or let go of the name.
-            await tell(f"creation of {self.name} failed", self._settle)
+            await report_until_known(f"creation of {self.name} failed", self._settle)
             raise
         topic_id, partitions = created.topic_id, int(created.num_partitions)
         if topic_id is None or partitions < 1:
-            found = await kafka_topic(self.services, self.name)
+            found = await kafka_topic(self.handler.cluster, self.name)
             if found is None:
-                raise Refused(ErrorCode.request_timed_out, f"topic {self.name} is not there yet")
+                raise CreationRefused(
+                    ErrorCode.request_timed_out, f"topic {self.name} is not there yet"
+                )
             topic_id, partitions = found
         await self._complete(topic_id, partitions, user_limit)
         await self._until_seen()
         return created
 
     async def _complete(self, topic_id: UUID, partitions: int, user_limit: str | None) -> None:
-        plane = self.services.control_plane
+        plane = self.handler.control_plane
         await plane.complete_creation(self.name, topic_id, partitions)
         await plane.override_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, user_limit)
         await plane.activate_topic(self.name)
@@ -196,13 +212,13 @@ class _Birth:
             await asyncio.sleep(BARRIER_POLL_S)
 
     def _is_active(self) -> bool:
-        seen = self.services.tracking.topic_by_name(self.name)
+        seen = self.handler.tracking.topic_by_name(self.name)
         return seen is not None and seen.status is TopicStatus.ACTIVE
 
     async def _barrier(self) -> None:
         """Every registered gateway tracks the name."""
         while True:
-            entries = await self.services.control_plane.tracking_barrier(self.name)
+            entries = await self.handler.control_plane.tracking_barrier(self.name)
             missing = [e.gateway for e in entries if not e.acknowledged]
             self.waits_for = ", ".join(f"gateway {g.gateway_id} at {g.address}" for g in missing)
             if not missing:
@@ -212,12 +228,12 @@ class _Birth:
     async def _finish_earlier(self) -> None:
         """A creation that did not hear Kafka's answer, or one at another gateway meanwhile, left
         the name tracked without an id: complete it."""
-        tracked = await self.services.control_plane.tracked_topic(self.name)
+        tracked = await self.handler.control_plane.tracked_topic(self.name)
         if tracked is not None and tracked.topic_id is None:
             await self._settle()
 
     async def _settle(self) -> None:
-        plane = self.services.control_plane
+        plane = self.handler.control_plane
         tracked = await plane.tracked_topic(self.name)
         if tracked is None or tracked.topic_id is not None:
             return
@@ -231,7 +247,7 @@ class _Birth:
     async def _look_for_it(self) -> tuple[UUID, int] | None:
         """The topic in Kafka; a creation that is still under way there is waited for."""
         for _ in range(LOOKS):
-            found = await kafka_topic(self.services, self.name)
+            found = await kafka_topic(self.handler.cluster, self.name)
             if found is not None:
                 return found
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -239,7 +255,7 @@ class _Birth:
 
     async def _is_sealed(self) -> bool:
         """Whether the topic that Kafka has was made for this, and is not a classic one."""
-        found = await TopicObserver(self.services.cluster).configs(self.name)
+        found = await TopicObserver(self.handler.cluster).configs(self.name)
         limit = found.get(MAX_MESSAGE_BYTES)
         return limit is not None and limit.own and limit.value == SEAL_BYTES
 
@@ -262,9 +278,9 @@ def _split(topic: Any) -> tuple[bool, Any]:
             try:
                 diskless = wants_diskless(config.value)
             except ValueError as error:
-                raise Refused(ErrorCode.invalid_config, str(error)) from None
+                raise CreationRefused(ErrorCode.invalid_config, str(error)) from None
         elif config.name == MIGRATION_STATE:
-            raise Refused(ErrorCode.invalid_config, STATE_IS_READ_ONLY)
+            raise CreationRefused(ErrorCode.invalid_config, STATE_IS_READ_ONLY)
     kept = tuple(config for config in topic.configs if config.name != DISKLESS_ENABLE)
     return diskless, topic if len(kept) == len(topic.configs) else replace(topic, configs=kept)
 
@@ -282,7 +298,7 @@ def _as_v7(topic: Any) -> CreatableTopic:
     )
 
 
-def _refusal(name: str, refusal: Refused) -> CreatableTopicResult:
+def _refusal(name: str, refusal: CreationRefused) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=TopicName(name),
         topic_id=None,
@@ -317,6 +333,3 @@ def _unfinished(name: str) -> str:
 
 def _milliseconds(seconds: float) -> i32Timedelta:
     return i32Timedelta.parse(timedelta(milliseconds=int(seconds * 1000)))
-
-
-RULES: Rules = {ApiKey.CREATE_TOPICS: Rule(create_topics, always)}

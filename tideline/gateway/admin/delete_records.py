@@ -6,11 +6,12 @@ that a client is told is the first offset that the whole log still has.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import OffsetOutOfRange
 from tideline.control_plane.model import ListOffsetsKind
 from tideline.domain.ids import TopicIdPartition
@@ -23,13 +24,12 @@ from tideline.domain.request_handling import (
 )
 from tideline.domain.routing import PartitionRoute
 from tideline.errors import TidelineError
-from tideline.gateway.assembly import TrackedParts
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import ApiKey, Rule, Rules
-from tideline.gateway.per_partition import Item, Shape, SplitRequest, failure_code
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
+from tideline.gateway.per_partition import ApiNames, PartitionEntry, SplitRequest, failure_code
+from tideline.gateway.tracking.view import TrackingView
 
 log = structlog.get_logger()
-SHAPE = Shape(
+NAMES = ApiNames(
     ApiKey.DELETE_RECORDS,
     "DeleteRecordsTopic",
     "DeleteRecordsTopicResult",
@@ -41,96 +41,102 @@ HIGH_WATERMARK = -1
 """``DeleteRecordsRequest.HIGH_WATERMARK``: everything."""
 
 
-async def handle(context: RequestContext, services: GatewayServices) -> bytes | None:
-    """Answer one DeleteRecords request."""
-    parts = services.tracked
-    split = SplitRequest(context, parts.tracking, SHAPE)
-    if not split.is_tracked:
-        return await context.forward()
-    rows: dict[Item, Any] = {}
-    kafkas: list[tuple[Item, Any]] = []
-    split_logs: list[Item] = []
-    for item in split.items:
-        route = item.at.route(parts.tracking)
-        rule = handling(route.kind, Request.DELETE_RECORDS)
-        if rule.behaviour is Behaviour.REFUSE:
-            rows[item] = split.row(item, rule.error, low_watermark=-1)
-        elif rule.behaviour is Behaviour.PASS:
-            kafkas.append((item, item.row))
-        elif rule.behaviour is Behaviour.GATE:
-            if parts.tracking.lease_valid():
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsHandler:
+    """Serves DeleteRecords."""
+
+    tracking: TrackingView
+    control_plane: ControlPlane
+
+    def rules(self) -> Rules:
+        """Which requests come here."""
+        return {ApiKey.DELETE_RECORDS: Rule(self.delete_records, self.tracking.has_topics)}
+
+    async def delete_records(self, context: RequestContext) -> bytes | None:
+        """Answer one DeleteRecords request."""
+        split = SplitRequest(context, self.tracking, NAMES)
+        if not split.is_tracked:
+            return await context.forward()
+        rows: dict[PartitionEntry, Any] = {}
+        kafkas: list[tuple[PartitionEntry, Any]] = []
+        split_logs: list[PartitionEntry] = []
+        for item in split.items:
+            route = item.at.route(self.tracking)
+            rule = handling(route.kind, Request.DELETE_RECORDS)
+            if rule.behaviour is Behaviour.REFUSE:
+                rows[item] = split.row(item, rule.error, low_watermark=-1)
+            elif rule.behaviour is Behaviour.PASS:
                 kafkas.append((item, item.row))
+            elif rule.behaviour is Behaviour.GATE:
+                if self.tracking.lease_valid():
+                    kafkas.append((item, item.row))
+                else:
+                    code = KafkaErrorCode.REQUEST_TIMED_OUT
+                    rows[item] = split.row(item, code, low_watermark=-1)
             else:
-                code = KafkaErrorCode.REQUEST_TIMED_OUT
-                rows[item] = split.row(item, code, low_watermark=-1)
-        else:
-            refused = await _refused(item, route, parts)
-            if refused is not KafkaErrorCode.NONE:
-                rows[item] = split.row(item, refused, low_watermark=-1)
-                continue
-            split_logs.append(item)
-            if route.boundary > 0:
-                kafkas.append((item, _prefix_row(item, route)))
-    rows |= await split.forward(kafkas)
-    for item in split_logs:
-        rows[item] = await _whole_log(split, item, rows.get(item), parts)
-    return split.respond(rows)
+                refused = await self._refused(item, route)
+                if refused is not KafkaErrorCode.NONE:
+                    rows[item] = split.row(item, refused, low_watermark=-1)
+                    continue
+                split_logs.append(item)
+                if route.boundary > 0:
+                    kafkas.append((item, _prefix_row(item, route)))
+        rows |= await split.forward(kafkas)
+        for item in split_logs:
+            rows[item] = await self._whole_log(split, item, rows.get(item))
+        return split.respond(rows)
+
+    async def _refused(self, item: PartitionEntry, route: PartitionRoute) -> KafkaErrorCode:
+        """Why nothing may be deleted, asked before Kafka deletes what lies below B0."""
+        if not _reaches_suffix(item, route) or int(item.row.offset) == HIGH_WATERMARK:
+            return KafkaErrorCode.NONE
+        assert item.at.log is not None
+        try:
+            end = await self.control_plane.list_offsets(item.at.log, ListOffsetsKind.LATEST)
+        except TidelineError as failure:
+            return failure_code(failure)
+        code = FIND_ERRORS.get(end.error, KafkaErrorCode.KAFKA_STORAGE_ERROR)
+        if code is KafkaErrorCode.NONE and int(item.row.offset) > end.offset:
+            return KafkaErrorCode.OFFSET_OUT_OF_RANGE
+        return code
+
+    async def _whole_log(self, split: SplitRequest, item: PartitionEntry, prefix: Any) -> Any:
+        """The answer for a partition with B0. ``prefix``: Kafka's, if anything lies below B0."""
+        route, offset = item.at.route(self.tracking), int(item.row.offset)
+        assert item.at.log is not None
+        if prefix is not None:
+            code, low_watermark = int(prefix.error_code), int(prefix.low_watermark)
+            if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE and offset >= HIGH_WATERMARK:
+                # No offset up to B0 is out of range but at a broker that is behind (schedule 3).
+                return split.row(item, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, low_watermark=-1)
+            if code != KafkaErrorCode.NONE:
+                return prefix
+            await self._note_prefix_start(item.at.log, low_watermark)
+            if low_watermark < route.boundary:
+                return prefix
+            offset = offset if _reaches_suffix(item, route) else route.boundary
+        try:
+            start = await self.control_plane.delete_records(item.at.log, offset)
+        except OffsetOutOfRange:
+            return split.row(item, KafkaErrorCode.OFFSET_OUT_OF_RANGE, low_watermark=-1)
+        except TidelineError as failure:
+            return split.row(item, failure_code(failure), low_watermark=-1)
+        return split.row(item, low_watermark=start)
+
+    async def _note_prefix_start(self, at: TopicIdPartition, log_start: int) -> None:
+        """Kafka has deleted already: what is not noted now, the retention job notes later."""
+        try:
+            await self.control_plane.advance_prefix_start(at, log_start)
+        except TidelineError as failure:
+            log.warning(
+                "delete_records.prefix_start_not_noted", log_start=log_start, why=str(failure)
+            )
 
 
-def _reaches_suffix(item: Item, route: PartitionRoute) -> bool:
+def _reaches_suffix(item: PartitionEntry, route: PartitionRoute) -> bool:
     offset = int(item.row.offset)
     return offset == HIGH_WATERMARK or offset > route.boundary or route.boundary == 0
 
 
-async def _refused(item: Item, route: PartitionRoute, parts: TrackedParts) -> KafkaErrorCode:
-    """Why nothing may be deleted, asked before Kafka deletes what lies below B0."""
-    if not _reaches_suffix(item, route) or int(item.row.offset) == HIGH_WATERMARK:
-        return KafkaErrorCode.NONE
-    assert item.at.log is not None
-    try:
-        end = await parts.control_plane.list_offsets(item.at.log, ListOffsetsKind.LATEST)
-    except TidelineError as failure:
-        return failure_code(failure)
-    code = FIND_ERRORS.get(end.error, KafkaErrorCode.KAFKA_STORAGE_ERROR)
-    if code is KafkaErrorCode.NONE and int(item.row.offset) > end.offset:
-        return KafkaErrorCode.OFFSET_OUT_OF_RANGE
-    return code
-
-
-def _prefix_row(item: Item, route: PartitionRoute) -> Any:
+def _prefix_row(item: PartitionEntry, route: PartitionRoute) -> Any:
     return replace(item.row, offset=route.boundary) if _reaches_suffix(item, route) else item.row
-
-
-async def _whole_log(split: SplitRequest, item: Item, prefix: Any, parts: TrackedParts) -> Any:
-    """The answer for a partition with B0. ``prefix``: Kafka's, if there is anything below B0."""
-    route, offset = item.at.route(parts.tracking), int(item.row.offset)
-    assert item.at.log is not None
-    if prefix is not None:
-        code, low_watermark = int(prefix.error_code), int(prefix.low_watermark)
-        if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE and offset >= HIGH_WATERMARK:
-            # No offset up to B0 is out of range but at a broker that is behind (schedule 3).
-            return split.row(item, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, low_watermark=-1)
-        if code != KafkaErrorCode.NONE:
-            return prefix
-        await _note_prefix_start(item.at.log, low_watermark, parts)
-        if low_watermark < route.boundary:
-            return prefix
-        offset = offset if _reaches_suffix(item, route) else route.boundary
-    try:
-        start = await parts.control_plane.delete_records(item.at.log, offset)
-    except OffsetOutOfRange:
-        return split.row(item, KafkaErrorCode.OFFSET_OUT_OF_RANGE, low_watermark=-1)
-    except TidelineError as failure:
-        return split.row(item, failure_code(failure), low_watermark=-1)
-    return split.row(item, low_watermark=start)
-
-
-async def _note_prefix_start(at: TopicIdPartition, log_start: int, parts: TrackedParts) -> None:
-    """Kafka has deleted already: what is not noted now, the retention job notes later."""
-    try:
-        await parts.control_plane.advance_prefix_start(at, log_start)
-    except TidelineError as failure:
-        log.warning("delete_records.prefix_start_not_noted", log_start=log_start, why=str(failure))
-
-
-RULES: Rules = {ApiKey.DELETE_RECORDS: Rule(handle)}

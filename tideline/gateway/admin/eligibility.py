@@ -31,7 +31,9 @@ TIMEOUT_MS = 5_000
 METADATA_LAG_S = 3.0
 
 
-async def accept(cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]) -> UUID:
+async def eligible_topic(
+    cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]
+) -> UUID:
     """The id of a topic that may migrate once ``changes`` (configs of the same request) hold.
 
     Asks again for a few seconds while a broker has not heard of a new topic or a new leader.
@@ -45,11 +47,11 @@ async def accept(cluster: KafkaCluster, topic: str, changes: Mapping[str, str | 
         reraise=True,
     ):
         with attempt:
-            return await _accept(cluster, topic, changes)
+            return await _eligible(cluster, topic, changes)
     raise AssertionError("tenacity ends by a result or by the last error")
 
 
-async def _accept(cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]) -> UUID:
+async def _eligible(cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]) -> UUID:
     observer = KafkaObserver(cluster, TIMEOUT_MS)
     layout = await observer.topic(topic)
     configs: dict[str, str] = {}

@@ -13,9 +13,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32
 
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import ApiKey, Rule, Rules
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.protocol import response_class
 
 REFUSED = ErrorCode.topic_authorization_failed
@@ -31,47 +31,57 @@ class ShareSession:
     """Version of the tracked set under which the session began."""
 
 
-async def share_fetch(ctx: RequestContext, services: GatewayServices) -> bytes | None:
-    """Tracked topics are left out of the request and refused in the answer."""
-    request: Any = ctx.request()
-    schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
-    if _begun_before(ctx, services, request.share_session_epoch):
-        return ctx.respond(_session_ended(schema))
-    tracked = _tracked(request, services)
-    if not tracked:
-        return await ctx.forward()
-    kept = tuple(topic for topic in request.topics if topic.topic_id not in tracked)
-    answer: Any = await ctx.forward_message(replace(request, topics=kept))
-    refused = tuple(
-        _refusal(schema, topic) for topic in request.topics if topic.topic_id in tracked
-    )
-    return ctx.respond(replace(answer, responses=(*answer.responses, *refused)))
+@dataclass(frozen=True, slots=True)
+class ShareGroupsHandler:
+    """Serves ShareFetch and ShareAcknowledge."""
 
+    tracking: TrackingView
 
-async def share_acknowledge(ctx: RequestContext, services: GatewayServices) -> bytes | None:
-    """Acknowledgements of what was read before are Kafka's; only old sessions are ended."""
-    request: Any = ctx.request()
-    if _begun_before(ctx, services, request.share_session_epoch):
+    def rules(self) -> Rules:
+        """Which requests come here."""
+        return {
+            ApiKey.SHARE_FETCH: Rule(self.share_fetch, self.tracking.has_topics),
+            ApiKey.SHARE_ACKNOWLEDGE: Rule(self.share_acknowledge, self.tracking.has_topics),
+        }
+
+    async def share_fetch(self, ctx: RequestContext) -> bytes | None:
+        """Tracked topics are left out of the request and refused in the answer."""
+        request: Any = ctx.request()
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
-        return ctx.respond(_session_ended(schema))
-    return await ctx.forward()
+        if self._begun_before(ctx, request.share_session_epoch):
+            return ctx.respond(_session_ended(schema))
+        tracked = self._tracked(request)
+        if not tracked:
+            return await ctx.forward()
+        kept = tuple(topic for topic in request.topics if topic.topic_id not in tracked)
+        answer: Any = await ctx.forward_message(replace(request, topics=kept))
+        refused = tuple(
+            _refusal(schema, topic) for topic in request.topics if topic.topic_id in tracked
+        )
+        return ctx.respond(replace(answer, responses=(*answer.responses, *refused)))
 
+    async def share_acknowledge(self, ctx: RequestContext) -> bytes | None:
+        """Acknowledgements of what was read before are Kafka's; only old sessions are ended."""
+        request: Any = ctx.request()
+        if self._begun_before(ctx, request.share_session_epoch):
+            schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
+            return ctx.respond(_session_ended(schema))
+        return await ctx.forward()
 
-def _begun_before(ctx: RequestContext, services: GatewayServices, epoch: int) -> bool:
-    """Whether the session is older than what is tracked now. Epoch 0 begins one, -1 ends it."""
-    session = ctx.connection.state(ShareSession)
-    if epoch == 0:
-        session.tracking_version = services.tracking.version
-    return epoch > 0 and session.tracking_version != services.tracking.version
+    def _begun_before(self, ctx: RequestContext, epoch: int) -> bool:
+        """Whether the session is older than what is tracked now. Epoch 0 begins one, -1 ends it."""
+        session = ctx.connection.state(ShareSession)
+        if epoch == 0:
+            session.tracking_version = self.tracking.version
+        return epoch > 0 and session.tracking_version != self.tracking.version
 
-
-def _tracked(request: Any, services: GatewayServices) -> frozenset[UUID]:
-    return frozenset(
-        topic.topic_id
-        for topic in request.topics
-        if services.tracking.topic_by_id(topic.topic_id) is not None
-        or services.tracking.is_deleted(topic.topic_id)
-    )
+    def _tracked(self, request: Any) -> frozenset[UUID]:
+        return frozenset(
+            topic.topic_id
+            for topic in request.topics
+            if self.tracking.topic_by_id(topic.topic_id) is not None
+            or self.tracking.is_deleted(topic.topic_id)
+        )
 
 
 def _session_ended(schema: Any) -> Any:
@@ -108,9 +118,3 @@ def _refusal(schema: Any, topic: Any) -> Any:
             for asked in topic.partitions
         ),
     )
-
-
-RULES: Rules = {
-    ApiKey.SHARE_FETCH: Rule(share_fetch),
-    ApiKey.SHARE_ACKNOWLEDGE: Rule(share_acknowledge),
-}

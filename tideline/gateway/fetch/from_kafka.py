@@ -15,15 +15,14 @@ from tideline.domain.ids import TopicPartition
 from tideline.domain.read_ceiling import (
     NO_CEILING,
     UNKNOWN_CEILING,
-    out_of_range_may_be_told,
+    may_say_out_of_range,
     prefix_answer,
 )
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.routing import PartitionRoute, RouteKind
-from tideline.gateway.assembly import TrackedParts
-from tideline.gateway.context import RequestContext
-from tideline.gateway.fetch.partition import Asked, PartitionAnswer, look_again
-from tideline.gateway.interception import ApiKey
+from tideline.gateway.context import ApiKey, RequestContext
+from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult, current_route
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
@@ -33,6 +32,9 @@ from tideline.gateway.messages import (
     topic_key,
 )
 from tideline.gateway.metrics import LOCAL_READS, TIERED_READS
+from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.tracking.quiesce import Fences
+from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import truncate_at
 from tideline.kafka.protocol import decode_response, encode_request
 
@@ -44,18 +46,28 @@ class KafkaSide:
     """Forwards its partitions to the paired broker and clips what comes back."""
 
     def __init__(
-        self, context: RequestContext, parts: TrackedParts, request: Any, api: Messages
+        self,
+        context: RequestContext,
+        request: Any,
+        api: Messages,
+        tracking: TrackingView,
+        fences: Fences,
+        watermarks: HighWatermarks,
+        paired_broker: PairedBroker,
     ) -> None:
         self._context = context
-        self._parts = parts
+        self._tracking = tracking
+        self._fences = fences
+        self._watermarks = watermarks
+        self._paired_broker = paired_broker
         self._request = request
         self._api = api
         self.throttle = NO_TIME
         self.endpoints: dict[int, Any] = {}
 
     async def ask(
-        self, asked: Sequence[Asked], wait_s: float, min_bytes: int
-    ) -> dict[Asked, PartitionAnswer]:
+        self, asked: Sequence[PartitionFetch], wait_s: float, min_bytes: int
+    ) -> dict[PartitionFetch, PartitionResult]:
         """One round: Kafka may wait ``wait_s`` for ``min_bytes``."""
         header = self._context.header
         frame = encode_request(
@@ -78,13 +90,13 @@ class KafkaSide:
             row = rows.get((one.at.key, one.at.partition))
             if row is None:
                 code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
-                answers[one] = PartitionAnswer(code, settled=True) if failed else PartitionAnswer()
+                answers[one] = PartitionResult(code, settled=True) if failed else PartitionResult()
             else:
                 answers[one] = await self._clipped(one, row)
         return answers
 
-    def _message(self, asked: Sequence[Asked], wait_s: float, min_bytes: int) -> Any:
-        prefix = any(one.at.route(self._parts.tracking).kind is RouteKind.SUFFIX for one in asked)
+    def _message(self, asked: Sequence[PartitionFetch], wait_s: float, min_bytes: int) -> Any:
+        prefix = any(one.at.route(self._tracking).kind is RouteKind.SUFFIX for one in asked)
         topics = group_by_topic([(one.at.key, one.structure) for one in asked])
         return self._api.request(
             **{
@@ -104,28 +116,27 @@ class KafkaSide:
             forgotten_topics_data=(),
         )
 
-    async def _clipped(self, asked: Asked, row: Any) -> PartitionAnswer:
+    async def _clipped(self, asked: PartitionFetch, row: Any) -> PartitionResult:
         """Kafka's answer as far as it may be shown now that it is here."""
-        tracking = self._parts.tracking
-        route = look_again(asked, tracking)
+        route = current_route(asked, self._tracking)
         code = int(row.error_code)
         if route.kind is RouteKind.CLASSIC:
-            return PartitionAnswer(records=row.records, relayed=row, settled=code != 0)
+            return PartitionResult(records=row.records, relayed=row, settled=code != 0)
         log = asked.at.log
         if log is None or route.kind in (RouteKind.DELETED, RouteKind.UNKNOWN):
-            return PartitionAnswer.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE:
-            return PartitionAnswer.refusal(await self._out_of_range(asked, route))
+            return PartitionResult.refusal(await self._out_of_range(asked, route))
         if code != 0:
-            return PartitionAnswer(relayed=row, settled=True)
-        fence = self._parts.fences.of(log)
-        fence.ceiling.observe(int(row.high_watermark), lease_valid=tracking.lease_valid())
-        limit = self._parts.fences.ceiling_of(log, route)
+            return PartitionResult(relayed=row, settled=True)
+        fence = self._fences.of(log)
+        fence.ceiling.observe(int(row.high_watermark), lease_valid=self._tracking.lease_valid())
+        limit = self._fences.ceiling_of(log, route)
         if limit == UNKNOWN_CEILING:
-            return PartitionAnswer.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
         if limit == NO_CEILING:
-            return PartitionAnswer(records=row.records, relayed=row)
+            return PartitionResult(records=row.records, relayed=row)
         records = truncate_at(row.records or b"", limit)
         if route.kind is not RouteKind.SUFFIX:
             # Nothing new is to be had below the ceiling: the answer waits for B0 like the rest.
@@ -133,8 +144,8 @@ class KafkaSide:
         return await self._prefix(asked, route, row, records)
 
     async def _prefix(
-        self, asked: Asked, route: PartitionRoute, row: Any, records: Any
-    ) -> PartitionAnswer:
+        self, asked: PartitionFetch, route: PartitionRoute, row: Any, records: Any
+    ) -> PartitionResult:
         stale = prefix_answer(
             fetch_offset=asked.offset,
             boundary=route.boundary,
@@ -142,9 +153,9 @@ class KafkaSide:
             empty=not len(row.records or b""),
         )
         if stale is not KafkaErrorCode.NONE:
-            return PartitionAnswer.refusal(stale)
+            return PartitionResult.refusal(stale)
         assert asked.at.log is not None
-        end = max(route.boundary, self._parts.watermarks.known(asked.at.log))
+        end = max(route.boundary, self._watermarks.known(asked.at.log))
         changed = replace(
             row,
             records=bytes(records),
@@ -152,27 +163,27 @@ class KafkaSide:
             last_stable_offset=end,
         )
         # A read that ends at B0 does not wait for more: what follows is in the suffix.
-        return PartitionAnswer(records=changed.records, relayed=changed, settled=bool(len(records)))
+        return PartitionResult(records=changed.records, relayed=changed, settled=bool(len(records)))
 
-    async def _out_of_range(self, asked: Asked, route: PartitionRoute) -> KafkaErrorCode:
-        """Told only where it cannot be the word of a broker that is behind (schedule 3)."""
+    async def _out_of_range(self, asked: PartitionFetch, route: PartitionRoute) -> KafkaErrorCode:
+        """Passed on only where it cannot come from a broker that is behind (schedule 3)."""
         topic = asked.at.topic
         log_start = None
         if topic is not None and route.kind is RouteKind.SUFFIX:
             at = TopicPartition(topic.name, asked.at.partition)
-            log_start = await self._parts.paired_broker.log_start(at)
-        told = out_of_range_may_be_told(
+            log_start = await self._paired_broker.log_start(at)
+        is_true = may_say_out_of_range(
             route,
-            lease_valid=self._parts.tracking.lease_valid(),
+            lease_valid=self._tracking.lease_valid(),
             fetch_offset=asked.offset,
             log_start=log_start,
         )
-        if told:
+        if is_true:
             return KafkaErrorCode.OFFSET_OUT_OF_RANGE
         return KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def _shown(row: Any, records: Any, limit: int, *, settled: bool) -> PartitionAnswer:
+def _shown(row: Any, records: Any, limit: int, *, settled: bool) -> PartitionResult:
     changed = replace(
         row,
         error_code=error(KafkaErrorCode.NONE),
@@ -180,4 +191,4 @@ def _shown(row: Any, records: Any, limit: int, *, settled: bool) -> PartitionAns
         high_watermark=min(int(row.high_watermark), limit),
         last_stable_offset=min(int(row.last_stable_offset), limit),
     )
-    return PartitionAnswer(records=changed.records, relayed=changed, settled=settled)
+    return PartitionResult(records=changed.records, relayed=changed, settled=settled)

@@ -17,11 +17,12 @@ from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, F
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import FETCH_FAILURE, FIND_ERRORS, KafkaErrorCode
 from tideline.errors import TidelineError
-from tideline.gateway.assembly import TrackedParts
-from tideline.gateway.fetch.partition import Asked, PartitionAnswer
-from tideline.gateway.fetch.suffix_reader import UNREADABLE
+from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult
+from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
 from tideline.gateway.messages import named
 from tideline.gateway.metrics import DISKLESS_READS, TIERED_READS
+from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import ZSTD_SINCE_FETCH, uses_zstd
 from tideline.object_store import ObjectMissing
 
@@ -35,31 +36,41 @@ LOCATE_PATIENCE_S = 10.0
 class SuffixSide:
     """Finds coordinates in the control plane, then reads bytes once for the whole answer."""
 
-    def __init__(self, parts: TrackedParts, version: int) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        tracking: TrackingView,
+        reader: SuffixReader,
+        watermarks: HighWatermarks,
+        version: int,
+    ) -> None:
+        self._tracking = tracking
+        self._reader = reader
+        self._watermarks = watermarks
         self._version = version
 
-    async def find(self, asked: Sequence[Asked], max_bytes: int) -> dict[Asked, PartitionAnswer]:
+    async def find(
+        self, asked: Sequence[PartitionFetch], max_bytes: int
+    ) -> dict[PartitionFetch, PartitionResult]:
         """What there is now, without reading a byte of it."""
         if not asked:
             return {}
-        if self._parts.tracking.stopped is not None:
-            return {one: PartitionAnswer.refusal(FETCH_FAILURE) for one in asked}
+        if self._tracking.stopped is not None:
+            return {one: PartitionResult.refusal(FETCH_FAILURE) for one in asked}
         requests = [
             FindBatchesRequest(_log(one), one.offset, max(1, min(one.max_bytes, max_bytes)))
             for one in asked
         ]
         try:
             async with asyncio.timeout(FIND_PATIENCE_S):
-                found = await self._parts.reader.find(requests)
+                found = await self._reader.find(requests)
         except (TidelineError, TimeoutError) as error:
             log.warning("fetch.suffix_not_found", error=str(error) or "no answer in time")
-            return {one: PartitionAnswer.refusal(FETCH_FAILURE) for one in asked}
+            return {one: PartitionResult.refusal(FETCH_FAILURE) for one in asked}
         answers = dict(zip(asked, found, strict=True))
         tiered = [n for n, rows in enumerate(found) if rows.segment is not None]
         try:
             async with asyncio.timeout(LOCATE_PATIENCE_S):
-                located = await self._parts.reader.locate(
+                located = await self._reader.locate(
                     [requests[n] for n in tiered], [found[n] for n in tiered], max_bytes
                 )
         except TimeoutError:
@@ -68,14 +79,14 @@ class SuffixSide:
         answers |= zip((asked[n] for n in tiered), located, strict=True)
         return {one: self._found(one, rows) for one, rows in answers.items()}
 
-    def _found(self, asked: Asked, rows: FoundBatches) -> PartitionAnswer:
+    def _found(self, asked: PartitionFetch, rows: FoundBatches) -> PartitionResult:
         at = _log(asked)
         code = named(FIND_ERRORS.get(rows.error, FETCH_FAILURE), asked.at.key)
         if code is not KafkaErrorCode.NONE:
-            return PartitionAnswer.refusal(code)
-        self._parts.watermarks.heard(at, rows.high_watermark)
-        route = self._parts.tracking.partition(at.topic_id, at.partition)
-        return PartitionAnswer(
+            return PartitionResult.refusal(code)
+        self._watermarks.observe(at, rows.high_watermark)
+        route = self._tracking.partition(at.topic_id, at.partition)
+        return PartitionResult(
             high_watermark=rows.high_watermark,
             last_stable_offset=rows.high_watermark,
             log_start=rows.log_start,
@@ -86,12 +97,12 @@ class SuffixSide:
             settled=rows.segment is not None,
         )
 
-    async def wait(self, found: Mapping[Asked, PartitionAnswer], timeout_s: float) -> bool:
+    async def wait(self, found: Mapping[PartitionFetch, PartitionResult], timeout_s: float) -> bool:
         """Until there is more than was found, or the time is over."""
         positions = {_log(one): answer.high_watermark for one, answer in found.items()}
-        return await self._parts.watermarks.wait(positions, timeout_s)
+        return await self._watermarks.wait(positions, timeout_s)
 
-    async def read(self, answers: dict[Asked, PartitionAnswer], max_bytes: int) -> None:
+    async def read(self, answers: dict[PartitionFetch, PartitionResult], max_bytes: int) -> None:
         """Fill in the records of what was found, ``max_bytes`` in all, but at least one batch."""
         parts = _chosen(answers, max_bytes)
         try:
@@ -108,12 +119,10 @@ class SuffixSide:
         except TidelineError as error:
             _fail(parts, error)
 
-    async def _fill(self, parts: Sequence[_Part]) -> None:
+    async def _fill(self, parts: Sequence[_Chosen]) -> None:
         if not parts:
             return
-        bodies = await self._parts.reader.read(
-            [(part.batches, part.answer.epoch) for part in parts]
-        )
+        bodies = await self._reader.read([(part.batches, part.answer.epoch) for part in parts])
         for part, body in zip(parts, bodies, strict=True):
             found = part.answer.found
             (DISKLESS_READS if found is None or found.segment is None else TIERED_READS).inc()
@@ -124,11 +133,11 @@ class SuffixSide:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Chosen:
     """Batches of one partition that fit in the answer."""
 
-    asked: Asked
-    answer: PartitionAnswer
+    asked: PartitionFetch
+    answer: PartitionResult
     batches: Sequence[BatchCoordinates]
 
     @property
@@ -136,7 +145,7 @@ class _Part:
         return sum(batch.byte_size for batch in self.batches)
 
 
-def _chosen(answers: Mapping[Asked, PartitionAnswer], max_bytes: int) -> list[_Part]:
+def _chosen(answers: Mapping[PartitionFetch, PartitionResult], max_bytes: int) -> list[_Chosen]:
     chosen = []
     left, first = max_bytes, all(not a.size or a.found for a in answers.values())
     for asked, answer in answers.items():
@@ -150,16 +159,16 @@ def _chosen(answers: Mapping[Asked, PartitionAnswer], max_bytes: int) -> list[_P
             left -= batch.byte_size
             first = False
         if batches:
-            chosen.append(_Part(asked, answer, batches))
+            chosen.append(_Chosen(asked, answer, batches))
     return chosen
 
 
-def _fail(parts: Sequence[_Part], failure: TidelineError) -> None:
+def _fail(parts: Sequence[_Chosen], failure: TidelineError) -> None:
     log.warning("fetch.suffix_not_read", error=str(failure))
     for part in parts:
         part.answer.fail(FETCH_FAILURE)
 
 
-def _log(asked: Asked) -> TopicIdPartition:
+def _log(asked: PartitionFetch) -> TopicIdPartition:
     assert asked.at.log is not None
     return asked.at.log

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 from tideline.domain.request_handling import KafkaErrorCode, Request, handling
-from tideline.domain.routing import Region, RouteKind, region_of
-from tideline.gateway.assembly import TrackedParts
-from tideline.gateway.context import GatewayServices, RequestContext
+from tideline.domain.routing import FetchRegion, RouteKind, region_of
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.fetch.from_kafka import KafkaSide
 from tideline.gateway.fetch.from_suffix import SuffixSide
-from tideline.gateway.fetch.partition import Asked, PartitionAnswer, asked_of, look_again
-from tideline.gateway.interception import ApiKey, Rule, Rules
+from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.partition import (
+    PartitionFetch,
+    PartitionResult,
+    current_route,
+    partitions_of,
+)
+from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
@@ -28,6 +34,9 @@ from tideline.gateway.messages import (
     messages,
     named,
 )
+from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.tracking.quiesce import Fences
+from tideline.gateway.tracking.view import TrackingView
 
 KAFKA_ROUND_S = 0.1
 """How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
@@ -42,17 +51,28 @@ SESSIONS_REMEMBERED = 64
 class TrackedFetch:
     """One Fetch request that names a tracked topic."""
 
-    def __init__(self, context: RequestContext, parts: TrackedParts, request: Any) -> None:
+    def __init__(self, context: RequestContext, request: Any, handler: FetchHandler) -> None:
         self.context = context
-        self.parts = parts
         self.request = request
+        self.tracking = handler.tracking
         self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
-        self.asked = asked_of(request, parts.tracking)
-        self.kafka = KafkaSide(context, parts, request, self.messages)
-        self.suffix = SuffixSide(parts, context.header.api_version)
+        self.asked = partitions_of(request, handler.tracking)
+        self.kafka = KafkaSide(
+            context,
+            request,
+            self.messages,
+            handler.tracking,
+            handler.fences,
+            handler.watermarks,
+            handler.paired_broker,
+        )
+        self.suffix = SuffixSide(
+            handler.tracking, handler.reader, handler.watermarks, context.header.api_version
+        )
 
     async def answer(self) -> bytes:
-        """Serve it."""
+        """The response, once there are ``min_bytes``, an outcome that waiting cannot improve, or
+        no time left."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(0.0, self.request.max_wait.total_seconds())
         max_bytes = min(int(self.request.max_bytes), MAX_BYTES)
@@ -71,20 +91,19 @@ class TrackedFetch:
 
     async def _round(
         self, left_s: float, min_bytes: int, max_bytes: int
-    ) -> dict[Asked, PartitionAnswer]:
+    ) -> dict[PartitionFetch, PartitionResult]:
         """Look at every partition once; wait a while if there is too little."""
-        tracking = self.parts.tracking
         in_kafka, in_suffix = [], []
-        answers: dict[Asked, PartitionAnswer] = {}
+        answers: dict[PartitionFetch, PartitionResult] = {}
         for asked in self.asked:
-            route = look_again(asked, tracking)
+            route = current_route(asked, self.tracking)
             match region_of(route, asked.offset):
-                case Region.KAFKA | Region.PREFIX:
+                case FetchRegion.KAFKA | FetchRegion.PREFIX:
                     in_kafka.append(asked)
-                case Region.SUFFIX:
+                case FetchRegion.SUFFIX:
                     in_suffix.append(asked)
-                case Region.NOWHERE:
-                    answers[asked] = PartitionAnswer.refusal(
+                case FetchRegion.NOWHERE:
+                    answers[asked] = PartitionResult.refusal(
                         named(handling(route.kind, Request.FETCH).error, asked.at.key)
                     )
         wait_s = min(left_s, KAFKA_ROUND_S)
@@ -100,7 +119,9 @@ class TrackedFetch:
             found = await self.suffix.find(in_suffix, max_bytes)
         return answers | found
 
-    async def _respond(self, answers: dict[Asked, PartitionAnswer], max_bytes: int) -> bytes:
+    async def _respond(
+        self, answers: dict[PartitionFetch, PartitionResult], max_bytes: int
+    ) -> bytes:
         left = max_bytes - sum(a.size for a in answers.values() if a.found is None)
         await self.suffix.read(answers, left)
         rows = [(asked.at.key, answers[asked].row(self.messages, asked)) for asked in self.asked]
@@ -162,33 +183,44 @@ def _ended_session(context: RequestContext, api: Messages) -> bytes:
     )
 
 
-async def handle(context: RequestContext, services: GatewayServices) -> bytes | None:
-    """Answer one Fetch request."""
-    request: Any = context.request()
-    parts, tracking = services.tracked, services.tracked.tracking
-    version = context.header.api_version
-    session_id = int(getattr(request, "session_id", 0))
-    session_epoch = int(getattr(request, "session_epoch", -1))
-    sessions = context.connection.state(FetchSessions)
-    named = [asked.at for asked in asked_of(request, tracking)]
-    tracked = any(at.route(tracking).kind is not RouteKind.CLASSIC for at in named)
-    if is_incremental(session_id, session_epoch):
-        if tracked or not sessions.may_continue(session_id, tracking.version):
-            return _ended_session(context, messages(ApiKey.FETCH, version))
-        return await context.forward()
-    if tracked:
-        return await TrackedFetch(context, parts, request).answer()
-    inspected_under = tracking.version
-    frame = await context.forward()
-    if version >= SESSIONS_SINCE and session_epoch == 0:
-        sessions.opened(_session_of(frame, version), inspected_under)
-    return frame
+@dataclass(frozen=True, slots=True)
+class FetchHandler:
+    """Serves Fetch."""
+
+    tracking: TrackingView
+    fences: Fences
+    reader: SuffixReader
+    watermarks: HighWatermarks
+    paired_broker: PairedBroker
+
+    def rules(self) -> Rules:
+        """Which requests come here."""
+        return {ApiKey.FETCH: Rule(self.fetch, self.tracking.has_topics)}
+
+    async def fetch(self, context: RequestContext) -> bytes | None:
+        """Answer one request."""
+        request: Any = context.request()
+        tracking = self.tracking
+        version = context.header.api_version
+        session_id = int(getattr(request, "session_id", 0))
+        session_epoch = int(getattr(request, "session_epoch", -1))
+        sessions = context.connection.state(FetchSessions)
+        named = [asked.at for asked in partitions_of(request, tracking)]
+        tracked = any(at.route(tracking).kind is not RouteKind.CLASSIC for at in named)
+        if is_incremental(session_id, session_epoch):
+            if tracked or not sessions.may_continue(session_id, tracking.version):
+                return _ended_session(context, messages(ApiKey.FETCH, version))
+            return await context.forward()
+        if tracked:
+            return await TrackedFetch(context, request, self).answer()
+        inspected_under = tracking.version
+        frame = await context.forward()
+        if version >= SESSIONS_SINCE and session_epoch == 0:
+            sessions.opened(_session_of(frame, version), inspected_under)
+        return frame
 
 
 def _session_of(frame: bytes, version: int) -> int:
     """Correlation id, (header tags since version 12), throttle time, error code, session id."""
     start = 4 + (1 if version >= 12 else 0) + 4 + 2
     return int.from_bytes(frame[start : start + 4], "big", signed=True)
-
-
-RULES: Rules = {ApiKey.FETCH: Rule(handle)}

@@ -8,12 +8,14 @@ commit: it would serialise the commits of all gateways.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tideline.background import cancel_and_wait
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.routing import RouteKind
+from tideline.gateway.tracking.view import TrackingView
 
 
 class WatermarkSource(Protocol):
@@ -33,19 +35,21 @@ class _Waiter:
 class HighWatermarks:
     """What is known of the suffixes' high watermarks (next offsets), and who waits for more."""
 
-    def __init__(self, source: WatermarkSource, *, poll_s: float) -> None:
+    def __init__(self, source: WatermarkSource, tracking: TrackingView, *, poll_s: float) -> None:
         self._source = source
         self._poll_s = poll_s
         self._known: dict[TopicIdPartition, int] = {}
         self._waiters: dict[TopicIdPartition, set[_Waiter]] = {}
         self._polling: asyncio.Task[None] | None = None
+        self._tracking = tracking
+        tracking.changed.add(self._routes_changed)
 
     def known(self, log: TopicIdPartition) -> int:
-        """The highest high watermark heard of, or -1."""
+        """The highest high watermark observed, or -1."""
         return self._known.get(log, -1)
 
-    def heard(self, log: TopicIdPartition, high_watermark: int) -> None:
-        """A commit, a fetch or a poll has shown ``high_watermark``."""
+    def observe(self, log: TopicIdPartition, high_watermark: int) -> None:
+        """A commit, a fetch or a poll has shown ``high_watermark``: wakes who waits for it."""
         if high_watermark <= self._known.get(log, -1):
             return
         self._known[log] = high_watermark
@@ -53,16 +57,14 @@ class HighWatermarks:
             if high_watermark > waiter.positions[log]:
                 waiter.event.set()
 
-    def wake(self, logs: Iterable[TopicIdPartition]) -> None:
-        """Something else about ``logs`` changed: whoever waits looks again."""
+    def _routes_changed(self, logs: frozenset[TopicIdPartition]) -> None:
+        """Whoever waits looks again. What is no suffix is not served here any more, or begins
+        anew after a reset."""
         for log in logs:
             for waiter in self._waiters.get(log, ()):
                 waiter.event.set()
-
-    def forget(self, logs: Iterable[TopicIdPartition]) -> None:
-        """The logs are not served here any more, or begin anew after a reset."""
-        for log in logs:
-            self._known.pop(log, None)
+            if self._tracking.partition(log.topic_id, log.partition).kind is not RouteKind.SUFFIX:
+                self._known.pop(log, None)
 
     async def wait(self, positions: Mapping[TopicIdPartition, int], timeout_s: float) -> bool:
         """Until one of ``positions`` (next offsets wanted) is below its high watermark, or the
@@ -98,7 +100,7 @@ class HighWatermarks:
             except ControlPlaneUnavailable:
                 continue
             for log, high_watermark in found.items():
-                self.heard(log, high_watermark)
+                self.observe(log, high_watermark)
 
     async def close(self) -> None:
         if self._polling is not None:

@@ -1,4 +1,4 @@
-"""What a fetch asks of one partition, and what it is told."""
+"""One partition of a fetch: what is asked, and the result."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from tideline.control_plane.model import FoundBatches
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.routing import PartitionRoute
-from tideline.gateway.messages import Messages, Place, error, place, topic_key
-from tideline.gateway.tracking.view import Tracking
+from tideline.gateway.messages import Messages, RequestedPartition, error, locate, topic_key
+from tideline.gateway.tracking.view import TrackingView
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PartitionFetch:
     """One partition of the request. Compared by identity."""
 
-    at: Place
+    at: RequestedPartition
     """Looked up again in every round: a topic may become tracked during a long poll."""
     offset: int
     """first wanted, inclusive"""
@@ -25,17 +25,17 @@ class Asked:
     """As it came, to be passed on."""
 
 
-def look_again(asked: Asked, tracking: Tracking) -> PartitionRoute:
+def current_route(asked: PartitionFetch, tracking: TrackingView) -> PartitionRoute:
     """The partition's route as it is now, and its place with it."""
-    asked.at = place(tracking, asked.at.key, asked.at.partition)
+    asked.at = locate(tracking, asked.at.key, asked.at.partition)
     return asked.at.route(tracking)
 
 
-def asked_of(request: Any, tracking: Tracking) -> list[Asked]:
+def partitions_of(request: Any, tracking: TrackingView) -> list[PartitionFetch]:
     """Every partition that the request names, in its order."""
     return [
-        Asked(
-            place(tracking, topic_key(topic), int(row.partition)),
+        PartitionFetch(
+            locate(tracking, topic_key(topic), int(row.partition)),
             int(row.fetch_offset),
             int(row.partition_max_bytes),
             row,
@@ -46,7 +46,7 @@ def asked_of(request: Any, tracking: Tracking) -> list[Asked]:
 
 
 @dataclass(slots=True)
-class PartitionAnswer:
+class PartitionResult:
     """One partition's part of the response."""
 
     code: KafkaErrorCode = KafkaErrorCode.NONE
@@ -55,7 +55,7 @@ class PartitionAnswer:
     log_start: int = -1
     records: Any = b""
     relayed: Any = None
-    """Kafka's own structure, told as it is."""
+    """Kafka's own structure, passed on as it is."""
     found: FoundBatches | None = None
     """Coordinates in the suffix whose bytes are read at the end."""
     epoch: int = -1
@@ -75,10 +75,10 @@ class PartitionAnswer:
         self.high_watermark = self.last_stable_offset = self.log_start = -1
 
     @classmethod
-    def refusal(cls, code: KafkaErrorCode) -> PartitionAnswer:
+    def refusal(cls, code: KafkaErrorCode) -> PartitionResult:
         return cls(code, settled=True)
 
-    def row(self, api: Messages, asked: Asked) -> Any:
+    def row(self, api: Messages, asked: PartitionFetch) -> Any:
         """The structure of the response."""
         if self.relayed is not None:
             return self.relayed

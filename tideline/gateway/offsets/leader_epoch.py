@@ -7,20 +7,20 @@ watermark, whoever leads the partition by now, and is never sent back (schedule 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tideline.control_plane import ControlPlane
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.offset_search import EpochEnd, end_below, end_in_suffix
 from tideline.domain.request_handling import Behaviour, KafkaErrorCode, Request, handling
 from tideline.domain.routing import RouteKind
 from tideline.errors import TidelineError
-from tideline.gateway.assembly import TrackedParts
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import ApiKey, Rule, Rules
-from tideline.gateway.per_partition import Item, Shape, SplitRequest, failure_code
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
+from tideline.gateway.per_partition import ApiNames, PartitionEntry, SplitRequest, failure_code
+from tideline.gateway.tracking.view import TrackingView
 
-SHAPE = Shape(
+NAMES = ApiNames(
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     "OffsetForLeaderTopic",
     "OffsetForLeaderTopicResult",
@@ -30,64 +30,68 @@ SHAPE = Shape(
 )
 
 
-async def handle(context: RequestContext, services: GatewayServices) -> bytes | None:
-    """Answer one OffsetForLeaderEpoch request."""
-    parts = services.tracked
-    split = SplitRequest(context, parts.tracking, SHAPE)
-    if not split.is_tracked:
-        return await context.forward()
-    ours, kafkas = [], []
-    rows: dict[Item, Any] = {}
-    for item in split.items:
-        route = item.at.route(parts.tracking)
-        rule = handling(route.kind, Request.LEADER_EPOCH)
-        if rule.behaviour is Behaviour.REFUSE:
-            rows[item] = split.row(item, rule.error, leader_epoch=-1, end_offset=-1)
-        elif _ends_in_suffix(item, parts):
-            ours.append(item)
-        else:
-            kafkas.append((item, item.row))
-    for item, row in (await split.forward(kafkas)).items():
-        rows[item] = _clipped(item, row, parts)
-    rows |= await _from_suffix(split, ours, parts)
-    return split.respond(rows)
+@dataclass(frozen=True, slots=True)
+class LeaderEpochHandler:
+    """Serves OffsetForLeaderEpoch."""
 
+    tracking: TrackingView
+    control_plane: ControlPlane
 
-def _ends_in_suffix(item: Item, parts: TrackedParts) -> bool:
-    route = item.at.route(parts.tracking)
-    if route.kind is not RouteKind.SUFFIX:
-        return False
-    return route.boundary == 0 or int(item.row.leader_epoch) >= route.boundary_epoch
+    def rules(self) -> Rules:
+        """Which requests come here."""
+        return {ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(self.end_of_epoch, self.tracking.has_topics)}
 
+    async def end_of_epoch(self, context: RequestContext) -> bytes | None:
+        """Answer one OffsetForLeaderEpoch request."""
+        split = SplitRequest(context, self.tracking, NAMES)
+        if not split.is_tracked:
+            return await context.forward()
+        ours, kafkas = [], []
+        rows: dict[PartitionEntry, Any] = {}
+        for item in split.items:
+            route = item.at.route(self.tracking)
+            rule = handling(route.kind, Request.LEADER_EPOCH)
+            if rule.behaviour is Behaviour.REFUSE:
+                rows[item] = split.row(item, rule.error, leader_epoch=-1, end_offset=-1)
+            elif self._ends_in_suffix(item):
+                ours.append(item)
+            else:
+                kafkas.append((item, item.row))
+        for item, row in (await split.forward(kafkas)).items():
+            rows[item] = self._clipped(item, row)
+        rows |= await self._from_suffix(split, ours)
+        return split.respond(rows)
 
-def _clipped(item: Item, row: Any, parts: TrackedParts) -> Any:
-    route = item.at.route(parts.tracking)
-    if route.kind is not RouteKind.SUFFIX or int(row.error_code) != 0:
-        return row
-    end = end_below(EpochEnd(int(row.leader_epoch), int(row.end_offset)), route.boundary)
-    return replace(row, end_offset=end.end_offset)
+    def _ends_in_suffix(self, item: PartitionEntry) -> bool:
+        route = item.at.route(self.tracking)
+        if route.kind is not RouteKind.SUFFIX:
+            return False
+        return route.boundary == 0 or int(item.row.leader_epoch) >= route.boundary_epoch
 
+    def _clipped(self, item: PartitionEntry, row: Any) -> Any:
+        route = item.at.route(self.tracking)
+        if route.kind is not RouteKind.SUFFIX or int(row.error_code) != 0:
+            return row
+        end = end_below(EpochEnd(int(row.leader_epoch), int(row.end_offset)), route.boundary)
+        return replace(row, end_offset=end.end_offset)
 
-async def _from_suffix(
-    split: SplitRequest, items: list[Item], parts: TrackedParts
-) -> Mapping[Item, Any]:
-    """Asked now, not from memory: a stale high watermark would send a consumer back."""
-    logs = {item: item.at.log for item in items}
-    wanted: list[TopicIdPartition] = [log for log in logs.values() if log is not None]
-    code, ends = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, {}
-    try:
-        ends = await parts.control_plane.high_watermarks(wanted)
-    except TidelineError as failure:
-        code = failure_code(failure)
-    rows = {}
-    for item, log in logs.items():
-        if log is None or log not in ends:
-            rows[item] = split.row(item, code, leader_epoch=-1, end_offset=-1)
-            continue
-        epoch = item.at.route(parts.tracking).boundary_epoch
-        end = end_in_suffix(int(item.row.leader_epoch), epoch, ends[log]) or EpochEnd(-1, -1)
-        rows[item] = split.row(item, leader_epoch=end.leader_epoch, end_offset=end.end_offset)
-    return rows
-
-
-RULES: Rules = {ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(handle)}
+    async def _from_suffix(
+        self, split: SplitRequest, items: list[PartitionEntry]
+    ) -> Mapping[PartitionEntry, Any]:
+        """Asked now, not from memory: a stale high watermark would send a consumer back."""
+        logs = {item: item.at.log for item in items}
+        wanted: list[TopicIdPartition] = [log for log in logs.values() if log is not None]
+        code, ends = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, {}
+        try:
+            ends = await self.control_plane.high_watermarks(wanted)
+        except TidelineError as failure:
+            code = failure_code(failure)
+        rows = {}
+        for item, log in logs.items():
+            if log is None or log not in ends:
+                rows[item] = split.row(item, code, leader_epoch=-1, end_offset=-1)
+                continue
+            epoch = item.at.route(self.tracking).boundary_epoch
+            end = end_in_suffix(int(item.row.leader_epoch), epoch, ends[log]) or EpochEnd(-1, -1)
+            rows[item] = split.row(item, leader_epoch=end.leader_epoch, end_offset=end.end_offset)
+        return rows

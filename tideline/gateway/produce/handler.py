@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket
@@ -21,30 +22,27 @@ from tideline.domain.request_handling import (
 from tideline.domain.routing import RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway import metrics
-from tideline.gateway.assembly import TrackedParts
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import ApiKey, Rule, Rules
+from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
     error,
     group_by_topic,
     key_fields,
+    locate,
     messages,
     named,
-    place,
     timestamp,
     topic_key,
 )
-from tideline.gateway.produce.parking import Waiting
-from tideline.gateway.produce.partition import Answer, Part
-from tideline.gateway.produce.wal import AppendDropped
-from tideline.gateway.tracking.quiesce import Dropped
+from tideline.gateway.produce.parking import ParkedProduce, ParkingLot
+from tideline.gateway.produce.partition import PartitionProduce, ProduceOutcome
+from tideline.gateway.produce.wal import AppendDropped, RefusedProduces, WalWriter
+from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced
+from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions
 from tideline.kafka.batches import BatchHeader
 from tideline.kafka.protocol import decode_response, encode_request
-
-_background: set[asyncio.Task[None]] = set()
 
 
 class TransactionalOrder:
@@ -55,28 +53,32 @@ class TransactionalOrder:
         self.turn = asyncio.Lock()
 
 
-class Plan:
+class ProduceRequest:
     """One produce request whose partitions do not all simply go to Kafka."""
 
-    def __init__(self, context: RequestContext, parts: TrackedParts, request: Any) -> None:
+    def __init__(self, context: RequestContext, request: Any, handler: ProduceHandler) -> None:
         self.context = context
-        self.parts = parts
         self.request = request
+        self._tracking = handler.tracking
+        self._fences = handler.fences
+        self._parking = handler.parking
+        self._refused = handler.refused
+        self._patience_s = handler.patience_s
         self.messages: Messages = messages(ApiKey.PRODUCE, context.header.api_version)
         self.acks = int(request.acks)
-        self.all: list[Part] = [
-            Part(
-                place(parts.tracking, topic_key(topic), partition.index),
+        self.all: list[PartitionProduce] = [
+            PartitionProduce(
+                locate(self._tracking, topic_key(topic), partition.index),
                 partition.records,
                 version=context.header.api_version,
                 source=context.connection,
-                writer=parts.writer,
+                writer=handler.writer,
                 to_kafka=self.to_kafka,
             )
             for topic in request.topic_data
             for partition in topic.partition_data
         ]
-        self._collecting: list[Part] | None = None
+        self._collecting: list[PartitionProduce] | None = None
         self._relays: set[asyncio.Task[None]] = set()
         self.endpoints: dict[int, Any] = {}
         self.throttle = NO_TIME
@@ -85,9 +87,7 @@ class Plan:
 
     @property
     def is_tracked(self) -> bool:
-        return any(
-            part.at.route(self.parts.tracking).kind is not RouteKind.CLASSIC for part in self.all
-        )
+        return any(part.at.route(self._tracking).kind is not RouteKind.CLASSIC for part in self.all)
 
     @property
     def is_transactional(self) -> bool:
@@ -97,7 +97,7 @@ class Plan:
         """Only a transaction that is open on a partition already may go on there, and none in
         the suffix (seed 000 "Transaction completion")."""
         for part in self.all:
-            route, header = part.at.route(self.parts.tracking), part.header
+            route, header = part.at.route(self._tracking), part.header
             if route.kind is RouteKind.CLASSIC or header is None or not part.is_transactional:
                 continue
             if route.in_kafka and part.at.topic is not None:
@@ -118,15 +118,15 @@ class Plan:
         """Take every partition on, in order, before anything else on the connection is."""
         self._collecting = []
         for part in self.all:
-            part.at = place(self.parts.tracking, part.at.key, part.at.partition)
+            part.at = locate(self._tracking, part.at.key, part.at.partition)
             if not part.answer.done():
                 self._admit(part, max_wait_s)
         together, self._collecting = self._collecting, None
         if together:
             self._forward(together)
 
-    def _admit(self, part: Part, max_wait_s: float) -> None:
-        route = part.at.route(self.parts.tracking)
+    def _admit(self, part: PartitionProduce, max_wait_s: float) -> None:
+        route = part.at.route(self._tracking)
         answer = handling(route.kind, Request.PRODUCE)
         if answer.behaviour is Behaviour.PASS:
             self.to_kafka(part)
@@ -135,9 +135,9 @@ class Plan:
         elif answer.behaviour is Behaviour.REFUSE or part.at.log is None:
             part.refuse(named(answer.error, part.at.key))
         else:
-            self.parts.parking.offer(
+            self._parking.offer(
                 part.at.log,
-                Waiting(
+                ParkedProduce(
                     source=self.context.connection,
                     size=len(part.records),
                     batch=part.producer,
@@ -147,17 +147,17 @@ class Plan:
                 ),
             )
 
-    def to_kafka(self, part: Part) -> None:
+    def to_kafka(self, part: PartitionProduce) -> None:
         """Forward it: with the others of the first round, else by itself."""
         if self._collecting is not None:
             self._collecting.append(part)
         else:
             self._forward([part])
 
-    def _forward(self, parts: Sequence[Part]) -> None:
+    def _forward(self, parts: Sequence[PartitionProduce]) -> None:
         """Queue them upstream now."""
         tickets = [
-            self.parts.fences.forwarded(part.at.log) if part.at.log is not None else None
+            self._fences.forwarded(part.at.log) if part.at.log is not None else None
             for part in parts
         ]
         if len(parts) == len(self.all) and self.acks != 0:
@@ -168,7 +168,7 @@ class Plan:
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
 
-    def _frame(self, parts: Sequence[Part]) -> bytes:
+    def _frame(self, parts: Sequence[PartitionProduce]) -> bytes:
         topics = group_by_topic(
             [
                 (
@@ -197,7 +197,7 @@ class Plan:
 
     async def _relay(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[PartitionProduce],
         tickets: Sequence[AckTicket | None],
         answer: Awaitable[bytes],
     ) -> None:
@@ -226,44 +226,43 @@ class Plan:
         finally:
             for part, ticket in waiting:
                 if ticket is not None and part.at.log is not None:
-                    self.parts.fences.answered(part.at.log)
+                    self._fences.answered(part.at.log)
 
-    async def _gate(self, part: Part, ticket: AckTicket | None, row: Any) -> None:
-        """Tell Kafka's answer if it may be told."""
+    async def _gate(self, part: PartitionProduce, ticket: AckTicket | None, row: Any) -> None:
+        """Acknowledge what Kafka acknowledged, unless the ack gate withholds it."""
         code = int(row.error_code)
-        relayed = Answer(code, relayed=row)
+        relayed = ProduceOutcome(code, relayed=row)
         log = part.at.log
         if ticket is None or log is None:
-            part.tell(relayed, "kafka")
+            part.settle(relayed, "kafka")
             return
         acknowledged = -1
         try:
             if code not in (0, KafkaErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                part.tell(relayed, "kafka")
+                part.settle(relayed, "kafka")
                 return
             last = _last_offset(row, part.header)
-            fences, patience = self.parts.fences, self.parts.patience_s
-            if await fences.pass_gate(log, ticket, last, patience):
+            if await self._fences.pass_gate(log, ticket, last, self._patience_s):
                 acknowledged = last
-                part.tell(relayed, "kafka")
+                part.settle(relayed, "kafka")
             else:
                 metrics.ACKS_WITHHELD.inc()
                 self._retry_later(part)
         except TimeoutError:
             self._retry_later(part)
         finally:
-            self.parts.fences.answered(log, acknowledged)
+            self._fences.answered(log, acknowledged)
 
-    def _retry_later(self, part: Part) -> None:
+    def _retry_later(self, part: PartitionProduce) -> None:
         assert part.at.log is not None
-        self.parts.parking.refused(part.at.log, self.context.connection, part.producer)
-        part.tell(Answer(KafkaErrorCode.REQUEST_TIMED_OUT), "withheld")
+        self._refused.refuse((part.at.log, self.context.connection), part.producer)
+        part.settle(ProduceOutcome(KafkaErrorCode.REQUEST_TIMED_OUT), "withheld")
 
     async def outcome(self) -> bytes:
         """Every partition's answer, as the response frame."""
         pending = [part.answer for part in self.all if not part.answer.done()]
         if pending:
-            await asyncio.wait(pending, timeout=self.parts.patience_s)
+            await asyncio.wait(pending, timeout=self._patience_s)
         rows = []
         for part in self.all:
             if not part.answer.done():
@@ -285,7 +284,7 @@ class Plan:
         )
         return self.context.respond(message)
 
-    def _row(self, part: Part, answer: Answer) -> Any:
+    def _row(self, part: PartitionProduce, answer: ProduceOutcome) -> Any:
         if answer.relayed is not None:
             return answer.relayed
         return self.messages.response_part(
@@ -310,43 +309,57 @@ class Plan:
                 return
 
 
-async def handle(context: RequestContext, services: GatewayServices) -> bytes | None:
-    """Answer one Produce request (v3 and newer)."""
-    request: Any = context.request()
-    parts = services.tracked
-    plan = Plan(context, parts, request)
-    if not plan.is_tracked:
-        if plan.acks == 0:
-            context.connection.forward_unanswered(context.frame)
+@dataclass(frozen=True, slots=True)
+class ProduceHandler:
+    """Serves Produce (v3 and newer)."""
+
+    tracking: TrackingView
+    fences: Fences
+    parking: ParkingLot
+    refused: RefusedProduces
+    writer: WalWriter
+    transactions: OpenTransactions
+    patience_s: float
+    """How long a produce may wait for its outcome in the suffix or behind the ack gate."""
+    _background: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def rules(self) -> Rules:
+        """Which requests come here."""
+        return {ApiKey.PRODUCE: Rule(self.produce, self.tracking.has_topics)}
+
+    async def produce(self, context: RequestContext) -> bytes | None:
+        """Answer one request."""
+        request: Any = context.request()
+        produce = ProduceRequest(context, request, self)
+        if not produce.is_tracked:
+            if produce.acks == 0:
+                context.connection.forward_unanswered(context.frame)
+                return None
+            return await context.forward()
+        timeout_s = request.timeout.total_seconds()
+        max_wait_s = timeout_s if timeout_s > 0 else self.patience_s
+        if produce.is_transactional:
+            async with context.connection.state(TransactionalOrder).turn:
+                await produce.refuse_new_transactions(self.transactions)
+                produce.admit(max_wait_s)
+        else:
+            produce.admit(max_wait_s)
+        if produce.acks == 0:
+            task = asyncio.create_task(produce.unanswered(), name="produce-acks-0")
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
             return None
-        return await context.forward()
-    timeout_s = request.timeout.total_seconds()
-    max_wait_s = timeout_s if timeout_s > 0 else parts.patience_s
-    if plan.is_transactional:
-        async with context.connection.state(TransactionalOrder).turn:
-            await plan.refuse_new_transactions(services.transactions)
-            plan.admit(max_wait_s)
-    else:
-        plan.admit(max_wait_s)
-    if plan.acks == 0:
-        task = asyncio.create_task(plan.unanswered(), name="produce-acks-0")
-        _background.add(task)
-        task.add_done_callback(_background.discard)
-        return None
-    try:
-        return await plan.outcome()
-    except (Dropped, AppendDropped) as fenced:
-        context.connection.close(f"no answer may be given: {fenced}")
-        return None
-    except asyncio.CancelledError:
-        parts.parking.drop(context.connection)
-        raise
+        try:
+            return await produce.outcome()
+        except (IncarnationFenced, AppendDropped) as fenced:
+            context.connection.close(f"no answer may be given: {fenced}")
+            return None
+        except asyncio.CancelledError:
+            self.parking.drop(context.connection)
+            raise
 
 
 def _last_offset(row: Any, header: BatchHeader | None) -> int:
     if int(row.base_offset) < 0 or header is None or int(row.error_code) != 0:
         return UNKNOWN_OFFSET
     return int(row.base_offset) + header.last_offset_delta
-
-
-RULES: Rules = {ApiKey.PRODUCE: Rule(handle)}

@@ -13,11 +13,23 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.pipelining import ProducerBatch, RefusedSequences
-from tideline.domain.request_handling import KafkaErrorCode
+from tideline.domain.pipelining import ProducerBatch
+from tideline.domain.request_handling import (
+    FAILURE_ERRORS,
+    Behaviour,
+    Failure,
+    KafkaErrorCode,
+    Request,
+    handling,
+)
+from tideline.domain.routing import RouteKind
 from tideline.gateway.metrics import PARK_REFUSED, PARK_SECONDS, PARKED, PARKED_BYTES
+from tideline.gateway.produce.wal import RefusedProduces, WalWriter
+from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.view import TrackingView
 
 
 class Gate(Enum):
@@ -32,14 +44,62 @@ class Gate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GateRefusal:
     """The gate is shut for good; ``error`` is the answer."""
 
     error: KafkaErrorCode
 
 
+class GateKeeper(Protocol):
+    """Says what a partition's produces may do, and when that may have become another answer."""
+
+    def gate_of(self, log: TopicIdPartition) -> Gate | GateRefusal: ...
+
+    def watch(
+        self, *, some: Callable[[frozenset[TopicIdPartition]], None], every: Callable[[], None]
+    ) -> None:
+        """Call ``some`` with the logs whose gate may have moved, ``every`` when all may have."""
+
+
+class ProduceGates:
+    """The gates of one gateway: by route, lease and room in the WAL buffer."""
+
+    def __init__(self, tracking: TrackingView, lease: Lease, writer: WalWriter) -> None:
+        self._tracking = tracking
+        self._lease = lease
+        self._writer = writer
+
+    def gate_of(self, log: TopicIdPartition) -> Gate | GateRefusal:
+        """See :class:`GateKeeper`."""
+        route = self._tracking.partition(log.topic_id, log.partition)
+        answer = handling(route.kind, Request.PRODUCE)
+        if self._tracking.stopped is not None and route.kind is not RouteKind.CLASSIC:
+            return GateRefusal(FAILURE_ERRORS[Failure.HARD])
+        match answer.behaviour:
+            case Behaviour.PASS:
+                return Gate.KAFKA
+            case Behaviour.GATE:
+                return Gate.KAFKA if self._tracking.lease_valid() else Gate.CLOSED
+            case Behaviour.SUFFIX:
+                # SQL refuses the commits of an incarnation that it does not know.
+                open_ = self._lease.registered and self._writer.has_room
+                return Gate.SUFFIX if open_ else Gate.CLOSED
+            case Behaviour.REFUSE:
+                return GateRefusal(answer.error)
+            case _:
+                return Gate.CLOSED
+
+    def watch(
+        self, *, some: Callable[[frozenset[TopicIdPartition]], None], every: Callable[[], None]
+    ) -> None:
+        """See :class:`GateKeeper`."""
+        self._tracking.changed.add(some)
+        self._lease.gained.add(every)
+        self._writer.made_room.add(every)
+
+
 @dataclass(slots=True, eq=False)
-class Waiting:
+class ParkedProduce:
     """One partition's part of a produce request."""
 
     source: object
@@ -60,23 +120,24 @@ class ParkingLot:
 
     def __init__(
         self,
-        gate: Callable[[TopicIdPartition], Gate | Refusal],
+        gates: GateKeeper,
+        refused: RefusedProduces,
         *,
         max_bytes: int,
         max_wait_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._gate = gate
+        self._gates = gates
+        self._refused = refused
         self._max_bytes = max_bytes
         self._max_wait_s = max_wait_s
         self._clock = clock
-        self._lanes: dict[TopicIdPartition, deque[Waiting]] = {}
+        self._lanes: dict[TopicIdPartition, deque[ParkedProduce]] = {}
         self._overflowed: dict[TopicIdPartition, set[object]] = {}
         self._draining: set[TopicIdPartition] = set()
         self._bytes = 0
-        self._refused: RefusedSequences[tuple[TopicIdPartition, object]]
-        self._refused = RefusedSequences(clock)
         self._timer: asyncio.TimerHandle | None = None
+        gates.watch(some=self._drain_some, every=self.drain_all)
 
     @property
     def parked_bytes(self) -> int:
@@ -86,15 +147,15 @@ class ParkingLot:
         """How many produces of ``log`` wait."""
         return len(self._lanes.get(log, ()))
 
-    def offer(self, log: TopicIdPartition, entry: Waiting) -> None:
+    def offer(self, log: TopicIdPartition, entry: ParkedProduce) -> None:
         """Let ``entry`` through, park it, or refuse it; returns at once."""
         if not self._refused.may_pass((log, entry.source), entry.batch):
             self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "order")
             return
         lane = self._lanes.get(log)
         if not lane and log not in self._draining:
-            match self._gate(log):
-                case Refusal(error):
+            match self._gates.gate_of(log):
+                case GateRefusal(error):
                     self._refuse(log, entry, error, "state")
                     return
                 case Gate.CLOSED:
@@ -104,11 +165,6 @@ class ParkingLot:
                     return
         self._park(log, entry)
 
-    def refused(self, log: TopicIdPartition, source: object, batch: ProducerBatch) -> None:
-        """A batch that was let through has failed and will come again: what ``source`` has sent
-        behind it is refused until it comes."""
-        self._refused.refuse((log, source), batch)
-
     def drain(self, log: TopicIdPartition) -> None:
         """Let through what may go now. Call it when the state of ``log`` has changed."""
         lane = self._lanes.get(log)
@@ -117,11 +173,11 @@ class ParkingLot:
         self._draining.add(log)
         try:
             while lane:
-                gate = self._gate(log)
+                gate = self._gates.gate_of(log)
                 if gate is Gate.CLOSED:
                     break
                 entry = self._take(log, lane)
-                if isinstance(gate, Refusal):
+                if isinstance(gate, GateRefusal):
                     self._refuse(log, entry, gate.error, "state")
                 elif self._refused.may_pass((log, entry.source), entry.batch):
                     PARK_SECONDS.observe(self._clock() - entry.arrived)
@@ -131,6 +187,10 @@ class ParkingLot:
         finally:
             self._draining.discard(log)
             self._forget_if_empty(log)
+
+    def _drain_some(self, logs: frozenset[TopicIdPartition]) -> None:
+        for log in logs:
+            self.drain(log)
 
     def drain_all(self) -> None:
         """:meth:`drain` for every lane: a lease came back, or the WAL buffer has room."""
@@ -158,7 +218,7 @@ class ParkingLot:
                 self.drain(log)
         self._arm()
 
-    def _park(self, log: TopicIdPartition, entry: Waiting) -> None:
+    def _park(self, log: TopicIdPartition, entry: ParkedProduce) -> None:
         overflowed = self._overflowed.get(log, set())
         if entry.source in overflowed or self._bytes + entry.size > self._max_bytes:
             self._overflowed.setdefault(log, set()).add(entry.source)
@@ -174,7 +234,7 @@ class ParkingLot:
             self._arm()
 
     def _refuse_from(
-        self, log: TopicIdPartition, lane: deque[Waiting], source: object, now: float
+        self, log: TopicIdPartition, lane: deque[ParkedProduce], source: object, now: float
     ) -> None:
         """The first late entry of ``source`` and all of ``source`` behind it."""
         reached = False
@@ -188,13 +248,13 @@ class ParkingLot:
                 self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "time")
 
     def _refuse(
-        self, log: TopicIdPartition, entry: Waiting, error: KafkaErrorCode, bound: str
+        self, log: TopicIdPartition, entry: ParkedProduce, error: KafkaErrorCode, bound: str
     ) -> None:
         self._refused.refuse((log, entry.source), entry.batch)
         PARK_REFUSED.labels(bound).inc()
         entry.refuse(error)
 
-    def _take(self, log: TopicIdPartition, lane: deque[Waiting]) -> Waiting:
+    def _take(self, log: TopicIdPartition, lane: deque[ParkedProduce]) -> ParkedProduce:
         entry = lane.popleft()
         self._account(-1, -entry.size)
         return entry

@@ -1,4 +1,4 @@
-"""One partition of a produce request, and what its producer is told."""
+"""One partition of a produce request: its way to Kafka or into the WAL, and its outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import COMMIT_ERRORS, FAILURE_ERRORS, KafkaErrorCode
 from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.gateway import metrics
-from tideline.gateway.messages import Place, error
+from tideline.gateway.messages import RequestedPartition, error
 from tideline.gateway.produce.parking import Gate
 from tideline.gateway.produce.wal import Append, AppendFailed, WalWriter
 from tideline.gateway.transactions import refuse_new_transaction
@@ -26,8 +26,8 @@ from tideline.kafka.batches import (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a producer is told of one partition."""
+class ProduceOutcome:
+    """What the response says of one partition."""
 
     code: int
     base_offset: int = -1
@@ -35,27 +35,27 @@ class Answer:
     log_start: int = -1
     message: str | None = None
     relayed: Any = None
-    """Kafka's own structure, told as it is."""
+    """Kafka's own structure, passed on as it is."""
 
 
-class Part:
+class PartitionProduce:
     """One partition of the request, on its way."""
 
     def __init__(
         self,
-        at: Place,
+        at: RequestedPartition,
         records: bytes | None,
         *,
         version: int,
         source: object,
         writer: WalWriter,
-        to_kafka: Callable[[Part], None],
+        to_kafka: Callable[[PartitionProduce], None],
     ) -> None:
         """``source`` is the client's connection; ``to_kafka`` forwards the part at once."""
         self.at = at
         self.records = records if records is not None else b""
         self.header = _header(self.records)
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[ProduceOutcome] = asyncio.get_running_loop().create_future()
         self._version = version
         self._source = source
         self._writer = writer
@@ -81,17 +81,17 @@ class Part:
 
     def refuse(self, code: int, message: str | None = None) -> None:
         """Not taken on."""
-        self.tell(Answer(code, message=message), "refused")
+        self.settle(ProduceOutcome(code, message=message), "refused")
 
     def refuse_transaction(self) -> None:
         """In the code that its client can abort after."""
         self.refuse(int(refuse_new_transaction(self._version)))
 
-    def tell(self, answer: Answer, path: str) -> None:
+    def settle(self, outcome: ProduceOutcome, path: str) -> None:
         """The outcome; the first one counts. ``path`` is for the metric."""
-        metrics.PRODUCE.labels(path, error(answer.code).name).inc()
+        metrics.PRODUCE.labels(path, error(outcome.code).name).inc()
         if not self.answer.done():
-            self.answer.set_result(answer)
+            self.answer.set_result(outcome)
 
     def fail(self, failure: BaseException) -> None:
         """There is no answer: the connection ends."""
@@ -136,19 +136,21 @@ class Part:
             return
         failure = outcome.exception()
         if failure is None:
-            self.tell(self._success(outcome.result()), "suffix")
+            self.settle(self._success(outcome.result()), "suffix")
         elif isinstance(failure, AppendFailed):
-            self.tell(Answer(FAILURE_ERRORS[failure.failure], message=str(failure)), "suffix")
+            self.settle(
+                ProduceOutcome(FAILURE_ERRORS[failure.failure], message=str(failure)), "suffix"
+            )
         else:
             self.fail(failure)
 
-    def _success(self, committed: CommittedBatch) -> Answer:
+    def _success(self, committed: CommittedBatch) -> ProduceOutcome:
         code = COMMIT_ERRORS[committed.error.value]
         if code is not KafkaErrorCode.NONE:
-            return Answer(code)
+            return ProduceOutcome(code)
         assert self.at.topic is not None
         by_append = self.at.topic.timestamp_type == LOG_APPEND_TIME
-        return Answer(
+        return ProduceOutcome(
             code,
             committed.base_offset,
             committed.append_time if by_append else -1,

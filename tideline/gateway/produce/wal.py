@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from uuid import UUID, uuid4
 
 import structlog
@@ -26,17 +26,24 @@ from tenacity import (
 )
 
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
-from tideline.control_plane.model import BatchToCommit, CommittedBatch
+from tideline.control_plane.model import BatchToCommit, CommitError, CommittedBatch
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.pipelining import ProducerBatch
+from tideline.domain.pipelining import ProducerBatch, RefusedSequences
 from tideline.domain.request_handling import Failure
 from tideline.domain.suffix_log import KEYS_KEPT_AHEAD_MS
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway import metrics
+from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.listeners import Listeners
+from tideline.gateway.tracking.lease import Lease
 from tideline.object_store import ObjectStore, ObjectStoreUnavailable
 
 log = structlog.get_logger()
 _FAST_RETRY = wait_random_exponential(multiplier=0.05, max=1.0)
+RefusedProduces: TypeAlias = RefusedSequences[tuple[TopicIdPartition, object]]
+"""By partition and client connection: what failed or was refused and will come again. What was sent
+behind it is refused until it comes."""
 _TRANSIENT = (ControlPlaneUnavailable, ObjectStoreUnavailable)
 
 KEY_POOL_SIZE = 16
@@ -72,21 +79,19 @@ class ObjectKeys:
     def __init__(
         self,
         registry: KeyRegistry,
+        lease: Lease,
         *,
-        gateway_id: int,
-        incarnation: Callable[[], UUID],
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry = registry
-        self._gateway_id = gateway_id
-        self._incarnation = incarnation
+        self._lease = lease
         self._clock = clock
         self._pool: deque[tuple[str, float]] = deque()
         self._owner: UUID | None = None
 
     def take(self) -> str | None:
         """A registered key, or ``None``: call :meth:`refill` first."""
-        if self._owner != self._incarnation():
+        if self._owner != self._lease.incarnation:
             self._pool.clear()
         while self._pool:
             key, registered = self._pool.popleft()
@@ -100,9 +105,11 @@ class ObjectKeys:
 
     async def refill(self) -> None:
         """Register fresh keys. Raises what the control plane raises."""
-        owner, started = self._incarnation(), self._clock()
+        owner, started = self._lease.incarnation, self._clock()
         keys = [f"wal/{uuid4().hex}" for _ in range(KEY_POOL_SIZE)]
-        await self._registry.register_object_keys(self._gateway_id, incarnation=owner, keys=keys)
+        await self._registry.register_object_keys(
+            self._lease.gateway_id, incarnation=owner, keys=keys
+        )
         if owner != self._owner:
             self._pool.clear()
             self._owner = owner
@@ -154,9 +161,6 @@ class WalObject:
     placed: list[BatchToCommit] = field(default_factory=list)
 
 
-CommittedListener = Callable[[str, bytes, Sequence[tuple[BatchToCommit, CommittedBatch]]], None]
-
-
 class WalWriter:
     """The one ordered commit stream of a gateway."""
 
@@ -165,9 +169,11 @@ class WalWriter:
         store: ObjectStore,
         control_plane: WalControlPlane,
         keys: ObjectKeys,
+        lease: Lease,
+        cache: ObjectCache,
+        watermarks: HighWatermarks,
+        refused: RefusedProduces,
         *,
-        gateway_id: int,
-        incarnation: Callable[[], UUID],
         max_bytes: int,
         max_delay_s: float,
         buffer_max_bytes: int,
@@ -178,8 +184,10 @@ class WalWriter:
         self._store = store
         self._control_plane = control_plane
         self._keys = keys
-        self._gateway_id = gateway_id
-        self._incarnation = incarnation
+        self._lease = lease
+        self._cache = cache
+        self._watermarks = watermarks
+        self._refused = refused
         self._max_bytes = max_bytes
         self._max_delay_s = max_delay_s
         self._buffer_max_bytes = buffer_max_bytes
@@ -193,10 +201,9 @@ class WalWriter:
         self._timer: asyncio.Handle | None = None
         self._committer: asyncio.Task[None] | None = None
         self._refill: asyncio.Task[None] | None = None
-        self.on_room: Callable[[], None] = lambda: None
-        """Called when the buffer was full and is not any more."""
-        self.on_failed: Callable[[Append], None] = lambda _: None
-        self.on_committed: CommittedListener = lambda *_: None
+        self.made_room: Listeners[[]] = Listeners()
+        """Called when something has left the buffer and it is not full."""
+        lease.fenced.add(self.drop_all)
 
     @property
     def has_room(self) -> bool:
@@ -231,7 +238,7 @@ class WalWriter:
         """The incarnation is fenced: nothing of what is under way may be answered."""
         for append in self._drain_everything():
             self._finish(append, AppendDropped("this gateway's incarnation was fenced"))
-        self._made_room()
+        self._report_room()
 
     async def close(self, patience_s: float) -> None:
         """Finish what is under way within ``patience_s``; the rest fails as transient."""
@@ -338,7 +345,7 @@ class WalWriter:
                 self._failed(obj, outcome)
             else:
                 self._committed(obj, outcome)
-            self._made_room()
+            self._report_room()
             if not self._pipeline and self._buffer:
                 self._cut()
 
@@ -354,13 +361,13 @@ class WalWriter:
         if not live:
             return []
         started = self._clock()
-        incarnation = self._incarnation()
+        incarnation = self._lease.incarnation
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(ControlPlaneUnavailable), wait=_FAST_RETRY, reraise=True
         ):
             with attempt:
                 committed = await self._control_plane.commit_file(
-                    self._gateway_id,
+                    self._lease.gateway_id,
                     incarnation=incarnation,
                     object_key=obj.key,
                     size=len(obj.body),
@@ -371,7 +378,10 @@ class WalWriter:
 
     def _committed(self, obj: WalObject, committed: Sequence[CommittedBatch]) -> None:
         metrics.WAL_OBJECTS.labels("committed").inc()
-        self.on_committed(obj.key, obj.body, list(zip(obj.placed, committed, strict=True)))
+        self._cache.put(obj.key, 0, obj.body)
+        for placed, outcome in zip(obj.placed, committed, strict=True):
+            if outcome.error is CommitError.NONE:
+                self._watermarks.observe(placed.log, outcome.high_watermark)
         now = self._clock()
         for append, outcome in zip(obj.appends, committed, strict=True):
             metrics.WAL_APPEND_SECONDS.observe(now - append.accepted)
@@ -395,7 +405,7 @@ class WalWriter:
         self._buffer_bytes = sum(len(append.batch) for append in self._buffer)
         for append in obj.appends + behind:
             if not append.outcome.done():
-                self.on_failed(append)
+                self._refused.refuse((append.log, append.source), append.producer)
             self._finish(append, AppendFailed(failure, str(error)))
 
     def _finish(self, append: Append, outcome: CommittedBatch | TidelineError) -> None:
@@ -409,9 +419,9 @@ class WalWriter:
         else:
             append.outcome.set_exception(outcome)
 
-    def _made_room(self) -> None:
+    def _report_room(self) -> None:
         if self.has_room:
-            self.on_room()
+            self.made_room()
 
 
 def _place(append: Append, position: int) -> BatchToCommit:

@@ -17,10 +17,13 @@ import structlog
 
 from tideline.control_plane.errors import GatewayFenced
 from tideline.errors import TidelineError
+from tideline.gateway.listeners import Listeners
 from tideline.gateway.metrics import LEASE_FENCED, LEASE_RENEWALS, LEASE_VALID
 
 log = structlog.get_logger()
 Clock = Callable[[], float]
+BeforeServing = Callable[[], Awaitable[None]]
+"""What a new incarnation has to learn before anything is served under it."""
 
 
 def boot_clock() -> float:
@@ -45,11 +48,7 @@ class LeaseControlPlane(Protocol):
 
 
 class Lease:
-    """Registers, renews, and says whether it is valid now.
-
-    ``on_fenced`` is awaited when Postgres says that this incarnation is fenced: it drops what is
-    pending, and afterwards a new incarnation registers.
-    """
+    """Registers, renews, and says whether it is valid now."""
 
     def __init__(
         self,
@@ -72,9 +71,11 @@ class Lease:
         self._valid_until = float("-inf")
         self._registered = False
         self.incarnation = uuid4()
-        self._listeners: list[Callable[[], None]] = []
-        self.on_fenced: Callable[[], Awaitable[None]] | None = None
-        self.on_registered: Callable[[], Awaitable[None]] | None = None
+        self.gained: Listeners[[]] = Listeners()
+        """Called whenever the lease becomes valid after it was not."""
+        self.fenced: Listeners[[]] = Listeners()
+        """Called when the incarnation is over, before another one registers: whoever has
+        something pending drops it."""
         LEASE_VALID.set_function(lambda: float(self.valid()))
 
     def valid(self) -> bool:
@@ -85,12 +86,9 @@ class Lease:
     def registered(self) -> bool:
         return self._registered
 
-    def on_gain(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever the lease becomes valid after it was not."""
-        self._listeners.append(listener)
-
-    async def renew(self) -> None:
-        """Register or renew once. Raises ``ControlPlaneUnavailable``; being fenced is
+    async def renew(self, before_serving: BeforeServing | None = None) -> None:
+        """Register or renew once; a new incarnation awaits ``before_serving`` before it counts as
+        registered. Raises what that raises, and ``ControlPlaneUnavailable``; being fenced is
         handled here, a retired gateway id raises ``GatewayRetired``."""
         was_valid = self.valid()
         sent = self._clock()
@@ -104,41 +102,39 @@ class Lease:
                 version=self._version,
                 lease_ms=self._duration_ms,
             )
-            if self.on_registered is not None:
-                await self.on_registered()
+            if before_serving is not None:
+                await before_serving()
             self._registered = True
         else:
             try:
                 await self._control_plane.renew_lease(self.gateway_id, self.incarnation)
             except GatewayFenced as error:
-                await self.fenced(str(error))
+                self.end_incarnation(str(error))
                 return
         LEASE_RENEWALS.inc()
         self._valid_until = sent + self._duration_ms / 1000
         if not was_valid and self.valid():
-            for listener in self._listeners:
-                listener()
+            self.gained()
 
-    async def fenced(self, reason: str) -> None:
-        """This incarnation is over: drop what is pending, then live on as another one."""
+    def end_incarnation(self, reason: str) -> None:
+        """Postgres has fenced this one: drop what is pending, then live on as another one."""
         log.warning("lease.fenced", incarnation=str(self.incarnation), reason=reason)
         LEASE_FENCED.inc()
         self._valid_until = float("-inf")
         self._registered = False
         self.incarnation = uuid4()
-        if self.on_fenced is not None:
-            await self.on_fenced()
+        self.fenced()
 
     def invalidate(self) -> None:
         """Not valid until the next renewal succeeds."""
         self._valid_until = float("-inf")
 
-    async def keep(self) -> None:
-        """Renew every third of the duration, for ever; sooner after a failure."""
+    async def keep(self, before_serving: BeforeServing) -> None:
+        """:meth:`renew` every third of the duration, for ever; sooner after a failure."""
         pause = self._duration_ms / 3000
         while True:
             try:
-                await self.renew()
+                await self.renew(before_serving)
                 delay = pause if self._registered else 0.05
             except TidelineError as error:
                 log.warning("lease.not_renewed", valid=self.valid(), error=str(error))

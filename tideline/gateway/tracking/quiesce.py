@@ -18,7 +18,7 @@ import structlog
 
 from tideline.background import cancel_and_wait
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
-from tideline.domain.ack_gate import AckTicket, Verdict, judge
+from tideline.domain.ack_gate import AckTicket, AckVerdict, judge
 from tideline.domain.ids import TopicIdPartition, TopicPartition
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.read_ceiling import ReadCeiling
@@ -26,7 +26,7 @@ from tideline.domain.routing import PartitionRoute, RouteKind
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.metrics import QUIESCE_ACK_SECONDS
 from tideline.gateway.tracking.lease import Lease
-from tideline.gateway.tracking.view import Tracking
+from tideline.gateway.tracking.view import TrackingView
 
 log = structlog.get_logger()
 RETRY_S = 0.1
@@ -52,20 +52,21 @@ class PartitionFence:
         self.idle.set()
 
 
-class Dropped(Exception):
+class IncarnationFenced(Exception):
     """The incarnation that forwarded the produce is over: its connection has to end."""
 
 
 class Fences:
     """The fences of all tracked partitions, and the ack gate over them."""
 
-    def __init__(self, tracking: Tracking, lease: Lease) -> None:
+    def __init__(self, tracking: TrackingView, lease: Lease) -> None:
         self._tracking = tracking
         self._lease = lease
         self._fences: dict[TopicIdPartition, PartitionFence] = {}
         self._changed = asyncio.Event()
-        tracking.subscribe(lambda _: self.pulse())
-        lease.on_gain(self.pulse)
+        tracking.changed.add(lambda _: self.pulse())
+        lease.gained.add(self.pulse)
+        lease.fenced.add(self.pulse)
 
     def of(self, at: TopicIdPartition) -> PartitionFence:
         fence = self._fences.get(at)
@@ -98,7 +99,8 @@ class Fences:
     ) -> bool:
         """Whether an acknowledgement of Kafka may be told; waits until that is known.
 
-        Raises :class:`Dropped` if the incarnation is over, ``TimeoutError`` past the bound.
+        Raises :class:`IncarnationFenced` if the incarnation is over, ``TimeoutError`` past the
+        bound.
         """
         async with asyncio.timeout(patience_s):
             while True:
@@ -111,10 +113,10 @@ class Fences:
                     lease_valid=self._tracking.lease_valid(),
                     last_offset=last_offset,
                 )
-                if verdict is not Verdict.WAIT:
-                    return verdict is Verdict.RELAY
+                if verdict is not AckVerdict.WAIT:
+                    return verdict is AckVerdict.RELAY
                 if ticket.incarnation != self._lease.incarnation:
-                    raise Dropped(f"incarnation {ticket.incarnation} was fenced")
+                    raise IncarnationFenced(f"incarnation {ticket.incarnation} was fenced")
                 await changed.wait()
 
     def ceiling_of(self, at: TopicIdPartition, route: PartitionRoute) -> int:
@@ -142,7 +144,7 @@ class QuiesceKeeper:
     def __init__(
         self,
         control_plane: QuiesceControlPlane,
-        tracking: Tracking,
+        tracking: TrackingView,
         lease: Lease,
         fences: Fences,
         *,
@@ -156,10 +158,10 @@ class QuiesceKeeper:
         self._high_watermark = high_watermark
         self._reload = reload
         self._tasks: dict[TopicIdPartition, tuple[int, UUID, asyncio.Task[None]]] = {}
-        tracking.subscribe(self.changed)
+        tracking.changed.add(self._routes_changed)
+        lease.gained.add(self._start_over)
 
-    def changed(self, logs: frozenset[TopicIdPartition]) -> None:
-        """The routes of ``logs`` are others now."""
+    def _routes_changed(self, logs: frozenset[TopicIdPartition]) -> None:
         for at in logs:
             self._settle(at)
 
@@ -192,7 +194,7 @@ class QuiesceKeeper:
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("quiesce.failed", partition=str(at), exc_info=error)
 
-    def start_over(self) -> None:
+    def _start_over(self) -> None:
         """A new incarnation has to acknowledge by itself."""
         for at, route in self._tracking.routes().items():
             if route.kind is RouteKind.QUIESCING:

@@ -22,7 +22,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
-from tideline.gateway.tracking.view import Tracking
+from tideline.gateway.tracking.view import TrackingView
 
 log = structlog.get_logger()
 CHANNEL = "tideline_control"
@@ -48,12 +48,12 @@ class SyncControlPlane(Protocol):
 
 
 class TrackingSync:
-    """Owns the background work; :class:`Tracking` is what requests look at."""
+    """Owns the background work; :class:`TrackingView` is what requests look at."""
 
     def __init__(
         self,
         control_plane: SyncControlPlane,
-        tracking: Tracking,
+        tracking: TrackingView,
         lease: Lease,
         snapshot: SnapshotFile,
         *,
@@ -77,8 +77,7 @@ class TrackingSync:
         self._due = asyncio.Event()
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        lease.on_registered = self._registered
-        lease.on_gain(self._due.set)
+        lease.gained.add(self._due.set)
 
     async def start(self) -> None:
         """Returns when it is known which topics are tracked: from Postgres, else from the
@@ -96,7 +95,7 @@ class TrackingSync:
             self._tracking.replace_all(stored.topics)
             self._note_drained()
         self._tasks = [
-            asyncio.create_task(self._lease.keep(), name="lease"),
+            asyncio.create_task(self._lease.keep(self.learn_anew), name="lease"),
             asyncio.create_task(self._poll(), name="tracking-poll"),
             asyncio.create_task(self._listen(), name="tracking-listen"),
             asyncio.create_task(self._follow_hints(), name="tracking-hints"),
@@ -133,15 +132,15 @@ class TrackingSync:
         loop = asyncio.get_running_loop()
         while not self._lease.registered:
             try:
-                await self._lease.renew()
+                await self._lease.renew(self.learn_anew)
             except TidelineError as error:
                 if loop.time() - shown > 5:
                     shown = loop.time()
                     log.error("tracking.waits_for_postgres", error=str(error))
                 await asyncio.sleep(RETRY_S)
 
-    async def _registered(self) -> None:
-        """A new incarnation exists in Postgres: learn everything anew before it serves."""
+    async def learn_anew(self) -> None:
+        """A new incarnation exists in Postgres and does not serve yet."""
         self._acknowledged.clear()
         await self.reload()
 

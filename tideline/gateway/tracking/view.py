@@ -21,13 +21,13 @@ from tideline.domain.routing import (
     RouteKind,
     route_tracked,
 )
+from tideline.gateway.listeners import Listeners
 from tideline.gateway.metrics import STOPPED, TRACKED_PARTITIONS, TRACKED_TOPICS
 
-ChangeListener = Callable[[frozenset[TopicIdPartition]], None]
 _LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
 
 
-class Tracking:
+class TrackingView:
     """Synchronous reads for the request path; :mod:`tracking_sync` keeps it up to date."""
 
     def __init__(self, lease_valid: Callable[[], bool]) -> None:
@@ -36,7 +36,8 @@ class Tracking:
         self._by_id: dict[UUID, TrackedTopic] = {}
         self._deleted: set[UUID] = set()
         self._routes: dict[TopicIdPartition, PartitionRoute] = {}
-        self._listeners: list[ChangeListener] = []
+        self.changed: Listeners[[frozenset[TopicIdPartition]]] = Listeners()
+        """Called with the partitions whose route changed, after each change."""
         self.version = 0
         """Grows whenever a topic (or the id of one) joins the tracked set."""
         self.stopped: str | None = None
@@ -46,6 +47,10 @@ class Tracking:
     def is_empty(self) -> bool:
         """No topic needs more than being passed through, deleted ones included."""
         return not self._by_name and not self._deleted
+
+    def has_topics(self) -> bool:
+        """Whether requests that name topics have to be looked into."""
+        return not self.is_empty
 
     def topics(self) -> list[TrackedTopic]:
         """Live tracked topics."""
@@ -77,10 +82,6 @@ class Tracking:
     def routes(self) -> dict[TopicIdPartition, PartitionRoute]:
         """Every tracked partition's route."""
         return dict(self._routes)
-
-    def subscribe(self, listener: ChangeListener) -> None:
-        """Call ``listener`` with the partitions whose route changed, after each change."""
-        self._listeners.append(listener)
 
     def stop(self, reason: str) -> None:
         """Serve nothing of tracked topics that needs Postgres, until :meth:`resume`."""
@@ -128,7 +129,7 @@ class Tracking:
         old, new = self._routes.get(log), _route(row)
         self._routes[log] = new
         if old != new:
-            self._tell(frozenset({log}))
+            self._report(frozenset({log}))
         return True
 
     def _identities(self) -> set[tuple[str, UUID | None]]:
@@ -148,12 +149,11 @@ class Tracking:
             log for log in old.keys() | self._routes.keys() if old.get(log) != self._routes.get(log)
         )
         if changed:
-            self._tell(changed)
+            self._report(changed)
 
-    def _tell(self, changed: frozenset[TopicIdPartition]) -> None:
+    def _report(self, changed: frozenset[TopicIdPartition]) -> None:
         self._count()
-        for listener in self._listeners:
-            listener(changed)
+        self.changed(changed)
 
     def _count(self) -> None:
         TRACKED_TOPICS.set(len(self._by_name))

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32
 
-from tideline.gateway.interception import ApiKey
+from tideline.gateway.context import ApiKey
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.protocol import (
     decodable_versions,
@@ -26,7 +26,7 @@ from tideline.kafka.protocol import (
 
 Address = tuple[str, int]
 Rewrite = Callable[[bytes, int], bytes]
-_UNSUPPORTED_VERSION = 35
+UNSUPPORTED_VERSION = int(ErrorCode.unsupported_version)
 
 
 class ResponseRewriter:
@@ -120,7 +120,7 @@ class ResponseRewriter:
         # A broker that does not know the version says so in version 0 (KIP-511).
         if len(frame) < 6:
             raise MalformedFrame(f"an ApiVersions answer of {len(frame)} bytes")
-        refused = int.from_bytes(frame[4:6], "big") == _UNSUPPORTED_VERSION
+        refused = int.from_bytes(frame[4:6], "big") == UNSUPPORTED_VERSION
         answer: Any = decode_response(frame, ApiKey.API_VERSIONS, 0 if refused else version)
         return _changed(
             frame, answer, api_keys=tuple(filter(None, map(self._common, answer.api_keys)))

@@ -16,15 +16,14 @@ from typing import Any, TypeVar, cast
 import structlog
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 
-from tideline.gateway.context import GatewayServices, RequestContext
-from tideline.gateway.interception import ApiKey, Rules
+from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext, Rules
 from tideline.gateway.metrics import (
     CONNECTIONS,
     CONNECTIONS_REFUSED,
     REQUESTS_HANDLED,
     REQUESTS_PASSED,
 )
-from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.addresses import UNSUPPORTED_VERSION, ResponseRewriter
 from tideline.gateway.transport.upstream import Expected, Upstream, keep_alive
 from tideline.kafka.errors import KafkaUnavailable, MalformedFrame, UnsupportedVersion
 from tideline.kafka.framing import FrameProtocol
@@ -34,6 +33,7 @@ from tideline.kafka.protocol import (
     parse_header,
     produce_acks,
 )
+from tideline.settings import GatewaySettings
 
 WRITE_STALL_S = 30.0
 """A client that takes none of its answers for so long is disconnected."""
@@ -58,16 +58,18 @@ class GatewayConnection(FrameProtocol):
 
     def __init__(
         self,
-        services: GatewayServices,
+        settings: GatewaySettings,
         rules: Rules,
         rewriter: ResponseRewriter,
+        connections: ConnectionRegistry,
     ) -> None:
-        super().__init__(services.settings.gateway_max_frame_bytes)
-        self._services = services
+        super().__init__(settings.gateway_max_frame_bytes)
+        self._settings = settings
         self._rules = rules
         self._rewriter = rewriter
-        self._limit = services.settings.gateway_max_inflight_per_connection
-        self._byte_limit = services.settings.gateway_max_frame_bytes
+        self._connections = connections
+        self._limit = settings.gateway_max_inflight_per_connection
+        self._byte_limit = settings.gateway_max_frame_bytes
         self._arrived: deque[bytes] = deque()
         self._slots: deque[Slot] = deque()
         self._held_bytes = 0
@@ -93,12 +95,12 @@ class GatewayConnection(FrameProtocol):
         keep_alive(transport)
         host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
         self.peer = f"{host}:{port}"
-        bound = self._services.settings.gateway_max_connections
-        if len(self._services.connections) >= bound:
+        bound = self._settings.gateway_max_connections
+        if len(self._connections) >= bound:
             CONNECTIONS_REFUSED.inc()
             self._abort(f"more than {bound} connections")
             return
-        self._services.connections.add(self)
+        self._connections.add(self)
         CONNECTIONS.inc()
         self._counted = True
 
@@ -170,11 +172,11 @@ class GatewayConnection(FrameProtocol):
                 raise UnsupportedVersion(f"version {version} of API {key} is not known here")
             frame, version = _as_version_0(frame, header), 0
         rule = self._rules.get(key)
-        if rule is not None and rule.needs(header, self._services.tracking):
+        if rule is not None and rule.is_due():
             slot = self._open_slot(len(frame))
             context = RequestContext(header, frame, self)
             task = asyncio.get_running_loop().create_task(
-                self._handle(rule.handler(context, self._services), slot, key)
+                self._handle(rule.handler(context), slot, key)
             )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -247,15 +249,15 @@ class GatewayConnection(FrameProtocol):
     def _broker(self) -> Upstream:
         if self._upstream is None:
             self._upstream = Upstream(
-                self._services.settings.gateway_broker,
-                self._services.settings.gateway_max_frame_bytes,
+                self._settings.gateway_broker,
+                self._settings.gateway_max_frame_bytes,
                 on_lost=self._broker_lost,
                 on_pressure=self._broker_pressure,
             )
         return self._upstream
 
     def _broker_lost(self, reason: str) -> None:
-        host, port = self._services.settings.gateway_broker
+        host, port = self._settings.gateway_broker
         self.close(f"broker {host}:{port}: {reason}")
 
     def _broker_pressure(self, full: bool) -> None:
@@ -340,7 +342,7 @@ class GatewayConnection(FrameProtocol):
                 barrier.set_result(None)
         self._arrived.clear()
         self._slots.clear()
-        self._services.connections.discard(self)
+        self._connections.discard(self)
         if self._counted:
             CONNECTIONS.dec()
 
@@ -358,4 +360,4 @@ def _as_version_0(frame: bytes, header: RequestHeader) -> bytes:
 
 def _version_refused(response: bytes) -> bytes:
     """UNSUPPORTED_VERSION with the versions that there are, as KIP-511 has it."""
-    return response[:4] + (35).to_bytes(2, "big") + response[6:]
+    return response[:4] + UNSUPPORTED_VERSION.to_bytes(2, "big") + response[6:]

@@ -9,13 +9,13 @@ import contextlib
 import structlog
 
 from tideline.background import cancel_and_wait
-from tideline.gateway.context import GatewayServices
-from tideline.gateway.interception import Rules
+from tideline.gateway.context import ConnectionRegistry, Rules
 from tideline.gateway.metrics import BROKER_UP
 from tideline.gateway.transport.addresses import ResponseRewriter
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.kafka.client import KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.settings import GatewaySettings
 
 IDLE_S = 600.0
 """Kafka's own ``connections.max.idle.ms``: nothing asked for so long, nothing owed."""
@@ -36,10 +36,13 @@ class GatewayServer:
     broker would, it is logged with the broker's address, and ``inkless_gateway_broker_up`` is 0.
     """
 
-    def __init__(self, services: GatewayServices, rules: Rules) -> None:
-        self._services = services
+    def __init__(
+        self, settings: GatewaySettings, rules: Rules, connections: ConnectionRegistry
+    ) -> None:
+        self._settings = settings
         self._rules = rules
-        self._rewriter = ResponseRewriter(services.settings.gateway_peers, rules)
+        self._connections = connections
+        self._rewriter = ResponseRewriter(settings.gateway_peers, rules)
         self._listening: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -53,7 +56,7 @@ class GatewayServer:
     async def start(self) -> None:
         """Begin to accept clients. Raises ``OSError`` if the address is taken."""
         loop = asyncio.get_running_loop()
-        host, port = self._services.settings.gateway_listen
+        host, port = self._settings.gateway_listen
         self._listening = await loop.create_server(
             self._accept, host, port, backlog=BACKLOG, reuse_address=True
         )
@@ -61,7 +64,7 @@ class GatewayServer:
         log.info("gateway listens", address="{}:{}".format(*self.address))
 
     def _accept(self) -> GatewayConnection:
-        return GatewayConnection(self._services, self._rules, self._rewriter)
+        return GatewayConnection(self._settings, self._rules, self._rewriter, self._connections)
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
         """Accept nobody, answer what has arrived within ``drain_s``, then close."""
@@ -84,7 +87,7 @@ class GatewayServer:
         log.info("gateway stopped", connections=len(connections), unanswered=owed)
 
     def _own(self) -> list[GatewayConnection]:
-        return [c for c in self._services.connections if isinstance(c, GatewayConnection)]
+        return [c for c in self._connections if isinstance(c, GatewayConnection)]
 
     async def _sweep(self) -> None:
         while True:
@@ -95,7 +98,7 @@ class GatewayServer:
                     connection.close(f"idle for {IDLE_S:.0f} s")
 
     async def _watch_broker(self) -> None:
-        host, port = self._services.settings.gateway_broker
+        host, port = self._settings.gateway_broker
         broker = f"{host}:{port}"
         up: bool | None = None
         while True:
