@@ -30,4 +30,4 @@ with DAG(
     deadline=wiring.deadline(settings),
     tags=["tideline", "spark", "deletes"],
 ):
-    TidelineJobOperator(task_id="gc", job="gc", pool=wiring.WRITERS_POOL)
+    TidelineJobOperator(task_id="gc", job="gc", pool=wiring.GC_POOL)

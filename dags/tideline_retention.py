@@ -29,9 +29,4 @@ with DAG(
     deadline=wiring.deadline(settings),
     tags=["tideline", "spark", "deletes"],
 ):
-    TidelineJobOperator(
-        task_id="retention",
-        job="retention",
-        pool=wiring.WRITERS_POOL,
-        priority_weight=wiring.FIRST,
-    )
+    TidelineJobOperator(task_id="retention", job="retention", pool=wiring.RETENTION_POOL)

@@ -51,8 +51,8 @@ with DAG(
         """For the next run's question."""
         Variable.set(MERGED_AT, str(time.time()))
 
-    split = TidelineJobOperator(task_id="split", job="split", pool=wiring.WRITERS_POOL)
+    split = TidelineJobOperator(task_id="split", job="split", pool=wiring.TIERING_POOL)
     merge = TidelineJobOperator(
-        task_id="merge", job="merge", pool=wiring.WRITERS_POOL, outlets=[wiring.MERGED_SEGMENTS]
+        task_id="merge", job="merge", pool=wiring.TIERING_POOL, outlets=[wiring.MERGED_SEGMENTS]
     )
     split >> merge_is_due() >> merge >> note_merge()

@@ -72,7 +72,8 @@ def failed_with(
     index: int = -1,
     timeout_s: float = 240,
 ) -> bool:
-    """Wait for an attempt of one of ``tasks`` that has failed with all of ``says`` in its message.
+    """Wait for an attempt of one of ``tasks`` that has failed with all of ``says`` in its message,
+    for at most ``timeout_s`` without a step of the run.
 
     False when the run has come to success instead: it was through before the fault.
     """
@@ -93,4 +94,5 @@ def failed_with(
             return "as it should"
         return "well" if api.run(dag, run)["state"] == "success" else ""
 
-    return api.until(f"{dag} to fail with {says}", ended, timeout_s) != "well"
+    found = api.until(f"{dag} to fail with {says}", ended, timeout_s, lambda: api.steps(dag, run))
+    return found != "well"

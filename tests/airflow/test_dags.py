@@ -4,9 +4,11 @@ absence of each store that it needs."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -24,7 +26,7 @@ from tideline.stack import Stack
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.processes import family
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(1800)]
 
 WAVE = "tideline_migration_wave"
 JOBS = {
@@ -35,8 +37,10 @@ JOBS = {
 }
 """DAG: the tasks that meet a store."""
 RUN_S = 240.0
-"""Seconds are enough on a quiet machine; a busy one is no failure."""
+"""Longer than any run stands still on a slow machine; one that goes on may take longer."""
 THINKING_S = 2.0
+TURNS = 2
+"""How often a job may begin while another one waits for its turn."""
 
 
 @pytest.fixture(scope="module")
@@ -185,11 +189,49 @@ def test_each_store_away_is_named_by_each_job_and_by_a_wave_and_all_succeed_by_t
             assert all(returned(api, dag, run, task)["ok"] for task in JOBS[dag])
         assert aged.rows_left() == 0, "what was asked for is merged"
         assert aged.read() == aged.records
+    assert_turns(job_attempts(api))
     by_asset = run_by_schedule(api, WAVE, "asset_triggered")
     assert api.ended(WAVE, by_asset, RUN_S) == "success"
     batch = api.task(WAVE, by_asset, "batch")
     assert batch is not None
     assert batch["state"] == "skipped", "nothing is planned, so there is nothing to migrate"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Of a job, as Airflow recorded it."""
+
+    dag: str
+    scheduled: datetime
+    """It could have begun."""
+    began: datetime
+
+
+def job_attempts(api: AirflowApi) -> list[Attempt]:
+    """All that have begun, of every run."""
+    return [
+        Attempt(
+            dag,
+            datetime.fromisoformat(found["scheduled_when"]),
+            datetime.fromisoformat(found["start_date"]),
+        )
+        for dag, tasks in JOBS.items()
+        for run in api.runs(dag)
+        for task in tasks
+        for found in api.attempts(dag, run["dag_run_id"], task)
+        if found["scheduled_when"] and found["start_date"]
+    ]
+
+
+def assert_turns(attempts: list[Attempt]) -> None:
+    """However slow the machine is: while an attempt waits, no other job begins time and again."""
+    for one in attempts:
+        began = Counter(
+            other.dag
+            for other in attempts
+            if other.dag != one.dag and one.scheduled < other.began < one.began
+        )
+        assert max(began.values(), default=0) <= TURNS, (one, began)
 
 
 def running(api: AirflowApi, dag: str, run: str) -> str:

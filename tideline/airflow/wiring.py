@@ -14,13 +14,13 @@ from tideline.settings import AirflowSettings, load
 
 OWNER = "tideline"
 
-WRITERS_POOL = "tideline_writers"
-"""One slot: retention, split, merge and gc change the same partitions, one at a time."""
-FIRST = 10
-"""Priority of retention in the pool: it is short and needs no object store, so what fails again and
-again because S3 is away must not keep it from the slot."""
 COVERAGE_POOL = "tideline_coverage"
-"""One slot: coverage reads everything; it may run beside a writer, never beside itself."""
+RETENTION_POOL = "tideline_retention"
+TIERING_POOL = "tideline_tiering"
+GC_POOL = "tideline_gc"
+JOB_POOLS = (COVERAGE_POOL, RETENTION_POOL, TIERING_POOL, GC_POOL)
+"""One slot and one DAG each: a job never runs beside itself, and never waits for the slot of one
+that fails again and again (docs/decisions/0007-a-slot-for-each-job.md)."""
 MIGRATIONS_POOL = "tideline_migrations"
 """Topics that migrate at once, over all waves; a deferred wait counts."""
 

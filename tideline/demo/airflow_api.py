@@ -131,6 +131,11 @@ class AirflowApi:
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/logs/{attempt}"
         return list(self.call("GET", path, map_index=index, full_content=True)["content"])
 
+    def attempts(self, dag: str, run: str, name: str) -> list[dict[str, Any]]:
+        """Every attempt of a task, with the times at which it was scheduled, began and ended."""
+        path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/tries"
+        return list(self.call("GET", path)["task_instances"])
+
     def value(self, dag: str, run: str, name: str, index: int = -1) -> Any:
         """What a task returned."""
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/xcomEntries/return_value"
@@ -157,25 +162,43 @@ class AirflowApi:
         }
         self.call("POST", f"/dags/{dag}/clearTaskInstances", body)
 
-    def until(self, what: str, probe: Callable[[], T | None], timeout_s: float) -> T:
+    def steps(self, dag: str, run: str) -> list[tuple[Any, ...]]:
+        """How far each task of a run has come: its attempt and that attempt's state."""
+        fields = ("task_id", "map_index", "try_number", "state")
+        return sorted(tuple(task[field] for field in fields) for task in self.tasks(dag, run))
+
+    def until(
+        self,
+        what: str,
+        probe: Callable[[], T | None],
+        timeout_s: float,
+        progress: Callable[[], object] = lambda: None,
+    ) -> T:
         """Poll ``probe`` until it answers something true, over times at which Airflow does not
-        answer. Raises :class:`TidelineError`."""
+        answer. ``timeout_s`` counts anew whenever ``progress`` answers something else than before.
+        Raises :class:`TidelineError`."""
         deadline = time.monotonic() + timeout_s
+        seen: object = None
         why = ""
         while time.monotonic() < deadline:
             try:
                 if found := probe():
                     return found
+                if (now := progress()) != seen:
+                    seen, deadline = now, time.monotonic() + timeout_s
             except UnreachableError as error:
                 why = f" ({error})"
             time.sleep(POLL_S)
-        raise TidelineError(f"waited {timeout_s:g} s for {what}; see {self.url}{why}")
+        last = f"; last seen: {seen}" if seen else ""
+        raise TidelineError(f"waited {timeout_s:g} s for {what}; see {self.url}{why}{last}")
 
     def ended(self, dag: str, run: str, timeout_s: float) -> str:
-        """Wait for the end of a run: ``success`` or ``failed``."""
+        """``success`` or ``failed``; ``timeout_s`` without a step of any task are too long."""
 
         def state() -> str | None:
             now = str(self.run(dag, run)["state"])
             return now if now in ENDED else None
 
-        return self.until(f"the end of {dag}, run {run}", state, timeout_s)
+        return self.until(
+            f"the end of {dag}, run {run}", state, timeout_s, lambda: self.steps(dag, run)
+        )

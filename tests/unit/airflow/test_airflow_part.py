@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 from pathlib import Path
 
 import pytest
@@ -90,4 +91,6 @@ def test_the_configuration_names_the_dags_and_the_pools_are_those_of_the_dags(
     parsed.read_string(airflow_parts(plan)[0].configuration())
     assert parsed["core"]["dags_folder"] == str(dags_folder())
     assert parsed["database"]["sql_alchemy_conn"].startswith("sqlite:////")
-    assert wiring.WRITERS_POOL in (dags_folder() / "pools.json").read_text()
+    assert {*wiring.JOB_POOLS, wiring.MIGRATIONS_POOL} == set(
+        json.loads((dags_folder() / "pools.json").read_text())
+    )
