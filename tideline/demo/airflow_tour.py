@@ -25,8 +25,8 @@ JOBS = ("tideline_coverage", "tideline_tiering", "tideline_retention", "tideline
 PARTITIONS = 2
 RECORDS = 3_000
 RECORD_BYTES = 1_000
-READ_WITHIN_S = 120.0
-RUN_WITHIN_S = 300.0
+STILL_S = 300.0
+"""Longer than any DAG, or task of a run, takes for its next step."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def tour(console: Console) -> bool:
     api = AirflowApi.of_home(stack.home, stack.endpoints.airflow)
     wanted = {WAVE, *JOBS}
     with console.status("waiting until Airflow has read the DAGs"):
-        api.until("the DAGs", lambda: wanted <= set(api.dags()), READ_WITHIN_S)
+        api.until("the DAGs", lambda: wanted <= set(api.dags()), STILL_S, lambda: set(api.dags()))
     topic = f"airflow-tour-{time.time_ns() // 1_000_000_000}"
     with console.status(f"making topic {topic}"):
         _make_topic(stack, topic)
@@ -58,7 +58,7 @@ def tour(console: Console) -> bool:
     for dag, conf in ((WAVE, {"topics": [topic]}), *((dag, dict[str, Any]()) for dag in JOBS)):
         run = api.trigger(dag, **conf)
         with console.status(f"{dag}: {run}"):
-            state = api.ended(dag, run, RUN_WITHIN_S)
+            state = api.ended(dag, run, STILL_S)
         if dag == WAVE:
             _produce(stack, topic)
         seconds = f"{float(api.run(dag, run).get('duration') or 0):.0f}"

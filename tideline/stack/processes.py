@@ -104,6 +104,15 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process, its descendants and those of them that have ended have used."""
+    used = 0.0
+    for process in family(pid):
+        with suppress(psutil.NoSuchProcess):
+            used += sum(process.cpu_times()[:4])  # own and ended children's, user and system
+    return used
+
+
 def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):

@@ -31,7 +31,7 @@ from tideline.stack.supervision import ProcessInfo, Supervisor
 
 DEFAULT_BROKERS = 3
 MAX_BROKERS = 9
-STARTING_TURN_S = 300
+STARTING_TURN_S = 1_200
 """How long a start waits while another stack of this user starts on the machine."""
 
 LAST_BROKER_GRACE_S = 0.5

@@ -12,9 +12,16 @@ from pathlib import Path
 
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.parts.base import StackPart
+from tideline.stack.processes import cpu_seconds
 from tideline.stack.supervision import Supervisor
 
 PROBE_INTERVAL_S = 0.15
+WORKING_SHARE = 0.05
+"""Of one core. What starts uses more, however many start beside it; what tries again and again to
+reach something uses less."""
+WORK_MEASURED_EVERY_S = 0.5
+AT_MOST = 10
+"""Times a part's bound: the end of every wait, however busy the part is."""
 SHOWN_LOG_LINES = 15
 SHOWN_LOG_BYTES = 8_000
 
@@ -57,6 +64,7 @@ class Startup:
         self._report = report
         self._done = {part.name: threading.Event() for part in parts}
         self._failed = threading.Event()
+        self._steps = 0
 
     def run(self) -> None:
         """Returns when all are ready; raises the first :class:`StackError`."""
@@ -78,6 +86,7 @@ class Startup:
         since = time.monotonic()
 
         def tell(step: Step, note: str = "") -> None:
+            self._steps += 1
             self._report(Progress(part.name, step, part.where, time.monotonic() - since, note))
 
         tell(Step.WAITING)
@@ -92,7 +101,12 @@ class Startup:
                 part.prepare()
                 tell(Step.STARTING)
                 self._supervisor.start(part.name)
-            await_ready(part, self._supervisor, abandoned=self._failed.is_set)
+            await_ready(
+                part,
+                self._supervisor,
+                abandoned=self._failed.is_set,
+                steps_of_others=lambda: self._steps,
+            )
             tell(Step.FINISHING)
             part.finish()
         except _Abandoned:
@@ -115,6 +129,39 @@ class _Abandoned(StackError):
     """Another part failed first."""
 
 
+class Patience:
+    """Bounds a wait by what is waited for: the seconds count in which nothing moves.
+
+    Something moves when the part works (:data:`WORKING_SHARE`) or when another part of the same
+    start makes a step. Whatever moves, ``AT_MOST * still_s`` are the end.
+    """
+
+    def __init__(
+        self,
+        still_s: float,
+        cpu_seconds: Callable[[], float],
+        steps_of_others: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._still_s = still_s
+        self._cpu_seconds, self._steps_of_others, self._clock = cpu_seconds, steps_of_others, clock
+        self._began = self._moved = self._measured = clock()
+        self._used, self._steps = cpu_seconds(), steps_of_others()
+
+    @property
+    def waited_s(self) -> float:
+        return self._clock() - self._began
+
+    def is_over(self) -> bool:
+        now = self._clock()
+        if (elapsed := now - self._measured) >= WORK_MEASURED_EVERY_S:
+            used, steps = self._cpu_seconds(), self._steps_of_others()
+            if used - self._used >= WORKING_SHARE * elapsed or steps != self._steps:
+                self._moved = now
+            self._measured, self._used, self._steps = now, used, steps
+        return now - self._moved >= self._still_s or self.waited_s >= AT_MOST * self._still_s
+
+
 def await_ready(
     part: StackPart,
     supervisor: Supervisor,
@@ -122,21 +169,25 @@ def await_ready(
     within_s: float | None = None,
     restarts_allowed: bool = False,
     abandoned: Callable[[], bool] = lambda: False,
+    steps_of_others: Callable[[], int] = lambda: 0,
+    cpu_seconds: Callable[[int], float] = cpu_seconds,
 ) -> None:
     """Wait until the part's probe passes.
 
-    Raises :class:`StackError` with the end of the part's log when its bound passes or, unless
-    ``restarts_allowed``, as soon as the process ends.
+    Raises :class:`StackError` with the end of the part's log when it stands still for its bound
+    (:class:`Patience`) or, unless ``restarts_allowed``, as soon as the process ends.
     """
-    bound = within_s or part.ready_within_s
-    deadline = time.monotonic() + bound
+    pid: int | None = None
     first_pid: int | None = None
     reason = "it was not asked yet"
-    while time.monotonic() < deadline:
+    bound = within_s or part.ready_within_s
+    patience = Patience(bound, lambda: 0.0 if pid is None else cpu_seconds(pid), steps_of_others)
+    while not patience.is_over():
         if abandoned():
             raise _Abandoned(f"gave up waiting for {part.name}")
         info = supervisor.process(part.name)
-        first_pid = first_pid or info.pid
+        pid = info.pid
+        first_pid = first_pid or pid
         ended = info.state in ("EXITED", "BACKOFF", "STOPPED") or info.pid != first_pid
         if info.state == "FATAL" or (ended and not restarts_allowed):
             raise StackError(f"{part.name} ended: {info.why}\n{end_of_log(part)}")
@@ -147,7 +198,10 @@ def await_ready(
         else:
             return
         time.sleep(PROBE_INTERVAL_S)
-    raise StackError(f"{part.name} is not ready after {bound:.0f} s: {reason}\n{end_of_log(part)}")
+    raise StackError(
+        f"{part.name} is not ready after {patience.waited_s:.0f} s, and it makes no progress: "
+        f"{reason}\n{end_of_log(part)}"
+    )
 
 
 def end_of_log(part: StackPart) -> str:

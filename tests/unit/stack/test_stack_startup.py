@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,8 +13,8 @@ import pytest
 
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.parts.base import StackPart
-from tideline.stack.processes import Program
-from tideline.stack.startup import Progress, Startup, Step, await_ready, tail
+from tideline.stack.processes import Program, cpu_seconds
+from tideline.stack.startup import Patience, Progress, Startup, Step, await_ready, tail
 from tideline.stack.supervision import ProcessInfo, Supervisor
 
 
@@ -112,9 +114,75 @@ def test_the_bound_on_readiness_names_what_was_awaited() -> None:
     part = FakePart("slow")
     part.refusals = 10_000
     since = time.monotonic()
-    with pytest.raises(StackError, match="slow is not ready after 0 s: still asleep"):
-        await_ready(part, cast(Supervisor, FakeSupervisor(running=("slow",))), within_s=0.3)
+    with pytest.raises(
+        StackError, match="slow is not ready after 0 s, and it makes no progress: still asleep"
+    ):
+        await_ready(
+            part,
+            cast(Supervisor, FakeSupervisor(running=("slow",))),
+            within_s=0.3,
+            cpu_seconds=lambda pid: 0.0,
+        )
     assert time.monotonic() - since < 5
+
+
+class Waiting:
+    """A wait of at most ten still seconds, told second by second what moves."""
+
+    def __init__(self) -> None:
+        self.now = self.used = 0.0
+        self.steps = 0
+        self._patience = Patience(10, lambda: self.used, lambda: self.steps, lambda: self.now)
+
+    def lasts(self, seconds: int, share: float = 0.0, steps: int = 0) -> bool:
+        """Whether patience holds for so long, with this use of a core and steps of others."""
+        for _ in range(seconds):
+            self.now += 1
+            self.used += share
+            self.steps += steps
+            if self._patience.is_over():
+                return False
+        return True
+
+
+def test_a_part_that_works_is_waited_for_and_one_that_stands_still_is_not() -> None:
+    waiting = Waiting()
+    assert waiting.lasts(60, share=0.2)
+    assert waiting.lasts(9)
+    assert not waiting.lasts(1)
+
+
+def test_a_part_that_only_tries_again_and_again_stands_still() -> None:
+    assert not Waiting().lasts(10, share=0.02)
+
+
+def test_a_part_may_stand_still_while_others_of_its_start_go_on() -> None:
+    waiting = Waiting()
+    assert waiting.lasts(60, steps=1)
+    assert not waiting.lasts(10)
+
+
+def test_whatever_works_for_ever_is_given_up_at_last() -> None:
+    waiting = Waiting()
+    assert waiting.lasts(99, share=1.0)
+    assert not waiting.lasts(1, share=1.0)
+
+
+def test_the_work_of_a_program_is_that_of_its_children_too_ended_or_not() -> None:
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    script = (
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {burn!r}])\n"
+        "print(flush=True)\n"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        assert cpu_seconds(program.pid) >= 0.5
+    assert cpu_seconds(program.pid) == 0
 
 
 def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:

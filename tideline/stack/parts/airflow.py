@@ -30,7 +30,7 @@ LISTENER = "airflow"
 USER = "admin"
 PARALLELISM = 8
 """The four jobs at once, and as many tasks of a wave: none of them waits for those that fail."""
-PREPARED_WITHIN_S = 180
+PREPARED_WITHIN_S = 600
 HEALTH_TIMEOUT_S = 5.0
 HEALTH = "/api/v2/monitor/health"
 STOP_WAIT_S = 6
@@ -147,7 +147,9 @@ class Airflow(StackPart):
 
     def prepare(self) -> None:
         with exclusive(
-            self.plan.home.run / "airflow.lock", PREPARED_WITHIN_S, "the making of Airflow's home"
+            self.plan.home.run / "airflow.lock",
+            2 * PREPARED_WITHIN_S,
+            "the making of Airflow's home",
         ):
             self.write_files()
             if not self._is_prepared:

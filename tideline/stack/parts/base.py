@@ -42,7 +42,7 @@ class StackPart(ABC):
     """One program of the stack, in the order prepare, start, probe until it passes, finish."""
 
     ready_within_s: float = 30
-    """How long the probe may fail after a start."""
+    """How long the probe may fail after a start while the part does not work."""
 
     def __init__(self, plan: StackPlan) -> None:
         self.plan = plan
