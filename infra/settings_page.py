@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from tideline import settings
 
@@ -24,7 +23,7 @@ CLASSES = (
 
 
 def _default(field: FieldInfo) -> str:
-    if field.default is PydanticUndefined:
+    if field.is_required():
         return "required"
     return "unset" if field.default is None else f"`{field.default}`"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tideline.airflow.results import JobResult, read_result
-from tideline.errors import UsageError
+from tideline.installation import PACKAGE, refuse_strangers
 from tideline.settings import AirflowSettings, load
 
 if TYPE_CHECKING:
@@ -79,7 +78,5 @@ def entry_point(directory: Path, job: str) -> Path:
 
 def installed_jobs() -> Path:
     """The directory of the package ``spark``, found without running it."""
-    found = importlib.util.find_spec("spark")
-    if found is None or not found.submodule_search_locations:
-        raise UsageError("the package spark is not installed: pip install 'tideline[jobs]'")
-    return Path(next(iter(found.submodule_search_locations)))
+    refuse_strangers()
+    return PACKAGE.parent / "spark"

@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tideline.control_plane.errors import translate
 from tideline.errors import RefusedError, UsageError
+from tideline.installation import shipped
 
 LOGIN_ROLES: Mapping[str, str] = {
     "tideline_gateway": "tideline_gateway_rights",
@@ -33,16 +34,8 @@ LOCK_TIMEOUT_S = 60
 
 
 def schema_directory() -> Path:
-    """``infra/postgres`` beside the packages: in the source tree and in an installed wheel.
-
-    Raises :class:`RefusedError` when the installation holds no schema.
-    """
-    directory = Path(__file__).resolve().parents[2] / "infra" / "postgres"
-    if not (directory / "roles.sql").is_file():
-        raise RefusedError(
-            f"{directory} holds no schema: install tideline from its wheel or source tree"
-        )
-    return directory
+    """``infra/postgres``. Raises :class:`RefusedError` when it is not installed."""
+    return shipped("infra/postgres")
 
 
 def apply(dsn: str, directory: Path | None = None) -> None:

@@ -9,11 +9,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import tideline
+from tideline.installation import shipped
 from tideline.stack.errors import StackError
 from tideline.stack.home import exclusive
 
-SOURCES = Path(tideline.__file__).resolve().parents[1] / "infra" / "kafka"
+SOURCES = shipped("infra/kafka")
 BUILD_TIMEOUT_S = 900
 SHOWN_LOG_LINES = 25
 

@@ -9,9 +9,9 @@ import sys
 import structlog
 
 from tideline.errors import ExitCode, TidelineError
+from tideline.installation import refuse_strangers
 from tideline.observability import configure_logging
 from tideline.settings import WorkerSettings, load
-from tideline.worker.app import run
 from tideline.worker.logs import configure_library_logs
 
 
@@ -20,6 +20,9 @@ def main() -> ExitCode:
     configure_logging("worker")
     configure_library_logs()
     try:
+        refuse_strangers()
+        from tideline.worker.app import run
+
         asyncio.run(run(load(WorkerSettings)))
     except TidelineError as error:
         structlog.get_logger().error("worker_ended", why=str(error))

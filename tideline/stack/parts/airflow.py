@@ -18,7 +18,7 @@ import sysconfig
 from functools import cached_property
 from pathlib import Path
 
-import tideline
+from tideline.installation import shipped
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.home import exclusive, read_json, write_private
 from tideline.stack.parts.base import StackPart, StackPlan, installed_program
@@ -269,8 +269,5 @@ def pools_file() -> Path:
 
 
 def dags_folder() -> Path:
-    """Beside the package, in the source tree and in an installation alike."""
-    folder = Path(tideline.__file__).resolve().parent.parent / "dags"
-    if not (folder / "pools.json").is_file():
-        raise StackError(f"{folder} does not hold Tideline's DAGs: install the whole package again")
-    return folder
+    """The DAG files themselves."""
+    return shipped("dags")
