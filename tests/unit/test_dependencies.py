@@ -17,12 +17,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-OURS = {"tideline", "workflows", "activities", "spark", "dags", "benchmarks", "tests"}
+OURS = {"tideline", "workflows", "activities", "spark", "dags", "benchmarks", "tests", "infra"}
 EXTRAS = {
     "tideline/stack": ("stack",),
     "tideline/demo": ("stack", "demo"),
     "tideline/airflow": ("airflow",),
-    "tideline/airflow/tour.py": ("airflow", "demo"),
     "spark": ("jobs",),
     "dags": ("airflow",),
     "benchmarks": ("stack", "demo", "jobs", "dev"),
