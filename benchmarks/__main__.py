@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks import coverage, gc, pass_through, tiering, write_pause
 from tideline import control_plane
-from tideline.demo.run import DemoOptions, DemoOutput, machine
+from tideline.demo.context import DemoOptions, DemoOutput
+from tideline.demo.run import machine
 from tideline.domain.options import Durability
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack

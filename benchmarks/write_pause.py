@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tideline.demo.context import DemoOptions, DemoOutput
 from tideline.demo.ledger import Ledger, quantile
 from tideline.demo.report import Proof, spread
-from tideline.demo.run import Demo, DemoOptions, DemoOutput
+from tideline.demo.run import Demo
 
 if TYPE_CHECKING:
     from tideline.control_plane import ControlPlane

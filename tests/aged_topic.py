@@ -24,7 +24,7 @@ from spark.tiering import job as tiering
 from tests.harness import Case, migration_case
 from tideline.control_plane.jobs import connect_jobs
 from tideline.demo.topic import wait_until_tiered
-from tideline.object_store.client import ObjectStoreClient, make_client
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
@@ -192,12 +192,9 @@ def aged_topic(stack: Stack, ages_h: tuple[float, ...], name: str) -> Iterator[A
         for n, age in enumerate(ages_h):
             aged.produce(PER_SEGMENT, age, first=n * PER_SEGMENT)
         settings = settings_of(stack)
-        client = make_client(
-            settings, connect_timeout_s=2, read_timeout_s=20, attempts=3, connections=2
-        )
         if len(ages_h) > 1:
             wait_until_tiered(
-                client, settings.s3_tiered_bucket,
+                ObjectStoreClient(settings), settings.s3_tiered_bucket,
                 f"{settings.s3_tiered_prefix.rstrip('/')}/{case.topic}-", 1,
                 segments=len(ages_h) - 1, timeout_s=90,
             )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -137,3 +138,12 @@ def temporal_errors(not_found: str = "no such workflow runs") -> Iterator[None]:
         if error.status is RPCStatusCode.PERMISSION_DENIED:
             raise RefusedError(f"Temporal refuses: {error.message}") from error
         raise TemporalUnavailable(f"Temporal: {error.message}") from error
+
+
+def workflow_url(settings: TemporalSettings, workflow_id: str) -> str | None:
+    """The workflow's address in the Temporal UI, if the settings name one."""
+    if settings.temporal_ui is None:
+        return None
+    base = settings.temporal_ui.rstrip("/")
+    namespace = quote(settings.temporal_namespace, safe="")
+    return f"{base}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}"

@@ -23,7 +23,7 @@ from tideline.demo import topic as topics
 from tideline.demo.topic import wait_until_tiered
 from tideline.domain.ids import topic_id_to_base64
 from tideline.kafka.segment_files import object_keys
-from tideline.object_store.client import ObjectStoreClient, make_client
+from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 
@@ -116,11 +116,9 @@ def tracked_tiered_topic(stack: Stack) -> Iterator[Readers]:
     name = f"orphans-{time.monotonic_ns() % 1_000_000}"
     topic_id = topics.create_tiered(AdminClient({"bootstrap.servers": bootstrap}), name, 1, 1)
     produce_to(bootstrap, name, 2 * PER_SEGMENT + 10, int(time.time() * 1000))
-    client = make_client(
-        settings, connect_timeout_s=2, read_timeout_s=20, attempts=3, connections=2
-    )
+    store = ObjectStoreClient(settings)
     prefix = f"{settings.s3_tiered_prefix.rstrip('/')}/{name}-"
-    wait_until_tiered(client, settings.s3_tiered_bucket, prefix, 1, segments=2, timeout_s=90)
+    wait_until_tiered(store, settings.s3_tiered_bucket, prefix, 1, segments=2, timeout_s=90)
 
     async def track(begin: bool) -> None:
         worker = WorkerSettings.of(stack.environment("worker"))

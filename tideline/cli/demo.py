@@ -17,7 +17,8 @@ from rich.table import Table
 from tideline import control_plane
 from tideline.control_plane.model import PartitionMigrationStatus
 from tideline.demo import report
-from tideline.demo.run import Demo, DemoOptions, DemoOutput, summary
+from tideline.demo.context import DemoOptions, DemoOutput
+from tideline.demo.run import Demo, summary
 from tideline.domain.migration import PHASE_ORDER, PhaseStatus
 from tideline.errors import ExitCode
 from tideline.settings import WorkerSettings

@@ -15,7 +15,7 @@ from temporalio.client import WorkflowHandle
 from tideline import temporal
 from tideline.cli import preflight as preflight_command
 from tideline.cli.output import Format, FormatOption, console, echo_json, run
-from tideline.cli.status import Sight, shown, workflow_url
+from tideline.cli.status import Sight, shown
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
 from tideline.domain.options import OPTIONS, Durability, OpenTransactionsPolicy
@@ -89,7 +89,7 @@ async def _migrate(
         ref = TopicRef(given.topic, UUID(report.topic_id).hex, report.partitions)
         client = await temporal.connect(settings)
         handle = await temporal.start_or_join(client, settings.temporal_task_queue, ref, given)
-        url = workflow_url(settings, handle.id)
+        url = temporal.workflow_url(settings, handle.id)
         if output is Format.TABLE:
             typer.echo(f"{given.topic} migrates: {url or handle.id}")
         elif not wait:

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 from rich.console import Group
@@ -140,13 +139,4 @@ class Sight:
         return topic_row(statuses, answer, workflow_id, self._url(workflow_id))
 
     def _url(self, workflow_id: str) -> str | None:
-        return workflow_url(self._settings, workflow_id)
-
-
-def workflow_url(settings: WorkerSettings, workflow_id: str) -> str | None:
-    """The workflow's address in the Temporal UI, if the settings name one."""
-    if settings.temporal_ui is None:
-        return None
-    base = settings.temporal_ui.rstrip("/")
-    namespace = quote(settings.temporal_namespace, safe="")
-    return f"{base}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}"
+        return temporal.workflow_url(self._settings, workflow_id)

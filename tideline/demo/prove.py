@@ -6,14 +6,14 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from tideline.control_plane.model import PartitionMigrationStatus
-from tideline.demo.history import StoredObject, count_rewritten, usage_by_partition
+from tideline.demo.history import count_rewritten, usage_by_partition
 from tideline.demo.ledger import Ledger, PartitionVerdict, WritePause, write_pause
 from tideline.demo.report import Check, PartitionProof, Proof
 from tideline.domain.messages import TopicRef
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase
+from tideline.object_store.client import ObjectEntry
 
 MEASURED_PRODUCER = "librdkafka"
 
@@ -26,15 +26,15 @@ class Evidence:
     machine: str
     ledger: Ledger
     statuses: Sequence[PartitionMigrationStatus]
-    before: Mapping[str, StoredObject]
-    after: Mapping[str, StoredObject]
+    before: Mapping[str, ObjectEntry]
+    after: Mapping[str, ObjectEntry]
     tiered_before: Mapping[int, int]
     resets: Sequence[str]
     caught_up: bool
     configs: Mapping[str, str | None]
     wal_objects: tuple[int, int]
     """Number and bytes."""
-    temporal_ui: str
+    workflow_url: str
 
 
 def prove(evidence: Evidence) -> Proof:
@@ -73,18 +73,13 @@ def prove(evidence: Evidence) -> Proof:
         topic=ref.topic,
         machine=evidence.machine,
         workflow_id=ref.workflow_id,
-        workflow_url=workflow_url(evidence.temporal_ui, ref.workflow_id),
+        workflow_url=evidence.workflow_url,
         rows=rows,
         checks=list(_checks(evidence, statuses, verdicts)),
         phase_ms=phase_durations(statuses),
         storage=_storage(evidence, statuses),
         steady_latency_ms=statistics.median(suffix_latency) if suffix_latency else 0.0,
     )
-
-
-def workflow_url(ui: str, workflow_id: str) -> str:
-    """The workflow's address in the Temporal UI."""
-    return f"{ui.rstrip('/')}/namespaces/default/workflows/{quote(workflow_id, safe='')}"
 
 
 def _pause(ledger: Ledger, status: PartitionMigrationStatus) -> WritePause | None:

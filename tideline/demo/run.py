@@ -8,23 +8,18 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-import boto3
 import psutil
-from botocore.config import Config
-from confluent_kafka.admin import AdminClient
 
-from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import PartitionMigrationStatus
 from tideline.demo import topic as demo_topic
-from tideline.demo.aging import age, classic_moment
-from tideline.demo.history import StoredObject, last_segment_starts, list_objects
-from tideline.demo.ledger import Ledger
+from tideline.demo.aging import Aging, classic_moment
+from tideline.demo.context import DemoContext
+from tideline.demo.history import last_segment_starts
 from tideline.demo.prove import Evidence, prove
 from tideline.demo.report import Check, Proof
 from tideline.demo.workload import (
@@ -37,70 +32,13 @@ from tideline.domain.ids import topic_id_to_base64
 from tideline.domain.messages import TopicRef
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.errors import TidelineError
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
-    from tideline.stack import Stack
+from tideline.object_store.client import ObjectEntry
+from tideline.settings import TemporalSettings
+from tideline.temporal import workflow_url
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """How large the demo is. Defaults suit two cores."""
-
-    topic: str = "orders"
-    partitions: int = 12
-    history_segments: int = 3
-    """Segments (1 MiB each) of history in S3 per partition before the migration."""
-    librdkafka_rate: float = 600.0
-    """Records per second over all partitions."""
-    java_rate: int = 100
-    before_s: float = 5.0
-    """How long clients run before the trigger."""
-    after_s: float = 8.0
-    """How long they go on after the last partition is hybrid."""
-    timeout_s: float = 300.0
-    aging: bool = True
-    """Go on past readiness: coverage, tiering, object collection, reading back."""
-    migrate: tuple[str, ...] = ()
-    """Options of ``tideline migrate``, which then starts the migration instead of a config."""
-
-
-@dataclass(slots=True)
-class DemoOutput:
-    """Where the demo tells what it does. Replaced by a silent one in tests and benchmarks."""
-
-    step: Callable[[str], None] = field(default=lambda _: None)
-    progress: Callable[[list[PartitionMigrationStatus]], None] = field(default=lambda _: None)
-
-
-def s3_client(environment: dict[str, str]) -> S3Client:
-    """A client from the stack's environment."""
-    client: S3Client = boto3.client(
-        "s3",
-        endpoint_url=environment["TIDELINE_S3_ENDPOINT"],
-        region_name=environment["TIDELINE_S3_REGION"],
-        aws_access_key_id=environment["TIDELINE_S3_ACCESS_KEY"],
-        aws_secret_access_key=environment["TIDELINE_S3_SECRET_KEY"],
-        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 5}),
-    )
-    return client
-
-
-class Demo:
-    """One run against a stack that is up."""
-
-    def __init__(
-        self, stack: Stack, control_plane: ControlPlane, options: DemoOptions, console: DemoOutput
-    ) -> None:
-        self.stack, self.control_plane = stack, control_plane
-        self.options, self.console = options, console
-        self.environment = stack.environment("worker")
-        self.bootstrap = stack.endpoints.gateway_bootstrap
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        self.s3 = s3_client(self.environment)
-        self.bucket = self.environment["TIDELINE_S3_TIERED_BUCKET"]
-        self.ledger = Ledger()
+class Demo(DemoContext):
+    """The steps, in their order."""
 
     async def run(self) -> Proof:
         """Raises :class:`TidelineError` when a step cannot be done; a bad outcome is in the
@@ -110,19 +48,19 @@ class Demo:
         members = await asyncio.to_thread(self._members)
         try:
             async with self._producers():
-                self.console.step(f"clients write and read for {self.options.before_s:.0f} s")
+                self.output.step(f"clients write and read for {self.options.before_s:.0f} s")
                 await asyncio.sleep(self.options.before_s)
                 classic = classic_moment(
                     {p: self.ledger.acknowledged_through(p) for p in range(ref.partitions)}
                 )
                 await asyncio.to_thread(self._trigger, ref.topic)
                 statuses = await self._until_ready(ref)
-                self.console.step(f"hybrid; clients go on for {self.options.after_s:.0f} s")
+                self.output.step(f"hybrid; clients go on for {self.options.after_s:.0f} s")
                 await asyncio.sleep(self.options.after_s)
-            self.console.step("producers have settled; the group reads to the end")
+            self.output.step("producers have settled; the group reads to the end")
             proof = prove(await self._evidence(ref, members, before, statuses))
             if self.options.aging:
-                aged = await age(self, ref, classic)
+                aged = await Aging(self, ref).run(classic)
                 proof.checks += aged.checks
                 proof.checks += [
                     Check(
@@ -142,11 +80,11 @@ class Demo:
 
     def _trigger(self, topic: str) -> None:
         if not self.options.migrate:
-            self.console.step(f"trigger: a stock admin client sets diskless.enable=true on {topic}")
+            self.output.step(f"trigger: a stock admin client sets diskless.enable=true on {topic}")
             demo_topic.trigger_migration(self.admin, topic)
             return
         command = ["migrate", topic, *self.options.migrate]
-        self.console.step(f"trigger: tideline {' '.join(command)}")
+        self.output.step(f"trigger: tideline {' '.join(command)}")
         started = subprocess.run(
             [sys.executable, "-m", "tideline", *command],
             env=os.environ | self.environment,
@@ -162,10 +100,11 @@ class Demo:
         self,
         ref: TopicRef,
         members: list[GroupConsumer],
-        before: dict[str, StoredObject],
+        before: dict[str, ObjectEntry],
         statuses: list[PartitionMigrationStatus],
     ) -> Evidence:
         caught_up = await asyncio.to_thread(wait_until_consumed, self.ledger, 60.0)
+        settings = TemporalSettings.of(self.environment)
         return Evidence(
             ref=ref,
             machine=machine(),
@@ -180,17 +119,17 @@ class Demo:
                 demo_topic.topic_configs, self.admin, self.options.topic
             ),
             wal_objects=await asyncio.to_thread(self._wal_objects),
-            temporal_ui=self.environment["TIDELINE_TEMPORAL_UI"],
+            workflow_url=workflow_url(settings, ref.workflow_id) or "",
         )
 
-    def _history(self) -> tuple[UUID, dict[str, StoredObject]]:
+    def _history(self) -> tuple[UUID, dict[str, ObjectEntry]]:
         options = self.options
-        self.console.step(f"tiered topic {options.topic}: {options.partitions} partitions")
+        self.output.step(f"tiered topic {options.topic}: {options.partitions} partitions")
         brokers = len(self.stack.endpoints.gateways)
         topic_id = demo_topic.create_tiered(
             self.admin, options.topic, options.partitions, min(3, brokers)
         )
-        self.console.step(
+        self.output.step(
             f"history: {options.history_segments} segments of 1 MiB per partition into S3"
         )
         records = (options.history_segments + 1) * 1100 * options.partitions
@@ -211,8 +150,8 @@ class Demo:
             raise TidelineError(f"history could not be written: {self.ledger.failures[0]}")
         prefix = self._topic_prefix(topic_id)
         listing = demo_topic.wait_until_tiered(
-            self.s3,
-            self.bucket,
+            self.store,
+            self.s3.s3_tiered_bucket,
             prefix,
             options.partitions,
             segments=options.history_segments,
@@ -221,16 +160,18 @@ class Demo:
         return topic_id, listing
 
     def _topic_prefix(self, topic_id: UUID) -> str:
-        base = self.environment.get("TIDELINE_S3_TIERED_PREFIX", "").strip("/")
+        base = self.s3.s3_tiered_prefix.strip("/")
         name = f"{self.options.topic}-{topic_id_to_base64(topic_id)}/"
         return f"{base}/{name}" if base else name
 
-    def _listing(self, ref: TopicRef) -> dict[str, StoredObject]:
-        return list_objects(self.s3, self.bucket, self._topic_prefix(UUID(ref.topic_id)))
+    def _listing(self, ref: TopicRef) -> dict[str, ObjectEntry]:
+        prefix = self._topic_prefix(UUID(ref.topic_id))
+        found = self.store.list_objects(self.s3.s3_tiered_bucket, prefix)
+        return {entry.key: entry for entry in found}
 
     def _wal_objects(self) -> tuple[int, int]:
-        found = list_objects(self.s3, self.environment["TIDELINE_S3_BUCKET"], "")
-        return len(found), sum(stored.size for stored in found.values())
+        found = self.diskless_objects()
+        return len(found), sum(entry.size for entry in found)
 
     def _members(self) -> list[GroupConsumer]:
         members = [
@@ -284,13 +225,13 @@ class Demo:
         deadline = time.monotonic() + self.options.timeout_s
         while True:
             statuses = await self.control_plane.migration_status(ref.topic)
-            self.console.progress(statuses)
+            self.output.progress(statuses)
             if len(statuses) == ref.partitions and all(map(is_ready, statuses)):
                 return statuses
             if time.monotonic() > deadline:
                 raise TidelineError(
                     f"{ref.topic} was not hybrid after {self.options.timeout_s:.0f} s; "
-                    f"`tideline status {ref.topic}` tells the phase and the reason"
+                    f"`tideline status {ref.topic}` shows the phase and the reason"
                 )
             await asyncio.sleep(0.25)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -18,11 +17,9 @@ from confluent_kafka.admin import (
 )
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tideline.demo.history import StoredObject, list_objects
+from tideline.demo.history import segment_of
 from tideline.domain.ids import topic_id_from_base64
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
+from tideline.object_store.client import ObjectEntry, ObjectStoreClient
 
 TIERED_CONFIGS = {
     "remote.storage.enable": "true",
@@ -56,7 +53,7 @@ def topic_id(admin: AdminClient, topic: str) -> UUID:
 
 
 def wait_until_tiered(
-    s3: S3Client,
+    store: ObjectStoreClient,
     bucket: str,
     prefix: str,
     partitions: int,
@@ -64,12 +61,13 @@ def wait_until_tiered(
     segments: int,
     timeout_s: float,
     progress: Callable[[int], None] = lambda _: None,
-) -> dict[str, StoredObject]:
+) -> dict[str, ObjectEntry]:
     """Wait until every partition has ``segments`` ``.log`` objects in S3; returns the listing."""
     deadline = time.monotonic() + timeout_s
     while True:
-        objects = list_objects(s3, bucket, prefix)
-        logs = [o.segment[0] for o in objects.values() if o.segment and o.segment[2] == "log"]
+        objects = {entry.key: entry for entry in store.list_objects(bucket, prefix)}
+        files = [segment for key in objects if (segment := segment_of(key))]
+        logs = [partition for partition, _, kind in files if kind == "log"]
         progress(len(logs))
         if all(logs.count(p) >= segments for p in range(partitions)):
             return objects

@@ -1,4 +1,8 @@
-"""How this project speaks to S3: one way to make a client, one way to read its errors."""
+"""S3: one client for every process, synchronous, and one way to read its errors.
+
+Every call ends within a bound; a store that is away is :class:`ObjectStoreUnavailable`, never an
+empty listing.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,31 @@ from tideline.settings import ObjectStoreSettings
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+CONNECTIONS = 16
+DELETE_AT_ONCE = 1_000
+"""Most keys that one DeleteObjects takes."""
+_TRANSIENT_CODES = frozenset(
+    {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "Throttling", "503"}
+)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CallBounds:
+    """A call ends within ``attempts`` times its timeouts, and their backoff."""
+
+    read_timeout_s: float
+    attempts: int
+    connect_timeout_s: float = 2.0
+
+
+JOB = CallBounds(read_timeout_s=20, attempts=4)
+"""A listing of a thousand keys, or a piece of 8 MiB, under load. With backoff the attempts bridge a
+restart of a gateway of S3; a longer absence fails the job."""
+WORKER = CallBounds(read_timeout_s=10, attempts=4)
+GATEWAY = CallBounds(read_timeout_s=5, attempts=1)
+"""An 8 MiB object takes well under a second; a caller that retries wants to know early."""
+
 
 class ObjectStoreUnavailable(UnreachableError):
     """No answer, a timeout, throttling or a 5xx: trying again may help."""
@@ -39,73 +68,6 @@ class ObjectExists(ObjectStoreRefused):
     """The key is taken (``If-None-Match: *``). After a put of unknown outcome: it was ours."""
 
 
-_TRANSIENT_CODES = frozenset(
-    {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "Throttling", "503"}
-)
-
-
-def make_client(
-    settings: ObjectStoreSettings,
-    *,
-    connect_timeout_s: float,
-    read_timeout_s: float,
-    attempts: int,
-    connections: int,
-) -> S3Client:
-    """A client whose every call ends within ``attempts`` times its timeouts, and their backoff."""
-    access, secret = settings.s3_access_key, settings.s3_secret_key
-    client: S3Client = boto3.client(
-        "s3",
-        endpoint_url=settings.s3_endpoint,
-        region_name=settings.s3_region,
-        aws_access_key_id=access.get_secret_value() if access else None,
-        aws_secret_access_key=secret.get_secret_value() if secret else None,
-        config=Config(
-            connect_timeout=connect_timeout_s,
-            read_timeout=read_timeout_s,
-            retries={"total_max_attempts": attempts, "mode": "standard"},
-            max_pool_connections=connections,
-            s3={"addressing_style": "path"} if settings.s3_endpoint else {},
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-        ),
-    )
-    return client
-
-
-def translate(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
-    """An error of boto3 as one of ours. ``where`` says bucket, call and key."""
-    if not isinstance(error, ClientError):
-        return ObjectStoreUnavailable(f"{where}: {error}")
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    code = error.response.get("Error", {}).get("Code", "")
-    return refusal(code, status, where)
-
-
-def refusal(code: str, status: int, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
-    """An error code and HTTP status of S3 (0: none was told) as one of our errors."""
-    if status == 412 or code == "PreconditionFailed":
-        return ObjectExists(f"{where}: the key is taken")
-    if status >= 500 or status in (409, 429) or code in _TRANSIENT_CODES:
-        return ObjectStoreUnavailable(f"{where}: {code or status}")
-    if code in ("NoSuchKey", "404"):
-        return ObjectMissing(f"{where}: there is no such object")
-    return ObjectStoreRefused(
-        f"{where}: refused with {code or status}; check the bucket and the credentials"
-    )
-
-
-CONNECT_TIMEOUT_S = 2.0
-READ_TIMEOUT_S = 20.0
-"""A listing of a thousand keys, or a piece of 8 MiB, under load."""
-ATTEMPTS = 4
-"""With backoff they bridge a restart of a gateway of S3; a longer absence fails the job."""
-CONNECTIONS = 16
-DELETE_AT_ONCE = 1_000
-"""Most keys that one DeleteObjects takes."""
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
     """One object as a listing shows it. ``size`` in bytes; ``last_modified`` by S3's clock."""
@@ -113,30 +75,63 @@ class ObjectEntry:
     key: str
     size: int
     last_modified: datetime
+    etag: str = ""
 
 
 class ObjectStoreClient:
     """Lists, reads, writes and deletes objects of any bucket. Safe to share between threads.
 
-    Every method raises :class:`ObjectStoreUnavailable` (the outcome is unknown, trying again may
-    help) or :class:`ObjectStoreRefused` (bucket, credentials, bad request).
+    An instance may be pickled: it travels to an executor as its settings and connects there. Every
+    method raises :class:`ObjectStoreUnavailable` (the outcome is unknown, trying again may help)
+    or :class:`ObjectStoreRefused` (bucket, credentials, bad request).
     """
 
-    def __init__(self, settings: ObjectStoreSettings, *, connections: int = CONNECTIONS) -> None:
-        self._settings, self._connections = settings, connections
+    def __init__(
+        self,
+        settings: ObjectStoreSettings,
+        *,
+        bounds: CallBounds = JOB,
+        connections: int = CONNECTIONS,
+    ) -> None:
+        self._settings, self._bounds, self._connections = settings, bounds, connections
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_settings": self._settings, "_connections": self._connections}
+        return {
+            "_settings": self._settings,
+            "_bounds": self._bounds,
+            "_connections": self._connections,
+        }
 
     @cached_property
     def _client(self) -> S3Client:
-        return make_client(
-            self._settings,
-            connect_timeout_s=CONNECT_TIMEOUT_S,
-            read_timeout_s=READ_TIMEOUT_S,
-            attempts=ATTEMPTS,
-            connections=self._connections,
+        settings, bounds = self._settings, self._bounds
+        access, secret = settings.s3_access_key, settings.s3_secret_key
+        client: S3Client = boto3.client(
+            "s3",
+            endpoint_url=settings.s3_endpoint,
+            region_name=settings.s3_region,
+            aws_access_key_id=access.get_secret_value() if access else None,
+            aws_secret_access_key=secret.get_secret_value() if secret else None,
+            config=Config(
+                connect_timeout=bounds.connect_timeout_s,
+                read_timeout=bounds.read_timeout_s,
+                retries={"total_max_attempts": bounds.attempts, "mode": "standard"},
+                max_pool_connections=self._connections,
+                s3={"addressing_style": "path"} if settings.s3_endpoint else {},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
         )
+        return client
+
+    def connect(self) -> None:
+        """Make the client now, which takes a moment, and not at the first call."""
+        _ = self._client
+
+    def close(self) -> None:
+        """End the connections; a later call opens new ones."""
+        if (client := self.__dict__.pop("_client", None)) is not None:
+            client.close()
 
     def list_objects(
         self, bucket: str, prefix: str, start_after: str | None = None
@@ -145,7 +140,7 @@ class ObjectStoreClient:
         options: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
         for page in self._pages(bucket, prefix, **options):
             for entry in page.get("Contents", ()):
-                yield ObjectEntry(entry["Key"], entry["Size"], entry["LastModified"])
+                yield ObjectEntry(entry["Key"], entry["Size"], entry["LastModified"], entry["ETag"])
 
     def list_prefixes(self, bucket: str, prefix: str) -> Iterator[str]:
         """The "directories" right under ``prefix``, each with its slash at the end."""
@@ -168,10 +163,11 @@ class ObjectStoreClient:
         Also raises :class:`ObjectMissing`; a body that is short is ``ObjectStoreUnavailable``.
         """
         options: dict[str, Any] = {}
+        where = f"bucket {bucket}: get {key}"
         if start is not None or size is not None:
             first = start or 0
             options["Range"] = f"bytes={first}-{'' if size is None else first + size - 1}"
-        where = f"bucket {bucket}: get {key}"
+            where = f"{where} [{first}, {'' if size is None else first + size})"
 
         def read() -> bytes:
             answer = self._client.get_object(Bucket=bucket, Key=key, **options)
@@ -183,11 +179,13 @@ class ObjectStoreClient:
 
         return self._call(where, read)
 
-    def put(self, bucket: str, key: str, body: bytes) -> None:
-        """Write ``body`` under ``key``, over what is there."""
+    def put(self, bucket: str, key: str, body: bytes, *, new: bool = False) -> None:
+        """Write ``body`` under ``key``, over what is there. ``new``: only if the key is free, else
+        raises :class:`ObjectExists`."""
+        options: dict[str, Any] = {"IfNoneMatch": "*"} if new else {}
         self._call(
             f"bucket {bucket}: put {key} ({len(body)} bytes)",
-            lambda: self._client.put_object(Bucket=bucket, Key=key, Body=body),
+            lambda: self._client.put_object(Bucket=bucket, Key=key, Body=body, **options),
         )
 
     def upload_file(self, bucket: str, key: str, path: Path) -> None:
@@ -213,7 +211,7 @@ class ObjectStoreClient:
             )
             for error in answer.get("Errors", ()):
                 if error.get("Code") != "NoSuchKey":
-                    raise refusal(
+                    raise _refusal(
                         error.get("Code", ""), 0, f"bucket {bucket}: delete {error.get('Key')}"
                     )
 
@@ -229,6 +227,28 @@ class ObjectStoreClient:
             return call()
         except Boto3Error as error:
             cause = error.__context__
-            raise translate(cause if isinstance(cause, ClientError) else error, where) from error
+            raise _translate(cause if isinstance(cause, ClientError) else error, where) from error
         except (BotoCoreError, ClientError, OSError) as error:
-            raise translate(error, where) from error
+            raise _translate(error, where) from error
+
+
+def _translate(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
+    """An error of boto3 as one of ours. ``where`` says bucket, call and key."""
+    if not isinstance(error, ClientError):
+        return ObjectStoreUnavailable(f"{where}: {error}")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = error.response.get("Error", {}).get("Code", "")
+    return _refusal(code, status, where)
+
+
+def _refusal(code: str, status: int, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
+    """An error code and HTTP status of S3 (0: none was told) as one of our errors."""
+    if status == 412 or code == "PreconditionFailed":
+        return ObjectExists(f"{where}: the key is taken")
+    if status >= 500 or status in (409, 429) or code in _TRANSIENT_CODES:
+        return ObjectStoreUnavailable(f"{where}: {code or status}")
+    if code in ("NoSuchKey", "404"):
+        return ObjectMissing(f"{where}: there is no such object")
+    return ObjectStoreRefused(
+        f"{where}: refused with {code or status}; check the bucket and the credentials"
+    )

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
 from uuid import UUID
-
-from botocore.exceptions import BotoCoreError, ClientError
 
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64, topic_id_to_base64
-from tideline.object_store.client import ObjectStoreUnavailable, make_client
+from tideline.object_store.client import (
+    WORKER,
+    ObjectStoreClient,
+    ObjectStoreRefused,
+    ObjectStoreUnavailable,
+)
 from tideline.settings import ObjectStoreSettings
 
-CONNECT_TIMEOUT_S = 2.0
-READ_TIMEOUT_S = 10.0
-ATTEMPTS = 4
-CONNECTIONS = 10
+T = TypeVar("T")
 _NAME = re.compile(r"(?P<start>\d{20})-(?P<segment>[A-Za-z0-9_-]{22})\.(?P<kind>[a-z-]+)$")
 
 
@@ -52,16 +54,14 @@ def group_by_segment(objects: Iterator[tuple[str, int]]) -> dict[UUID, SegmentOb
 
 
 class SegmentInventory:
-    """Lists segments, and keeps the exports of divergent tails."""
+    """Lists segments, and keeps the exports of divergent tails.
+
+    The worker waits for the store whatever is wrong with it: what the store refuses is raised as
+    :class:`ObjectStoreUnavailable` too.
+    """
 
     def __init__(self, settings: ObjectStoreSettings) -> None:
-        self._s3 = make_client(
-            settings,
-            connect_timeout_s=CONNECT_TIMEOUT_S,
-            read_timeout_s=READ_TIMEOUT_S,
-            attempts=ATTEMPTS,
-            connections=CONNECTIONS,
-        )
+        self._store = ObjectStoreClient(settings, bounds=WORKER)
         self._tiered_bucket = settings.s3_tiered_bucket
         self._prefix = settings.s3_tiered_prefix
         self._bucket = settings.s3_bucket
@@ -69,29 +69,18 @@ class SegmentInventory:
     async def objects(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:
         """The objects of one partition, by segment. Raises :class:`ObjectStoreUnavailable`."""
         prefix = partition_prefix(self._prefix, topic, log)
-        return await asyncio.to_thread(self._list, prefix)
+        return await asyncio.to_thread(_patiently, partial(self._list, prefix))
 
     def _list(self, prefix: str) -> dict[UUID, SegmentObjects]:
-        pages = self._s3.get_paginator("list_objects_v2").paginate(
-            Bucket=self._tiered_bucket, Prefix=prefix
-        )
-        try:
-            return group_by_segment(
-                (entry["Key"], entry["Size"])
-                for page in pages
-                for entry in page.get("Contents", ())
-            )
-        except (BotoCoreError, ClientError) as error:
-            raise ObjectStoreUnavailable(
-                f"cannot list s3://{self._tiered_bucket}/{prefix}: {error}"
-            ) from error
+        entries = self._store.list_objects(self._tiered_bucket, prefix)
+        return group_by_segment((entry.key, entry.size) for entry in entries)
 
     async def check(self) -> str | None:
         """Why the bucket of the segments cannot be read, or ``None`` when it can."""
         try:
-            await asyncio.to_thread(self._s3.head_bucket, Bucket=self._tiered_bucket)
-        except (BotoCoreError, ClientError) as error:
-            return f"s3://{self._tiered_bucket}: {error}"
+            await asyncio.to_thread(self._store.check, self._tiered_bucket)
+        except (ObjectStoreUnavailable, ObjectStoreRefused) as error:
+            return str(error)
         return None
 
     async def export(self, key: str, data: bytes) -> str:
@@ -99,10 +88,12 @@ class SegmentInventory:
 
         Returns the object's address. Raises :class:`ObjectStoreUnavailable`.
         """
-        try:
-            await asyncio.to_thread(self._s3.put_object, Bucket=self._bucket, Key=key, Body=data)
-        except (BotoCoreError, ClientError) as error:
-            raise ObjectStoreUnavailable(
-                f"cannot write s3://{self._bucket}/{key}: {error}"
-            ) from error
+        await asyncio.to_thread(_patiently, partial(self._store.put, self._bucket, key, data))
         return f"s3://{self._bucket}/{key}"
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except ObjectStoreRefused as error:
+        raise ObjectStoreUnavailable(str(error)) from error

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tideline.demo.history import StoredObject, count_rewritten, last_segment_starts
+from tideline.demo.history import count_rewritten, last_segment_starts
+from tideline.object_store.client import ObjectEntry
 
 OLD = datetime(2026, 1, 1, tzinfo=UTC)
 NEW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def segment(start: int, size: int = 10, etag: str = "a", when: datetime = OLD) -> StoredObject:
-    return StoredObject(f"orders-id/3/{start:020d}-uuid{start}{when.day}.log", size, etag, when)
+def segment(start: int, size: int = 10, etag: str = "a", when: datetime = OLD) -> ObjectEntry:
+    return ObjectEntry(f"orders-id/3/{start:020d}-uuid{start}{when.day}.log", size, when, etag)
 
 
-def listing(*objects: StoredObject) -> dict[str, StoredObject]:
+def listing(*objects: ObjectEntry) -> dict[str, ObjectEntry]:
     return {stored.key: stored for stored in objects}
 
 
@@ -27,7 +28,7 @@ def test_untouched_history_and_new_segments_behind_it_count_nothing() -> None:
 def test_an_object_written_again_under_its_key_counts_its_size() -> None:
     before = listing(segment(0))
     key = next(iter(before))
-    after = {key: StoredObject(key, 10, "a", NEW)}
+    after = {key: ObjectEntry(key, 10, NEW, "a")}
     assert count_rewritten(before, after, {3: 0}).changed_bytes == 10
 
 

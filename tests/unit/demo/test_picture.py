@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tideline.demo.picture import Moment, draw
+from tideline.demo.report import Moment, draw
 from tideline.domain.tiering import LogBounds
 
 CLASSIC = LogBounds(
