@@ -13,9 +13,13 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from tideline.domain.migration import Phase
 from tideline.domain.routing import RouteKind
 from tideline.gateway import metrics
-from tideline.worker.coverage_metrics import VERDICTS, CoverageGauges
-from tideline.worker.migration_metrics import MigrationGauges
-from tideline.worker.tiering_metrics import TieringGauges, TieringTotals
+from tideline.worker.metrics import (
+    VERDICTS,
+    CoverageGauges,
+    MigrationGauges,
+    TieringGauges,
+    TieringTotals,
+)
 
 DASHBOARD = Path("infra/dashboards/tideline.json")
 ALERTS = Path("infra/alerts/tideline.rules.yml")

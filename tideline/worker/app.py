@@ -29,12 +29,14 @@ from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.settings import WorkerSettings
-from tideline.worker.coverage_metrics import CoverageGauges, keep_coverage_updated
 from tideline.worker.health import Health, serve
 from tideline.worker.logs import runtime
-from tideline.worker.migration_metrics import MigrationGauges, keep_updated
+from tideline.worker.metrics import (
+    keep_coverage_metrics,
+    keep_migration_metrics,
+    keep_tiering_metrics,
+)
 from tideline.worker.requests import RequestDispatcher
-from tideline.worker.tiering_metrics import TieringGauges, TieringTotals, keep_tiering_updated
 from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 
@@ -84,9 +86,9 @@ async def _first(starting: asyncio.Task[None], stopping: asyncio.Event) -> bool:
 
 async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack) -> None:
     native = runtime()
-    client = await insist(health, lambda: temporal.connect(settings, native))
-    await insist(health, lambda: temporal.register_search_attributes(client))
-    services = await insist(
+    client = await retry_at_start(health, lambda: temporal.connect(settings, native))
+    await retry_at_start(health, lambda: temporal.register_search_attributes(client))
+    services = await retry_at_start(
         health, lambda: stack.enter_async_context(open_services(settings, client))
     )
     for worker in workers(settings, client, services):
@@ -96,9 +98,9 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     )
     for background in (
         dispatcher.run(),
-        keep_updated(MigrationGauges(), services.control_plane),
-        keep_coverage_updated(CoverageGauges(), settings),
-        keep_tiering_updated(TieringGauges(), TieringTotals(), settings),
+        keep_migration_metrics(services.control_plane),
+        keep_coverage_metrics(settings),
+        keep_tiering_metrics(settings),
     ):
         stack.push_async_callback(cancel_and_wait, asyncio.create_task(_logged(background)))
 
@@ -130,10 +132,10 @@ def workers(settings: WorkerSettings, client: Client, services: WorkerServices) 
     ]
 
 
-async def insist(health: Health, attempt: Callable[[], Awaitable[T]]) -> T:
+async def retry_at_start(health: Health, attempt: Callable[[], Awaitable[T]]) -> T:
     """Try for :data:`START_FOR_S`, showing what does not answer."""
 
-    def shown(state: RetryCallState) -> None:
+    def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         health.waiting(str(error))
         log.warning("waits_for_a_part", why=str(error), attempt=state.attempt_number)
@@ -142,7 +144,7 @@ async def insist(health: Health, attempt: Callable[[], Awaitable[T]]) -> T:
         retry=retry_if_exception_type(UnreachableError),
         wait=wait_random_exponential(multiplier=0.2, max=5),
         stop=stop_after_delay(START_FOR_S),
-        before_sleep=shown,
+        before_sleep=report,
         reraise=True,
     ):
         with trial:

@@ -16,6 +16,7 @@ from uuid import UUID
 import structlog
 
 from tideline.background import cancel_and_wait
+from tideline.control_plane import REQUESTS_CHANNEL
 from tideline.control_plane.model import MigrationRequest
 from tideline.domain.messages import TopicMigrationInput, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_options
@@ -23,7 +24,6 @@ from tideline.errors import TidelineError, UnreachableError
 
 log = structlog.get_logger()
 
-CHANNEL = "tideline_requests"
 POLL_S = 3.0
 """A notification may be lost; the table is not."""
 
@@ -98,7 +98,7 @@ class RequestDispatcher:
     async def _listen(self) -> None:
         while True:
             try:
-                async for _ in self._store.listen([CHANNEL]):
+                async for _ in self._store.listen([REQUESTS_CHANNEL]):
                     self._heard.set()
             except UnreachableError as error:
                 log.warning("requests_not_heard", why=str(error))

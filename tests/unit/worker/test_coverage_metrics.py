@@ -7,7 +7,7 @@ from uuid import UUID
 from prometheus_client import CollectorRegistry
 
 from tideline.control_plane.tiering_model import CoverageStatusRow
-from tideline.worker.coverage_metrics import CoverageGauges
+from tideline.worker.metrics import CoverageGauges
 
 
 def row(

@@ -69,5 +69,5 @@ async def test_a_part_that_comes_back_ends_the_wait() -> None:
             raise error
         return "connected"
 
-    assert await app.insist(known, attempt) == "connected"
+    assert await app.retry_at_start(known, attempt) == "connected"
     assert known.waits_for == "Postgres is away"

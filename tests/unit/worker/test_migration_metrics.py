@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase, PhaseStatus
-from tideline.worker.migration_metrics import MigrationGauges
+from tideline.worker.metrics import MigrationGauges
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

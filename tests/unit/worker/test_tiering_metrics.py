@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.unit.cli.test_tiering_view import status
 from tideline.domain.tiering_totals import LATENCY_BOUNDS_MS, Total, histogram, latency_buckets
-from tideline.worker.tiering_metrics import TieringGauges, TieringTotals
+from tideline.worker.metrics import TieringGauges, TieringTotals
 
 
 def test_gauges_sum_the_partitions_of_a_topic() -> None:

@@ -1,0 +1,300 @@
+"""Metrics of migrations, coverage and tiering under the seeds' names (002 §4.8.1), from what
+Postgres knows.
+
+Dots of the names are underscores. The jobs live only as long as their runs: what they have counted
+stands in Postgres, and the worker, which is always there, exports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+
+import structlog
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tideline.control_plane import ControlPlane
+from tideline.control_plane.jobs import JobsControlPlane
+from tideline.control_plane.model import PartitionMigrationStatus
+from tideline.control_plane.tiering_model import CoverageStatusRow, TieringStatusRow
+from tideline.domain.migration import PHASES, MigrationState, PhaseStatus
+from tideline.domain.tiering_totals import Total, histogram
+from tideline.errors import TidelineError
+from tideline.kafka.topic_policies import read_tiering_policies, suffix_topics
+from tideline.settings import WorkerSettings
+
+MIGRATION_EVERY_S = 5.0
+COVERAGE_EVERY_S = 15.0
+TIERING_EVERY_S = 30.0
+"""It counts the batches of every partition and asks Kafka for every topic's configs."""
+
+
+async def keep_migration_metrics(plane: ControlPlane) -> None:
+    """Until cancelled."""
+    gauges = MigrationGauges()
+
+    async def update() -> None:
+        gauges.update(await plane.migration_status())
+
+    await _keep_updated("migration", MIGRATION_EVERY_S, update)
+
+
+async def keep_coverage_metrics(settings: WorkerSettings) -> None:
+    """Until cancelled."""
+    gauges = CoverageGauges()
+    with closing(JobsControlPlane(settings, "tideline-worker-coverage")) as plane:
+
+        async def update() -> None:
+            gauges.update(await asyncio.to_thread(plane.coverage_status), _now_ms())
+
+        await _keep_updated("coverage", COVERAGE_EVERY_S, update)
+
+
+async def keep_tiering_metrics(settings: WorkerSettings) -> None:
+    """Until cancelled."""
+    gauges, totals = TieringGauges(), TieringTotals()
+    with closing(JobsControlPlane(settings, "tideline-worker-tiering")) as plane:
+
+        def observe() -> tuple[Mapping[str, int], list[TieringStatusRow]]:
+            counted = plane.tiering_totals()
+            rules = read_tiering_policies(settings, suffix_topics(plane))
+            return counted, plane.tiering_status(cutoffs=rules.cutoffs(_now_ms()))
+
+        async def update() -> None:
+            counted, rows = await asyncio.to_thread(observe)
+            totals.update(counted)
+            gauges.update(rows)
+
+        await _keep_updated("tiering", TIERING_EVERY_S, update)
+
+
+async def _keep_updated(of: str, every_s: float, update: Callable[[], Awaitable[None]]) -> None:
+    """The last values stay while a store is away."""
+    log = structlog.get_logger()
+    while True:
+        try:
+            await update()
+        except TidelineError as error:
+            log.warning(f"{of} metrics are stale", reason=str(error))
+        await asyncio.sleep(every_s)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MigrationGauges:
+    """``inkless.migration.*`` and the offset gauges, with dots as underscores."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._states = Gauge(
+            "inkless_migration_topics_state",
+            "Topics by the least advanced state of their partitions",
+            ["state"],
+            registry=registry,
+        )
+        self._progress = Gauge(
+            "inkless_migration_topic_progress",
+            "Phases that are done, over all partitions, in percent",
+            ["topic"],
+            registry=registry,
+        )
+        self._waiting = Gauge(
+            "inkless_migration_partitions_waiting",
+            "Partitions whose current phase waits, by phase",
+            ["topic", "phase"],
+            registry=registry,
+        )
+        self._boundary = Gauge(
+            "inkless_diskless_start_offset",
+            "B0: the first offset of the diskless suffix",
+            ["topic", "partition"],
+            registry=registry,
+        )
+
+    def update(self, statuses: Iterable[PartitionMigrationStatus]) -> None:
+        """Replace every value."""
+        by_topic: dict[str, list[PartitionMigrationStatus]] = defaultdict(list)
+        for status in statuses:
+            by_topic[status.topic].append(status)
+        for gauge in (self._progress, self._waiting, self._boundary):
+            gauge.clear()
+        states: Counter[MigrationState] = Counter()
+        for topic, partitions in by_topic.items():
+            states[_least_advanced(partitions)] += 1
+            self._progress.labels(topic).set(progress_percent(partitions))
+            waiting = Counter(
+                record.phase
+                for status in partitions
+                for record in status.phases
+                if record.status == PhaseStatus.WAITING
+            )
+            for phase, count in waiting.items():
+                self._waiting.labels(topic, phase).set(count)
+            for status in partitions:
+                if status.boundary >= 0:
+                    partition = str(status.log.partition)
+                    self._boundary.labels(topic, partition).set(status.boundary)
+        for state in MigrationState:
+            self._states.labels(state).set(states[state])
+
+
+_ADVANCE = (
+    MigrationState.TIERED_ONLY,
+    MigrationState.MIGRATING,
+    MigrationState.HYBRID,
+    MigrationState.DISKLESS_ONLY,
+)
+
+
+def _least_advanced(partitions: Iterable[PartitionMigrationStatus]) -> MigrationState:
+    return min((status.state for status in partitions), key=_ADVANCE.index)
+
+
+def progress_percent(partitions: list[PartitionMigrationStatus]) -> float:
+    """Phases done of phases to do, 0 to 100."""
+    done = sum(
+        record.status == PhaseStatus.DONE for status in partitions for record in status.phases
+    )
+    return 100.0 * done / (len(PHASES) * len(partitions)) if partitions else 0.0
+
+
+VERDICTS = {True: "covered", False: "not_covered", None: "not_looked_at"}
+
+
+class CoverageGauges:
+    """``inkless_coverage_*``."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._partitions = Gauge(
+            "inkless_coverage_partitions",
+            "Partitions with a prefix below B0, by the last verdict on it",
+            ["verdict"],
+            registry=registry,
+        )
+        self._missing = Gauge(
+            "inkless_coverage_missing_offsets",
+            "Offsets below B0 that remote storage does not have, where there are any",
+            ["topic", "partition"],
+            registry=registry,
+        )
+        self._age = Gauge(
+            "inkless_coverage_last_report_age_seconds",
+            "Since the newest and since the oldest verdict; absent before the first",
+            ["which"],
+            registry=registry,
+        )
+
+    def update(self, rows: Iterable[CoverageStatusRow], now_ms: int) -> None:
+        """Replace every value."""
+        counts: Counter[bool | None] = Counter()
+        looks = []
+        self._missing.clear()
+        self._age.clear()
+        for row in rows:
+            counts[row.complete] += 1
+            if row.observed_at is not None:
+                looks.append(row.observed_at)
+            if row.complete is False:
+                missing = row.detail.get("missing_offsets", 0)
+                self._missing.labels(row.topic, str(row.partition)).set(missing)
+        for verdict, name in VERDICTS.items():
+            self._partitions.labels(name).set(counts[verdict])
+        if looks:
+            self._age.labels("newest").set((now_ms - max(looks)) / 1000)
+            self._age.labels("oldest").set((now_ms - min(looks)) / 1000)
+
+
+COUNTERS = {
+    Total.BATCHES_SPLIT: ("inkless_tiering_batches_split", "Batches split out of WAL files"),
+    Total.BATCHES_MERGED: (
+        "inkless_tiering_batches_merged",
+        "Batches merged into segments: rows that left Postgres",
+    ),
+    Total.SEGMENTS_CREATED: ("inkless_tiering_segments_created", "Segments made of split files"),
+    Total.FAILURES: ("inkless_tiering_failures", "Failed attempts of split and merge"),
+}
+LATENCIES = {
+    Total.SPLIT_LATENCY: ("inkless_tiering_split_latency_seconds", "Splitting one WAL file"),
+    Total.MERGE_LATENCY: ("inkless_tiering_merge_latency_seconds", "Merging one segment"),
+}
+
+
+class TieringTotals(Collector):
+    """Counters and histograms that the jobs have added up."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._totals: Mapping[str, int] = {}
+        registry.register(self)
+
+    def update(self, totals: Mapping[str, int]) -> None:
+        """Replace every value."""
+        self._totals = dict(totals)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at each scrape."""
+        for total, (name, text) in COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=self._totals.get(total, 0))
+        for total, (name, text) in LATENCIES.items():
+            buckets, seconds = histogram(total, self._totals)
+            yield HistogramMetricFamily(name, text, buckets=buckets, sum_value=seconds)
+
+
+class TieringGauges:
+    """``inkless.tiering.*`` and ``inkless.tiered.high.offset``, with dots as underscores."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        def by_topic(name: str, text: str) -> Gauge:
+            return Gauge(name, text, ["topic"], registry=registry)
+
+        self._pending_split = by_topic(
+            "inkless_tiering_batches_pending_split", "Batches that wait to be split"
+        )
+        self._pending_merge = by_topic(
+            "inkless_tiering_batches_pending_merge", "Split batches that wait to be merged"
+        )
+        self._eligible = by_topic(
+            "inkless_tiering_eligible_bytes",
+            "Bytes that may be split: older than local.retention.ms, or requested",
+        )
+        self._lag = by_topic(
+            "inkless_tiering_lag_bytes", "Bytes of the suffix that are not merged yet"
+        )
+        self._parked = by_topic(
+            "inkless_tiering_parked_partitions", "Partitions with something parked"
+        )
+        self._paused = by_topic("inkless_tiering_paused", "1 while tiering is paused")
+        self._high_offset = Gauge(
+            "inkless_tiered_high_offset",
+            "Last offset (inclusive) in tiered storage",
+            ["topic", "partition"],
+            registry=registry,
+        )
+
+    def update(self, rows: Iterable[TieringStatusRow]) -> None:
+        """Replace every value."""
+        sums = (
+            (self._pending_split, lambda row: row.pending_batches),
+            (self._pending_merge, lambda row: row.pending_split_batches),
+            (self._eligible, lambda row: row.eligible_bytes),
+            (self._lag, lambda row: row.pending_bytes),
+            (self._parked, lambda row: int(row.parked)),
+        )
+        topics: dict[str, list[TieringStatusRow]] = defaultdict(list)
+        for row in rows:
+            topics[row.topic].append(row)
+        for gauge in (*(gauge for gauge, _ in sums), self._paused, self._high_offset):
+            gauge.clear()
+        for topic, partitions in topics.items():
+            for gauge, value in sums:
+                gauge.labels(topic).set(sum(value(row) for row in partitions))
+            self._paused.labels(topic).set(partitions[0].paused)
+            for row in partitions:
+                if row.tiered_high_offset >= 0:
+                    high = self._high_offset.labels(topic, str(row.partition))
+                    high.set(row.tiered_high_offset)
