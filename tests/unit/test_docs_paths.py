@@ -40,6 +40,12 @@ def exists(name: str) -> bool:
     return Path(name).exists() or any(file.endswith(f"/{name}") for file in files_of_the_project())
 
 
+def alternatives(name: str) -> list[str]:
+    """``a/{b,c}.py`` is two names."""
+    match = re.fullmatch(r"(.*)\{([\w,]+)\}(.*)", name)
+    return [match[1] + part + match[3] for part in match[2].split(",")] if match else [name]
+
+
 def anchors(page: Path) -> set[str]:
     """What a heading is called in a link, as GitHub does it."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
@@ -47,7 +53,11 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_path_in_a_page_exists(page: Path) -> None:
-    quoted = [name.strip() for name in IN_QUOTES.findall(page.read_text())]
+    quoted = [
+        name
+        for names in IN_QUOTES.findall(page.read_text())
+        for name in alternatives(names.strip())
+    ]
     named = {name for name in quoted if ROOTED.fullmatch(name) or FILE.fullmatch(name)}
     assert {name for name in named if not exists(name)} == set()
 
