@@ -184,14 +184,14 @@ async def test_only_the_planned_range_is_registered(tiered: Tiered) -> None:
     log = await split_log(tiered)
     plan = tiered.worker.begun(log)
     good = segment_of(plan)
-    for wrong in (
-        replace(good, base_offset=1),
-        replace(good, last_offset=6),
-        replace(good, size_bytes=599),
-        replace(good, batch_count=5),
-        replace(good, last_offset=4),
+    for wrong, says in (
+        (replace(good, base_offset=1), "begins at offset 1, planned was 0"),
+        (replace(good, last_offset=6), "ends at offset 6, planned were 0 to 5"),
+        (replace(good, size_bytes=599), "has 599 bytes, its batches have 600"),
+        (replace(good, batch_count=5), "has 5 batches, there are 6"),
+        (replace(good, last_offset=4), "has 600 bytes, its batches have 500"),
     ):
-        with pytest.raises(TieringMismatch, match=str(plan.segment_id)):
+        with pytest.raises(TieringMismatch, match=f"{plan.segment_id} of .* {says}"):
             tiered.plane.finish_merge(log, plan.token, wrong)
     with pytest.raises(StaleClaim):
         tiered.plane.finish_merge(log, plan.token, replace(good, segment_id=uuid4()))

@@ -172,8 +172,11 @@ async def test_keys_are_used_once(tiered: Tiered) -> None:
     one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
     (split, *_) = tiered.worker.register(one)
     tiered.worker.finish(one, [split])
-    for taken in (split.object_key, one.object_key):
-        with pytest.raises(ObjectKeyRejected, match=taken):
+    for taken, by in (
+        (split.object_key, "a split of another claim"),
+        (one.object_key, "a WAL file"),
+    ):
+        with pytest.raises(ObjectKeyRejected, match=f"{taken} is taken by {by}"):
             tiered.plane.register_split_keys(tiered.worker.worker, two.file_id, two.token, [taken])
     with pytest.raises(StaleClaim, match="never registered"):
         tiered.worker.finish(two, [replace(split, object_key="split/unheard")])
@@ -183,17 +186,17 @@ async def test_only_exact_runs_of_the_claimed_batches_are_taken(tiered: Tiered) 
     log = await tiered.diskless(files=2, batches=3)
     (file, _) = tiered.worker.claim({log.topic_id: ALL_OLD})
     (split,) = tiered.worker.register(file)
-    wrongs: list[dict[str, Any]] = [
-        {"last_offset": 3},
-        {"last_offset": 1},
-        {"base_offset": 1},
-        {"byte_size": 299},
-        {"batch_count": 2},
-        {"base_offset": 3, "last_offset": 5},
-        {"base_offset": 70, "last_offset": 72},
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"last_offset": 3}, "its last batch ends at offset 2, not at 3"),
+        ({"last_offset": 1}, "its batches have 200 bytes, not 300"),
+        ({"base_offset": 1}, "its batches have 200 bytes, not 300"),
+        ({"byte_size": 299}, "its batches have 300 bytes, not 299"),
+        ({"batch_count": 2}, "it has 3 batches, not 2"),
+        ({"base_offset": 3, "last_offset": 5}, "offsets 3 to 5 hold none"),
+        ({"base_offset": 70, "last_offset": 72}, "offsets 70 to 72 hold none"),
     ]
-    for wrong in wrongs:
-        with pytest.raises(TieringMismatch, match=split.object_key):
+    for wrong, says in wrongs:
+        with pytest.raises(TieringMismatch, match=f"{split.object_key} of .*{says}"):
             tiered.worker.finish(file, [replace(split, **wrong)])
     with pytest.raises(UnknownLog):
         tiered.worker.finish(file, [replace(split, topic_id=uuid4())])

@@ -56,30 +56,34 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_seed record;
 BEGIN
-    SELECT * INTO v_seed FROM jsonb_to_recordset(p_seeds)
-        AS s (producer_id bigint, producer_epoch integer, base_offset bigint, last_offset bigint)
-        WHERE last_offset >= p_boundary OR base_offset > last_offset OR base_offset < 0
-            OR producer_id < 0 OR producer_epoch < 0
-        LIMIT 1;
-    IF FOUND THEN
+    SELECT *, CASE
+            WHEN producer_id < 0 THEN 'has no producer id'
+            WHEN producer_epoch < 0 THEN 'has no producer epoch'
+            WHEN base_offset < 0 THEN 'begins below offset 0'
+            WHEN base_offset > last_offset THEN 'begins after its end'
+            WHEN last_offset >= p_boundary THEN format('is not below B0 %s', p_boundary)
+        END AS why
+        INTO v_seed FROM jsonb_to_recordset(p_seeds)
+            AS s (producer_id bigint, producer_epoch integer, base_offset bigint,
+                last_offset bigint)
+        ORDER BY why LIMIT 1;
+    IF v_seed.why IS NOT NULL THEN
         PERFORM refuse('TL012',
-            format('the seed of producer %s (epoch %s, offsets %s to %s) is not below B0 %s of %s',
+            format('the seed of producer %s (epoch %s, offsets %s to %s) of %s %s',
                 v_seed.producer_id, v_seed.producer_epoch, v_seed.base_offset,
-                v_seed.last_offset, p_boundary, log_label(p_log)),
+                v_seed.last_offset, log_label(p_log), v_seed.why),
             'Seed only batches whose last offset is below B0.');
     END IF;
 END
 $$;
 
--- Seeds are a jsonb array of {producer_id, producer_epoch, base_sequence, last_sequence,
--- base_offset, last_offset, timestamp}, oldest first per producer.
-CREATE FUNCTION write_seeds(p_log logs, p_seeds jsonb) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    DELETE FROM producer_state WHERE log_id = p_log.log_id;
+-- The last five batches of each producer's newest epoch, as commits go on from them.
+CREATE FUNCTION write_producer_state(p_log_id bigint, p_seeds jsonb) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM producer_state WHERE log_id = p_log_id;
     INSERT INTO producer_state (log_id, producer_id, producer_epoch, base_sequences,
             last_sequences, base_offsets, append_times)
-        SELECT p_log.log_id, producer_id, producer_epoch,
+        SELECT p_log_id, producer_id, producer_epoch,
                array_agg(base_sequence ORDER BY base_offset),
                array_agg(last_sequence ORDER BY base_offset),
                array_agg(base_offset ORDER BY base_offset),
@@ -95,8 +99,14 @@ BEGIN
         ) AS seeds
         WHERE producer_epoch = current_epoch AND age <= 5
         GROUP BY producer_id, producer_epoch;
+$$;
+
+-- The newest batch of each producer, kept for the snapshot of the first merged segment:
+-- producer_state moves on with the first commit.
+CREATE FUNCTION write_first_snapshot(p_log_id bigint, p_seeds jsonb) RETURNS void
+LANGUAGE sql AS $$
     INSERT INTO producer_snapshots (log_id, seeds_digest, entries)
-        SELECT p_log.log_id, md5(p_seeds::text),
+        SELECT p_log_id, md5(p_seeds::text),
                coalesce(jsonb_agg(jsonb_build_object('producer_id', producer_id,
                    'producer_epoch', producer_epoch, 'last_sequence', last_sequence,
                    'last_offset', last_offset, 'offset_delta', last_offset - base_offset,
@@ -109,7 +119,16 @@ BEGIN
             ORDER BY producer_id, producer_epoch DESC, base_offset DESC
         ) AS newest
         ON CONFLICT (log_id) DO UPDATE SET seeds_digest = excluded.seeds_digest,
-            end_offset = NULL, entries = excluded.entries;
+            end_offset = NULL, entries = excluded.entries
+$$;
+
+-- Seeds are a jsonb array of {producer_id, producer_epoch, base_sequence, last_sequence,
+-- base_offset, last_offset, timestamp}, oldest first per producer.
+CREATE FUNCTION write_seeds(p_log logs, p_seeds jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM write_producer_state(p_log.log_id, p_seeds);
+    PERFORM write_first_snapshot(p_log.log_id, p_seeds);
     UPDATE logs SET seeds_digest = md5(p_seeds::text),
             seeds_last_offset = (SELECT coalesce(max(last_offset), -1)
                 FROM jsonb_to_recordset(p_seeds) AS s (last_offset bigint))

@@ -63,26 +63,32 @@ BEGIN
 END
 $$;
 
--- The logs that a file touches, locked in one fixed order so that two gateways never deadlock,
--- each with the reason why nothing may be appended to it, or NULL. The lock on the row decides
--- between a commit and a boundary that is being set or reset.
+-- Each batch of a file, by its place, with the log that it goes to and the reason why nothing may be
+-- appended to it, or NONE. The logs are locked in one fixed order, so that two gateways never
+-- deadlock; the lock on the row decides between a commit and a boundary that is being set or reset.
 CREATE FUNCTION lock_logs_for_commit(p_topic_ids uuid[], p_partitions integer[])
 RETURNS TABLE (
-    topic_id uuid, partition integer, log_id bigint, next_offset bigint,
-    max_timestamp bigint, log_start_offset bigint, refusal text
+    i bigint, log_id bigint, next_offset bigint, max_timestamp bigint, log_start_offset bigint,
+    refusal text
 )
 LANGUAGE sql AS $$
-    SELECT l.topic_id, l.partition, l.log_id,
-           greatest(l.high_watermark, l.diskless_log_start_offset), l.max_timestamp,
-           l.log_start_offset,
+    WITH locked AS MATERIALIZED (
+        SELECT * FROM logs AS l
+            WHERE (l.topic_id, l.partition) IN (SELECT * FROM unnest(p_topic_ids, p_partitions))
+            ORDER BY l.log_id
+            FOR NO KEY UPDATE OF l
+    )
+    SELECT b.i, l.log_id, greatest(l.high_watermark, l.diskless_log_start_offset),
+           l.max_timestamp, l.log_start_offset,
            CASE
+               WHEN l.log_id IS NULL THEN 'UNKNOWN_LOG'
                WHEN l.deleted_at IS NOT NULL THEN 'TOPIC_DELETED'
                WHEN l.diskless_log_start_offset < 0 THEN 'BOUNDARY_UNSET'
+               ELSE 'NONE'
            END
-    FROM logs AS l
-    WHERE (l.topic_id, l.partition) IN (SELECT * FROM unnest(p_topic_ids, p_partitions))
-    ORDER BY l.log_id
-    FOR NO KEY UPDATE OF l
+    FROM unnest(p_topic_ids, p_partitions) WITH ORDINALITY AS b (topic_id, partition, i)
+    LEFT JOIN locked AS l USING (topic_id, partition)
+    ORDER BY l.log_id, b.i
 $$;
 
 -- The row of a registered key, locked until the end of the transaction: a retry of a commit that
@@ -115,6 +121,106 @@ BEGIN
 END
 $$;
 
+-- Judges a batch by its producer's state, and remembers it if it is accepted: the last five batches
+-- of one epoch are. base_offset and append_time: those that it gets then; of a duplicate those of
+-- its original, else -1.
+CREATE FUNCTION admit_batch(
+    p_log_id bigint, p_producer_id bigint, p_epoch integer, p_base_sequence integer,
+    p_last_sequence integer,
+    INOUT base_offset bigint, INOUT append_time bigint, OUT error text
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_state producer_state;
+    v_kept integer;
+    v_original integer;
+BEGIN
+    SELECT * INTO v_state FROM producer_state AS p
+        WHERE p.log_id = p_log_id AND p.producer_id = p_producer_id;
+    error := judge_batch(v_state, p_epoch, p_base_sequence, p_last_sequence);
+    IF error = 'NONE' THEN
+        -- From where on the known batches stay: four of the same epoch, none of another.
+        v_kept := CASE WHEN v_state.producer_epoch = p_epoch
+            THEN cardinality(v_state.base_sequences) - 3 ELSE 6 END;
+        INSERT INTO producer_state
+            (log_id, producer_id, producer_epoch, base_sequences, last_sequences, base_offsets,
+             append_times)
+            VALUES (p_log_id, p_producer_id, p_epoch,
+                v_state.base_sequences[v_kept :] || p_base_sequence,
+                v_state.last_sequences[v_kept :] || p_last_sequence,
+                v_state.base_offsets[v_kept :] || base_offset,
+                v_state.append_times[v_kept :] || append_time)
+            ON CONFLICT (log_id, producer_id) DO UPDATE SET
+                producer_epoch = excluded.producer_epoch,
+                base_sequences = excluded.base_sequences,
+                last_sequences = excluded.last_sequences,
+                base_offsets = excluded.base_offsets, append_times = excluded.append_times,
+                updated_at = excluded.updated_at;
+    ELSE
+        v_original := CASE WHEN error = 'DUPLICATE' THEN
+            duplicate_position(v_state, p_epoch, p_base_sequence, p_last_sequence) END;
+        base_offset := coalesce(v_state.base_offsets[v_original], -1);
+        append_time := coalesce(v_state.append_times[v_original], -1);
+    END IF;
+END
+$$;
+
+-- Judges every batch, and assigns offsets to the accepted ones, log by log in the order of the
+-- file. One element per batch: log_ids and running_max, the largest timestamp of the log so far,
+-- are -1 for a batch that is not accepted.
+CREATE FUNCTION assign_offsets(
+    p_topic_ids uuid[], p_partitions integer[], p_record_counts integer[],
+    p_max_timestamps bigint[], p_log_append_time boolean[], p_producer_ids bigint[],
+    p_producer_epochs integer[], p_base_sequences integer[], p_last_sequences integer[],
+    OUT errors text[], OUT log_ids bigint[], OUT base_offsets bigint[], OUT append_times bigint[],
+    OUT running_max bigint[], OUT log_starts bigint[], OUT high_watermarks bigint[]
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_none bigint[] := array_fill(-1::bigint, ARRAY[cardinality(p_topic_ids)]);
+    v_now bigint;
+    v_batch record;
+    v_admitted record;
+    v_log_id bigint;
+    v_next bigint;
+    v_max_timestamp bigint;
+BEGIN
+    errors := array_fill(NULL::text, ARRAY[cardinality(p_topic_ids)]);
+    SELECT v_none, v_none, v_none, v_none, v_none, v_none
+        INTO log_ids, base_offsets, append_times, running_max, log_starts, high_watermarks;
+    FOR v_batch IN SELECT * FROM lock_logs_for_commit(p_topic_ids, p_partitions) LOOP
+        -- The clock is read when every lock is held: append times follow offsets.
+        v_now := coalesce(v_now, epoch_ms(clock_timestamp()));
+        errors[v_batch.i] := v_batch.refusal;
+        CONTINUE WHEN v_batch.refusal <> 'NONE';
+        IF v_log_id IS DISTINCT FROM v_batch.log_id THEN
+            v_log_id := v_batch.log_id;
+            v_next := v_batch.next_offset;
+            v_max_timestamp := v_batch.max_timestamp;
+        END IF;
+        base_offsets[v_batch.i] := v_next;
+        append_times[v_batch.i] := v_now;
+        IF p_producer_ids[v_batch.i] >= 0 THEN
+            v_admitted := admit_batch(v_log_id, p_producer_ids[v_batch.i],
+                p_producer_epochs[v_batch.i], p_base_sequences[v_batch.i],
+                p_last_sequences[v_batch.i], v_next, v_now);
+            errors[v_batch.i] := v_admitted.error;
+            base_offsets[v_batch.i] := v_admitted.base_offset;
+            append_times[v_batch.i] := v_admitted.append_time;
+        END IF;
+        IF errors[v_batch.i] = 'NONE' THEN
+            log_ids[v_batch.i] := v_log_id;
+            v_max_timestamp := greatest(v_max_timestamp, CASE WHEN p_log_append_time[v_batch.i]
+                THEN v_now ELSE p_max_timestamps[v_batch.i] END);
+            running_max[v_batch.i] := v_max_timestamp;
+            v_next := v_next + p_record_counts[v_batch.i];
+        END IF;
+        log_starts[v_batch.i] := v_batch.log_start_offset;
+        high_watermarks[v_batch.i] := v_next;
+    END LOOP;
+END
+$$;
+
 -- Assigns offsets to every batch of one WAL object, in one transaction (seed 000). Answers one row
 -- per batch, in their order. Idempotent by object key. Sends no NOTIFY: that would serialise
 -- commits.
@@ -130,148 +236,41 @@ CREATE FUNCTION commit_file(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    v_count integer := cardinality(p_topic_ids);
-    v_file wal_files;
-    v_now bigint;
-    v_batch record;
-    v_state producer_state;
-    v_verdict text;
-    v_original integer;
-    -- The log at hand.
-    v_log_id bigint;
-    v_next bigint;
-    v_max_timestamp bigint;
-    -- Per log touched.
-    v_logs bigint[] := '{}';
-    v_log_nexts bigint[] := '{}';
-    v_log_max_timestamps bigint[] := '{}';
-    v_log integer := 0;
-    -- Per batch, in the order of the file.
-    v_errors text[] := array_fill(NULL::text, ARRAY[v_count]);
-    v_log_ids bigint[] := array_fill(-1::bigint, ARRAY[v_count]);
-    v_base_offsets bigint[] := array_fill(-1::bigint, ARRAY[v_count]);
-    v_append_times bigint[] := array_fill(-1::bigint, ARRAY[v_count]);
-    v_running bigint[] := array_fill(-1::bigint, ARRAY[v_count]);
-    v_log_starts bigint[] := array_fill(-1::bigint, ARRAY[v_count]);
-    v_high_watermarks bigint[] := array_fill(-1::bigint, ARRAY[v_count]);
+    v_file wal_files := claim_file(p_gateway_id, p_object_key, p_size, cardinality(p_topic_ids));
+    v_given record;
 BEGIN
-    v_file := claim_file(p_gateway_id, p_object_key, p_size, v_count);
-    IF v_file.status = 'committed' THEN
-        RETURN QUERY SELECT * FROM unnest(
-            v_file.outcome_errors, v_file.outcome_base_offsets, v_file.outcome_append_times,
-            v_file.outcome_log_starts, v_file.outcome_high_watermarks);
-        RETURN;
+    IF v_file.status <> 'committed' THEN
+        PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
+        v_given := assign_offsets(p_topic_ids, p_partitions, p_record_counts, p_max_timestamps,
+            p_log_append_time, p_producer_ids, p_producer_epochs, p_base_sequences,
+            p_last_sequences);
+        INSERT INTO batches (log_id, last_offset, base_offset, file_id, byte_offset, byte_size,
+                log_append_time, append_time, max_timestamp, running_max_timestamp)
+            SELECT b.log_id, b.base_offset + b.record_count - 1, b.base_offset, v_file.file_id,
+                   b.byte_offset, b.byte_size, b.log_append_time, b.append_time,
+                   CASE WHEN b.log_append_time THEN b.append_time ELSE b.max_timestamp END,
+                   b.running_max
+            FROM unnest(v_given.log_ids, v_given.base_offsets, v_given.append_times,
+                    v_given.running_max, p_record_counts, p_byte_offsets, p_byte_sizes,
+                    p_log_append_time, p_max_timestamps)
+                AS b (log_id, base_offset, append_time, running_max, record_count, byte_offset,
+                    byte_size, log_append_time, max_timestamp)
+            WHERE b.log_id >= 0;
+        UPDATE logs AS l SET high_watermark = t.next_offset, max_timestamp = t.max_timestamp
+            FROM (SELECT log_id, max(next_offset) AS next_offset, max(running_max) AS max_timestamp
+                FROM unnest(v_given.log_ids, v_given.high_watermarks, v_given.running_max)
+                    AS b (log_id, next_offset, running_max)
+                WHERE log_id >= 0 GROUP BY log_id) AS t
+            WHERE l.log_id = t.log_id;
+        UPDATE wal_files SET status = 'committed', committed_at = clock_timestamp(), size = p_size,
+                outcome_errors = v_given.errors, outcome_base_offsets = v_given.base_offsets,
+                outcome_append_times = v_given.append_times,
+                outcome_log_starts = v_given.log_starts,
+                outcome_high_watermarks = v_given.high_watermarks
+            WHERE file_id = v_file.file_id RETURNING * INTO v_file;
     END IF;
-    PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
-
-    FOR v_batch IN
-        SELECT b.*, l.log_id, l.next_offset, l.max_timestamp AS log_max_timestamp,
-               l.log_start_offset, l.refusal
-        FROM unnest(p_topic_ids, p_partitions, p_record_counts, p_max_timestamps,
-                p_log_append_time, p_producer_ids, p_producer_epochs, p_base_sequences,
-                p_last_sequences) WITH ORDINALITY
-            AS b (topic_id, partition, record_count, max_timestamp, log_append_time, producer_id,
-                producer_epoch, base_sequence, last_sequence, i)
-        LEFT JOIN lock_logs_for_commit(p_topic_ids, p_partitions) AS l USING (topic_id, partition)
-        ORDER BY l.log_id, b.i
-    LOOP
-        -- The clock is read when every lock is held: append times follow offsets.
-        v_now := coalesce(v_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
-        IF v_batch.log_id IS NULL OR v_batch.refusal IS NOT NULL THEN
-            v_errors[v_batch.i] := coalesce(v_batch.refusal, 'UNKNOWN_LOG');
-            CONTINUE;
-        END IF;
-        IF v_log_id IS DISTINCT FROM v_batch.log_id THEN
-            v_log_id := v_batch.log_id;
-            v_next := v_batch.next_offset;
-            v_max_timestamp := v_batch.log_max_timestamp;
-            v_log := v_log + 1;
-            v_logs[v_log] := v_log_id;
-        END IF;
-        v_log_starts[v_batch.i] := v_batch.log_start_offset;
-        v_verdict := 'NONE';
-        IF v_batch.producer_id >= 0 THEN
-            IF v_state.log_id IS DISTINCT FROM v_log_id
-                OR v_state.producer_id IS DISTINCT FROM v_batch.producer_id THEN
-                SELECT * INTO v_state FROM producer_state AS p
-                    WHERE p.log_id = v_log_id AND p.producer_id = v_batch.producer_id;
-            END IF;
-            v_verdict := judge_batch(v_state, v_batch.producer_epoch, v_batch.base_sequence,
-                v_batch.last_sequence);
-        END IF;
-        v_errors[v_batch.i] := v_verdict;
-        IF v_verdict = 'NONE' THEN
-            v_log_ids[v_batch.i] := v_log_id;
-            v_base_offsets[v_batch.i] := v_next;
-            v_append_times[v_batch.i] := v_now;
-            v_max_timestamp := greatest(v_max_timestamp,
-                CASE WHEN v_batch.log_append_time THEN v_now ELSE v_batch.max_timestamp END);
-            v_running[v_batch.i] := v_max_timestamp;
-            IF v_batch.producer_id >= 0 THEN
-                IF v_state.producer_epoch IS DISTINCT FROM v_batch.producer_epoch THEN
-                    v_state.log_id := v_log_id;
-                    v_state.producer_id := v_batch.producer_id;
-                    v_state.producer_epoch := v_batch.producer_epoch;
-                    v_state.base_sequences := '{}';
-                    v_state.last_sequences := '{}';
-                    v_state.base_offsets := '{}';
-                    v_state.append_times := '{}';
-                END IF;
-                v_state.base_sequences := (v_state.base_sequences || v_batch.base_sequence)
-                    [cardinality(v_state.base_sequences) - 3 :];
-                v_state.last_sequences := (v_state.last_sequences || v_batch.last_sequence)
-                    [cardinality(v_state.last_sequences) - 3 :];
-                v_state.base_offsets := (v_state.base_offsets || v_next)
-                    [cardinality(v_state.base_offsets) - 3 :];
-                v_state.append_times := (v_state.append_times || v_now)
-                    [cardinality(v_state.append_times) - 3 :];
-                INSERT INTO producer_state
-                    (log_id, producer_id, producer_epoch, base_sequences, last_sequences,
-                     base_offsets, append_times)
-                    VALUES (v_log_id, v_batch.producer_id, v_state.producer_epoch,
-                        v_state.base_sequences, v_state.last_sequences,
-                        v_state.base_offsets, v_state.append_times)
-                    ON CONFLICT (log_id, producer_id) DO UPDATE SET
-                        producer_epoch = excluded.producer_epoch,
-                        base_sequences = excluded.base_sequences,
-                        last_sequences = excluded.last_sequences,
-                        base_offsets = excluded.base_offsets,
-                        append_times = excluded.append_times,
-                        updated_at = excluded.updated_at;
-            END IF;
-            v_next := v_next + v_batch.record_count;
-        ELSIF v_verdict = 'DUPLICATE' THEN
-            v_original := duplicate_position(v_state, v_batch.producer_epoch,
-                v_batch.base_sequence, v_batch.last_sequence);
-            v_base_offsets[v_batch.i] := v_state.base_offsets[v_original];
-            v_append_times[v_batch.i] := v_state.append_times[v_original];
-        END IF;
-        v_high_watermarks[v_batch.i] := v_next;
-        v_log_nexts[v_log] := v_next;
-        v_log_max_timestamps[v_log] := v_max_timestamp;
-    END LOOP;
-
-    INSERT INTO batches (log_id, last_offset, base_offset, file_id, byte_offset, byte_size,
-            log_append_time, append_time, max_timestamp, running_max_timestamp)
-        SELECT b.log_id, b.base_offset + b.record_count - 1, b.base_offset, v_file.file_id,
-               b.byte_offset, b.byte_size, b.log_append_time, v_now,
-               CASE WHEN b.log_append_time THEN v_now ELSE b.max_timestamp END, b.running
-        FROM unnest(v_errors, v_log_ids, v_base_offsets, v_running, p_record_counts,
-                p_byte_offsets, p_byte_sizes, p_log_append_time, p_max_timestamps)
-            AS b (error, log_id, base_offset, running, record_count, byte_offset, byte_size,
-                log_append_time, max_timestamp)
-        WHERE b.error = 'NONE';
-    UPDATE logs AS l SET high_watermark = t.next_offset, max_timestamp = t.max_timestamp
-        FROM unnest(v_logs, v_log_nexts, v_log_max_timestamps)
-            AS t (log_id, next_offset, max_timestamp)
-        WHERE l.log_id = t.log_id AND l.high_watermark <> t.next_offset;
-    UPDATE wal_files SET status = 'committed', committed_at = clock_timestamp(), size = p_size,
-            outcome_errors = v_errors, outcome_base_offsets = v_base_offsets,
-            outcome_append_times = v_append_times, outcome_log_starts = v_log_starts,
-            outcome_high_watermarks = v_high_watermarks
-        WHERE file_id = v_file.file_id;
-    RETURN QUERY SELECT * FROM unnest(
-        v_errors, v_base_offsets, v_append_times, v_log_starts, v_high_watermarks);
+    RETURN QUERY SELECT * FROM unnest(v_file.outcome_errors, v_file.outcome_base_offsets,
+        v_file.outcome_append_times, v_file.outcome_log_starts, v_file.outcome_high_watermarks);
 END
 $$;
 

@@ -99,3 +99,23 @@ BEGIN
     END IF;
 END
 $$;
+
+CREATE FUNCTION assert_positive(p_value bigint, p_what text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_value < 1 THEN
+        PERFORM refuse('TL018', format('%s: %s is too few', p_what, p_value),
+            'Choose at least one.');
+    END IF;
+END
+$$;
+
+CREATE FUNCTION assert_claim_time(p_claim_ms bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_claim_ms NOT BETWEEN 1 AND 86400000 THEN
+        PERFORM refuse('TL018', format('a claim of %s ms is not allowed', p_claim_ms),
+            'Claim for 1 to 86400000 ms, a day.');
+    END IF;
+END
+$$;

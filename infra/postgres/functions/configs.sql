@@ -1,4 +1,4 @@
--- The user's value is kept from the first call: later ones see what was imposed.
+-- The user's value is kept from the first call: later ones see the override.
 CREATE FUNCTION override_config(
     p_topic_id uuid, p_key text, p_override_value text, p_user_value text
 ) RETURNS void
@@ -15,7 +15,7 @@ BEGIN
 END
 $$;
 
--- The user changed a config that is held: remembered for the day it is released.
+-- The user changed a config that is overridden: remembered for the day it is released.
 CREATE FUNCTION update_user_config(p_topic_id uuid, p_key text, p_user_value text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN

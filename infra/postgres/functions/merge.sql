@@ -137,6 +137,54 @@ LANGUAGE sql STABLE AS $$
             AND p.producer_id = (entry ->> 'producer_id')::bigint)
 $$;
 
+-- The row of a partition's claim, locked until the end of the transaction.
+CREATE FUNCTION lock_merge_claim(p_topic_id uuid, p_partition integer) RETURNS merge_claims
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_claim merge_claims;
+    v_log_id bigint := (SELECT log_id FROM logs
+        WHERE topic_id = p_topic_id AND partition = p_partition);
+BEGIN
+    IF v_log_id IS NULL THEN
+        PERFORM refuse_unknown_log(p_topic_id, p_partition);
+    END IF;
+    INSERT INTO merge_claims (log_id) VALUES (v_log_id) ON CONFLICT DO NOTHING;
+    SELECT * INTO STRICT v_claim FROM merge_claims WHERE log_id = v_log_id FOR UPDATE;
+    RETURN v_claim;
+END
+$$;
+
+-- Records a segment that is begun under a new token. A segment that this attempt began before is
+-- planned anew.
+CREATE FUNCTION begin_segment(
+    p_log logs, p_segment_id uuid, p_prefix text, p_base_offset bigint, p_last_offset bigint,
+    p_size_bytes bigint, p_batch_count integer
+) RETURNS merged_segments
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_segment merged_segments;
+BEGIN
+    INSERT INTO merged_segments AS m (segment_id, log_id, token, state, object_key_stem,
+            base_offset, last_offset, size_bytes, leader_epoch, batch_count)
+        VALUES (p_segment_id, p_log.log_id, nextval('tiering_tokens'), 'COPY_SEGMENT_STARTED',
+            format('%s%s-%s/%s/%s-%s', p_prefix, p_log.topic_name, base64_url(p_log.topic_id),
+                p_log.partition, lpad(p_base_offset::text, 20, '0'), base64_url(p_segment_id)),
+            p_base_offset, p_last_offset, p_size_bytes, p_log.diskless_log_start_epoch,
+            p_batch_count)
+        ON CONFLICT (segment_id) DO UPDATE SET token = excluded.token,
+                object_key_stem = excluded.object_key_stem,
+                base_offset = excluded.base_offset, last_offset = excluded.last_offset,
+                size_bytes = excluded.size_bytes, batch_count = excluded.batch_count
+            WHERE m.log_id = excluded.log_id AND m.state = 'COPY_SEGMENT_STARTED'
+        RETURNING * INTO v_segment;
+    IF NOT FOUND THEN
+        PERFORM refuse('TL018', format('segment id %s was used', p_segment_id),
+            'Begin every segment under a new random id.');
+    END IF;
+    RETURN v_segment;
+END
+$$;
+
 -- No row: nothing to merge, paused, deleted, or another worker's claim holds. The same worker
 -- takes its own claim over, so that a task that is tried again fences its first try.
 CREATE FUNCTION begin_merge(
@@ -153,29 +201,17 @@ DECLARE
     v_log logs;
     v_claim merge_claims;
     v_plan record;
+    v_segment merged_segments;
 BEGIN
-    IF p_max_bytes < 1 OR p_max_batches < 1 OR p_claim_ms NOT BETWEEN 1 AND 86400000 THEN
-        PERFORM refuse('TL018',
-            format('a segment of %s bytes and %s batches or a claim of %s ms cannot be begun',
-                p_max_bytes, p_max_batches, p_claim_ms),
-            'Choose at least one of each, for 1 to 86400000 ms.');
-    END IF;
-    SELECT * INTO v_log FROM logs AS l
-        WHERE l.topic_id = p_topic_id AND l.partition = p_partition;
-    IF NOT FOUND THEN
-        PERFORM refuse_unknown_log(p_topic_id, p_partition);
-    END IF;
-    INSERT INTO merge_claims (log_id) VALUES (v_log.log_id) ON CONFLICT DO NOTHING;
-    SELECT * INTO STRICT v_claim FROM merge_claims AS c WHERE c.log_id = v_log.log_id FOR UPDATE;
+    PERFORM assert_positive(p_max_bytes, 'bytes of a segment'),
+        assert_positive(p_max_batches, 'batches of a segment'), assert_claim_time(p_claim_ms);
+    v_claim := lock_merge_claim(p_topic_id, p_partition);
     IF v_claim.expires_at > clock_timestamp() AND v_claim.worker <> p_worker THEN
         RETURN;
     END IF;
-    SELECT * INTO STRICT v_log FROM logs AS l WHERE l.log_id = v_log.log_id;
-    IF v_log.deleted_at IS NOT NULL OR v_log.diskless_log_start_offset < 0
-        OR EXISTS (SELECT FROM topics AS t
-            WHERE t.topic_id = p_topic_id AND t.tiering_paused) THEN
-        RETURN;
-    END IF;
+    SELECT l.* INTO v_log FROM logs AS l JOIN topics AS t USING (topic_id)
+        WHERE l.log_id = v_claim.log_id AND l.deleted_at IS NULL
+            AND l.diskless_log_start_offset >= 0 AND NOT t.tiering_paused;
     v_plan := next_segment(v_log, p_max_bytes, p_max_batches);
     IF v_plan.base_offset IS NULL THEN
         RETURN;
@@ -185,43 +221,20 @@ BEGIN
             WHERE m.segment_id = v_claim.segment_id AND m.state = 'COPY_SEGMENT_STARTED'),
             'another attempt took over');
     END IF;
-    INSERT INTO merged_segments AS m (segment_id, log_id, token, state, object_key_stem,
-            base_offset, last_offset, size_bytes, leader_epoch, batch_count)
-        VALUES (p_segment_id, v_log.log_id, nextval('tiering_tokens'), 'COPY_SEGMENT_STARTED',
-            format('%s%s-%s/%s/%s-%s', p_prefix, v_log.topic_name, base64_url(p_topic_id),
-                p_partition, lpad(v_plan.base_offset::text, 20, '0'), base64_url(p_segment_id)),
-            v_plan.base_offset, v_plan.last_offset, v_plan.byte_size,
-            v_log.diskless_log_start_epoch, v_plan.batch_count)
-        ON CONFLICT (segment_id) DO UPDATE SET token = excluded.token,
-                object_key_stem = excluded.object_key_stem,
-                base_offset = excluded.base_offset, last_offset = excluded.last_offset,
-                size_bytes = excluded.size_bytes, batch_count = excluded.batch_count
-            WHERE m.log_id = excluded.log_id AND m.state = 'COPY_SEGMENT_STARTED'
-        RETURNING m.token, m.object_key_stem INTO token, object_key_stem;
-    IF NOT FOUND THEN
-        PERFORM refuse('TL018', format('segment id %s was used', p_segment_id),
-            'Begin every segment under a new random id.');
-    END IF;
-    UPDATE merge_claims AS c SET worker = p_worker, token = begin_merge.token,
+    v_segment := begin_segment(v_log, p_segment_id, p_prefix, v_plan.base_offset,
+        v_plan.last_offset, v_plan.byte_size, v_plan.batch_count);
+    UPDATE merge_claims AS c SET worker = p_worker, token = v_segment.token,
             segment_id = p_segment_id,
             expires_at = clock_timestamp() + p_claim_ms * interval '1 millisecond'
         WHERE c.log_id = v_log.log_id;
-    topic := v_log.topic_name;
-    topic_id := p_topic_id;
-    partition := p_partition;
-    log_id := v_log.log_id;
-    segment_id := p_segment_id;
-    base_offset := v_plan.base_offset;
-    last_offset := v_plan.last_offset;
-    byte_size := v_plan.byte_size;
-    batch_count := v_plan.batch_count;
-    boundary_epoch := v_log.diskless_log_start_epoch;
-    files := (SELECT jsonb_agg(jsonb_build_object('split_id', f.split_id,
-            'object_key', f.object_key, 'base_offset', f.base_offset,
-            'last_offset', f.last_offset, 'byte_size', f.byte_size) ORDER BY f.base_offset)
-        FROM split_files AS f WHERE f.split_id = ANY (v_plan.split_ids));
-    producers := producers_before_segment(v_log);
-    RETURN NEXT;
+    RETURN QUERY SELECT v_log.topic_name, p_topic_id, p_partition, v_log.log_id, v_segment.token,
+        p_segment_id, v_segment.object_key_stem, v_plan.base_offset, v_plan.last_offset,
+        v_plan.byte_size, v_plan.batch_count, v_log.diskless_log_start_epoch,
+        (SELECT jsonb_agg(jsonb_build_object('split_id', f.split_id,
+                'object_key', f.object_key, 'base_offset', f.base_offset,
+                'last_offset', f.last_offset, 'byte_size', f.byte_size) ORDER BY f.base_offset)
+            FROM split_files AS f WHERE f.split_id = ANY (v_plan.split_ids)),
+        producers_before_segment(v_log);
 END
 $$;
 
@@ -252,6 +265,123 @@ LANGUAGE sql AS $$
     FROM gone
 $$;
 
+-- The segment that the token may finish, locked with its claim, or has finished already.
+CREATE FUNCTION lock_segment(p_log logs, p_segment_id uuid, p_token bigint)
+RETURNS merged_segments
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_segment merged_segments;
+    v_claim merge_claims;
+    v_lost text;
+BEGIN
+    SELECT * INTO v_claim FROM merge_claims WHERE log_id = p_log.log_id FOR UPDATE;
+    SELECT * INTO v_segment FROM merged_segments
+        WHERE segment_id = p_segment_id AND log_id = p_log.log_id FOR UPDATE;
+    IF v_segment.token = p_token AND v_segment.finished_at IS NOT NULL THEN
+        RETURN v_segment;
+    END IF;
+    v_lost := CASE
+        WHEN v_segment.segment_id IS NULL THEN 'its segment was collected'
+        WHEN v_segment.token <> p_token THEN
+            format('token %s has taken its segment over', v_segment.token)
+        WHEN v_segment.state <> 'COPY_SEGMENT_STARTED' THEN
+            format('its segment is to be deleted (%s)', v_segment.reason)
+        WHEN v_claim.token IS DISTINCT FROM p_token THEN
+            format('token %s has taken the partition over', v_claim.token)
+    END;
+    IF v_lost IS NOT NULL THEN
+        PERFORM refuse('TL024',
+            format('merge token %s of %s is lost: %s', p_token, log_label(p_log), v_lost),
+            'Begin a new segment.');
+    END IF;
+    RETURN v_segment;
+END
+$$;
+
+-- Refuses a segment that is not what its plan says. Its end may lie before the planned one.
+CREATE FUNCTION assert_segment_as_planned(
+    p_log logs, p_plan merged_segments, p_base_offset bigint, p_last_offset bigint
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_why text := CASE
+        WHEN p_base_offset <> p_plan.base_offset THEN
+            format('begins at offset %s, planned was %s', p_base_offset, p_plan.base_offset)
+        WHEN p_last_offset NOT BETWEEN p_plan.base_offset AND p_plan.last_offset THEN
+            format('ends at offset %s, planned were %s to %s', p_last_offset, p_plan.base_offset,
+                p_plan.last_offset)
+    END;
+BEGIN
+    IF v_why IS NOT NULL THEN
+        PERFORM refuse('TL026',
+            format('segment %s of %s %s', p_plan.segment_id, log_label(p_log), v_why),
+            'Build the segment from exactly its plan.');
+    END IF;
+END
+$$;
+
+-- Refuses a segment that is not what was taken for it: nothing but retention may have changed the
+-- range. p_log: as it is now, locked.
+CREATE FUNCTION assert_segment_as_taken(
+    p_log logs, p_segment merged_segments, p_first bigint, p_last bigint, p_offsets bigint,
+    p_bytes bigint, p_batches bigint, p_all_split boolean
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_base bigint := p_segment.base_offset;
+    v_why text := CASE
+        WHEN v_base < merge_frontier(p_log) THEN format('begins at offset %s, but all below %s is '
+            'merged', v_base, merge_frontier(p_log))
+        WHEN p_batches = 0 THEN format('has no batch left from offset %s to %s', v_base,
+            p_segment.last_offset)
+        WHEN NOT p_all_split THEN 'has batches that are not split'
+        WHEN p_last <> p_segment.last_offset THEN format('ends at offset %s, its last batch at %s',
+            p_segment.last_offset, p_last)
+        WHEN p_offsets <> p_last - p_first + 1 THEN format(
+            'has gaps in its batches from offset %s to %s', p_first, p_last)
+        WHEN p_first > greatest(v_base, p_log.suffix_start) THEN format(
+            'begins at offset %s, its first batch at %s', v_base, p_first)
+        WHEN p_first = v_base AND p_bytes <> p_segment.size_bytes THEN format(
+            'has %s bytes, its batches have %s', p_segment.size_bytes, p_bytes)
+        WHEN p_first = v_base AND p_batches <> p_segment.batch_count THEN format(
+            'has %s batches, there are %s', p_segment.batch_count, p_batches)
+        WHEN EXISTS (SELECT FROM batches WHERE log_id = p_log.log_id
+            AND last_offset >= p_log.suffix_start AND last_offset < v_base) THEN format(
+            'begins at offset %s, but below it are batches that are not merged', v_base)
+    END;
+BEGIN
+    IF v_why IS NOT NULL THEN
+        PERFORM refuse('TL026',
+            format('segment %s of %s %s', p_segment.segment_id, log_label(p_log), v_why),
+            'Abandon the segment and plan it again.');
+    END IF;
+END
+$$;
+
+-- Those of the split files that no batch needs any more.
+CREATE FUNCTION merged_splits(p_split_ids bigint[]) RETURNS bigint[]
+LANGUAGE sql STABLE AS $$
+    SELECT ARRAY(SELECT f.split_id FROM split_files AS f
+        WHERE f.split_id = ANY (p_split_ids) AND NOT EXISTS (SELECT FROM batches AS b
+            WHERE b.log_id = f.log_id AND b.last_offset BETWEEN f.base_offset AND f.last_offset))
+$$;
+
+-- Moves the frontier of the log past the segment, and what begins there.
+CREATE FUNCTION move_frontier(p_log logs, p_last_offset bigint, p_producers jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE logs SET tiered_high_offset = p_last_offset, migration_state = 'HYBRID',
+            tiered_log_start_offset = CASE WHEN has_prefix(p_log) THEN tiered_log_start_offset
+                ELSE first_merged_offset(log_id, suffix_start) END
+        WHERE log_id = p_log.log_id;
+    INSERT INTO producer_snapshots (log_id, end_offset, entries)
+        VALUES (p_log.log_id, p_last_offset, p_producers)
+        ON CONFLICT (log_id) DO UPDATE
+            SET end_offset = excluded.end_offset, entries = excluded.entries;
+    PERFORM notify_log(p_log.topic_id, p_log.partition);
+END
+$$;
+
 -- Registers the segment, deletes its batch rows and moves the frontier. Answers the keys of split
 -- files that no batch needs any more. Refuses when anything but retention has changed the range.
 -- Order of locks: claim, segment, batches, log. Only commits to this partition wait, and only for
@@ -267,78 +397,41 @@ DECLARE
     v_log logs;
     v_segment merged_segments;
     v_taken record;
-    v_done bigint[];
 BEGIN
     SELECT * INTO v_log FROM logs WHERE topic_id = p_topic_id AND partition = p_partition;
     IF NOT FOUND THEN
         PERFORM refuse_unknown_log(p_topic_id, p_partition);
     END IF;
-    PERFORM FROM merge_claims WHERE log_id = v_log.log_id FOR UPDATE;
-    SELECT * INTO v_segment FROM merged_segments
-        WHERE segment_id = p_segment_id AND log_id = v_log.log_id FOR UPDATE;
-    IF v_segment.token = p_token AND v_segment.finished_at IS NOT NULL THEN
+    v_segment := lock_segment(v_log, p_segment_id, p_token);
+    IF v_segment.finished_at IS NOT NULL THEN
         RETURN;
-    ELSIF v_segment.segment_id IS NULL OR v_segment.token <> p_token
-        OR v_segment.state <> 'COPY_SEGMENT_STARTED'
-        OR NOT EXISTS (SELECT FROM merge_claims
-            WHERE log_id = v_log.log_id AND token = p_token) THEN
-        PERFORM refuse('TL024',
-            format('merge token %s of %s is lost', p_token, log_label(v_log)),
-            'Another attempt took over, or the segment was collected: begin a new one.');
-    ELSIF p_base_offset <> v_segment.base_offset
-        OR p_last_offset NOT BETWEEN v_segment.base_offset AND v_segment.last_offset THEN
-        PERFORM refuse('TL026',
-            format('segment %s of %s holds offsets %s to %s, planned were %s to %s',
-                p_segment_id, log_label(v_log), p_base_offset, p_last_offset,
-                v_segment.base_offset, v_segment.last_offset),
-            'Build the segment from exactly its plan.');
     END IF;
+    PERFORM assert_segment_as_planned(v_log, v_segment, p_base_offset, p_last_offset);
     v_taken := take_merged_batches(v_log.log_id, p_base_offset, p_last_offset);
     -- From here on commits to this partition wait.
     v_log := lock_log(p_topic_id, p_partition);
     IF p_last_offset < v_log.suffix_start THEN
         PERFORM refuse('TL025',
             format('retention has removed %s up to offset %s, past segment %s (%s to %s)',
-                log_label(v_log), v_log.suffix_start - 1, p_segment_id,
-                p_base_offset, p_last_offset),
+                log_label(v_log), v_log.suffix_start - 1, p_segment_id, p_base_offset,
+                p_last_offset),
             'Abandon the segment: nobody can read it.');
-    ELSIF p_base_offset < merge_frontier(v_log) OR NOT coalesce(v_taken.all_split, false)
-        OR v_taken.last <> p_last_offset
-        OR v_taken.offsets <> p_last_offset - v_taken.first + 1
-        OR v_taken.first > greatest(p_base_offset, v_log.suffix_start)
-        OR (v_taken.first = p_base_offset
-            AND (v_taken.bytes <> p_size_bytes OR v_taken.batches <> p_batch_count))
-        OR EXISTS (SELECT FROM batches WHERE log_id = v_log.log_id
-            AND last_offset >= v_log.suffix_start AND last_offset < p_base_offset) THEN
-        PERFORM refuse('TL026',
-            format('segment %s of %s has offsets %s to %s in %s batches of %s bytes; the split '
-                'batches there are %s to %s in %s of %s', p_segment_id, log_label(v_log),
-                p_base_offset, p_last_offset, p_batch_count, p_size_bytes,
-                coalesce(v_taken.first, -1), coalesce(v_taken.last, -1), v_taken.batches,
-                coalesce(v_taken.bytes, 0)),
-            'Abandon the segment and plan it again.');
     END IF;
+    v_segment.last_offset := p_last_offset;
+    v_segment.size_bytes := p_size_bytes;
+    v_segment.batch_count := p_batch_count;
+    PERFORM assert_segment_as_taken(v_log, v_segment, v_taken.first, v_taken.last,
+        v_taken.offsets, v_taken.bytes, v_taken.batches, v_taken.all_split);
     UPDATE merged_segments SET state = 'COPY_SEGMENT_FINISHED', finished_at = clock_timestamp(),
             last_offset = p_last_offset, size_bytes = p_size_bytes,
             max_timestamp = p_max_timestamp, record_count = p_record_count,
             batch_count = p_batch_count, offset_index_bytes = p_offset_index_bytes,
             time_index_bytes = p_time_index_bytes
         WHERE segment_id = p_segment_id;
-    UPDATE logs SET tiered_high_offset = p_last_offset, migration_state = 'HYBRID',
-            tiered_log_start_offset = CASE WHEN has_prefix(v_log) THEN tiered_log_start_offset
-                ELSE first_merged_offset(log_id, suffix_start) END
-        WHERE log_id = v_log.log_id;
-    INSERT INTO producer_snapshots (log_id, end_offset, entries)
-        VALUES (v_log.log_id, p_last_offset, p_producers)
-        ON CONFLICT (log_id) DO UPDATE
-            SET end_offset = excluded.end_offset, entries = excluded.entries;
+    PERFORM move_frontier(v_log, p_last_offset, p_producers);
     UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = v_log.log_id;
     DELETE FROM tiering_failures WHERE scope = 'merge' AND key = v_log.log_id;
-    PERFORM notify_log(p_topic_id, p_partition);
-    v_done := ARRAY(SELECT f.split_id FROM split_files AS f
-        WHERE f.split_id = ANY (v_taken.split_ids) AND NOT EXISTS (SELECT FROM batches AS b
-            WHERE b.log_id = f.log_id AND b.last_offset BETWEEN f.base_offset AND f.last_offset));
-    RETURN QUERY SELECT mark_splits_for_deletion(v_done);
+    RETURN QUERY SELECT mark_splits_for_deletion(merged_splits(v_taken.split_ids));
 END
 $$;
 

@@ -68,7 +68,6 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS 
 #variable_conflict use_column
 DECLARE
     v_suffix record;
-    v_batch record;
     v_bytes bigint;
 BEGIN
     FOR i IN 1 .. cardinality(p_topic_ids) LOOP
@@ -89,8 +88,10 @@ BEGIN
         IF error = 'NONE' AND p_fetch_offsets[i] < v_suffix.high_watermark THEN
             segment := merged_segment_at(v_suffix.log_id, p_fetch_offsets[i]);
             IF segment IS NULL THEN
-                FOR v_batch IN
-                    SELECT b.*, f.object_key AS key
+                FOR object_key, byte_offset, byte_size, base_offset, last_offset,
+                    log_append_time, append_time, max_timestamp
+                IN SELECT f.object_key, b.byte_offset, b.byte_size, b.base_offset, b.last_offset,
+                        b.log_append_time, b.append_time, b.max_timestamp
                     FROM (
                         SELECT * FROM batches
                             WHERE log_id = v_suffix.log_id AND last_offset >= p_fetch_offsets[i]
@@ -98,16 +99,8 @@ BEGIN
                     ) AS b JOIN wal_files AS f USING (file_id)
                     ORDER BY b.last_offset
                 LOOP
-                    EXIT WHEN v_bytes > 0 AND v_bytes + v_batch.byte_size > p_max_bytes[i];
-                    v_bytes := v_bytes + v_batch.byte_size;
-                    object_key := v_batch.key;
-                    byte_offset := v_batch.byte_offset;
-                    byte_size := v_batch.byte_size;
-                    base_offset := v_batch.base_offset;
-                    last_offset := v_batch.last_offset;
-                    log_append_time := v_batch.log_append_time;
-                    append_time := v_batch.append_time;
-                    max_timestamp := v_batch.max_timestamp;
+                    EXIT WHEN v_bytes > 0 AND v_bytes + byte_size > p_max_bytes[i];
+                    v_bytes := v_bytes + byte_size;
                     RETURN NEXT;
                 END LOOP;
             END IF;
@@ -239,14 +232,11 @@ BEGIN
     IF v_batch.log_id IS NOT NULL THEN
         found_offset := greatest(v_batch.base_offset, v_suffix.suffix_start);
         found_timestamp := v_batch.max_timestamp;
+        SELECT v_batch.byte_offset, v_batch.byte_size, v_batch.base_offset, v_batch.last_offset,
+               v_batch.log_append_time, v_batch.append_time, v_batch.max_timestamp
+            INTO byte_offset, byte_size, base_offset, last_offset,
+                 log_append_time, append_time, max_timestamp;
         SELECT f.object_key INTO object_key FROM wal_files AS f WHERE f.file_id = v_batch.file_id;
-        byte_offset := v_batch.byte_offset;
-        byte_size := v_batch.byte_size;
-        base_offset := v_batch.base_offset;
-        last_offset := v_batch.last_offset;
-        log_append_time := v_batch.log_append_time;
-        append_time := v_batch.append_time;
-        max_timestamp := v_batch.max_timestamp;
     END IF;
     IF cardinality(v_segments) > 0 THEN
         found_offset := greatest(v_segments[1].base_offset, v_suffix.suffix_start);

@@ -1,14 +1,17 @@
+-- Nothing here locks a row that a commit needs.
+
 -- Logs that have something to tier, with what makes one of their batches eligible: a max_timestamp
--- below cutoff, or committed until the request of an operator.
+-- below cutoff, or committed until the request of an operator. No eligible one is past newest.
 CREATE FUNCTION split_horizons(p_topic_ids uuid[], p_cutoffs bigint[])
 RETURNS TABLE (
     log_id bigint, topic text, topic_id uuid, partition integer, boundary_epoch integer,
-    suffix_start bigint, cutoff bigint, requested_until bigint
+    suffix_start bigint, cutoff bigint, requested_until bigint, newest bigint
 )
 LANGUAGE sql STABLE AS $$
     SELECT l.log_id, l.topic_name, l.topic_id, l.partition, l.diskless_log_start_epoch,
            l.suffix_start, coalesce(c.cutoff, -9223372036854775808),
-           coalesce(epoch_ms(t.tiering_requested_at), -1)
+           coalesce(epoch_ms(t.tiering_requested_at), -1),
+           CASE WHEN t.tiering_requested_at IS NULL THEN c.cutoff ELSE 9223372036854775807 END
     FROM logs AS l
     JOIN topics AS t USING (topic_id)
     LEFT JOIN unnest(p_topic_ids, p_cutoffs) AS c (topic_id, cutoff) USING (topic_id)
@@ -17,9 +20,60 @@ LANGUAGE sql STABLE AS $$
         AND (c.cutoff IS NOT NULL OR t.tiering_requested_at IS NOT NULL)
 $$;
 
--- The files that hold the oldest eligible batches, one row per batch. Claims are handed out one
--- call at a time, so that no two workers choose the same file. Logs whose oldest eligible batch is
--- the oldest come first; of each the index gives the oldest rows alone.
+-- The batches of a log that may be split now. The planner puts the statement into its caller, where
+-- newest lets the index find the oldest of them whatever the log holds besides.
+CREATE FUNCTION eligible_batches(
+    p_log_id bigint, p_suffix_start bigint, p_cutoff bigint, p_requested_until bigint,
+    p_newest bigint
+) RETURNS SETOF batches
+LANGUAGE sql STABLE AS $$
+    SELECT * FROM batches AS b
+    WHERE b.log_id = p_log_id AND b.split_id IS NULL AND b.last_offset >= p_suffix_start
+        AND b.max_timestamp <= p_newest
+        AND (b.max_timestamp < p_cutoff OR b.append_time <= p_requested_until)
+$$;
+
+-- The files that hold the oldest eligible batches, oldest first; none that is claimed, parked or
+-- waits after a failure. Logs whose oldest eligible batch is the oldest come first; of each the
+-- index gives the oldest rows alone.
+CREATE FUNCTION oldest_wal_files(
+    p_max_files integer, p_max_batches integer, p_topic_ids uuid[], p_cutoffs bigint[]
+) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_blocked bigint[] := ARRAY(
+        SELECT c.file_id FROM wal_file_claims AS c WHERE c.expires_at > clock_timestamp()
+        UNION SELECT f.key FROM tiering_failures AS f
+            WHERE f.scope = 'split' AND (f.parked OR f.retry_at > clock_timestamp()));
+BEGIN
+    RETURN ARRAY(
+        WITH horizons AS MATERIALIZED (
+            SELECT * FROM split_horizons(p_topic_ids, p_cutoffs)
+        ), oldest AS MATERIALIZED (
+            SELECT h.*, found.max_timestamp
+            FROM horizons AS h CROSS JOIN LATERAL (
+                SELECT b.max_timestamp FROM eligible_batches(
+                        h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
+                    WHERE b.file_id <> ALL (v_blocked)
+                    ORDER BY b.max_timestamp LIMIT 1
+            ) AS found
+            ORDER BY found.max_timestamp LIMIT p_max_files * 4
+        )
+        SELECT found.file_id
+        FROM oldest AS h CROSS JOIN LATERAL (
+            SELECT b.file_id, b.max_timestamp FROM eligible_batches(
+                    h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
+                WHERE b.file_id <> ALL (v_blocked)
+                ORDER BY b.max_timestamp LIMIT p_max_batches
+        ) AS found
+        GROUP BY found.file_id
+        ORDER BY min(found.max_timestamp), found.file_id LIMIT p_max_files);
+END
+$$;
+
+-- The files that hold the oldest eligible batches, one row per batch: as many files as have at most
+-- p_max_batches together, and the first in any case. Claims are handed out one call at a time, so
+-- that no two workers choose the same file.
 CREATE FUNCTION claim_wal_files(
     p_worker uuid, p_max_files integer, p_max_batches integer, p_claim_ms bigint,
     p_topic_ids uuid[], p_cutoffs bigint[]
@@ -31,66 +85,26 @@ CREATE FUNCTION claim_wal_files(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    v_blocked bigint[];
     v_files bigint[];
-    v_lost record;
 BEGIN
-    IF p_max_files < 1 OR p_max_batches < 1 OR p_claim_ms NOT BETWEEN 1 AND 86400000 THEN
-        PERFORM refuse('TL018',
-            format('%s files, %s batches or a claim of %s ms cannot be claimed', p_max_files,
-                p_max_batches, p_claim_ms),
-            'Claim at least one of each, for 1 to 86400000 ms.');
-    END IF;
+    PERFORM assert_positive(p_max_files, 'WAL files to claim'),
+        assert_positive(p_max_batches, 'batches to claim'), assert_claim_time(p_claim_ms);
     PERFORM pg_advisory_xact_lock(hashtextextended('tideline split claims', 0));
-    v_blocked := ARRAY(
-        SELECT c.file_id FROM wal_file_claims AS c WHERE c.expires_at > clock_timestamp()
-        UNION SELECT f.key FROM tiering_failures AS f
-            WHERE f.scope = 'split' AND (f.parked OR f.retry_at > clock_timestamp()));
-    v_files := ARRAY(
-        WITH horizons AS MATERIALIZED (
-            SELECT h.*, CASE WHEN h.requested_until >= 0 THEN 9223372036854775807
-                             ELSE h.cutoff END AS newest
-            FROM split_horizons(p_topic_ids, p_cutoffs) AS h
-        ), oldest AS MATERIALIZED (
-            SELECT h.*, found.max_timestamp
-            FROM horizons AS h CROSS JOIN LATERAL (
-                SELECT b.max_timestamp FROM batches AS b
-                    WHERE b.log_id = h.log_id AND b.split_id IS NULL
-                        AND b.max_timestamp < h.newest AND b.last_offset >= h.suffix_start
-                        AND (b.max_timestamp < h.cutoff OR b.append_time <= h.requested_until)
-                        AND b.file_id <> ALL (v_blocked)
-                    ORDER BY b.max_timestamp LIMIT 1
-            ) AS found
-            ORDER BY found.max_timestamp LIMIT p_max_files * 4
-        )
-        SELECT found.file_id
-        FROM oldest AS h CROSS JOIN LATERAL (
-            SELECT b.file_id, b.max_timestamp FROM batches AS b
-                WHERE b.log_id = h.log_id AND b.split_id IS NULL
-                    AND b.max_timestamp < h.newest AND b.last_offset >= h.suffix_start
-                    AND (b.max_timestamp < h.cutoff OR b.append_time <= h.requested_until)
-                    AND b.file_id <> ALL (v_blocked)
-                ORDER BY b.max_timestamp LIMIT p_max_batches
-        ) AS found
-        GROUP BY found.file_id
-        ORDER BY min(found.max_timestamp), found.file_id LIMIT p_max_files);
+    v_files := oldest_wal_files(p_max_files, p_max_batches, p_topic_ids, p_cutoffs);
     IF cardinality(v_files) = 0 THEN
         RETURN;
     END IF;
     -- What an expired claim registered is nobody's any more.
-    FOR v_lost IN SELECT c.file_id, c.token FROM wal_file_claims AS c
-        WHERE c.file_id = ANY (v_files) ORDER BY c.file_id FOR UPDATE
-    LOOP
-        PERFORM mark_registered_splits_for_deletion(v_lost.file_id, v_lost.token);
-    END LOOP;
+    PERFORM mark_registered_splits_for_deletion(lost.file_id, lost.token)
+        FROM (SELECT c.file_id, c.token FROM wal_file_claims AS c
+            WHERE c.file_id = ANY (v_files) ORDER BY c.file_id FOR UPDATE) AS lost;
     RETURN QUERY
     WITH eligible AS MATERIALIZED (
         SELECT b.*, h.topic, h.topic_id, h.partition, h.boundary_epoch,
                array_position(v_files, b.file_id) AS rank
-        FROM batches AS b JOIN split_horizons(p_topic_ids, p_cutoffs) AS h USING (log_id)
-        WHERE b.file_id = ANY (v_files) AND b.split_id IS NULL
-            AND b.last_offset >= h.suffix_start
-            AND (b.max_timestamp < h.cutoff OR b.append_time <= h.requested_until)
+        FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL eligible_batches(
+            h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
+        WHERE b.file_id = ANY (v_files)
     ), bounded AS (
         SELECT file_id FROM (
             SELECT file_id, rank, sum(count(*)) OVER (ORDER BY rank) AS batches
@@ -110,9 +124,7 @@ BEGIN
     SELECT e.file_id, f.object_key, c.token, e.topic, e.topic_id, e.partition, e.log_id,
            e.base_offset, e.last_offset, e.byte_offset, e.byte_size, e.log_append_time,
            e.append_time, e.max_timestamp, e.boundary_epoch
-    FROM eligible AS e
-    JOIN claimed AS c USING (file_id)
-    JOIN wal_files AS f USING (file_id)
+    FROM eligible AS e JOIN claimed AS c USING (file_id) JOIN wal_files AS f USING (file_id)
     ORDER BY e.rank, e.log_id, e.base_offset;
 END
 $$;
@@ -138,24 +150,30 @@ BEGIN
 END
 $$;
 
+-- Keys that may be uploaded under the claim. Repeats succeed.
 CREATE FUNCTION register_split_keys(
     p_worker uuid, p_file_id bigint, p_token bigint, p_keys text[]
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
-    v_taken text;
+    v_taken record;
 BEGIN
     IF NOT holds_split_claim(p_worker, p_file_id, p_token) THEN
         PERFORM refuse_stale_split(p_file_id, p_token);
     END IF;
-    SELECT k INTO v_taken FROM unnest(p_keys) AS k
-        WHERE EXISTS (SELECT FROM wal_files WHERE object_key = k)
-            OR EXISTS (SELECT FROM marked_objects WHERE bucket = 'diskless' AND object_key = k)
-            OR EXISTS (SELECT FROM split_files WHERE object_key = k
-                AND (file_id <> p_file_id OR token <> p_token OR status <> 'registered'))
-        LIMIT 1;
-    IF FOUND THEN
-        PERFORM refuse('TL017', format('object key %s is taken', v_taken),
+    SELECT k AS key, CASE
+            WHEN EXISTS (SELECT FROM wal_files WHERE object_key = k) THEN 'a WAL file'
+            WHEN EXISTS (SELECT FROM marked_objects WHERE bucket = 'diskless' AND object_key = k)
+                THEN 'an object that is to be deleted'
+            WHEN EXISTS (SELECT FROM split_files WHERE object_key = k
+                AND (file_id <> p_file_id OR token <> p_token)) THEN 'a split of another claim'
+            WHEN EXISTS (SELECT FROM split_files WHERE object_key = k AND status <> 'registered')
+                THEN 'a finished split'
+        END AS holder
+        INTO v_taken FROM unnest(p_keys) AS k ORDER BY holder LIMIT 1;
+    IF v_taken.holder IS NOT NULL THEN
+        PERFORM refuse('TL017',
+            format('object key %s is taken by %s', v_taken.key, v_taken.holder),
             'Register a random key that was never used.');
     END IF;
     INSERT INTO split_files (object_key, file_id, token)
@@ -207,43 +225,73 @@ BEGIN
 END
 $$;
 
--- Sets split_id of every batch of the file that lies in a described run, and says what was found,
--- run by run.
-CREATE FUNCTION mark_split_batches(
-    p_file_id bigint, p_token bigint,
-    OUT split_ids bigint[], OUT firsts bigint[], OUT lasts bigint[], OUT offsets bigint[],
-    OUT bytes bigint[], OUT batches bigint[], OUT newest bigint[]
-)
+-- Sets split_id of every batch of the file that lies in a described run.
+CREATE FUNCTION mark_split_batches(p_file_id bigint, p_token bigint) RETURNS void
 LANGUAGE sql AS $$
-    WITH marked AS (
-        UPDATE batches AS b SET split_id = f.split_id
-            FROM split_files AS f
-            WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
-                AND b.file_id = p_file_id AND b.log_id = f.log_id AND b.split_id IS NULL
-                AND b.last_offset BETWEEN f.base_offset AND f.last_offset
-            RETURNING b.split_id, b.base_offset, b.last_offset, b.byte_size, b.max_timestamp
-    ), runs AS (
-        SELECT split_id, min(base_offset) AS first, max(last_offset) AS last,
-               sum(last_offset - base_offset + 1)::bigint AS offsets,
-               sum(byte_size)::bigint AS bytes, count(*) AS batches,
-               max(max_timestamp) AS newest
-        FROM marked GROUP BY split_id
-    )
-    SELECT array_agg(split_id), array_agg(first), array_agg(last), array_agg(offsets),
-           array_agg(bytes), array_agg(batches), array_agg(newest)
-    FROM runs
+    UPDATE batches AS b SET split_id = f.split_id
+        FROM split_files AS f
+        WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
+            AND b.file_id = p_file_id AND b.log_id = f.log_id AND b.split_id IS NULL
+            AND b.last_offset BETWEEN f.base_offset AND f.last_offset
+$$;
+
+-- What the marked batches of each run are.
+CREATE FUNCTION marked_runs(p_file_id bigint)
+RETURNS TABLE (
+    split_id bigint, first bigint, last bigint, offsets bigint, bytes bigint, batches bigint,
+    newest bigint
+)
+LANGUAGE sql STABLE AS $$
+    SELECT b.split_id, min(b.base_offset), max(b.last_offset),
+           sum(b.last_offset - b.base_offset + 1)::bigint, sum(b.byte_size)::bigint, count(*),
+           max(b.max_timestamp)
+    FROM batches AS b WHERE b.file_id = p_file_id AND b.split_id IS NOT NULL
+    GROUP BY b.split_id
+$$;
+
+-- Refuses a run that is not exactly its marked batches. The suffix's start is read after they are
+-- marked: what retention removed before lies below it, so a run may lack its first batches, or all.
+CREATE FUNCTION assert_runs_match(p_file_id bigint, p_token bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_wrong record;
+BEGIN
+    SELECT f.object_key, log_label(l) AS label, CASE
+            WHEN m.split_id IS NULL THEN format('offsets %s to %s hold none of the file''s batches',
+                f.base_offset, f.last_offset)
+            WHEN m.last <> f.last_offset THEN format('its last batch ends at offset %s, not at %s',
+                m.last, f.last_offset)
+            WHEN m.offsets <> m.last - m.first + 1 THEN format(
+                'its batches from offset %s to %s have gaps', m.first, m.last)
+            WHEN m.first <> f.base_offset
+                AND m.first NOT BETWEEN f.base_offset AND l.suffix_start THEN format(
+                'its first batch begins at offset %s, not at %s', m.first, f.base_offset)
+            WHEN m.first = f.base_offset AND m.bytes <> f.byte_size THEN format(
+                'its batches have %s bytes, not %s', m.bytes, f.byte_size)
+            WHEN m.first = f.base_offset AND m.batches <> f.batch_count THEN format(
+                'it has %s batches, not %s', m.batches, f.batch_count)
+        END AS why
+        INTO v_wrong
+        FROM split_files AS f
+        JOIN logs AS l USING (log_id)
+        LEFT JOIN marked_runs(p_file_id) AS m USING (split_id)
+        WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
+            AND l.deleted_at IS NULL AND f.last_offset >= l.suffix_start
+        ORDER BY why, f.split_id LIMIT 1;
+    IF v_wrong.why IS NOT NULL THEN
+        PERFORM refuse('TL026', format('split %s of %s in WAL file %s: %s', v_wrong.object_key,
+                v_wrong.label, p_file_id, v_wrong.why),
+            'Cut contiguous runs of exactly the claimed batches.');
+    END IF;
+END
 $$;
 
 -- p_splits: a jsonb array of {object_key, topic_id, partition, base_offset, last_offset,
--- byte_size, batch_count}. Again with the same input it succeeds and changes nothing. The suffix's
--- start is read after the rows are marked: rows that retention removed before lie below it. What
--- has expired, and keys that no run uses, go to garbage collection.
+-- byte_size, batch_count}. Again with the same input it succeeds and changes nothing. What has
+-- expired, and keys that no run uses, go to garbage collection.
 CREATE FUNCTION finish_split(p_worker uuid, p_file_id bigint, p_token bigint, p_splits jsonb)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-DECLARE
-    v_marked record;
-    v_wrong record;
 BEGIN
     IF NOT holds_split_claim(p_worker, p_file_id, p_token) THEN
         IF EXISTS (SELECT FROM jsonb_to_recordset(p_splits) AS s (object_key text)
@@ -254,36 +302,12 @@ BEGIN
         RETURN;
     END IF;
     PERFORM describe_splits(p_file_id, p_token, p_splits);
-    v_marked := mark_split_batches(p_file_id, p_token);
-    SELECT f.*, log_label(l) AS label, m.first, m.last, m.bytes, m.batches INTO v_wrong
-        FROM split_files AS f
-        JOIN logs AS l USING (log_id)
-        LEFT JOIN unnest(v_marked.split_ids, v_marked.firsts, v_marked.lasts, v_marked.offsets,
-                v_marked.bytes, v_marked.batches)
-            AS m (split_id, first, last, offsets, bytes, batches) USING (split_id)
-        WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
-            AND l.deleted_at IS NULL AND f.last_offset >= l.suffix_start
-            AND (m.last IS DISTINCT FROM f.last_offset
-                OR m.offsets <> f.last_offset - m.first + 1
-                OR (m.first = f.base_offset
-                    AND (m.bytes <> f.byte_size OR m.batches <> f.batch_count))
-                OR (m.first <> f.base_offset
-                    AND m.first NOT BETWEEN f.base_offset AND l.suffix_start))
-        ORDER BY f.split_id LIMIT 1;
-    IF FOUND THEN
-        PERFORM refuse('TL026',
-            format('split %s of %s claims offsets %s to %s in %s batches of %s bytes; WAL file %s '
-                'has %s to %s in %s of %s', v_wrong.object_key, v_wrong.label,
-                v_wrong.base_offset, v_wrong.last_offset, v_wrong.batch_count,
-                v_wrong.byte_size, p_file_id, coalesce(v_wrong.first, -1),
-                coalesce(v_wrong.last, -1), coalesce(v_wrong.batches, 0),
-                coalesce(v_wrong.bytes, 0)),
-            'Cut contiguous runs of exactly the claimed batches.');
-    END IF;
+    PERFORM mark_split_batches(p_file_id, p_token);
+    PERFORM assert_runs_match(p_file_id, p_token);
     UPDATE split_files AS f SET status = 'live', max_timestamp = m.newest
-        FROM unnest(v_marked.split_ids, v_marked.newest) AS m (split_id, newest), logs AS l
-        WHERE f.split_id = m.split_id AND l.log_id = f.log_id AND l.deleted_at IS NULL
-            AND f.last_offset >= l.suffix_start;
+        FROM marked_runs(p_file_id) AS m, logs AS l
+        WHERE f.split_id = m.split_id AND f.status = 'registered' AND l.log_id = f.log_id
+            AND l.deleted_at IS NULL AND f.last_offset >= l.suffix_start;
     PERFORM mark_registered_splits_for_deletion(p_file_id, p_token);
     DELETE FROM wal_file_claims WHERE file_id = p_file_id;
     DELETE FROM tiering_failures WHERE scope = 'split' AND key = p_file_id;

@@ -121,8 +121,13 @@ $$;
 CREATE FUNCTION add_tiering_totals(p_totals text[], p_values bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
-    IF EXISTS (SELECT FROM unnest(p_totals, p_values) AS t (total, value)
-        WHERE total IS NULL OR value IS NULL OR value < 0) THEN
+    IF cardinality(p_totals) <> cardinality(p_values) THEN
+        PERFORM refuse('TL018', format('%s values for %s counters', cardinality(p_values),
+                cardinality(p_totals)),
+            'Give one value of at least 0 for each counter.');
+    ELSIF array_position(p_totals, NULL) IS NOT NULL THEN
+        PERFORM refuse('TL018', 'a counter has no name', 'Name each counter.');
+    ELSIF EXISTS (SELECT FROM unnest(p_values) AS value WHERE value IS NULL OR value < 0) THEN
         PERFORM refuse('TL018', 'a counter cannot decrease',
             'Give one value of at least 0 for each counter.');
     END IF;

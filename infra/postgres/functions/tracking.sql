@@ -183,12 +183,15 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    SELECT string_agg(partition::text, ', ' ORDER BY partition) INTO v_crossed FROM logs
+    SELECT string_agg(format('%s (%s)', partition,
+            CASE WHEN diskless_log_start_offset >= 0 THEN 'B0 ' || diskless_log_start_offset
+                 ELSE migration_state END), ', ' ORDER BY partition) INTO v_crossed
+        FROM logs
         WHERE topic_id = v_topic.topic_id
             AND (diskless_log_start_offset >= 0 OR migration_state <> 'TIERED_ONLY');
     IF v_crossed IS NOT NULL THEN
         PERFORM refuse('TL010',
-            format('partition %s of topic %s is migrating or has B0', v_crossed, p_name),
+            format('topic %s cannot be let go: partition %s', p_name, v_crossed),
             'Abort the migration first; after B0 a topic stays tracked until it is deleted.');
     END IF;
     DELETE FROM tracking_acks WHERE topic_key = v_topic.topic_key;

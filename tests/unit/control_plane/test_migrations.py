@@ -16,6 +16,9 @@ from tideline.settings import ControlPlaneSettings
 
 MIGRATIONS = sorted((schema_directory() / "migrations").iterdir())
 FUNCTION_FILES = sorted((schema_directory() / "functions").iterdir())
+SCREEN = 60
+"""Lines that are read without scrolling."""
+
 DEFINITIONS = {
     match[1]: match[0]
     for path in FUNCTION_FILES
@@ -61,6 +64,11 @@ def test_every_function_stands_once() -> None:
     names = Counter(re.findall(r"^CREATE.*?\bFUNCTION (\w+)", text, re.MULTILINE))
     assert [name for name, times in names.items() if times > 1] == []
     assert set(names) == set(DEFINITIONS)
+
+
+def test_every_function_fits_on_a_screen() -> None:
+    lines = {name: definition.count("\n") + 1 for name, definition in DEFINITIONS.items()}
+    assert {name: count for name, count in lines.items() if count > SCREEN} == {}
 
 
 def test_no_commit_path_notifies() -> None:
