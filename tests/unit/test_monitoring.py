@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from tideline.domain.migration import Phase
-from tideline.domain.routing import RouteKind
+from tideline.domain.request_handling import RouteKind
 from tideline.gateway import metrics
 from tideline.worker.metrics import (
     VERDICTS,

@@ -12,7 +12,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from tideline.domain.migration import UNDEFINED_OFFSET
-from tideline.domain.routing import PartitionRoute, RouteKind
+from tideline.domain.request_handling import PartitionRoute, RouteKind
 
 UNKNOWN_OFFSET = -1
 """Kafka acknowledged without naming an offset (a duplicate older than the last five)."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tideline.domain.request_handling import KafkaErrorCode
-from tideline.domain.routing import PartitionRoute, RouteKind
+from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, RouteKind
 
 NO_CEILING = 2**63 - 1
 UNKNOWN_CEILING = -1

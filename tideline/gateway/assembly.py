@@ -17,8 +17,8 @@ from tideline.gateway.admin.delete_records import DeleteRecordsHandler
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.topics import TopicsHandler
 from tideline.gateway.context import ConnectionRegistry, Rules
+from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.handler import FetchHandler
-from tideline.gateway.fetch.long_poll import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.offsets.leader_epoch import LeaderEpochHandler

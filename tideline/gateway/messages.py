@@ -20,8 +20,13 @@ from kio.static.primitive import i32Timedelta
 
 from tideline.control_plane.model import TrackedTopic
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.request_handling import KafkaErrorCode
-from tideline.domain.routing import CLASSIC, DELETED, UNKNOWN, PartitionRoute
+from tideline.domain.request_handling import (
+    CLASSIC,
+    DELETED,
+    UNKNOWN,
+    KafkaErrorCode,
+    PartitionRoute,
+)
 from tideline.gateway.context import ApiKey
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.errors import UnsupportedVersion

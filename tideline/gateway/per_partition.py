@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tideline.domain.request_handling import FAILURE_ERRORS, Failure, KafkaErrorCode
-from tideline.domain.routing import RouteKind
+from tideline.domain.request_handling import FAILURE_ERRORS, Failure, KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError, UnreachableError
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.messages import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, AckVerdict, judge
-from tideline.domain.routing import CLASSIC, DELETED, PartitionRoute, RouteKind
+from tideline.domain.request_handling import CLASSIC, DELETED, PartitionRoute, RouteKind
 
 ME, ANOTHER = UUID(int=1), UUID(int=2)
 PENDING = PartitionRoute(RouteKind.PENDING, generation=3)

@@ -12,8 +12,13 @@ from tideline.domain.read_ceiling import (
     may_say_out_of_range,
     prefix_answer,
 )
-from tideline.domain.request_handling import KafkaErrorCode
-from tideline.domain.routing import CLASSIC, DELETED, PartitionRoute, RouteKind
+from tideline.domain.request_handling import (
+    CLASSIC,
+    DELETED,
+    KafkaErrorCode,
+    PartitionRoute,
+    RouteKind,
+)
 
 PENDING = PartitionRoute(RouteKind.PENDING, 1)
 QUIESCING = PartitionRoute(RouteKind.QUIESCING, 2)

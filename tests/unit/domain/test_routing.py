@@ -9,20 +9,18 @@ from hypothesis import strategies as st
 from tideline.control_plane.model import CommitError
 from tideline.domain.request_handling import (
     ANSWERS,
+    CLASSIC,
     COMMIT_ERRORS,
+    DELETED,
     FAILURE_ERRORS,
+    UNKNOWN,
     Behaviour,
     Failure,
+    FetchRegion,
     KafkaErrorCode,
     Request,
-    handling,
-)
-from tideline.domain.routing import (
-    CLASSIC,
-    DELETED,
-    UNKNOWN,
-    FetchRegion,
     RouteKind,
+    handling,
     region_of,
     route_tracked,
 )

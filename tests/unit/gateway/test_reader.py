@@ -14,7 +14,7 @@ from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import KafkaErrorCode
-from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.tracking.view import TrackingView

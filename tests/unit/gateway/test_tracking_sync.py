@@ -22,7 +22,7 @@ from tests.unit.gateway.fakes import (
 )
 from tideline.control_plane.model import TopicStatus
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.routing import RouteKind
+from tideline.domain.request_handling import RouteKind
 from tideline.gateway.tracking import sync as tracking_sync
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.snapshot import SnapshotFile

@@ -25,7 +25,7 @@ from tideline.control_plane.model import CommitError
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch, RefusedSequences
 from tideline.domain.request_handling import Failure
-from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.produce.wal import (
     KEY_POOL_SIZE,

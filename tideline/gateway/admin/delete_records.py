@@ -19,10 +19,10 @@ from tideline.domain.request_handling import (
     FIND_ERRORS,
     Behaviour,
     KafkaErrorCode,
+    PartitionRoute,
     Request,
     handling,
 )
-from tideline.domain.routing import PartitionRoute
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.per_partition import ApiNames, PartitionEntry, SplitRequest, failure_code

@@ -18,10 +18,9 @@ from tideline.domain.read_ceiling import (
     may_say_out_of_range,
     prefix_answer,
 )
-from tideline.domain.request_handling import KafkaErrorCode
-from tideline.domain.routing import PartitionRoute, RouteKind
+from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, RouteKind
 from tideline.gateway.context import ApiKey, RequestContext
-from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult, current_route
 from tideline.gateway.messages import (
     NO_TIME,

@@ -12,12 +12,17 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from tideline.domain.request_handling import KafkaErrorCode, Request, handling
-from tideline.domain.routing import FetchRegion, RouteKind, region_of
+from tideline.domain.request_handling import (
+    FetchRegion,
+    KafkaErrorCode,
+    Request,
+    RouteKind,
+    handling,
+    region_of,
+)
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.fetch.from_kafka import KafkaSide
-from tideline.gateway.fetch.from_suffix import SuffixSide
-from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.from_suffix import HighWatermarks, SuffixSide
 from tideline.gateway.fetch.partition import (
     PartitionFetch,
     PartitionResult,

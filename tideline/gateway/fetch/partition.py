@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tideline.control_plane.model import FoundBatches
-from tideline.domain.request_handling import KafkaErrorCode
-from tideline.domain.routing import PartitionRoute
+from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute
 from tideline.gateway.messages import Messages, RequestedPartition, error, locate, topic_key
 from tideline.gateway.tracking.view import TrackingView
 

@@ -13,8 +13,7 @@ from typing import Any
 from tideline.control_plane import ControlPlane
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.offset_search import EpochEnd, end_below, end_in_suffix
-from tideline.domain.request_handling import Behaviour, KafkaErrorCode, Request, handling
-from tideline.domain.routing import RouteKind
+from tideline.domain.request_handling import Behaviour, KafkaErrorCode, Request, RouteKind, handling
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.per_partition import ApiNames, PartitionEntry, SplitRequest, failure_code

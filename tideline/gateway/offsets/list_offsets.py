@@ -33,10 +33,10 @@ from tideline.domain.request_handling import (
     FIND_ERRORS,
     Behaviour,
     KafkaErrorCode,
+    PartitionRoute,
     Request,
     handling,
 )
-from tideline.domain.routing import PartitionRoute
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.fetch.suffix_reader import SuffixReader

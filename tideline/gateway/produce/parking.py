@@ -23,9 +23,9 @@ from tideline.domain.request_handling import (
     Failure,
     KafkaErrorCode,
     Request,
+    RouteKind,
     handling,
 )
-from tideline.domain.routing import RouteKind
 from tideline.gateway.metrics import PARK_REFUSED, PARK_SECONDS, PARKED, PARKED_BYTES
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
 from tideline.gateway.tracking.lease import Lease

@@ -33,7 +33,7 @@ from tideline.domain.request_handling import Failure
 from tideline.domain.suffix_log import KEYS_KEPT_AHEAD_MS
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway import metrics
-from tideline.gateway.fetch.long_poll import HighWatermarks
+from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.listeners import Listeners
 from tideline.gateway.tracking.lease import Lease

@@ -22,7 +22,7 @@ from tideline.domain.ack_gate import AckTicket, AckVerdict, judge
 from tideline.domain.ids import TopicIdPartition, TopicPartition
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.read_ceiling import ReadCeiling
-from tideline.domain.routing import PartitionRoute, RouteKind
+from tideline.domain.request_handling import PartitionRoute, RouteKind
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.metrics import QUIESCE_ACK_SECONDS
 from tideline.gateway.tracking.lease import Lease

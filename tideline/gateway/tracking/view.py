@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.routing import (
+from tideline.domain.request_handling import (
     CLASSIC,
     DELETED,
     UNKNOWN,
