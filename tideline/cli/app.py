@@ -1,17 +1,56 @@
-"""The command ``tideline``. Each command is in its own module; errors end here."""
+"""The command ``tideline``. Each command is in a module of its subject; errors end here."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from tideline import __version__
 from tideline.cli import coverage, export, gateway, migrate, preflight, status, steer, tiering
-from tideline.cli.optional import OptionalCommand
-from tideline.errors import ExitCode, TidelineError
+from tideline.errors import ExitCode, TidelineError, UsageError
+
+PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+"""Options and ``--help`` belong to the command behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalCommand:
+    """``module:attribute`` is a Typer application, or a function to make one of."""
+
+    name: str
+    module: str
+    attribute: str
+    extras: str
+    help: str
+
+    def add_to(self, app: typer.Typer) -> None:
+        """Register it under its name."""
+        app.command(self.name, context_settings=dict(PASS_ON), help=self.help)(self._run)
+
+    def _run(self, context: typer.Context) -> None:
+        command = self._load()
+        command(args=context.args, prog_name=f"tideline {self.name}")
+
+    def _load(self) -> typer.Typer:
+        try:
+            found = getattr(importlib.import_module(self.module), self.attribute)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"`tideline {self.name}` needs the Python module {error.name}: "
+                f"pip install 'tideline[{self.extras}]'"
+            ) from error
+        if isinstance(found, typer.Typer):
+            found.pretty_exceptions_enable = False
+            return found
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command()(found)
+        return alone
+
 
 app = typer.Typer(
     name="tideline",
@@ -32,14 +71,14 @@ app.add_typer(export.app, name="export")
 app.add_typer(tiering.app, name="tiering")
 OptionalCommand(
     "retention",
-    "tideline.cli.retention",
+    "tideline.cli.jobs",
     "retention",
     "jobs",
     "Apply retention.ms and retention.bytes over prefix and suffix as one log, or show it.",
 ).add_to(app)
 OptionalCommand(
     "gc",
-    "tideline.cli.gc",
+    "tideline.cli.jobs",
     "gc",
     "jobs",
     "Delete objects that nothing refers to any more, after a grace, or show them.",

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tideline.cli.output import Format, FormatOption, age, console, echo_json
-from tideline.cli.preflight import topic_name
+from tideline.cli.output import Format, FormatOption, age, console, echo_json, topic_name
 from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.errors import RefusedError

@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from tideline.cli.preflight import topic_name
+from tideline.cli.output import topic_name
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.domain.ids import topic_id_to_base64

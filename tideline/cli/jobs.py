@@ -1,17 +1,19 @@
-"""Running a Spark job from a command, on this machine, and telling how it ended."""
+"""``tideline retention`` and ``tideline gc``: Spark jobs run from a command, on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
+from spark.common.entry import Job, Outcome
+from spark.gc.job import gc as gc_job
+from spark.retention.job import retention as retention_job
+from tideline.cli.output import Format, FormatOption, console, echo_json
 from tideline.errors import TidelineError, UsageError
 from tideline.settings import JobsSettings, load
-
-if TYPE_CHECKING:
-    from spark.common.entry import Job, Outcome
 
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Show what would go; change nothing.")]
 RunFlag = Annotated[bool, typer.Option("--run", help="Do it now, on this machine's Spark.")]
@@ -52,3 +54,113 @@ def finish(outcome: Outcome) -> None:
     """Raise :class:`JobFailed` for a bad outcome."""
     if outcome.failed is not None:
         raise JobFailed(outcome.failed)
+
+
+def retention(
+    topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
+    dry_run: DryRunFlag = False,
+    run: RunFlag = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Apply retention.ms and retention.bytes over prefix and suffix as one log."""
+    dry = choose(dry_run, run, "retention")
+    outcome = run_here("retention", retention_job([topic] if topic else [], dry))
+    if output is Format.JSON:
+        echo_json(outcome.details)
+    else:
+        show_retention(outcome.details)
+    finish(outcome)
+
+
+def show_retention(details: Mapping[str, Any]) -> None:
+    """The result for people."""
+    screen = console()
+    removals: Sequence[Mapping[str, Any]] = details["removals"]
+    verb = "would go" if details["dry_run"] else "went"
+    if removals:
+        table = Table(title=f"What {verb}", title_justify="left")
+        for column in ("partition", "state", "B0", "log start", "by time", "by size", "bytes"):
+            table.add_column(
+                column, justify="left" if column in ("partition", "state") else "right"
+            )
+        table.add_column("where")
+        for entry in removals:
+            table.add_row(
+                f"{entry['topic']}-{entry['partition']}",
+                str(entry["state"]),
+                "" if entry["boundary"] < 0 else str(entry["boundary"]),
+                f"{entry['log_start']} → {entry['new_log_start']}",
+                str(entry["by_time"]),
+                str(entry["by_size"]),
+                str(entry["bytes"]),
+                _where(entry),
+            )
+        screen.print(table)
+    else:
+        screen.print(f"Nothing {verb}: {details['limited']} partitions are within their limits.")
+    for entry in details["held_back"]:
+        screen.print(f"held back: {entry['topic']}-{entry['partition']}: {entry['reason']}")
+    for name, reason in details["left_alone"].items():
+        screen.print(f"left alone: {name}: {reason}", markup=False)
+    for entry in details["problems"]:
+        screen.print(
+            f"problem: {entry['topic']}-{entry['partition']}: {entry['problem']}", markup=False
+        )
+
+
+def _where(entry: Mapping[str, Any]) -> str:
+    parts = []
+    if entry["prefix_before"] is not None:
+        parts.append(f"Kafka below {entry['prefix_before']}")
+    if entry["suffix_before"] is not None:
+        parts.append(f"suffix below {entry['suffix_before']}")
+    if entry["kafka_moved_its_start"] and not parts:
+        parts.append("Kafka has moved its start: noted")
+    return ", ".join(parts)
+
+
+KINDS = {"wal": "WAL objects", "split": "split files", "segment": "objects of merged segments"}
+
+
+def gc(
+    dry_run: DryRunFlag = False,
+    run: RunFlag = False,
+    orphans: Annotated[
+        bool, typer.Option(help="Also list the buckets for objects that nothing knows.")
+    ] = True,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Delete objects that nothing refers to any more, after their grace."""
+    outcome = run_here("gc", gc_job(choose(dry_run, run, "gc"), orphans))
+    if output is Format.JSON:
+        echo_json(outcome.details)
+    else:
+        show_gc(outcome.details)
+    finish(outcome)
+
+
+def show_gc(details: Mapping[str, Any]) -> None:
+    """The result for people."""
+    screen = console()
+    if details["dry_run"]:
+        for kind, name in KINDS.items():
+            due, later = details["due"].get(kind, 0), details["later"].get(kind, 0)
+            screen.print(f"{name}: {due} would go now, {later} after their grace")
+        for entry in details["objects"]:
+            if entry["due"]:
+                screen.print(f"  {entry['bucket']}: {entry['key']}", markup=False)
+    else:
+        screen.print(f"WAL objects deleted: {details['wal_objects_deleted']}")
+        screen.print(f"split files and segment objects deleted: {details['objects_deleted']}")
+        screen.print(f"batch rows pruned: {details['batches_pruned']}")
+    if "listed" in details:
+        gone = details.get("orphans_deleted", details.get("orphans_due", 0))
+        verb = "would go now" if details["dry_run"] else "deleted"
+        screen.print(
+            f"listed {details['listed']} objects: {details['orphans_found']} are known to nobody, "
+            f"{gone} of them {verb}"
+        )
+        for topic, reason in details["orphans_not_looked_for"].items():
+            screen.print(f"not looked at: {topic}: {reason}", markup=False)
+        if details["segments_not_judged"]:
+            screen.print(f"segments were not judged: {details['segments_not_judged']}")

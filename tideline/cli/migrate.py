@@ -15,12 +15,13 @@ from temporalio.client import WorkflowHandle
 from tideline import temporal
 from tideline.cli import preflight as preflight_command
 from tideline.cli.output import Format, FormatOption, console, echo_json, run
-from tideline.cli.status import Sight, shown
+from tideline.cli.status import overview_tables
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
 from tideline.domain.options import OPTIONS, Durability, OpenTransactionsPolicy
 from tideline.errors import ExitCode, RefusedError, TidelineError, UsageError
 from tideline.migration.connections import WorkerServices, open_services
+from tideline.migration.overview import Overviews
 from tideline.migration.preflight import run_preflight
 from tideline.settings import WorkerSettings, load
 
@@ -96,7 +97,7 @@ async def _migrate(
             echo_json({"topic": given.topic, "workflow_id": handle.id, "workflow_url": url})
         if wait:
             outcome = await _follow(settings, services, handle, given.topic, timeout, output)
-            _tell(outcome, handle.id, url, output)
+            _answer(outcome, handle.id, url, output)
 
 
 async def _follow(
@@ -108,7 +109,7 @@ async def _follow(
     output: Format,
 ) -> TopicOutcome:
     """Show the progress until the workflow ends. Exits with TIMED_OUT at ``timeout`` seconds."""
-    sight = Sight(settings, services.control_plane)
+    overviews = Overviews(settings, services.control_plane)
     result = asyncio.ensure_future(_result(handle))
     screen = console(stderr=output is Format.JSON)
     ends = None if timeout is None else asyncio.get_running_loop().time() + timeout
@@ -124,7 +125,7 @@ async def _follow(
                 raise typer.Exit(ExitCode.TIMED_OUT)
             if screen.is_terminal:
                 try:
-                    live.update(shown(await sight.look(topic)), refresh=True)
+                    live.update(overview_tables(await overviews.observe(topic)), refresh=True)
                 except TidelineError as error:
                     live.update(str(error), refresh=True)
             await asyncio.wait([result], timeout=LOOK_EVERY_S)
@@ -136,7 +137,7 @@ async def _result(handle: WorkflowHandle[Any, TopicOutcome]) -> TopicOutcome:
         return await handle.result()
 
 
-def _tell(outcome: TopicOutcome, workflow_id: str, url: str | None, output: Format) -> None:
+def _answer(outcome: TopicOutcome, workflow_id: str, url: str | None, output: Format) -> None:
     if output is Format.JSON:
         echo_json({**asdict(outcome), "workflow_id": workflow_id, "workflow_url": url})
     elif outcome.outcome == "hybrid":

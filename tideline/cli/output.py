@@ -17,6 +17,9 @@ import structlog
 import typer
 from rich.console import Console
 
+from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.errors import UsageError
+
 T = TypeVar("T")
 WIDE = 240
 """Columns when nobody looks at a terminal: lines must not be broken for a pipe."""
@@ -78,3 +81,11 @@ def age(since: datetime | None, now: datetime | None = None) -> str:
     if hours < 48:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def topic_name(topic: str) -> str:
+    """``topic`` if Kafka allows such a name. Raises :class:`UsageError`."""
+    try:
+        return parse_migration_input({"topic": topic}).topic
+    except InvalidMigrationInput as error:
+        raise UsageError(str(error)) from error

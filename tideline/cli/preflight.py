@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from tideline.cli.output import Format, FormatOption, console, echo_json, run
-from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.cli.output import Format, FormatOption, console, echo_json, run, topic_name
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import PreflightReport, Verdict
-from tideline.errors import ExitCode, UsageError
+from tideline.errors import ExitCode
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.migration.preflight import run_preflight
 from tideline.settings import WorkerSettings, load
@@ -24,7 +21,6 @@ COLOURS = {
     Verdict.REFUSED: "red",
     Verdict.UNKNOWN: "red",
 }
-POLL_S = 0.1
 
 
 def preflight(
@@ -37,40 +33,15 @@ def preflight(
     raise typer.Exit(ExitCode.OK if report.accepted else ExitCode.REFUSED)
 
 
-def topic_name(topic: str) -> str:
-    """``topic`` if Kafka allows such a name. Raises :class:`UsageError`."""
-    try:
-        return parse_migration_input({"topic": topic}).topic
-    except InvalidMigrationInput as error:
-        raise UsageError(str(error)) from error
-
-
 async def _check(topic: str, options: MigrationOptions) -> PreflightReport:
     async with open_services(load(WorkerSettings)) as services:
         return await check(services, topic, options)
 
 
 async def check(services: WorkerServices, topic: str, options: MigrationOptions) -> PreflightReport:
-    """Watch the gateways' leases just long enough to tell who is alive, then run every check."""
+    """Every check; says meanwhile that it looks."""
     with console(stderr=True).status(f"checking {topic}"):
-        await _watch_leases(services)
         return await run_preflight(services, topic, options)
-
-
-async def _watch_leases(services: WorkerServices) -> None:
-    """Until every active gateway has renewed its lease, or the longest lease has passed."""
-    first = {
-        g.gateway_id: (g.incarnation, g.renewals)
-        for g in await services.leases.read()
-        if g.status == "active"
-    }
-    leases = [g.lease_ms for g in await services.leases.read() if g.gateway_id in first]
-    deadline = time.monotonic() + max(leases, default=0) / 1000 * 1.2
-    while time.monotonic() < deadline:
-        now = {g.gateway_id: (g.incarnation, g.renewals) for g in await services.leases.read()}
-        if all(now.get(gateway) != seen for gateway, seen in first.items()):
-            return
-        await asyncio.sleep(POLL_S)
 
 
 def show(report: PreflightReport, output: Format) -> None:

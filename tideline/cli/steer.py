@@ -10,8 +10,7 @@ from uuid import UUID
 import typer
 
 from tideline import control_plane, temporal
-from tideline.cli.output import Format, FormatOption, echo_json, run
-from tideline.cli.preflight import topic_name
+from tideline.cli.output import Format, FormatOption, echo_json, run, topic_name
 from tideline.domain.messages import AbortDecision, PauseOutcome, Update
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.errors import RefusedError

@@ -10,8 +10,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from spark.common.entry import Job, Outcome
-from tideline.cli import gc as gc_command
-from tideline.cli import retention as retention_command
+from tideline.cli import jobs
 from tideline.cli.jobs import JobFailed
 from tideline.errors import UsageError
 
@@ -32,11 +31,11 @@ GC: dict[str, Any] = {
 }  # fmt: skip
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, module: Any, outcome: Outcome) -> None:
+def answer(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
     def run_here(name: str, work: Callable[[Job], Outcome]) -> Outcome:
         return outcome
 
-    monkeypatch.setattr(module, "run_here", run_here)
+    monkeypatch.setattr(jobs, "run_here", run_here)
 
 
 def invoke(command: Callable[..., None], *arguments: str) -> Any:
@@ -45,7 +44,7 @@ def invoke(command: Callable[..., None], *arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
-@pytest.mark.parametrize("command", [retention_command.retention, gc_command.gc])
+@pytest.mark.parametrize("command", [jobs.retention, jobs.gc])
 @pytest.mark.parametrize("flags", [(), ("--run", "--dry-run")])
 def test_it_must_be_said_whether_anything_goes(
     command: Callable[..., None], flags: tuple[str, ...]
@@ -56,21 +55,21 @@ def test_it_must_be_said_whether_anything_goes(
 
 
 def test_retention_shows_what_goes_of_which_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, retention_command, Outcome(RETENTION))
-    shown = invoke(retention_command.retention, "--dry-run").stdout
+    answer(monkeypatch, Outcome(RETENTION))
+    shown = invoke(jobs.retention, "--dry-run").stdout
     for text in ("would go", "t-0", "0 → 120", "Kafka below 100, suffix below 120",
                  "held back: t-1: a hole in the prefix", "left alone: u"):  # fmt: skip
         assert text in shown
 
 
 def test_retention_of_logs_within_their_limits_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, retention_command, Outcome({**RETENTION, "removals": []}))
-    assert "Nothing would go" in invoke(retention_command.retention, "--dry-run").stdout
+    answer(monkeypatch, Outcome({**RETENTION, "removals": []}))
+    assert "Nothing would go" in invoke(jobs.retention, "--dry-run").stdout
 
 
 def test_a_bad_outcome_is_an_error_after_its_details(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, retention_command, Outcome(RETENTION, "1 partitions were not trimmed"))
-    done = invoke(retention_command.retention, "--run", "-o", "json")
+    answer(monkeypatch, Outcome(RETENTION, "1 partitions were not trimmed"))
+    done = invoke(jobs.retention, "--run", "-o", "json")
     assert isinstance(done.exception, JobFailed)
     assert '"removals"' in done.stdout
 
@@ -78,8 +77,8 @@ def test_a_bad_outcome_is_an_error_after_its_details(monkeypatch: pytest.MonkeyP
 def test_gc_shows_what_was_deleted_and_what_was_not_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answer(monkeypatch, gc_command, Outcome(GC))
-    shown = invoke(gc_command.gc, "--run").stdout
+    answer(monkeypatch, Outcome(GC))
+    shown = invoke(jobs.gc, "--run").stdout
     for text in ("WAL objects deleted: 3", "objects deleted: 12", "listed 40 objects",
                  "1 of them deleted", "not looked at: u: another cluster"):  # fmt: skip
         assert text in shown

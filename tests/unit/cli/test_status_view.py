@@ -8,11 +8,12 @@ from uuid import UUID
 from rich.console import Console
 
 from tideline.cli.output import age
-from tideline.cli.status_view import partition_row, topic_row, topic_table
+from tideline.cli.status import topic_table
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionReport, TopicMigrationStatus
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase, PhaseStatus
+from tideline.migration.overview import partition_row, topic_row
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 

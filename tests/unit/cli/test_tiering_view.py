@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from rich.console import Console
 
-from tideline.cli.tiering_view import size, tiering_row, tiering_table
+from tideline.cli.tiering import size, tiering_row, tiering_table
 from tideline.control_plane.tiering_model import TieringStatusRow
 
 

@@ -1,17 +1,25 @@
-"""A topic's migration as an operator wants it, from Postgres and from the workflow. Pure."""
+"""Where every migration stands, from Postgres and from the workflows."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from rich.table import Table
+from temporalio.client import Client
 
-from tideline.cli.output import age
+from tideline import temporal
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
-from tideline.domain.messages import PartitionReport, TopicMigrationStatus
+from tideline.domain.messages import (
+    TOPIC_WORKFLOW,
+    PartitionReport,
+    Query,
+    TopicMigrationStatus,
+    TopicRef,
+)
 from tideline.domain.migration import (
     PHASE_ORDER,
     UNDEFINED_OFFSET,
@@ -20,6 +28,12 @@ from tideline.domain.migration import (
     PhaseStatus,
     phase_rule,
 )
+from tideline.errors import RefusedError, TidelineError
+from tideline.settings import TemporalSettings
+
+ANSWER_WITHIN = timedelta(seconds=5)
+MOST_QUERIES = 20
+"""Workflows that are asked at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +169,79 @@ def _stage(statuses: list[PartitionMigrationStatus]) -> str:
     return ", ".join(state.lower().replace("_", " ") for state in states)
 
 
-def topic_table(row: TopicRow, now: datetime | None = None) -> Table:
-    """A line per partition."""
-    title = f"{row.topic}: {row.stage}{', paused' if row.paused else ''}"
-    if row.waiting_reason:
-        title += f"; waits: {row.waiting_reason}"
-    table = Table(
-        "partition", "phase", "", "since", "B0", "high watermark", "waits because", "next",
-        title=title, title_justify="left", box=None, pad_edge=False,
-    )  # fmt: skip
-    for p in row.partitions:
-        bar = "■" * p.phases_done + "□" * (len(PHASE_ORDER) - p.phases_done)
-        table.add_row(
-            str(p.partition),
-            f"{p.phase} ({p.phase_status})" if p.phase_status else p.phase,
-            bar,
-            age(p.since, now),
-            "" if p.boundary is None else str(p.boundary),
-            "" if p.high_watermark is None else str(p.high_watermark),
-            p.waiting_reason,
-            p.next_step,
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Everything that was asked for, and what could not be learned."""
+
+    topics: list[TopicRow]
+    notes: list[str] = field(default_factory=list)
+
+
+class Overviews:
+    """Looks at migrations: Postgres must answer, Temporal should."""
+
+    def __init__(self, settings: TemporalSettings, plane: ControlPlane) -> None:
+        self._settings, self._plane = settings, plane
+        self._client: Client | None = None
+        self._places = asyncio.Semaphore(MOST_QUERIES)
+
+    async def observe(self, topic: str | None) -> Overview:
+        """``topic``, or all. Raises :class:`RefusedError` when nothing is known of ``topic``."""
+        statuses = by_topic(await self._plane.migration_status(topic))
+        notes: list[str] = []
+        running: dict[str, str] = {}
+        try:
+            self._client = self._client or await temporal.connect(self._settings)
+            running = await self._running(self._client, topic)
+        except TidelineError as error:
+            notes.append(f"{error}; what only the workflows know is missing")
+        rows = await asyncio.gather(
+            *(
+                self._row(name, statuses.get(name, []), running.get(name), notes)
+                for name in sorted(statuses.keys() | running.keys())
+            )
         )
-    return table
+        if topic is not None and not rows:
+            raise RefusedError(
+                f"topic {topic!r} does not migrate and never has. `tideline migrate {topic}` "
+                "starts it"
+            )
+        return Overview(list(rows), notes)
+
+    async def _running(self, client: Client, topic: str | None) -> dict[str, str]:
+        """Workflow ids by topic. Also of topics that Postgres does not know yet."""
+        wanted = f"WorkflowType = '{TOPIC_WORKFLOW}' AND ExecutionStatus = 'Running'"
+        if topic is not None:
+            wanted += f" AND TidelineTopic = '{topic}'"
+        found: dict[str, str] = {}
+        with temporal.temporal_errors():
+            async for execution in client.list_workflows(wanted, rpc_timeout=ANSWER_WITHIN):
+                parts = execution.id.split("/")
+                if len(parts) == 4 and parts[:2] == ["tideline", "topic"]:
+                    found[parts[2]] = execution.id
+        return found
+
+    async def _row(
+        self,
+        topic: str,
+        statuses: list[PartitionMigrationStatus],
+        running: str | None,
+        notes: list[str],
+    ) -> TopicRow:
+        workflow_id = running or TopicRef(topic, statuses[0].log.topic_id.hex, 0).workflow_id
+        answer: TopicMigrationStatus | None = None
+        if running and self._client is not None:
+            async with self._places:
+                try:
+                    with temporal.temporal_errors():
+                        answer = await self._client.get_workflow_handle(running).query(
+                            Query.STATUS.value,
+                            result_type=TopicMigrationStatus,
+                            rpc_timeout=ANSWER_WITHIN,
+                        )
+                except TidelineError:
+                    notes.append(f"the workflow of {topic} did not answer: is the worker running?")
+        return topic_row(statuses, answer, workflow_id, self._url(workflow_id))
+
+    def _url(self, workflow_id: str) -> str | None:
+        return temporal.workflow_url(self._settings, workflow_id)
