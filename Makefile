@@ -35,10 +35,11 @@ lock: $(UV) ## pin the requirements anew (names no registry host)
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --all-extras --group dev pyproject.toml -o requirements.lock
 
 .PHONY: lint
-lint: $(STAMP) ## ruff and strict type checking
+lint: $(STAMP) ## ruff, strict type checking, and who may import what
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
 
 .PHONY: format
 format: $(STAMP) ## let ruff format the tree

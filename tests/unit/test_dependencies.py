@@ -24,6 +24,7 @@ EXTRAS = {
     "tideline/airflow": ("airflow",),
     "spark": ("jobs",),
     "dags": ("airflow",),
+    "infra": ("dev",),
     "benchmarks": ("stack", "demo", "jobs", "dev"),
     "tests": ("stack", "demo", "jobs", "airflow", "dev"),
 }
@@ -39,7 +40,6 @@ NOT_IMPORTED = {
     "boto3-stubs": "types",
     "types-psutil": "types",
     "duckdb": "benchmarks compare with it",
-    "import-linter": "a tool",
     "mypy": "a tool",
     "ruff": "a tool",
     "uv": "a tool",
