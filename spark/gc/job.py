@@ -41,8 +41,8 @@ from spark.gc.garbage_frames import (
 )
 from spark.gc.tasks import Sweep
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.model import KEYS_KEPT_AHEAD_MS
 from tideline.control_plane.tiering_model import Bucket, PartitionRow
-from tideline.domain.suffix_log import KEYS_KEPT_AHEAD_MS
 from tideline.errors import UsageError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError

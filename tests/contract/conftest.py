@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
-from tests.contract.scenes import Scene
+from tests.contract.scenes import MemoryScene, PostgresScene, Scene
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.settings import ControlPlaneSettings
@@ -157,9 +157,18 @@ async def control_plane(database: Database) -> AsyncIterator[ControlPlane]:
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, database: Database) -> Iterator[Scene]:
-    """An empty control plane and a builder of situations in it."""
-    scene = Scene(control_plane, database.dsn)
+def postgres_scene(control_plane: ControlPlane, database: Database) -> Iterator[PostgresScene]:
+    """Empty tables and a builder of situations in them."""
+    scene = PostgresScene(control_plane, database.dsn)
     scene.clear()
     yield scene
     scene.jobs.close()
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def scene(request: pytest.FixtureRequest) -> Scene:
+    """An empty control plane of each kind: what is asked of ``scene`` holds of both."""
+    if request.param == "memory":
+        return MemoryScene()
+    found: PostgresScene = request.getfixturevalue("postgres_scene")
+    return found

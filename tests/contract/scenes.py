@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 from uuid import UUID, uuid4
 
 import psycopg
 
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.jobs import JobsControlPlane
+from tideline.control_plane.memory import MemoryControlPlane
+from tideline.control_plane.memory.partition import QuiesceState
 from tideline.control_plane.model import (
     BatchToCommit,
     BoundaryToPersist,
@@ -18,7 +22,7 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import ProducerSeed
+from tideline.domain.producer_tail import ProducerSeed
 from tideline.settings import JobsSettings
 
 TABLES = (
@@ -64,23 +68,46 @@ def batch(
     return BatchToCommit(log, 0, size, records, timestamp, timestamp_type, **identity)
 
 
-class Scene:
-    """Builds situations through the adapter, and looks at the tables as the superuser."""
+class Upkeep(Protocol):
+    """What the jobs do to suffixes and WAL keys."""
 
-    def __init__(self, plane: ControlPlane, dsn: str) -> None:
-        self.plane = plane
-        self.dsn = dsn
-        settings = {"postgres_dsn": dsn, "kafka_bootstrap": "127.0.0.1:1"}
-        self.jobs = JobsControlPlane(JobsSettings.model_validate(settings), "contract-test")
+    def expire_producers(self, idle_ms: int, limit: int = 1_000) -> int: ...
+    def prune_batches(self, limit: int = 1_000) -> int: ...
+    def claim_dead_files(self, grace_ms: int, limit: int = 1_000) -> list[str]: ...
+    def forget_dead_files(self, keys: Sequence[str]) -> int: ...
+
+
+class Clock:
+    """The time of a plane in memory, in ms: goes on a little with each look."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+
+class Scene(ABC):
+    """Builds situations through the plane's interface, whichever plane it is."""
+
+    plane: ControlPlane
+    jobs: Upkeep
+
+    def __init__(self) -> None:
         self._numbers = count(1)
 
-    def sql(self, query: str, *parameters: object) -> list[tuple[object, ...]]:
-        with psycopg.connect(self.dsn, options="-c search_path=tideline") as connection:
-            cursor = connection.execute(query.encode(), parameters)
-            return cursor.fetchall() if cursor.description else []
+    @abstractmethod
+    def expire_quiesce(self, log: TopicIdPartition) -> None:
+        """Let the deadline pass without waiting for it."""
 
-    def clear(self) -> None:
-        self.sql("; ".join(f"DELETE FROM {table}" for table in TABLES))
+    @abstractmethod
+    def producers(self) -> list[int]:
+        """Ids of the producers that are remembered in any log."""
+
+    @abstractmethod
+    def starts(self, log: TopicIdPartition) -> tuple[int, int]:
+        """First readable offset of the whole log, and in tiered storage (-1: none)."""
 
     async def gateway(self, gateway_id: int | None = None) -> GatewayProcess:
         process = GatewayProcess(gateway_id or next(self._numbers))
@@ -130,15 +157,6 @@ class Scene:
             )
         return generation
 
-    def expire_quiesce(self, log: TopicIdPartition) -> None:
-        """Let the deadline pass without waiting for it."""
-        self.sql(
-            "UPDATE logs SET quiesce_deadline = now() - interval '1 s' "
-            "WHERE topic_id = %s AND partition = %s AND quiesce = 'closed'",
-            log.topic_id,
-            log.partition,
-        )
-
     async def persist(
         self,
         log: TopicIdPartition,
@@ -171,3 +189,68 @@ class Scene:
         return await self.plane.commit_file(
             process.gateway_id, process.incarnation, key, 1_000, batches
         )
+
+
+class MemoryScene(Scene):
+    """A plane in memory, and its clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.plane = self.jobs = self.memory = MemoryControlPlane(self.clock)
+
+    def expire_quiesce(self, log: TopicIdPartition) -> None:
+        partition = self.memory.topics.known_partition(log)
+        if partition.quiesce is QuiesceState.CLOSED:
+            partition.deadline_ms = self.clock.now - 1_000
+
+    def producers(self) -> list[int]:
+        return sorted(
+            n for partition in self.memory.topics.partitions() for n in partition.producers
+        )
+
+    def starts(self, log: TopicIdPartition) -> tuple[int, int]:
+        partition = self.memory.topics.known_partition(log)
+        return partition.log_start, partition.suffix.tiered_start if partition.suffix else -1
+
+
+class PostgresScene(Scene):
+    """A plane in Postgres, whose tables the test sees as the superuser."""
+
+    jobs: JobsControlPlane
+
+    def __init__(self, plane: ControlPlane, dsn: str) -> None:
+        super().__init__()
+        self.plane = plane
+        self.dsn = dsn
+        settings = {"postgres_dsn": dsn, "kafka_bootstrap": "127.0.0.1:1"}
+        self.jobs = JobsControlPlane(JobsSettings.model_validate(settings), "contract-test")
+
+    def sql(self, query: str, *parameters: object) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.dsn, options="-c search_path=tideline") as connection:
+            cursor = connection.execute(query.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def clear(self) -> None:
+        self.sql("; ".join(f"DELETE FROM {table}" for table in TABLES))
+
+    def expire_quiesce(self, log: TopicIdPartition) -> None:
+        self.sql(
+            "UPDATE logs SET quiesce_deadline = now() - interval '1 s' "
+            "WHERE topic_id = %s AND partition = %s AND quiesce = 'closed'",
+            log.topic_id,
+            log.partition,
+        )
+
+    def producers(self) -> list[int]:
+        rows = self.sql("SELECT producer_id FROM producer_state ORDER BY producer_id")
+        return [int(str(producer_id)) for (producer_id,) in rows]
+
+    def starts(self, log: TopicIdPartition) -> tuple[int, int]:
+        ((log_start, tiered_start),) = self.sql(
+            "SELECT log_start_offset, tiered_log_start_offset FROM logs "
+            "WHERE topic_id = %s AND partition = %s",
+            log.topic_id,
+            log.partition,
+        )
+        return int(str(log_start)), int(str(tiered_start))

@@ -187,7 +187,7 @@ async def test_seeds_and_b0_appear_together_or_not_at_all(scene: Scene) -> None:
     scene.expire_quiesce(log)
     with pytest.raises(QuiesceNotClosed):
         await scene.persist(log, 10, generation, seeds=[seed()])
-    assert scene.sql("SELECT * FROM producer_state") == []
+    assert scene.producers() == []
     assert await scene.plane.get_diskless_log_start_offset(log) == -1
     (committed,) = await scene.commit(gateway, batch(log))
     assert committed.error is CommitError.BOUNDARY_UNSET
@@ -218,7 +218,7 @@ async def test_seeds_may_be_overwritten_until_b0_is_set(scene: Scene) -> None:
     await scene.plane.set_diskless_log_start_offset(log, 10, 3)
     await scene.plane.set_diskless_log_start_offset(log, 10, 3)
     await scene.persist(log, 10, generation, seeds=[seed(2)])
-    assert scene.sql("SELECT producer_id FROM producer_state") == [(2,)]
+    assert scene.producers() == [2]
 
 
 async def test_setting_b0_directly_does_not_bypass_the_fences(scene: Scene) -> None:

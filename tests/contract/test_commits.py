@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import tuple_row
 
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, Scene, batch
 from tideline.control_plane.errors import (
     GatewayFenced,
     ObjectKeyRejected,
@@ -54,16 +54,16 @@ async def test_a_commit_of_unknown_outcome_finds_its_own_success(scene: Scene) -
 
 
 async def test_a_retry_while_the_first_call_still_runs_waits_for_its_outcome(
-    scene: Scene,
+    postgres_scene: PostgresScene,
 ) -> None:
-    gateway = await scene.gateway()
-    _, (log,) = await scene.diskless_topic()
-    await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
-    blocker = await psycopg.AsyncConnection.connect(scene.dsn, row_factory=tuple_row)
+    gateway = await postgres_scene.gateway()
+    _, (log,) = await postgres_scene.diskless_topic()
+    await postgres_scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
+    blocker = await psycopg.AsyncConnection.connect(postgres_scene.dsn, row_factory=tuple_row)
     async with blocker:
         await blocker.execute("SELECT FROM tideline.logs FOR UPDATE")
         calls = [
-            asyncio.create_task(scene.commit(gateway, batch(log, records=4), key="k"))
+            asyncio.create_task(postgres_scene.commit(gateway, batch(log, records=4), key="k"))
             for _ in range(2)
         ]
         waiting = 0
@@ -80,7 +80,7 @@ async def test_a_retry_while_the_first_call_still_runs_waits_for_its_outcome(
         await blocker.rollback()
         first, second = await asyncio.gather(*calls)
     assert first == second
-    assert await scene.plane.high_watermarks([log]) == {log: 4}
+    assert await postgres_scene.plane.high_watermarks([log]) == {log: 4}
 
 
 async def test_a_key_must_be_registered_and_not_be_marked_for_deletion(scene: Scene) -> None:
@@ -146,22 +146,24 @@ async def test_a_deleted_topic_takes_no_commit_and_answers_no_read(scene: Scene)
     with pytest.raises(TopicDeleted):
         await scene.plane.delete_records(old, -1)
     assert scene.jobs.prune_batches() == 1
-    assert scene.sql("SELECT * FROM producer_state") == []
+    assert scene.producers() == []
 
 
-async def test_two_gateways_commit_to_the_same_partitions_without_deadlock(scene: Scene) -> None:
-    gateways = [await scene.gateway(), await scene.gateway()]
-    _, logs = await scene.diskless_topic(6)
+async def test_two_gateways_commit_to_the_same_partitions_without_deadlock(
+    postgres_scene: PostgresScene,
+) -> None:
+    gateways = [await postgres_scene.gateway(), await postgres_scene.gateway()]
+    _, logs = await postgres_scene.diskless_topic(6)
 
     async def commits(index: int) -> None:
         order = logs if index % 2 else list(reversed(logs))
         for _ in range(15):
-            outcomes = await scene.commit(gateways[index], *[batch(log) for log in order])
+            outcomes = await postgres_scene.commit(gateways[index], *[batch(log) for log in order])
             assert all(o.error is CommitError.NONE for o in outcomes)
 
     await asyncio.gather(commits(0), commits(1))
-    assert set((await scene.plane.high_watermarks(logs)).values()) == {30}
-    rows = scene.sql("SELECT count(*), count(DISTINCT (log_id, base_offset)) FROM batches")
+    assert set((await postgres_scene.plane.high_watermarks(logs)).values()) == {30}
+    rows = postgres_scene.sql("SELECT count(*), count(DISTINCT (log_id, base_offset)) FROM batches")
     assert rows == [(180, 180)]
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.contract.conftest import Database, PostgresServer
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, Scene, batch
 from tideline.control_plane import CONTROL_CHANNEL, ControlPlane, connect
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import TrackingKind
@@ -71,7 +71,7 @@ async def test_a_call_that_waits_for_a_lock_ends_at_the_statement_timeout(
 ) -> None:
     settings = database.settings(postgres_statement_timeout_ms=200)
     async with connect(settings, application_name="test") as plane:
-        scene = Scene(plane, database.dsn)
+        scene = PostgresScene(plane, database.dsn)
         scene.clear()
         process = await scene.gateway()
         _, (log,) = await scene.diskless_topic()

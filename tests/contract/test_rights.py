@@ -7,7 +7,7 @@ import pytest
 from psycopg import errors, sql
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import TABLES, Scene, batch
+from tests.contract.scenes import TABLES, PostgresScene, batch
 from tests.contract.tiering import jobs
 from tideline.control_plane import connect
 from tideline.control_plane.errors import ControlPlaneFailure
@@ -40,38 +40,44 @@ def test_no_role_can_create_or_escalate(database: Database, role: str) -> None:
 
 
 async def test_the_gateway_commits_but_does_not_set_boundaries(
-    scene: Scene, database: Database
+    postgres_scene: PostgresScene, database: Database
 ) -> None:
-    _, (log,) = await scene.diskless_topic()
+    _, (log,) = await postgres_scene.diskless_topic()
     async with connect(database.settings("tideline_gateway"), application_name="test") as plane:
-        as_gateway = Scene(plane, database.dsn)
+        as_gateway = PostgresScene(plane, database.dsn)
         process = await as_gateway.gateway()
         await as_gateway.commit(process, batch(log))
-        assert await plane.identity() == await scene.plane.identity()
+        assert await plane.identity() == await postgres_scene.plane.identity()
         with pytest.raises(ControlPlaneFailure, match="permission denied"):
             await plane.reset_boundary(log, 0)
         with pytest.raises(ControlPlaneFailure, match="permission denied"):
             await plane.abort_migration(log.topic_id)
 
 
-async def test_the_worker_migrates_but_does_not_commit(scene: Scene, database: Database) -> None:
-    process = await scene.gateway()
+async def test_the_worker_migrates_but_does_not_commit(
+    postgres_scene: PostgresScene, database: Database
+) -> None:
+    process = await postgres_scene.gateway()
     async with connect(database.settings("tideline_worker"), application_name="test") as plane:
-        name, (log,) = await Scene(plane, database.dsn).tracking_topic()
-        await scene.plane.acknowledge_tracking(process.gateway_id, process.incarnation, name)
+        name, (log,) = await PostgresScene(plane, database.dsn).tracking_topic()
+        await postgres_scene.plane.acknowledge_tracking(
+            process.gateway_id, process.incarnation, name
+        )
         await plane.activate_topic(name)
         generation = await plane.next_generation(log)
         await plane.close_generation(log, generation, 60_000)
-        await scene.plane.acknowledge_quiesce(
+        await postgres_scene.plane.acknowledge_quiesce(
             process.gateway_id, process.incarnation, log, generation, -1, 0
         )
-        await Scene(plane, database.dsn).persist(log, 10, generation)
+        await PostgresScene(plane, database.dsn).persist(log, 10, generation)
         with pytest.raises(ControlPlaneFailure, match="permission denied"):
             await plane.commit_file(process.gateway_id, process.incarnation, "k", 1, [batch(log)])
 
 
-async def test_jobs_collect_but_do_not_fence(scene: Scene, database: Database) -> None:
-    process = await scene.gateway()
+async def test_jobs_collect_but_do_not_fence(
+    postgres_scene: PostgresScene, database: Database
+) -> None:
+    process = await postgres_scene.gateway()
     with jobs(database, "tideline_jobs") as collector:
         assert collector.prune_batches() == 0
         assert collector.expire_producers(1) == 0

@@ -91,18 +91,16 @@ async def test_a_prefix_that_expired_leaves_a_diskless_partition(scene: Scene) -
     log = await scene.hybrid_log(gateway, 10)
     await scene.commit(gateway, batch(log))
 
-    async def advance(log_start: int) -> tuple[MigrationState, list[tuple[object, ...]]]:
+    async def advance(log_start: int) -> tuple[MigrationState, tuple[int, int]]:
         await scene.plane.advance_prefix_start(log, log_start)
         partition = await scene.plane.tracked_partition(log.topic_id, log.partition)
         assert partition is not None
         assert (partition.boundary, partition.suffix_start) == (10, 10)
-        return partition.state, scene.sql(
-            "SELECT log_start_offset, tiered_log_start_offset FROM logs WHERE partition = 0"
-        )
+        return partition.state, scene.starts(log)
 
-    assert await advance(4) == (MigrationState.HYBRID, [(4, 4)])
-    assert await advance(2) == (MigrationState.HYBRID, [(4, 4)])
-    assert await advance(12) == (MigrationState.DISKLESS_ONLY, [(10, -1)])
+    assert await advance(4) == (MigrationState.HYBRID, (4, 4))
+    assert await advance(2) == (MigrationState.HYBRID, (4, 4))
+    assert await advance(12) == (MigrationState.DISKLESS_ONLY, (10, -1))
 
 
 async def test_the_users_value_survives_what_is_imposed_on_it(scene: Scene) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
 from tideline.control_plane.errors import (
     BoundaryUnset,
@@ -19,9 +19,9 @@ from tideline.domain.ids import TopicIdPartition
 
 
 @pytest.fixture
-async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
     with jobs(database) as plane:
-        yield Tiered(scene, await scene.gateway(), Worker(plane))
+        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 def record(
@@ -74,24 +74,24 @@ async def test_an_older_run_never_overwrites_a_newer_one(tiered: Tiered) -> None
 
 
 async def test_a_verdict_on_another_boundary_or_generation_is_refused(tiered: Tiered) -> None:
-    scene = tiered.scene
-    log = await scene.hybrid_log(tiered.gateway, 10)
+    postgres_scene = tiered.scene
+    log = await postgres_scene.hybrid_log(tiered.gateway, 10)
     assert record(tiered, log, True, 900)
     for fence in ({"generation": 0}, {"boundary": 9}):
         with pytest.raises(StaleGeneration):
             record(tiered, log, False, 950, **fence)
     assert await ready(tiered, log)
-    await scene.plane.reset_boundary(log, 1)
+    await postgres_scene.plane.reset_boundary(log, 1)
     with pytest.raises(BoundaryUnset):
         record(tiered, log, True, 950)
-    generation = await scene.quiesce(log, [tiered.gateway], 9)
-    await scene.persist(log, 20, generation)
+    generation = await postgres_scene.quiesce(log, [tiered.gateway], 9)
+    await postgres_scene.persist(log, 20, generation)
     (fresh,) = tiered.plane.coverage_status()
     assert (fresh.complete, fresh.tiering_complete) == (None, False)
     assert record(tiered, log, False, 100, generation=generation, boundary=20)
     (status,) = tiered.plane.coverage_status()
     assert (status.complete, status.since) == (False, 100)
-    await scene.plane.delete_topic(log.topic_id)
+    await postgres_scene.plane.delete_topic(log.topic_id)
     with pytest.raises(TopicDeleted):
         record(tiered, log, True, 990)
     with pytest.raises(UnknownLog):
@@ -113,12 +113,12 @@ async def test_jobs_read_in_half_open_ranges_page_by_page(
     tiered: Tiered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tideline.control_plane.jobs.PAGE", 2)
-    scene = tiered.scene
+    postgres_scene = tiered.scene
     assert tiered.plane.log_id_range() == (0, 0)
-    name, logs = await scene.diskless_topic(partitions=3)
+    name, logs = await postgres_scene.diskless_topic(partitions=3)
     for log in logs:
-        await scene.commit(tiered.gateway, batch(log), batch(log), batch(log))
-    await scene.plane.override_config(logs[0].topic_id, "retention.bytes", "-1", "1000")
+        await postgres_scene.commit(tiered.gateway, batch(log), batch(log), batch(log))
+    await postgres_scene.plane.override_config(logs[0].topic_id, "retention.bytes", "-1", "1000")
     tiered.plane.request_tiering(name)
     lo, hi = tiered.plane.log_id_range()
     rows = list(tiered.plane.partitions(lo, hi))
@@ -145,5 +145,5 @@ async def test_jobs_read_in_half_open_ranges_page_by_page(
         (partition, offset) for partition in range(2) for offset in range(3)
     ]
     assert len(list(tiered.plane.merged_segments(lo, lo + 1))) == 3
-    await scene.plane.delete_topic(logs[0].topic_id)
+    await postgres_scene.plane.delete_topic(logs[0].topic_id)
     assert all(row.deleted for row in tiered.plane.partitions(lo, hi))

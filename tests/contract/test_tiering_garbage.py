@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene
+from tests.contract.scenes import PostgresScene
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
 from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket, DeadKind
 from tideline.domain.ids import TopicIdPartition
@@ -16,9 +16,9 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
     with jobs(database) as plane:
-        yield Tiered(scene, await scene.gateway(), Worker(plane))
+        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 async def merged(tiered: Tiered) -> TopicIdPartition:

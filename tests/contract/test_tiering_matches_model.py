@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene
+from tests.contract.scenes import PostgresScene
 from tests.contract.tiering import jobs
 from tests.contract.tiering_history import BOUNDARY, LATEST, History
 from tideline.control_plane import connect
@@ -66,7 +66,7 @@ def test_tiering_is_invisible_to_readers_and_leaks_nothing(database: Database) -
     happened: Counter[str] = Counter()
     with asyncio.Runner() as runner, jobs(database) as plane:
         connection = connect(database.settings(), application_name="model")
-        scene = Scene(runner.run(connection.__aenter__()), database.dsn)
+        scene = PostgresScene(runner.run(connection.__aenter__()), database.dsn)
 
         @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
         @given(first=SENT, steps=st.lists(STEP, min_size=15, max_size=30), deleted=END)

@@ -11,7 +11,7 @@ from itertools import takewhile
 import pytest
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
 from tideline.control_plane.tiering_model import BatchRow, PartitionRow
 from tideline.domain.ids import TopicIdPartition
@@ -30,9 +30,9 @@ SEEDS = range(3)
 
 
 @pytest.fixture
-async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
     with jobs(database) as plane:
-        yield Tiered(scene, await scene.gateway(), Worker(plane))
+        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 @dataclass

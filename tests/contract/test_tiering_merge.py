@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene, batch, seed
+from tests.contract.scenes import PostgresScene, batch, seed
 from tests.contract.tiering import ALL_OLD, PREFIX, Tiered, Worker, jobs, segment_of
 from tideline.control_plane.errors import (
     InvalidInput,
@@ -31,9 +31,9 @@ from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
 
 
 @pytest.fixture
-async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
     with jobs(database) as plane:
-        yield Tiered(scene, await scene.gateway(), Worker(plane))
+        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 async def split_log(tiered: Tiered, files: int = 3, batches: int = 2) -> TopicIdPartition:
@@ -267,13 +267,13 @@ async def test_a_paused_or_parked_partition_is_no_candidate(tiered: Tiered) -> N
 async def test_the_first_segment_goes_on_from_the_seeds_and_the_next_from_the_first(
     tiered: Tiered,
 ) -> None:
-    scene = tiered.scene
+    postgres_scene = tiered.scene
     seeds = [seed(7, last_offset=9), seed(8, last_offset=29, epoch=2), seed(8, last_offset=19)]
-    log = await scene.hybrid_log(tiered.gateway, 30, seeds)
+    log = await postgres_scene.hybrid_log(tiered.gateway, 30, seeds)
     sequences = count()
 
     async def merge(producers: tuple[ProducerSnapshotEntry, ...]) -> MergePlan:
-        await scene.commit(tiered.gateway, batch(log, producer=(7, 1, next(sequences))))
+        await postgres_scene.commit(tiered.gateway, batch(log, producer=(7, 1, next(sequences))))
         tiered.worker.split(log.topic_id)
         plan = tiered.worker.begun(log)
         tiered.plane.finish_merge(log, plan.token, segment_of(plan, producers))
@@ -285,7 +285,9 @@ async def test_the_first_segment_goes_on_from_the_seeds_and_the_next_from_the_fi
     first = await merge((later, of_eight))
     assert (first.base_offset, first.boundary_epoch) == (30, 3)
     assert first.producers == (of_seven, of_eight)
-    scene.sql("DELETE FROM producer_state WHERE producer_id = 8")  # as expire_producers does
+    postgres_scene.sql(
+        "DELETE FROM producer_state WHERE producer_id = 8"
+    )  # as expire_producers does
     assert (await merge(())).producers == (later,)
 
 

@@ -13,7 +13,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
 from tideline.control_plane.errors import StaleClaim, TieredRangeGone, TopicDeleted
 from tideline.control_plane.tiering_model import MergePlan
@@ -24,16 +24,18 @@ WAIT_S = 10.0
 
 
 @pytest.fixture
-async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
     with jobs(database) as plane:
-        yield Tiered(scene, await scene.gateway(), Worker(plane))
+        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 class Race:
     """``held`` is a transaction of its own that ends when the test says so."""
 
-    def __init__(self, scene: Scene, held: psycopg.Connection[Any], pool: ThreadPoolExecutor):
-        self._scene, self.held, self._pool = scene, held, pool
+    def __init__(
+        self, postgres_scene: PostgresScene, held: psycopg.Connection[Any], pool: ThreadPoolExecutor
+    ):
+        self._scene, self.held, self._pool = postgres_scene, held, pool
 
     def start(self, call: Callable[..., T], *arguments: object) -> Future[T]:
         """Run ``call`` beside the held transaction, and wait until it waits for it."""

@@ -7,7 +7,7 @@ import pytest
 from psycopg import errors
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
 from tideline.control_plane import connect
 from tideline.control_plane.errors import ControlPlaneFailure
@@ -96,11 +96,11 @@ def test_no_role_draws_tokens_itself(database: Database, object_name: str) -> No
 
 
 async def test_jobs_tier_but_neither_commit_nor_set_boundaries(
-    scene: Scene, database: Database
+    postgres_scene: PostgresScene, database: Database
 ) -> None:
-    gateway = await scene.gateway()
+    gateway = await postgres_scene.gateway()
     with jobs(database) as plane:
-        tiered = Tiered(scene, gateway, Worker(plane))
+        tiered = Tiered(postgres_scene, gateway, Worker(plane))
         log = await tiered.diskless()
         tiered.worker.split(log.topic_id)
         assert tiered.worker.merge(log) is not None
@@ -115,18 +115,18 @@ async def test_jobs_tier_but_neither_commit_nor_set_boundaries(
 
 
 async def test_the_gateway_reads_segments_but_does_not_tier(
-    scene: Scene, database: Database
+    postgres_scene: PostgresScene, database: Database
 ) -> None:
-    gateway = await scene.gateway()
+    gateway = await postgres_scene.gateway()
     with jobs(database) as plane:
-        tiered = Tiered(scene, gateway, Worker(plane))
+        tiered = Tiered(postgres_scene, gateway, Worker(plane))
         log = await tiered.diskless()
         tiered.worker.split(log.topic_id)
         tiered.worker.merge(log)
     async with connect(database.settings("tideline_gateway"), application_name="test") as plane:
-        assert await Tiered(Scene(plane, database.dsn), gateway, tiered.worker).read(log) == [
-            ("segment", 0, 5)
-        ]
+        assert await Tiered(PostgresScene(plane, database.dsn), gateway, tiered.worker).read(
+            log
+        ) == [("segment", 0, 5)]
     with (
         jobs(database, "tideline_gateway") as plane,
         pytest.raises(ControlPlaneFailure, match="permission denied"),

@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
 from tideline.control_plane.errors import StaleClaim, TieredRangeGone
 from tideline.domain.ids import TopicIdPartition
@@ -19,10 +19,10 @@ PARTITIONS = 3
 
 
 async def test_every_offset_stays_readable_and_everything_is_tiered(
-    scene: Scene, database: Database
+    postgres_scene: PostgresScene, database: Database
 ) -> None:
-    gateway = await scene.gateway()
-    _, logs = await scene.diskless_topic(PARTITIONS)
+    gateway = await postgres_scene.gateway()
+    _, logs = await postgres_scene.diskless_topic(PARTITIONS)
     done = threading.Event()
 
     def tier(seed: int) -> None:
@@ -52,7 +52,7 @@ async def test_every_offset_stays_readable_and_everything_is_tiered(
                 assert after[1] == before[2] + 1, (log, before, after)
 
     with jobs(database) as plane:
-        tiered = Tiered(scene, gateway, Worker(plane))
+        tiered = Tiered(postgres_scene, gateway, Worker(plane))
         others = [
             asyncio.create_task(asyncio.to_thread(work, *arguments))
             for work, arguments in ((tier, (1,)), (tier, (2,)), (collect, ()))
@@ -60,7 +60,7 @@ async def test_every_offset_stays_readable_and_everything_is_tiered(
         others += [asyncio.create_task(read(tiered, log)) for log in logs[1:]]
         try:
             for n in range(COMMITS):
-                await scene.commit(
+                await postgres_scene.commit(
                     gateway, *[batch(log, records=n % 3 + 1) for log in logs for _ in range(2)]
                 )
         finally:
@@ -68,7 +68,9 @@ async def test_every_offset_stays_readable_and_everything_is_tiered(
             outcomes = await asyncio.gather(*others, return_exceptions=True)
         assert [outcome for outcome in outcomes if outcome is not None] == []
         tiered.worker.split(logs[0].topic_id)
-        scene.sql("UPDATE merge_claims SET expires_at = now() WHERE expires_at IS NOT NULL")
+        postgres_scene.sql(
+            "UPDATE merge_claims SET expires_at = now() WHERE expires_at IS NOT NULL"
+        )
         for log in logs:
             while tiered.worker.merge(log):
                 pass
@@ -80,10 +82,12 @@ async def test_every_offset_stays_readable_and_everything_is_tiered(
         assert all(row[0] == "segment" for row in await tiered.read(logs[0]))
 
 
-def test_a_connection_that_postgres_ends_is_replaced(scene: Scene, database: Database) -> None:
+def test_a_connection_that_postgres_ends_is_replaced(
+    postgres_scene: PostgresScene, database: Database
+) -> None:
     with jobs(database) as plane:
         assert plane.merge_candidates() == []
-        scene.sql(
+        postgres_scene.sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE application_name = 'tiering-test'"
         )

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
 from tideline.control_plane.errors import (
     InvalidInput,
@@ -24,9 +24,9 @@ from tideline.control_plane.tiering_model import TieringScope
 
 
 @pytest.fixture
-async def tiered(scene: Scene, database: Database) -> AsyncIterator[Tiered]:
+async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
     with jobs(database) as plane:
-        yield Tiered(scene, await scene.gateway(), Worker(plane))
+        yield Tiered(postgres_scene, await postgres_scene.gateway(), Worker(plane))
 
 
 async def test_old_batches_are_claimed_oldest_file_first_and_only_once(tiered: Tiered) -> None:

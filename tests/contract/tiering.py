@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from pydantic import SecretStr
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import GatewayProcess, Scene, batch
+from tests.contract.scenes import GatewayProcess, PostgresScene, batch
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.control_plane.tiering_model import (
@@ -170,7 +170,7 @@ class Worker:
 class Tiered:
     """A scene with a gateway that commits and a worker that tiers."""
 
-    scene: Scene
+    scene: PostgresScene
     gateway: GatewayProcess
     worker: Worker
 

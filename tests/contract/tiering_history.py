@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.contract.scenes import Scene, batch
+from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Worker, segment_of
+from tideline.control_plane.errors import TopicDeleted
 from tideline.control_plane.jobs import JobsControlPlane
+from tideline.control_plane.memory.partition import Partition
+from tideline.control_plane.memory.suffix import MergeRun, Suffix
 from tideline.control_plane.model import (
+    BatchCoordinates,
     CommitError,
     FindBatchesRequest,
     FoundBatches,
@@ -22,11 +26,10 @@ from tideline.control_plane.tiering_model import (
     SEGMENT_SUFFIXES,
     ClaimedFile,
     MergePlan,
+    NewSegment,
     SplitFile,
 )
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.suffix_log import Appended, Produced, SuffixLog
-from tideline.domain.tiered_suffix import Plan, TieredSuffix
 from tideline.errors import TidelineError
 
 BOUNDARY = 10
@@ -48,12 +51,12 @@ class FileClaim:
 class Merge:
     log: int
     plan: MergePlan
-    model: Plan
+    model: MergeRun
 
 
 @dataclass
 class WalFile:
-    batches: list[tuple[int, Appended]] = field(default_factory=list)
+    batches: list[tuple[int, BatchCoordinates]] = field(default_factory=list)
     claim: FileClaim | None = None
     """The newest, until it is finished or released."""
 
@@ -66,10 +69,21 @@ def _refusal(call: Callable[[], object]) -> str | None:
     return None
 
 
+def _of(partition: Partition) -> Suffix:
+    assert partition.suffix is not None
+    return partition.suffix
+
+
+def _range(found: BatchCoordinates | None) -> tuple[int, int] | None:
+    return None if found is None else (found.base_offset, found.last_offset)
+
+
 class History:
     """Every step acts on SQL and on the model, and compares what they answer."""
 
-    def __init__(self, runner: asyncio.Runner, scene: Scene, jobs: JobsControlPlane) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, scene: PostgresScene, jobs: JobsControlPlane
+    ) -> None:
         self.runner, self.scene, self.jobs = runner, scene, jobs
         scene.clear()
         self.gateway = runner.run(scene.gateway())
@@ -78,9 +92,11 @@ class History:
         _, (born,) = runner.run(scene.diskless_topic())
         self.logs = [crossed, born]
         self.models = [
-            TieredSuffix(SuffixLog(BOUNDARY), prefix_start=0),
-            TieredSuffix(SuffixLog(0)),
+            Partition(crossed, "crossed"),
+            Partition(born, "born"),
         ]
+        self.models[0].open_suffix(BOUNDARY, 3, prefix_log_start=0)
+        self.models[1].open_suffix(0, 0, prefix_log_start=0)
         names = {t.topic_id: t.name for t in runner.run(scene.plane.tracked_topics())}
         self.names = [names[log.topic_id] for log in self.logs]
         self.paused = [False, False]
@@ -113,10 +129,10 @@ class History:
             if model.deleted:
                 assert outcome.error == CommitError.TOPIC_DELETED
                 continue
-            made = Produced(records, size, timestamp)
-            expected = model.log.append(made, outcome.append_time)
+            made = batch(self.logs[log], records=records, timestamp=timestamp, size=size)
+            expected = model.commit(made, "wal", outcome.append_time)
             assert outcome.base_offset == expected.base_offset
-            written.batches.append((log, model.log.batches[-1]))
+            written.batches.append((log, _of(model).batches[-1]))
 
     def claim(self, worker: int, cutoff: int, max_files: int) -> None:
         cutoffs = [cutoff, LATEST + 15 - cutoff]
@@ -155,7 +171,7 @@ class History:
             written.claim = None
             for log, bases in (self.keys[split.object_key] for split in claim.splits):
                 for base in bases:
-                    self.models[log].mark_split(base)
+                    _of(self.models[log]).split.add(base)
         elif not self._is_finished(claim):
             assert seen == "StaleClaim"
 
@@ -194,7 +210,7 @@ class History:
         if held not in ([], [(self.workers[worker].worker,)]) or self.paused[log]:
             assert plan is None
             return
-        model = self.models[log].plan(plan.token if plan else 0, max_bytes)
+        model = self._plan(log, plan.token if plan else 0, max_bytes)
         if plan is None or model is None:
             assert plan is None
             assert model is None
@@ -211,26 +227,48 @@ class History:
         if not self.merges:
             return
         merge = self.merges[-1 - pick % len(self.merges)]
-        model, token = self.models[merge.log], merge.plan.token
+        model, token = _of(self.models[merge.log]), merge.plan.token
         segment = segment_of(
             merge.plan, max_timestamp=max(b.max_timestamp for b in merge.model.batches)
         )
         seen = _refusal(lambda: self.jobs.finish_merge(self.logs[merge.log], token, segment))
         self.happened[f"merge {seen}"] += 1
-        if any(merge.model.batches is registered for registered in model.segments):
+        if any(known.segment_id == merge.plan.segment_id for known in model.segments):
             return  # told again; the object may have expired meanwhile
         if merge.plan.object_key_stem + ".log" not in self.stored and model.token == token:
             model.token = 0  # gc took it under a lapsed claim
-        refused = model.finish(merge.model)
-        assert seen == (refused.value if refused else None)
+        expected = _refusal(lambda: self._finish(merge, segment))
+        assert seen == expected
+
+    def _plan(self, log: int, token: int, max_bytes: int) -> MergeRun | None:
+        model = self.models[log]
+        return None if model.deleted else _of(model).plan(token, max_bytes)
+
+    def _finish(self, merge: Merge, segment: NewSegment) -> None:
+        model = self.models[merge.log]
+        if model.deleted and _of(model).token == merge.plan.token:
+            raise TopicDeleted("the topic was deleted")
+        _of(model).finish(
+            merge.model,
+            SegmentCoordinates(
+                segment.segment_id,
+                merge.plan.object_key_stem,
+                segment.base_offset,
+                segment.last_offset,
+                segment.size_bytes,
+                segment.max_timestamp,
+                segment.offset_index_bytes,
+                segment.time_index_bytes,
+            ),
+        )
 
     def abandon(self, pick: int) -> None:
         if not self.merges:
             return
         merge = self.merges[-1 - pick % len(self.merges)]
         self.jobs.abandon_merge(self.logs[merge.log], merge.plan.token, "a test")
-        if self.models[merge.log].token == merge.plan.token:
-            self.models[merge.log].token = 0
+        if _of(self.models[merge.log]).token == merge.plan.token:
+            _of(self.models[merge.log]).token = 0
 
     def merge(self, worker: int, log: int, max_bytes: int) -> None:
         """Begin and finish, uninterrupted."""
@@ -254,9 +292,9 @@ class History:
         """``before``: so many offsets past the suffix's start."""
         model = self.models[log]
         if not model.deleted:
-            offset = min(model.log.start + before, model.log.high_watermark)
+            offset = min(model.suffix_start + before, model.high_watermark)
             seen = self.jobs.delete_records(self.logs[log].topic_id, 0, offset)
-            assert seen == model.log.delete_records(offset)
+            assert seen == model.delete_records(offset)
 
     def expire_prefix(self, start: int) -> None:
         if not self.models[0].deleted:
@@ -293,15 +331,16 @@ class History:
             assert row.deleted == model.deleted
             if not model.deleted:
                 assert row.state == model.state.value
-                assert row.tiered_start == model.tiered_start
-                assert row.suffix_start == model.log.start
-                assert max(row.merge_frontier, row.suffix_start) == model.frontier
+                assert row.tiered_start == _of(model).tiered_start
+                assert row.suffix_start == model.suffix_start
+                assert max(row.merge_frontier, row.suffix_start) == _of(model).frontier
         asked = [
             (model, FindBatchesRequest(self.logs[n], max(0, offset), 250))
             for n, model in enumerate(self.models)
             for offset in {
-                model.log.start - 1, model.log.start, model.log.start + 2, model.frontier - 1,
-                model.frontier, model.frontier + 2, model.log.high_watermark,
+                model.suffix_start - 1, model.suffix_start, model.suffix_start + 2,
+                _of(model).frontier - 1, _of(model).frontier, _of(model).frontier + 2,
+                model.high_watermark,
             }
         ]  # fmt: skip
         answers = self.runner.run(self.scene.plane.find_batches([r for _, r in asked]))
@@ -319,13 +358,14 @@ class History:
         assert self.stored == self._needed()
 
     def _check_found(
-        self, model: TieredSuffix, request: FindBatchesRequest, found: FoundBatches
+        self, model: Partition, request: FindBatchesRequest, found: FoundBatches
     ) -> None:
         if model.deleted:
             assert found.error == "TOPIC_DELETED"
             return
-        error, batches = model.log.find(request.fetch_offset, 1 << 30)
-        assert (found.error, found.high_watermark) == (error, model.log.high_watermark)
+        error = _of(model).find_error(request.fetch_offset)
+        batches = _of(model).find(request.fetch_offset, 1 << 30)
+        assert (found.error, found.high_watermark) == (error, model.high_watermark)
         expected = [(b.base_offset, b.last_offset, b.byte_size) for b in batches]
         if found.segment is None:
             seen = [(b.base_offset, b.last_offset, b.byte_size) for b in found.batches]
@@ -337,12 +377,12 @@ class History:
         assert bool(seen) == bool(expected)
         assert seen == expected[: len(seen)]
 
-    def _check_lookups(self, n: int, model: TieredSuffix, timestamp: int) -> None:
+    def _check_lookups(self, n: int, model: Partition, timestamp: int) -> None:
         plane = self.scene.plane
         found = self.runner.run(
             plane.list_offsets(self.logs[n], ListOffsetsKind.TIMESTAMP, timestamp)
         )
-        assert self._first(found, timestamp) == model.log.at_timestamp(timestamp)
+        assert self._first(found, timestamp) == _range(_of(model).at_timestamp(timestamp))
         found = self.runner.run(plane.list_offsets(self.logs[n], ListOffsetsKind.MAX_TIMESTAMP))
         candidates = [
             (b.max_timestamp, -b.base_offset)
@@ -351,29 +391,24 @@ class History:
         ]
         if found.batch is not None:
             candidates.append((found.batch.max_timestamp, -found.batch.base_offset))
-        largest = model.log.of_max_timestamp()
+        largest = _of(model).of_max_timestamp()
         assert max(candidates, default=None) == (
             largest and (largest.max_timestamp, -largest.base_offset)
         )
 
-    def _first(self, answer: SuffixOffset, timestamp: int) -> Appended | None:
+    def _first(self, answer: SuffixOffset, timestamp: int) -> tuple[int, int] | None:
         """What a reader makes of the candidates."""
         for segment in answer.segments:
             for found in self._held(segment, answer.suffix_start):
                 if found.max_timestamp >= timestamp:
-                    return found
-        at = answer.batch
-        if at is None:
-            return None
-        return Appended(
-            at.base_offset, at.last_offset, at.byte_size, at.append_time, at.max_timestamp
-        )
+                    return _range(found)
+        return _range(answer.batch)
 
-    def _held(self, segment: SegmentCoordinates, start: int) -> list[Appended]:
+    def _held(self, segment: SegmentCoordinates, start: int) -> list[BatchCoordinates]:
         """The batches of a segment's ``.log`` that reach ``start``."""
         (merge,) = (m for m in self.merges if m.plan.segment_id == segment.segment_id)
         batches = merge.model.batches
-        assert any(batches is registered for registered in self.models[merge.log].segments)
+        assert segment.segment_id in {s.segment_id for s in _of(self.models[merge.log]).segments}
         assert (batches[0].base_offset, batches[-1].last_offset) == (
             segment.base_offset,
             segment.last_offset,
@@ -385,13 +420,12 @@ class History:
         needed: set[str] = set()
         for merge in self.merges:
             model = self.models[merge.log]
-            if not model.deleted and any(
-                merge.model.batches is readable for readable in model.readable_segments()
-            ):
+            readable = {segment.segment_id for segment in _of(model).readable_segments()}
+            if not model.deleted and merge.plan.segment_id in readable:
                 needed |= {merge.plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
         for key, (log, bases) in self.keys.items():
             model = self.models[log]
-            waiting = {b.base_offset for b in model.unmerged()} & model.split
+            waiting = {b.base_offset for b in _of(model).unmerged()} & _of(model).split
             if not model.deleted and bases & waiting and self._is_live(key):
                 needed.add(key)
         return needed
@@ -407,8 +441,8 @@ class History:
             (log, found.base_offset)
             for log, found in written.batches
             if not (self.models[log].deleted or self.paused[log])
-            and found.base_offset not in self.models[log].split
-            and found.last_offset >= self.models[log].log.start
+            and found.base_offset not in _of(self.models[log]).split
+            and found.last_offset >= self.models[log].suffix_start
             and found.max_timestamp < cutoffs[log]
         )
 
@@ -418,7 +452,7 @@ class History:
 
     def _is_finished(self, claim: FileClaim) -> bool:
         keys = [self.keys[split.object_key] for split in claim.splits]
-        return any(base in self.models[log].split for log, bases in keys for base in bases)
+        return any(base in _of(self.models[log]).split for log, bases in keys for base in bases)
 
     @staticmethod
     def _within(split: SplitFile, offset: int) -> bool:

@@ -30,7 +30,7 @@ from tideline.control_plane.model import BarrierEntry, BoundaryToPersist, Tracki
 from tideline.demo import topic as topics
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.ids import TopicPartition as Place
-from tideline.domain.producer_state import ProducerSeed
+from tideline.domain.producer_tail import ProducerSeed
 from tideline.gateway.paired_broker import PairedBroker
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.log_reader import LogReader, tail_batches

@@ -14,7 +14,11 @@ from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase, PhaseStatus
-from tideline.domain.producer_state import ProducerSeed
+from tideline.domain.producer_tail import ProducerSeed
+
+KEYS_KEPT_AHEAD_MS = 60_000
+"""A gateway registers object keys ahead and uses one at most this much later: the collector's grace
+for keys that were registered and not committed is longer."""
 
 
 class TrackingKind(StrEnum):

@@ -31,7 +31,7 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
-from tideline.domain.producer_state import ProducerSeed
+from tideline.domain.producer_tail import ProducerSeed
 
 CONTROL_CHANNEL = "tideline_control"
 """``topic:<name>`` or ``log:<topic_id>:<partition>``: read it again."""

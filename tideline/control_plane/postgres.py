@@ -50,7 +50,7 @@ from tideline.control_plane.plane import ControlPlane
 from tideline.control_plane.pool import Pool
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
-from tideline.domain.producer_state import ProducerSeed
+from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 from tideline.settings import ControlPlaneSettings
 

@@ -12,7 +12,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tideline.domain.pipelining import SEQUENCES
-from tideline.domain.producer_state import BATCHES_KEPT, ProducerSeed
+
+BATCHES_KEPT = 5
+"""Per producer (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSeed:
+    """One batch of one producer, below B0, in offset order (oldest first)."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+    """ms, the batch's max timestamp."""
+
 
 NO_PRODUCER = -1
 

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from spark.tiering.merge_partition import MergeOrder
 from spark.tiering.services import Services
 from tests.contract.conftest import Database
-from tests.contract.scenes import GatewayProcess, Scene, seed
+from tests.contract.scenes import GatewayProcess, PostgresScene, seed
 from tests.unit.kafka.segment_batches import Spec, build
 from tideline.control_plane import connect
 from tideline.control_plane.jobs import JobsControlPlane
@@ -126,7 +126,7 @@ class Appended:
 class World:
     """A control plane with partitions, and what was ever appended to them."""
 
-    scene: Scene
+    scene: PostgresScene
     runner: asyncio.Runner
     plane: JobsControlPlane
     settings: JobsSettings
@@ -149,7 +149,7 @@ class World:
             plane = runner.run(control_plane.__aenter__())
 
             def begin() -> World:
-                scene = Scene(plane, database.dsn)
+                scene = PostgresScene(plane, database.dsn)
                 clear(scene)
                 gateway = runner.run(scene.gateway())
                 return cls(scene, runner, tiering, jobs, gateway)
@@ -288,7 +288,7 @@ def order(
     )  # fmt: skip
 
 
-def clear(scene: Scene) -> None:
+def clear(scene: PostgresScene) -> None:
     """Empty tables, those of tiering first."""
     scene.sql(
         "TRUNCATE wal_file_claims, split_files, merge_claims, merged_segments,"

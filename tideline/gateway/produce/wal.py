@@ -26,11 +26,15 @@ from tenacity import (
 )
 
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
-from tideline.control_plane.model import BatchToCommit, CommitError, CommittedBatch
+from tideline.control_plane.model import (
+    KEYS_KEPT_AHEAD_MS,
+    BatchToCommit,
+    CommitError,
+    CommittedBatch,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch, RefusedSequences
 from tideline.domain.request_handling import Failure
-from tideline.domain.suffix_log import KEYS_KEPT_AHEAD_MS
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway import metrics
 from tideline.gateway.fetch.from_suffix import HighWatermarks

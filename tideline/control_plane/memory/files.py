@@ -1,0 +1,105 @@
+"""Object keys of the WAL: registered before the upload, committed at most once.
+
+Garbage collection marks a key as deleting; such a key is never committed (schedule 17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from uuid import UUID
+
+from tideline.control_plane.errors import ObjectKeyRejected
+from tideline.control_plane.model import CommittedBatch
+
+
+class FileStatus(StrEnum):
+    REGISTERED = "registered"
+    COMMITTED = "committed"
+    DELETING = "deleting"
+
+
+@dataclass(slots=True)
+class WalFile:
+    """One registered key."""
+
+    gateway_id: int
+    incarnation: UUID
+    registered_ms: int
+    status: FileStatus = FileStatus.REGISTERED
+    size: int = 0
+    outcomes: list[CommittedBatch] = field(default_factory=list)
+    """The answer of the commit, so that a retry with an unknown outcome finds its own success."""
+    unreferenced_ms: int | None = None
+    """Since when no batch is known to lie in it."""
+
+
+@dataclass(slots=True)
+class WalFiles:
+    """Keys in the order of their registration."""
+
+    by_key: dict[str, WalFile] = field(default_factory=dict)
+
+    def register(
+        self, gateway_id: int, incarnation: UUID, keys: Sequence[str], now_ms: int
+    ) -> None:
+        for key in keys:
+            known = self.by_key.get(key)
+            if known is not None and (known.incarnation, known.status) != (
+                incarnation,
+                FileStatus.REGISTERED,
+            ):
+                raise ObjectKeyRejected(f"object key {key} is taken")
+        for key in keys:
+            self.by_key.setdefault(key, WalFile(gateway_id, incarnation, now_ms))
+
+    def claim(self, gateway_id: int, key: str, size: int, batches: int) -> WalFile:
+        """The file to commit, or the one that was committed with exactly this input."""
+        known = self.by_key.get(key)
+        if known is None:
+            raise ObjectKeyRejected(f"object key {key} is not registered")
+        if known.status is FileStatus.DELETING:
+            raise ObjectKeyRejected(f"object key {key} is being deleted")
+        if known.gateway_id != gateway_id:
+            raise ObjectKeyRejected(f"object key {key} belongs to gateway {known.gateway_id}")
+        is_committed = known.status is FileStatus.COMMITTED
+        if is_committed and (known.size, len(known.outcomes)) != (size, batches):
+            raise ObjectKeyRejected(
+                f"object key {key} was committed with {known.size} bytes and "
+                f"{len(known.outcomes)} batches, not {size} and {batches}. Retry a commit with "
+                "exactly its first input."
+            )
+        return known
+
+    def collect(self, live: Container[str], grace_ms: int, limit: int, now_ms: int) -> list[str]:
+        """Mark and answer keys without a live batch for ``grace_ms``; marked ones come again."""
+        dead: list[str] = []
+        for key, known in self.by_key.items():
+            if known.status is FileStatus.COMMITTED and known.unreferenced_ms is None:
+                known.unreferenced_ms = None if key in live else now_ms
+            if len(dead) < limit and _is_dead(known, now_ms - grace_ms):
+                known.status = FileStatus.DELETING
+                dead.append(key)
+        return dead
+
+    def forget(self, keys: Sequence[str]) -> int:
+        """The objects of marked keys are gone; how many were forgotten."""
+        marked = [
+            key
+            for key in keys
+            if key in self.by_key and self.by_key[key].status is FileStatus.DELETING
+        ]
+        for key in marked:
+            del self.by_key[key]
+        return len(marked)
+
+
+def _is_dead(file: WalFile, before_ms: int) -> bool:
+    match file.status:
+        case FileStatus.DELETING:
+            return True
+        case FileStatus.REGISTERED:
+            return file.registered_ms < before_ms
+        case FileStatus.COMMITTED:
+            return file.unreferenced_ms is not None and file.unreferenced_ms <= before_ms

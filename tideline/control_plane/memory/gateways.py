@@ -1,0 +1,108 @@
+"""Who may still act: incarnations of gateways, their fences, and who holds a barrier back.
+
+A process that slept must find out by what it carries, not by what it believes: every write is
+checked against the newest incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from tideline.control_plane.errors import (
+    GatewayFenced,
+    GatewayRetired,
+    InvalidInput,
+    UnknownGateway,
+)
+from tideline.control_plane.model import GatewayRegistration
+
+ACTIVE, FENCED, RETIRED = "active", "fenced", "retired"
+
+
+@dataclass(slots=True)
+class Gateways:
+    """Every gateway ever registered, by id."""
+
+    registered: dict[int, GatewayRegistration] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Why one was fenced, or who attested that a retired one is cut off."""
+    ended: set[UUID] = field(default_factory=set)
+    """Incarnations that may never act again."""
+
+    def register(self, gateway: GatewayRegistration) -> None:
+        """A new incarnation fences the one before it for ever; the same one may register again."""
+        known = self.registered.get(gateway.gateway_id)
+        if known is not None and known.status == RETIRED:
+            raise GatewayRetired(
+                f"gateway {gateway.gateway_id} was retired ({self.reasons[gateway.gateway_id]})"
+            )
+        is_same = known is not None and known.incarnation == gateway.incarnation
+        if gateway.incarnation in self.ended or (is_same and known and known.status != ACTIVE):
+            raise GatewayFenced(
+                f"incarnation {gateway.incarnation} of gateway {gateway.gateway_id} was fenced "
+                "for ever"
+            )
+        if known is None:
+            self.registered[gateway.gateway_id] = gateway
+        elif not is_same:
+            self.ended.add(known.incarnation)
+            self.registered[gateway.gateway_id] = replace(gateway, renewals=known.renewals + 1)
+
+    def renew(self, gateway_id: int, incarnation: UUID) -> int:
+        """The counter after one more renewal. Raises ``GatewayFenced``."""
+        self.assert_active(gateway_id, incarnation)
+        known = self.registered[gateway_id]
+        self.registered[gateway_id] = replace(known, renewals=known.renewals + 1)
+        return known.renewals + 1
+
+    def assert_active(self, gateway_id: int, incarnation: UUID) -> None:
+        """Raises ``GatewayFenced`` unless the incarnation is the registered one and not fenced."""
+        known = self.registered.get(gateway_id)
+        if known is None:
+            why = "it is not registered"
+        elif known.incarnation != incarnation:
+            why = "a newer one has registered"
+        elif known.status != ACTIVE:
+            why = f"it is {known.status} ({self.reasons[gateway_id]})"
+        else:
+            return
+        raise GatewayFenced(f"incarnation {incarnation} of gateway {gateway_id} may not act: {why}")
+
+    def fence(self, gateway_id: int, incarnation: UUID, reason: str) -> bool:
+        """Whether the incarnation is fenced now."""
+        known = self.registered.get(gateway_id)
+        if known is None or known.incarnation != incarnation or known.status == RETIRED:
+            return False
+        if known.status == ACTIVE:
+            self.registered[gateway_id] = replace(known, status=FENCED)
+            self.reasons[gateway_id] = reason
+            self.ended.add(incarnation)
+        return True
+
+    def retire(self, gateway_id: int, attested_by: str) -> None:
+        """Raises ``InvalidInput`` when nobody attests, ``UnknownGateway``."""
+        if not attested_by:
+            raise InvalidInput("nobody attests that the gateway is cut off")
+        if gateway_id not in self.registered:
+            raise UnknownGateway(f"gateway {gateway_id} was never registered")
+        known = self.registered[gateway_id]
+        if known.status != RETIRED:
+            self.registered[gateway_id] = replace(known, status=RETIRED)
+            self.reasons[gateway_id] = f"cut off, attested by {attested_by}"
+
+    def at_tracking_barrier(self) -> list[GatewayRegistration]:
+        """A fenced gateway counts. It never heard of the topic: when it wakes, and until it learns
+        that it is fenced, it passes produces through untracked and relays their acknowledgements.
+        Only an operator who retires it attests that it is cut off.
+        """
+        return [gateway for gateway in self._by_id() if gateway.status != RETIRED]
+
+    def at_quiesce_barrier(self) -> list[GatewayRegistration]:
+        """A fenced gateway does not count: it tracks the topic (the tracking barrier waited for
+        it), so its fence keeps it from relaying what it has pending."""
+        return [gateway for gateway in self._by_id() if gateway.status == ACTIVE]
+
+    def _by_id(self) -> Iterable[GatewayRegistration]:
+        return (self.registered[gateway_id] for gateway_id in sorted(self.registered))

@@ -1,0 +1,494 @@
+"""The control plane in memory: the same promises as Postgres', for tests and simulations.
+
+Every method is one step of an event loop, so that it is a transaction: it refuses before it
+changes anything. Time is what the clock that is passed in says, and nothing is random.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from tideline.control_plane.errors import TopicDeleted, TrackingIncomplete, UnknownTopic
+from tideline.control_plane.memory.files import FileStatus, WalFiles
+from tideline.control_plane.memory.gateways import Gateways
+from tideline.control_plane.memory.partition import Partition
+from tideline.control_plane.memory.topics import Topics
+from tideline.control_plane.model import (
+    BarrierEntry,
+    BatchToCommit,
+    BoundaryToPersist,
+    CommitDurability,
+    CommitError,
+    CommittedBatch,
+    ConfigOverride,
+    FindBatchesRequest,
+    FoundBatches,
+    GatewayRegistration,
+    ListOffsetsKind,
+    MigrationRequest,
+    PartitionMigrationStatus,
+    PhaseRecord,
+    SuffixOffset,
+    TopicStatus,
+    TrackedPartition,
+    TrackedTopic,
+    TrackingKind,
+)
+from tideline.control_plane.plane import (
+    ACKS_CHANNEL,
+    CONTROL_CHANNEL,
+    REQUESTS_CHANNEL,
+    ControlPlane,
+)
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.producer_tail import ProducerSeed
+
+STEP_ROWS = 1_000
+BEFORE_ANY_QUIESCE = (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS)
+"""Phases that generation 0 may record."""
+ENDED = (PhaseStatus.DONE, PhaseStatus.FAILED)
+
+
+class MemoryControlPlane(ControlPlane):
+    """``now_ms`` is the database's clock. The parts are public: a test may look at them, and a
+    simulation may set what no call of this interface sets, such as merged segments."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.now_ms = now_ms
+        self.server = ("memory", 1)
+        """System identifier and timeline (schedule 16)."""
+        self.gateways = Gateways()
+        self.topics = Topics()
+        self.files = WalFiles()
+        self.requests: dict[UUID, MigrationRequest] = {}
+        """Pending ones, by topic id."""
+        self._listeners: list[tuple[Sequence[str], asyncio.Queue[tuple[str, str]]]] = []
+
+    # Gateways
+
+    async def register_gateway(
+        self,
+        gateway_id: int,
+        broker_id: int,
+        incarnation: UUID,
+        address: str,
+        version: str,
+        lease_ms: int,
+    ) -> None:
+        self.gateways.register(
+            GatewayRegistration(
+                gateway_id=gateway_id,
+                broker_id=broker_id,
+                incarnation=incarnation,
+                status="active",
+                renewals=0,
+                lease_ms=lease_ms,
+                address=address,
+                version=version,
+                registered_at=self._now(),
+            )
+        )
+
+    async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
+        return self.gateways.renew(gateway_id, incarnation)
+
+    async def list_gateways(self) -> list[GatewayRegistration]:
+        return [gateway for _, gateway in sorted(self.gateways.registered.items())]
+
+    async def fence_gateway(self, gateway_id: int, incarnation: UUID, reason: str) -> bool:
+        return self.gateways.fence(gateway_id, incarnation, reason)
+
+    async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
+        self.gateways.retire(gateway_id, attested_by)
+
+    async def identity(self) -> tuple[str, int]:
+        return self.server
+
+    # Tracking
+
+    async def tracked_topics(self) -> list[TrackedTopic]:
+        tracked = [topic.tracked() for topic in self.topics.rows if topic.is_tracked]
+        return sorted(tracked, key=lambda topic: topic.name)
+
+    async def tracked_topic(self, name: str) -> TrackedTopic | None:
+        topic = self.topics.live(name)
+        return topic.tracked() if topic is not None and topic.is_tracked else None
+
+    async def tracked_partition(self, topic_id: UUID, partition: int) -> TrackedPartition | None:
+        topic = self.topics.by_id(topic_id)
+        if topic is None or not topic.is_tracked or partition not in topic.partitions:
+            return None
+        return topic.partitions[partition].tracked()
+
+    async def begin_tracking(
+        self,
+        name: str,
+        topic_id: UUID | None,
+        kind: TrackingKind,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+    ) -> None:
+        self.topics.begin(name, topic_id, kind, partitions, timestamp_type, max_message_bytes)
+        self._notify_topic(name)
+
+    async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
+        self.topics.complete_creation(name, topic_id, partitions)
+        self._notify_topic(name)
+
+    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None:
+        self.gateways.assert_active(gateway_id, incarnation)
+        topic = self.topics.live_or_refuse(name)
+        if not topic.is_tracked:
+            raise UnknownTopic(f"topic {name} is not tracked")
+        topic.acknowledged[gateway_id] = incarnation
+        self._notify(ACKS_CHANNEL, f"tracking:{name}")
+
+    async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
+        topic = self.topics.live(name)
+        return [
+            BarrierEntry(gateway, topic is not None and topic.is_acknowledged_by(gateway))
+            for gateway in self.gateways.at_tracking_barrier()
+        ]
+
+    async def activate_topic(self, name: str) -> None:
+        topic = self.topics.live_or_refuse(name)
+        was = topic.status
+        topic.activate(self.gateways.at_tracking_barrier())
+        if topic.status is not was:
+            self._notify_topic(name)
+
+    async def add_partitions(self, name: str, new_total: int) -> None:
+        self.topics.live_or_refuse(name).add_diskless_partitions(new_total)
+        self._notify_topic(name)
+
+    async def stop_tracking(self, name: str) -> None:
+        topic = self.topics.live(name)
+        if topic is not None:
+            self.topics.stop(topic)
+            self._notify_topic(name)
+
+    async def delete_topic(self, topic_id: UUID) -> None:
+        topic = self.topics.by_id(topic_id)
+        if topic is not None and topic.status is not TopicStatus.DELETED:
+            topic.delete()
+            self._notify_topic(topic.name)
+
+    # Quiesce and B0
+
+    async def next_generation(self, log: TopicIdPartition) -> int:
+        generation = self.topics.live_partition(log).next_generation()
+        self._notify_log(log)
+        return generation
+
+    async def close_generation(self, log: TopicIdPartition, generation: int, hold_ms: int) -> None:
+        partition = self.topics.live_partition(log)
+        partition.assert_closable(generation, hold_ms)
+        if self.topics.known_id(log.topic_id).status is not TopicStatus.ACTIVE:
+            raise TrackingIncomplete(f"topic {partition.topic} is not tracked by every gateway yet")
+        partition.close(generation, hold_ms, self.now_ms())
+        self._notify_log(log)
+
+    async def acknowledge_quiesce(
+        self,
+        gateway_id: int,
+        incarnation: UUID,
+        log: TopicIdPartition,
+        generation: int,
+        highest_acknowledged_offset: int,
+        read_ceiling: int,
+    ) -> None:
+        self.gateways.assert_active(gateway_id, incarnation)
+        partition = self.topics.known_partition(log)
+        partition.acknowledge(generation, gateway_id, incarnation, highest_acknowledged_offset)
+        self._notify(ACKS_CHANNEL, f"quiesce:{log.topic_id}:{log.partition}:{generation}")
+
+    async def quiesce_barrier(self, log: TopicIdPartition, generation: int) -> list[BarrierEntry]:
+        partition = self.topics.partition(log)
+        return [
+            _barrier_entry(gateway, partition, generation)
+            for gateway in self.gateways.at_quiesce_barrier()
+        ]
+
+    async def reopen_generation(self, log: TopicIdPartition, generation: int) -> bool:
+        opened = self.topics.live_partition(log).reopen(generation)
+        self._notify_log(log)
+        return opened
+
+    async def void_expired_quiesce(self, log: TopicIdPartition) -> bool:
+        opened = self.topics.live_partition(log).void_expired(self.now_ms())
+        self._notify_log(log)
+        return opened
+
+    async def initialize_diskless_migration(self, boundary: BoundaryToPersist) -> None:
+        partition = self.topics.live_partition(boundary.log)
+        changed = partition.persist(
+            boundary.boundary,
+            boundary.leader_epoch,
+            boundary.generation,
+            boundary.seeds,
+            boundary.prefix_log_start,
+            self.gateways.at_quiesce_barrier(),
+            self.now_ms(),
+        )
+        if changed:
+            partition.prefix_max_timestamp = boundary.prefix_max_timestamp
+            partition.prefix_max_timestamp_offset = boundary.prefix_max_timestamp_offset
+            self._notify_log(boundary.log)
+
+    async def set_diskless_log_start_offset(
+        self, log: TopicIdPartition, boundary: int, leader_epoch: int
+    ) -> None:
+        gateways = self.gateways.at_quiesce_barrier()
+        partition = self.topics.live_partition(log)
+        if partition.persist_directly(boundary, leader_epoch, gateways, self.now_ms()):
+            self._notify_log(log)
+
+    async def get_diskless_log_start_offset(self, log: TopicIdPartition) -> int:
+        return self.topics.known_partition(log).boundary
+
+    async def seed_producer_state(
+        self, log: TopicIdPartition, seeds: Iterable[ProducerSeed]
+    ) -> None:
+        self.topics.live_partition(log).seed(tuple(seeds), self.now_ms())
+
+    async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
+        if self.topics.live_partition(log).reset(generation):
+            self._notify_log(log)
+
+    async def abort_migration(self, topic_id: UUID) -> None:
+        topic = self.topics.known_id(topic_id)
+        if topic.status is TopicStatus.DELETED:
+            raise TopicDeleted(f"topic {topic.name} (id {topic_id}) was deleted")
+        if topic.status is not TopicStatus.ABORTED:
+            topic.abort()
+            self._notify_topic(topic.name)
+
+    # Requests, phases, readiness, config overrides
+
+    async def request_migration(
+        self, topic: str, topic_id: UUID, requested_by: str, options: Mapping[str, Any]
+    ) -> None:
+        known = self.requests.get(topic_id)
+        requested_at = known.requested_at if known else self._now()
+        self.requests[topic_id] = MigrationRequest(
+            topic, topic_id, requested_by, dict(options), requested_at
+        )
+        self._notify(REQUESTS_CHANNEL, topic)
+
+    async def pending_requests(self) -> list[MigrationRequest]:
+        return sorted(self.requests.values(), key=lambda request: request.requested_at)
+
+    async def request_taken(self, topic_id: UUID) -> None:
+        self.requests.pop(topic_id, None)
+
+    async def record_phase(
+        self,
+        log: TopicIdPartition,
+        generation: int,
+        phase: Phase,
+        status: PhaseStatus,
+        evidence: Mapping[str, Any],
+        waiting_reason: str | None = None,
+    ) -> None:
+        partition = self.topics.known_partition(log)
+        if generation != 0 or phase not in BEFORE_ANY_QUIESCE:
+            partition.assert_generation(generation)
+        now, known = self._now(), partition.phases.get(phase)
+        ended_at = now if status in ENDED else None
+        # An attempt begins when its first record follows an ended one or another generation.
+        goes_on = (
+            known is not None
+            and known.generation == generation
+            and (known.ended_at is None or ended_at is not None)
+        )
+        partition.phases[phase] = PhaseRecord(
+            phase=phase,
+            status=status,
+            generation=generation,
+            started_at=known.started_at if known is not None and goes_on else now,
+            ended_at=ended_at,
+            waiting_reason=waiting_reason,
+            evidence=dict(evidence),
+        )
+
+    async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
+        found = [
+            partition.status()
+            for partition in self.topics.partitions()
+            if not partition.deleted and topic in (None, partition.topic)
+        ]
+        return sorted(found, key=lambda status: (status.topic, status.log.partition))
+
+    async def set_tiering_complete(
+        self, log: TopicIdPartition, generation: int, complete: bool, reason: str
+    ) -> None:
+        self.topics.live_partition(log).set_tiering_complete(generation, complete)
+        self._notify_log(log)
+
+    async def override_config(
+        self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
+    ) -> None:
+        topic = self.topics.known_id(topic_id)
+        known = topic.overrides.get(key)
+        kept = known.user_value if known else user_value
+        topic.overrides[key] = ConfigOverride(key, override_value, kept)
+        self._notify_topic(topic.name)
+
+    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
+        topic = self.topics.by_id(topic_id)
+        if topic is not None and key in topic.overrides:
+            topic.overrides[key] = replace(topic.overrides[key], user_value=user_value)
+            self._notify_topic(topic.name)
+
+    async def release_config(self, topic_id: UUID, key: str) -> None:
+        topic = self.topics.by_id(topic_id)
+        if topic is not None and topic.overrides.pop(key, None) is not None:
+            self._notify_topic(topic.name)
+
+    async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
+        topic = self.topics.by_id(topic_id)
+        return dict(sorted(topic.overrides.items())) if topic else {}
+
+    # The data path
+
+    async def register_object_keys(
+        self, gateway_id: int, incarnation: UUID, keys: Sequence[str]
+    ) -> None:
+        self.gateways.assert_active(gateway_id, incarnation)
+        self.files.register(gateway_id, incarnation, keys, self.now_ms())
+
+    async def commit_file(
+        self,
+        gateway_id: int,
+        incarnation: UUID,
+        object_key: str,
+        size: int,
+        batches: Sequence[BatchToCommit],
+    ) -> list[CommittedBatch]:
+        if not batches:
+            return []
+        file = self.files.claim(gateway_id, object_key, size, len(batches))
+        if file.status is not FileStatus.COMMITTED:
+            self.gateways.assert_active(gateway_id, incarnation)
+            now = self.now_ms()
+            file.outcomes = [self._append(batch, object_key, now) for batch in batches]
+            file.status, file.size = FileStatus.COMMITTED, size
+        return list(file.outcomes)
+
+    def _append(self, batch: BatchToCommit, object_key: str, now_ms: int) -> CommittedBatch:
+        partition = self.topics.partition(batch.log)
+        error = "UNKNOWN_LOG" if partition is None else partition.read_error()
+        if partition is None or error != "NONE":
+            return CommittedBatch(CommitError(error))
+        return partition.commit(batch, object_key, now_ms)
+
+    async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
+        return [self._find(request) for request in requests]
+
+    def _find(self, request: FindBatchesRequest) -> FoundBatches:
+        partition = self.topics.partition(request.log)
+        return FoundBatches("UNKNOWN_LOG", -1, -1) if partition is None else partition.find(request)
+
+    async def list_offsets(
+        self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None
+    ) -> SuffixOffset:
+        partition = self.topics.partition(log)
+        if partition is None:
+            return SuffixOffset("UNKNOWN_LOG")
+        return partition.list_offsets(kind, -1 if timestamp is None else timestamp)
+
+    async def high_watermarks(
+        self, logs: Sequence[TopicIdPartition]
+    ) -> dict[TopicIdPartition, int]:
+        found = {log: self.topics.partition(log) for log in logs}
+        return {
+            log: partition.high_watermark
+            for log, partition in found.items()
+            if partition is not None and partition.read_error() == "NONE"
+        }
+
+    async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
+        start = self.topics.live_partition(log).delete_records(before_offset)
+        self._notify_log(log)
+        return start
+
+    async def advance_prefix_start(self, log: TopicIdPartition, log_start: int) -> None:
+        self.topics.live_partition(log).advance_prefix(log_start)
+        self._notify_log(log)
+
+    # The server
+
+    async def check_synchronous_commit(self) -> CommitDurability:
+        return CommitDurability(True, "commits are kept as long as this process", {})
+
+    async def listen(
+        self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
+    ) -> AsyncIterator[tuple[str, str]]:
+        queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        listener = (tuple(channels), queue)
+        self._listeners.append(listener)
+        try:
+            if on_listening is not None:
+                on_listening()
+            while True:
+                yield await queue.get()
+        finally:
+            self._listeners.remove(listener)
+
+    # Upkeep: what the jobs do, as tideline.control_plane.jobs names it
+
+    def expire_producers(self, idle_ms: int, limit: int = STEP_ROWS) -> int:
+        before, expired = self.now_ms() - idle_ms, 0
+        for partition in self.topics.partitions():
+            idle = [n for n, entry in partition.producers.items() if entry.updated_at <= before]
+            for producer_id in idle[: limit - expired]:
+                del partition.producers[producer_id]
+                expired += 1
+        return expired
+
+    def prune_batches(self, limit: int = STEP_ROWS) -> int:
+        pruned = 0
+        for partition in self.topics.partitions():
+            if partition.deleted:
+                partition.producers.clear()
+            if partition.suffix is not None:
+                pruned += partition.suffix.prune(deleted=partition.deleted, limit=limit - pruned)
+        return pruned
+
+    def claim_dead_files(self, grace_ms: int, limit: int = STEP_ROWS) -> list[str]:
+        suffixes = (partition.suffix for partition in self.topics.partitions())
+        live = {batch.object_key for suffix in suffixes if suffix for batch in suffix.batches}
+        return self.files.collect(live, grace_ms, limit, self.now_ms())
+
+    def forget_dead_files(self, keys: Sequence[str]) -> int:
+        return self.files.forget(keys)
+
+    # Notifications
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    def _notify(self, channel: str, payload: str) -> None:
+        for channels, queue in self._listeners:
+            if channel in channels:
+                queue.put_nowait((channel, payload))
+
+    def _notify_topic(self, name: str) -> None:
+        self._notify(CONTROL_CHANNEL, f"topic:{name}")
+
+    def _notify_log(self, log: TopicIdPartition) -> None:
+        self._notify(CONTROL_CHANNEL, f"log:{log.topic_id}:{log.partition}")
+
+
+def _barrier_entry(
+    gateway: GatewayRegistration, partition: Partition | None, generation: int
+) -> BarrierEntry:
+    highest = None if partition is None else partition.acknowledged_by(gateway, generation)
+    return BarrierEntry(gateway, highest is not None, -1 if highest is None else highest)

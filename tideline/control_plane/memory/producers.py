@@ -1,0 +1,105 @@
+"""Idempotent producer state: what is kept per producer, and how a batch is judged.
+
+Kafka's ``ProducerAppendInfo`` and ``ProducerStateEntry``: the last five batches per producer. A
+batch whose sequences match one of them exactly is a duplicate and is answered with the original
+offset; any other must follow the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tideline.control_plane.model import BatchToCommit, CommitError
+from tideline.domain.pipelining import MAX_SEQUENCE
+from tideline.domain.producer_tail import BATCHES_KEPT, ProducerSeed
+
+NO_SEQUENCE = -1
+"""Last sequence of a producer that has only written a control marker in its epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedBatch:
+    """One of the last batches of a producer."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    append_time: int
+    """ms; what a duplicate is answered with under LogAppendTime."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerEntry:
+    """A producer's state in one log: its epoch, and its last batches in it, oldest first."""
+
+    epoch: int
+    batches: tuple[RememberedBatch, ...]
+    updated_at: int = -1
+    """ms."""
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence that the next batch must follow."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and for a duplicate the batch that it repeats."""
+
+    error: CommitError
+    original: RememberedBatch | None = None
+
+
+def sequence_after(sequence: int) -> int:
+    """The sequence that follows, with the wrap from 2147483647 to 0."""
+    return 0 if sequence == MAX_SEQUENCE else sequence + 1
+
+
+def judge(entry: ProducerEntry | None, batch: BatchToCommit) -> Judgement:
+    """How Kafka judges a batch of an idempotent producer.
+
+    A producer without state may begin anywhere (schedule 21: it came back after its state had
+    expired); a higher epoch begins at 0; a lower one is a zombie.
+    """
+    if entry is None:
+        return Judgement(CommitError.NONE)
+    if batch.producer_epoch < entry.epoch:
+        return Judgement(CommitError.INVALID_PRODUCER_EPOCH)
+    if batch.producer_epoch > entry.epoch:
+        follows = batch.base_sequence == 0
+    else:
+        for kept in entry.batches:
+            if (kept.base_sequence, kept.last_sequence) == (
+                batch.base_sequence,
+                batch.last_sequence,
+            ):
+                return Judgement(CommitError.DUPLICATE, kept)
+        follows = batch.base_sequence == sequence_after(entry.last_sequence)
+    return Judgement(CommitError.NONE if follows else CommitError.OUT_OF_ORDER_SEQUENCE)
+
+
+def remember(
+    entry: ProducerEntry | None, epoch: int, batch: RememberedBatch, now_ms: int
+) -> ProducerEntry:
+    """The state after ``batch`` was appended in ``epoch``; a new epoch forgets the old one."""
+    kept = entry.batches if entry is not None and entry.epoch == epoch else ()
+    return ProducerEntry(epoch, (*kept, batch)[-BATCHES_KEPT:], now_ms)
+
+
+def in_order(seeds: Iterable[ProducerSeed]) -> tuple[ProducerSeed, ...]:
+    """Seeds by producer, epoch and offset: equal seeds have one order."""
+    return tuple(sorted(seeds, key=lambda s: (s.producer_id, s.producer_epoch, s.base_offset)))
+
+
+def entries_from_seeds(seeds: Iterable[ProducerSeed], now_ms: int) -> dict[int, ProducerEntry]:
+    """Producer state at B0, by producer id: the last batches of each producer's highest epoch."""
+    entries: dict[int, ProducerEntry] = {}
+    for seed in in_order(seeds):
+        batch = RememberedBatch(
+            seed.base_sequence, seed.last_sequence, seed.base_offset, seed.timestamp
+        )
+        known = entries.get(seed.producer_id)
+        entries[seed.producer_id] = remember(known, seed.producer_epoch, batch, now_ms)
+    return entries

@@ -1,0 +1,230 @@
+"""Tracked topics: what stands under a name, who has acknowledged it, and its config overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tideline.control_plane.errors import (
+    AbortRefused,
+    NotMigrating,
+    PartitionsMigrating,
+    TopicDeleted,
+    TopicIdentityConflict,
+    TrackingIncomplete,
+    UnknownLog,
+    UnknownTopic,
+)
+from tideline.control_plane.memory.partition import Partition
+from tideline.control_plane.model import (
+    ConfigOverride,
+    GatewayRegistration,
+    TopicStatus,
+    TrackedTopic,
+    TrackingKind,
+)
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import MigrationState
+
+
+@dataclass(slots=True)
+class Topic:
+    """One row of ``topics``. A deleted one stays: its id is refused for ever (schedule 19)."""
+
+    name: str
+    topic_id: UUID | None
+    kind: TrackingKind
+    timestamp_type: str
+    max_message_bytes: int
+    status: TopicStatus = TopicStatus.TRACKING
+    is_tracked: bool = True
+    acknowledged: dict[int, UUID] = field(default_factory=dict)
+    """By gateway: the incarnation that tracks it durably."""
+    partitions: dict[int, Partition] = field(default_factory=dict)
+    overrides: dict[str, ConfigOverride] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        return f"{self.kind} with id {self.topic_id}"
+
+    def tracked(self) -> TrackedTopic:
+        return TrackedTopic(
+            name=self.name,
+            topic_id=self.topic_id,
+            kind=self.kind,
+            status=self.status,
+            timestamp_type=self.timestamp_type,
+            max_message_bytes=self.max_message_bytes,
+            partitions={n: self.partitions[n].tracked() for n in sorted(self.partitions)},
+            overrides=dict(sorted(self.overrides.items())),
+        )
+
+    def add_partitions(self, total: int) -> None:
+        """Partitions up to ``total`` (exclusive), as the topic's kind has them."""
+        for number in set(range(total)) - set(self.partitions):
+            if self.topic_id is not None:
+                log = TopicIdPartition(self.topic_id, number)
+                self.partitions[number] = Partition(log, self.name)
+                if self.kind is TrackingKind.BORN_DISKLESS:
+                    self.partitions[number].open_suffix(0, 0, 0)
+
+    def add_diskless_partitions(self, total: int) -> None:
+        """Raises ``PartitionsMigrating`` while one of the topic has no B0 (schedule 22)."""
+        pending = [str(n) for n, partition in self.partitions.items() if partition.boundary < 0]
+        if pending or self.topic_id is None:
+            which = ", ".join(pending) or "all, it is being created"
+            raise PartitionsMigrating(
+                f"topic {self.name} is migrating (no B0 yet: partition {which})"
+            )
+        for number in set(range(total)) - set(self.partitions):
+            partition = Partition(TopicIdPartition(self.topic_id, number), self.name)
+            partition.open_suffix(0, 0, 0)
+            self.partitions[number] = partition
+
+    def begin_anew(self) -> None:
+        """After an abort: what was acknowledged or observed for the aborted round is void."""
+        self.acknowledged.clear()
+        self.status, self.is_tracked = TopicStatus.TRACKING, True
+        for partition in self.partitions.values():
+            partition.is_migrating = True
+            partition.begin_generation()
+
+    def activate(self, gateways: Iterable[GatewayRegistration]) -> None:
+        """TRACKING → ACTIVE when all of ``gateways`` have acknowledged."""
+        if self.status is TopicStatus.ACTIVE:
+            return
+        if self.status is not TopicStatus.TRACKING:
+            raise NotMigrating(f"topic {self.name} is {self.status}, not tracking")
+        missing = [g for g in gateways if not self.is_acknowledged_by(g)]
+        if missing:
+            named = ", ".join(f"{g.gateway_id} ({g.status} at {g.address})" for g in missing)
+            raise TrackingIncomplete(f"topic {self.name} is not tracked yet by gateway {named}")
+        self.status = TopicStatus.ACTIVE
+
+    def is_acknowledged_by(self, gateway: GatewayRegistration) -> bool:
+        return self.acknowledged.get(gateway.gateway_id) == gateway.incarnation
+
+    def assert_may_stop(self) -> None:
+        """Once a partition has B0 nobody else could serve it."""
+        crossed = [
+            str(n)
+            for n, partition in self.partitions.items()
+            if partition.state is not MigrationState.TIERED_ONLY
+        ]
+        if crossed:
+            raise AbortRefused(
+                f"partition {', '.join(crossed)} of topic {self.name} is migrating or has B0"
+            )
+
+    def abort(self) -> None:
+        """Every partition back to tiered only, or none: one with B0 refuses it (schedule 20)."""
+        crossed = [
+            f"{n} (B0 {partition.boundary})"
+            for n, partition in sorted(self.partitions.items())
+            if partition.boundary >= 0
+        ]
+        if crossed or self.kind is not TrackingKind.MIGRATED:
+            which = ", ".join(crossed) or "of a topic born diskless"
+            raise AbortRefused(f"topic {self.name} cannot go back: partition {which} has crossed")
+        self.status = TopicStatus.ABORTED
+        for partition in self.partitions.values():
+            partition.abort()
+
+    def delete(self) -> None:
+        self.status, self.is_tracked = TopicStatus.DELETED, False
+        for partition in self.partitions.values():
+            partition.deleted = True
+
+
+@dataclass(slots=True)
+class Topics:
+    """Every topic that was ever tracked, deleted ones too."""
+
+    rows: list[Topic] = field(default_factory=list)
+
+    def live(self, name: str) -> Topic | None:
+        return next(
+            (t for t in self.rows if t.name == name and t.status is not TopicStatus.DELETED), None
+        )
+
+    def live_or_refuse(self, name: str) -> Topic:
+        topic = self.live(name)
+        if topic is None:
+            raise UnknownTopic(f"topic {name} is not tracked")
+        return topic
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        return next((t for t in self.rows if t.topic_id == topic_id), None)
+
+    def known_id(self, topic_id: UUID) -> Topic:
+        topic = self.by_id(topic_id)
+        if topic is None:
+            raise UnknownTopic(f"topic id {topic_id} is not tracked")
+        return topic
+
+    def partition(self, log: TopicIdPartition) -> Partition | None:
+        topic = self.by_id(log.topic_id)
+        return topic.partitions.get(log.partition) if topic else None
+
+    def known_partition(self, log: TopicIdPartition) -> Partition:
+        """A deleted one too. Raises ``UnknownLog``."""
+        partition = self.partition(log)
+        if partition is None:
+            raise UnknownLog(f"partition {log.partition} of topic id {log.topic_id} is not tracked")
+        return partition
+
+    def live_partition(self, log: TopicIdPartition) -> Partition:
+        """Raises ``UnknownLog``, ``TopicDeleted``."""
+        partition = self.known_partition(log)
+        if partition.deleted:
+            raise TopicDeleted(f"topic {partition.topic} (id {log.topic_id}) was deleted")
+        return partition
+
+    def partitions(self) -> list[Partition]:
+        return [partition for topic in self.rows for partition in topic.partitions.values()]
+
+    def begin(
+        self,
+        name: str,
+        topic_id: UUID | None,
+        kind: TrackingKind,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+    ) -> None:
+        topic = self.live(name)
+        if topic is None:
+            if topic_id is not None and self.by_id(topic_id) is not None:
+                raise TopicDeleted(f"topic id {topic_id} was deleted")
+            topic = Topic(name, topic_id, kind, timestamp_type, max_message_bytes)
+            self.rows.append(topic)
+        elif (topic.topic_id, topic.kind) != (topic_id, kind):
+            raise TopicIdentityConflict(
+                f"topic {name} is tracked as {topic.identity}, not as {kind} with id {topic_id}"
+            )
+        topic.timestamp_type, topic.max_message_bytes = timestamp_type, max_message_bytes
+        if topic.status is TopicStatus.ABORTED:
+            topic.begin_anew()
+        if topic.status is TopicStatus.TRACKING:
+            topic.add_partitions(partitions)
+
+    def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
+        topic = self.live_or_refuse(name)
+        is_born_diskless = topic.kind is TrackingKind.BORN_DISKLESS
+        if not is_born_diskless or topic.topic_id not in (None, topic_id):
+            raise TopicIdentityConflict(
+                f"topic {name} is tracked as {topic.identity}, not as born_diskless with id "
+                f"{topic_id}"
+            )
+        topic.topic_id = topic_id
+        topic.add_partitions(partitions)
+
+    def stop(self, topic: Topic) -> None:
+        """Gateways let go of it; generations are kept for a later migration."""
+        topic.assert_may_stop()
+        topic.acknowledged.clear()
+        if topic.topic_id is None:
+            self.rows.remove(topic)
+        else:
+            topic.is_tracked, topic.status = False, TopicStatus.ABORTED
