@@ -8,9 +8,6 @@ import sys
 import structlog
 from prometheus_client import start_http_server
 
-METRIC_NAMESPACE = "inkless"
-"""The seeds' metric names begin with it (002 §4.8.1); dots become underscores."""
-
 
 def configure_logging(component: str, level: str = "INFO") -> None:
     """One JSON object per line on stderr; on a terminal, readable columns."""

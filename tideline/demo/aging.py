@@ -42,8 +42,6 @@ _PROGRESS = re.compile(r"[\d.]+ s  (?P<what>\w+: .*)")
 
 @dataclass(frozen=True, slots=True)
 class Aged:
-    """What was found, for the proof."""
-
     checks: list[Check]
     picture: list[str]
     storage: dict[str, str | int]

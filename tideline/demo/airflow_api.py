@@ -42,7 +42,6 @@ class AirflowApi:
         return cls(url, user, password)
 
     def close(self) -> None:
-        """End the connections."""
         self._client.close()
 
     def call(self, method: str, path: str, body: object = None, **query: Any) -> Any:
@@ -92,12 +91,10 @@ class AirflowApi:
         return list(self.call("GET", f"/dags/{dag}/dagRuns", order_by="-id")["dag_runs"])
 
     def run(self, dag: str, run: str) -> dict[str, Any]:
-        """One run."""
         found: dict[str, Any] = self.call("GET", f"/dags/{dag}/dagRuns/{quote(run)}")
         return found
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
-        """The task instances of a run."""
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances"
         return list(self.call("GET", path)["task_instances"])
 

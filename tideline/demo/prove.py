@@ -20,8 +20,6 @@ MEASURED_PRODUCER = "librdkafka"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything observed in one run."""
-
     ref: TopicRef
     machine: str
     ledger: Ledger
@@ -38,7 +36,6 @@ class Evidence:
 
 
 def prove(evidence: Evidence) -> Proof:
-    """Compute every check and every row."""
     ref, ledger = evidence.ref, evidence.ledger
     statuses = sorted(evidence.statuses, key=lambda status: status.log.partition)
     verdicts = {p: ledger.verdict(p) for p in range(ref.partitions)}

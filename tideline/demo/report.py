@@ -15,8 +15,6 @@ from tideline.domain.tiering import LogBounds, Place, Placement, placements
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must hold."""
-
     name: str
     ok: bool
     found: str
@@ -24,8 +22,6 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProof:
-    """One partition of the migrated topic."""
-
     partition: int
     boundary: int
     leader_epoch: int
@@ -41,8 +37,6 @@ class PartitionProof:
 
 @dataclass(slots=True)
 class Proof:
-    """Everything that the demo found."""
-
     topic: str
     machine: str
     workflow_id: str

@@ -33,7 +33,6 @@ TIERED_CONFIGS = {
 def create_tiered(
     admin: AdminClient, topic: str, partitions: int, replication: int, **configs: str
 ) -> UUID:
-    """Create a tiered topic and return its id."""
     request = NewTopic(topic, partitions, replication, config={**TIERED_CONFIGS, **configs})
     admin.create_topics([request], operation_timeout=30)[topic].result(60)
     return topic_id(admin, topic)

@@ -221,8 +221,12 @@ class NotDeleted:
 
 
 class RecordDeletion:
-    """Sends DeleteRecords to the brokers directly. Repeating it does no harm: a log's start never
-    moves back."""
+    """Sends DeleteRecords for many partitions to the brokers directly, one request per leader.
+    Repeating it does no harm: a log's start never moves back.
+
+    The request names topics, not topic ids. So the id is asked for right before, and a topic that
+    was deleted and created again under its name is left alone (schedules.md, 19).
+    """
 
     def __init__(self, cluster: KafkaCluster, timeout_ms: int = 10_000) -> None:
         self._cluster = cluster

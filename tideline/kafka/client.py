@@ -24,6 +24,7 @@ from kio.static.protocol import RequestPayload, ResponsePayload
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, MalformedFrame, UnsupportedVersion
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
+    API_VERSIONS_KEY,
     correlation_of,
     decodable_versions,
     decode_response,
@@ -122,7 +123,7 @@ class KafkaConnection:
 
     async def _negotiate(self, timeout_ms: int) -> None:
         request = ApiVersionsRequest()
-        self.versions = {18: range(1)}
+        self.versions = {API_VERSIONS_KEY: range(1)}
         answer = await self.send(request, timeout_ms=timeout_ms)
         assert isinstance(answer, ApiVersionsResponse)
         if answer.error_code is not ErrorCode.none:
@@ -146,15 +147,6 @@ class KafkaConnection:
     def supports(self, api_key: int, version: int) -> bool:
         """Whether the broker knows this version, and it can be decoded here."""
         return version in self.versions.get(api_key, range(0))
-
-    def best_version(self, api_key: int, at_most: int | None = None) -> int:
-        """The highest version that both sides know. Raises :class:`UnsupportedVersion`."""
-        common = self.versions.get(api_key, range(0))
-        if not common or (at_most is not None and at_most < common.start):
-            raise UnsupportedVersion(
-                f"API {api_key} of broker {self._wire.peer} has no version in common with us"
-            )
-        return common[-1] if at_most is None else min(common[-1], at_most)
 
     async def send(
         self, message: RequestPayload, *, timeout_ms: int = DEFAULT_TIMEOUT_MS

@@ -1,4 +1,5 @@
-"""Reads raw record batches from a partition's leader, in bounded pieces."""
+"""Reads raw record batches from a partition's leader, in bounded pieces, and scans the tail of a
+log for producer seeds."""
 
 from __future__ import annotations
 
@@ -100,7 +101,12 @@ MAX_KEPT_TAILS = 10_000
 
 
 class TailScanner:
-    """Keeps one :class:`ProducerTail` per partition while its migration is under way."""
+    """Keeps one :class:`ProducerTail` per partition while its migration is under way.
+
+    The broker remembers one batch per producer for us to ask for; the last five come from the
+    batch headers at the log's tail. The long scan is done before the write pause and kept; inside
+    the pause only what was appended since is read.
+    """
 
     def __init__(self, reader: LogReader, *, max_back_bytes: int = MAX_BACK_BYTES) -> None:
         self._reader = reader

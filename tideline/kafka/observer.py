@@ -2,7 +2,8 @@
 
 A debug ListOffsets (replica id −2) may be answered by any replica and gives its log *end*; every
 request names the leader epoch that it expects, so that an answer of another epoch is an error
-instead of a number (Kafka: ``ReplicaManager.fetchOffset``; KIP-320).
+instead of a number (Kafka: ``ReplicaManager.fetchOffset``; KIP-320). Offsets that end something
+are exclusive.
 """
 
 from __future__ import annotations
@@ -56,8 +57,6 @@ class PartitionLayout:
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """A topic and where its partitions are."""
-
     name: str
     topic_id: UUID
     internal: bool

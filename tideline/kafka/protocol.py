@@ -31,7 +31,6 @@ API_VERSIONS_KEY = 18
 MAX_KNOWN_ARRAYS = 64
 """Bound of :func:`splice_array`'s memory."""
 _HEAD = struct.Struct(">hhi")
-_LENGTH = struct.Struct(">i")
 _CLIENT_ID = struct.Struct(">h")
 
 M = TypeVar("M", bound=Entity)
@@ -71,11 +70,6 @@ def correlation_of(response: bytes) -> int:
     if len(response) < 4:
         raise MalformedFrame(f"a response of {len(response)} bytes has no correlation id")
     return int.from_bytes(response[:4], "big", signed=True)
-
-
-def length_prefixed(frame: bytes) -> bytes:
-    """The frame as it goes onto the wire."""
-    return _LENGTH.pack(len(frame)) + frame
 
 
 @cache
@@ -146,7 +140,6 @@ def response_has_tags(frame: bytes, api_key: int, version: int) -> bool:
 def encode_request(
     message: RequestPayload, correlation_id: int, client_id: str | None = None
 ) -> bytes:
-    """The frame of a request."""
     schema: Any = type(message).__header_schema__
     header = schema(
         request_api_key=message.__api_key__,
@@ -158,7 +151,6 @@ def encode_request(
 
 
 def encode_response(message: ResponsePayload, correlation_id: int) -> bytes:
-    """The frame of a response."""
     schema: Any = type(message).__header_schema__
     return _write(schema(correlation_id=correlation_id), message)
 

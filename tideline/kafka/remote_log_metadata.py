@@ -1,8 +1,12 @@
-"""The values of ``__remote_log_metadata``, decoded and encoded.
+"""The values of ``__remote_log_metadata``, decoded and encoded, and a log file of such records.
 
 A value is ``uvarint 1 | uvarint api key | uvarint version | message``; every message is flexible
 (compact strings and arrays, tagged fields). Kafka: ``RemoteLogMetadataSerde`` and the messages
 ``RemoteLogSegmentMetadataRecord``, ``…UpdateRecord``, ``RemotePartitionDeleteMetadataRecord``.
+
+A broker tells of a segment twice: its metadata in ``COPY_SEGMENT_STARTED``, then an update to each
+later state (KIP-405, ``RemoteLogMetadataManager``). The log file is one segment of such a topic:
+keys null, record batches of magic 2.
 """
 
 from __future__ import annotations

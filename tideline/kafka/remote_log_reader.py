@@ -54,7 +54,6 @@ class RemoteLogFollower:
         return self._state.index.of(wanted)
 
     async def topic_segments(self, topic_id: UUID) -> tuple[RemoteSegment, ...]:
-        """Every segment of a topic, in every state."""
         await self.refresh(topic_id)
         return tuple(self._state.index.topic_segments(topic_id))
 

@@ -1,7 +1,9 @@
-"""The files of one tiered segment: their kinds, names and upload order.
+"""The files of one tiered segment: their kinds, names and upload order, and the content of two.
 
 Kafka hands a remote storage manager six files per segment (``LogSegmentData``); here each becomes
-one object, ``<stem><suffix>``.
+one object, ``<stem><suffix>``. A ``.snapshot`` is the producer state at the segment's end
+(``ProducerStateManager.writeSnapshot``, version 1): ``version i16 | crc32c u32 | count i32 |
+entries``, the CRC over everything behind it, an entry per producer: the last batch in its epoch.
 """
 
 from __future__ import annotations
@@ -11,17 +13,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from uuid import UUID
 
 import crc32c
 
-from tideline.domain.ids import topic_id_to_base64
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.batches import BatchHeader, Buffer
 
 MAX_OFFSET_DIGITS = 20
 """``LogFileUtils.filenamePrefixFromOffset`` pads with zeros, so that names sort as offsets do."""
-_CHECKPOINT_VERSION = 0
+_CHECKPOINT_VERSION, _SNAPSHOT_VERSION = 0, 1
+NO_TRANSACTION = -1
+_HEAD = struct.Struct(">hIi")
+_CRC_ENDS_AT = 6
+_ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class SegmentFile(StrEnum):
@@ -44,8 +48,6 @@ UPLOAD_ORDER = (
     SegmentFile.LOG,
 )
 """The log last, so that its presence marks a complete set."""
-DELETE_ORDER = tuple(reversed(UPLOAD_ORDER))
-"""The log first, for the same reason."""
 
 
 class MalformedCheckpoint(ValueError):
@@ -57,11 +59,6 @@ def offset_name(offset: int) -> str:
     if offset < 0:
         raise ValueError(f"offset {offset} is negative; a segment begins at 0 or later")
     return f"{offset:0{MAX_OFFSET_DIGITS}d}"
-
-
-def segment_stem(base_offset: int, segment_id: UUID) -> str:
-    """Name of a segment's objects without suffix, below its partition's prefix."""
-    return f"{offset_name(base_offset)}-{topic_id_to_base64(segment_id)}"
 
 
 def object_keys(stem: str) -> dict[SegmentFile, str]:
@@ -107,13 +104,6 @@ def _check_growing(epochs: Sequence[EpochStart]) -> None:
                 f"epoch {after.epoch} from offset {after.start_offset} does not follow "
                 f"epoch {before.epoch} from offset {before.start_offset}"
             )
-
-
-VERSION = 1
-NO_TRANSACTION = -1
-_HEAD = struct.Struct(">hIi")
-_CRC_ENDS_AT = 6
-_ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class MalformedSnapshot(ValueError):
@@ -166,7 +156,7 @@ def encode_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
         )
         for entry in entries
     ]
-    data = bytearray(_HEAD.pack(VERSION, 0, len(packed)) + b"".join(packed))
+    data = bytearray(_HEAD.pack(_SNAPSHOT_VERSION, 0, len(packed)) + b"".join(packed))
     struct.pack_into(">I", data, 2, crc32c.crc32c(bytes(data[_CRC_ENDS_AT:])))
     return bytes(data)
 
@@ -178,8 +168,8 @@ def decode_snapshot(data: Buffer) -> tuple[ProducerSnapshotEntry, ...]:
             f"{len(data)} bytes are shorter than a snapshot's head of {_HEAD.size}"
         )
     version, crc, count = _HEAD.unpack_from(data, 0)
-    if version != VERSION:
-        raise MalformedSnapshot(f"snapshot version {version}; only {VERSION} is known")
+    if version != _SNAPSHOT_VERSION:
+        raise MalformedSnapshot(f"snapshot version {version}; only {_SNAPSHOT_VERSION} is known")
     if len(data) != _HEAD.size + count * _ENTRY.size:
         raise MalformedSnapshot(
             f"{len(data)} bytes do not hold {count} entries of {_ENTRY.size} bytes"

@@ -48,8 +48,6 @@ _MAX_TIMESTAMP_MS = 253_402_300_799_999
 
 
 class _Walk:
-    """One frame being walked."""
-
     __slots__ = ("edits", "elements", "end", "frame")
 
     def __init__(self, frame: bytes) -> None:

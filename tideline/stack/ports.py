@@ -1,4 +1,5 @@
-"""Which ports the parts listen on: the usual ones, moved when something else has them."""
+"""Which ports the parts listen on: the usual ones, moved when something else has them or has
+reserved them."""
 
 from __future__ import annotations
 

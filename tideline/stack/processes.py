@@ -1,4 +1,5 @@
-"""Finding a stack's processes by the marker in their environment, never by name."""
+"""What a part tells the supervisor about its process, and how a stack's processes are found: by the
+marker in their environment, never by name."""
 
 from __future__ import annotations
 
@@ -20,8 +21,6 @@ PROGRAM_MARKER = "TIDELINE_STACK_PROGRAM"
 
 @dataclass(frozen=True)
 class Program:
-    """One supervised process."""
-
     name: str
     command: tuple[str, ...]
     log: Path

@@ -20,7 +20,6 @@ from tideline.stack.credentials import load_or_create
 from tideline.stack.endpoints import Endpoints
 from tideline.stack.errors import StackError, StackNotRunningError
 from tideline.stack.home import Home, StackState, exclusive, write_private
-from tideline.stack.kafka_jars import libraries
 from tideline.stack.parts import ALL_PARTS, KINDS, ON_REQUEST, parts_of
 from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
@@ -222,11 +221,6 @@ class Stack:
         if name == "postgres":
             return Path(self._plan.state.postgres_data)
         return self._plan.home.data / name
-
-    @property
-    def broker_libs(self) -> Path:
-        """The jars of Kafka's brokers and command-line tools; a class path is ``<this>/*``."""
-        return libraries().broker
 
     def pid(self, name: str) -> int:
         """Raises :class:`StackError` when the program does not run."""

@@ -57,10 +57,6 @@ class Supervisor:
     def configuration_file(self) -> Path:
         return self._home.run / "supervisord.conf"
 
-    @property
-    def pid_file(self) -> Path:
-        return self._home.run / "supervisord.pid"
-
     def _rpc(self, method: str, *arguments: object) -> Any:
         """Call supervisord. Raises :class:`xmlrpc.client.Fault` when it refuses, and
         :class:`StackNotRunningError` when it does not answer in time."""

@@ -18,7 +18,7 @@ from tideline.stack.processes import Program
 
 @dataclass(frozen=True)
 class StackPlan:
-    """What parts are made from."""
+    """A stack on paper: where it lives, which ports and keys it has. Parts are made from it."""
 
     home: Home
     state: StackState
