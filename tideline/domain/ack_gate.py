@@ -1,4 +1,4 @@
-"""When an acknowledgement of Kafka may be told to the producer of a tracked partition.
+"""When an acknowledgement of Kafka may be relayed to the producer of a tracked partition.
 
 What always holds: an offset that was acknowledged is below B0 or in the suffix. An append that
 Kafka did after B0 was read from its log end is never acknowledged (schedules 1, 6, 14;
@@ -48,7 +48,7 @@ def judge(
 
     ``last_offset``: the last offset (inclusive) that it acknowledges, or ``UNKNOWN_OFFSET``.
     ``closed_generation``: the newest generation whose closing this gateway has acknowledged by
-    now. A closing that it has only heard of does not count: B0 waits for its acknowledgement,
+    now. A closing that it only knows of does not count: B0 waits for its acknowledgement,
     which waits for this very answer and carries its offset.
     """
     match route.kind:

@@ -58,7 +58,7 @@ def _boolean(value: str) -> str | None:
 
 
 _LONG, _INT = 2**63 - 1, 2**31 - 1
-_HELD: Mapping[str, Callable[[str], str | None]] = {
+_OVERRIDDEN: Mapping[str, Callable[[str], str | None]] = {
     RETENTION_BYTES: _integer(-1, _LONG),
     FLUSH_MESSAGES: _integer(1, _LONG),
     LOCAL_RETENTION_BYTES: _integer(-2, _LONG),
@@ -68,13 +68,13 @@ _HELD: Mapping[str, Callable[[str], str | None]] = {
 }
 
 
-def problem_with_held(key: str, value: str) -> str | None:
-    """What is wrong with a user's value of a config that Tideline holds, or ``None``.
+def problem_with_override(key: str, value: str) -> str | None:
+    """What is wrong with a user's value of a config that Tideline overrides, or ``None``.
 
-    Kafka cannot be asked: what it has at present is the imposed value. The bounds are those of
+    Kafka cannot be asked: what it has at present is Tideline's value. The bounds are those of
     Kafka's ``TopicConfig``.
     """
-    check = _HELD.get(key)
+    check = _OVERRIDDEN.get(key)
     reason = check(value) if check else None
     return None if reason is None else f"{key}={value!r} {reason}"
 

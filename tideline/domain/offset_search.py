@@ -29,7 +29,7 @@ class SpecialTimestamp(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An offset (inclusive) with its record's timestamp in ms, -1 if it has none to tell."""
+    """An offset (inclusive) with its record's timestamp in ms, -1 without one."""
 
     offset: int
     timestamp: int = NO_TIMESTAMP

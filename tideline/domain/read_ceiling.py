@@ -13,7 +13,7 @@ from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, Rou
 
 NO_CEILING = 2**63 - 1
 UNKNOWN_CEILING = -1
-"""Nothing was seen while it would have counted: nothing may be shown."""
+"""Nothing was seen while it would have counted: nothing may be returned."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class ReadCeiling:
     """
 
     highest_seen: int = UNKNOWN_CEILING
-    """Exclusive: offsets below it may be shown."""
+    """Exclusive: offsets below it may be returned."""
     frozen: bool = False
 
     def observe(self, high_watermark: int, *, lease_valid: bool) -> None:
@@ -34,7 +34,7 @@ class ReadCeiling:
             self.highest_seen = max(self.highest_seen, high_watermark)
 
     def freeze(self) -> int:
-        """From the quiesce acknowledgement on nothing higher is shown. Returns the ceiling."""
+        """From the quiesce acknowledgement on nothing higher is returned. Returns the ceiling."""
         self.frozen = True
         return self.highest_seen
 
@@ -43,7 +43,7 @@ class ReadCeiling:
         self.frozen = False
 
     def limit(self, route: PartitionRoute, *, lease_valid: bool) -> int:
-        """The first offset (exclusive bound) that must not be shown from Kafka's log;
+        """The first offset (exclusive bound) that must not be returned from Kafka's log;
         ``UNKNOWN_CEILING``: answer NOT_LEADER_OR_FOLLOWER."""
         match route.kind:
             case RouteKind.CLASSIC:

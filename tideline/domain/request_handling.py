@@ -129,7 +129,7 @@ class Behaviour(StrEnum):
     GATE = "gate"
     """Kafka answers; the answer goes through the ack gate or the read ceiling."""
     PARK = "park"
-    """Held back in arrival order, within bounds of bytes and time."""
+    """Waits in arrival order, within bounds of bytes and time."""
     SPLIT = "split"
     """Each region answers for its own offsets."""
     SUFFIX = "suffix"
@@ -202,7 +202,7 @@ FAILURE_ERRORS: Mapping[Failure, KafkaErrorCode] = {
 control-plane failures map to KAFKA_STORAGE_ERROR"."""
 
 FETCH_FAILURE = KafkaErrorCode.KAFKA_STORAGE_ERROR
-"""What a consumer is told of either failure. It refreshes its metadata and asks again; the Java
+"""A consumer's answer to either failure. It refreshes its metadata and asks again; the Java
 consumer dies of a REQUEST_TIMED_OUT in a Fetch (``FetchCollector.handleInitializeErrors``)."""
 
 COMMIT_ERRORS: Mapping[str, KafkaErrorCode] = {
@@ -214,7 +214,7 @@ COMMIT_ERRORS: Mapping[str, KafkaErrorCode] = {
     "BOUNDARY_UNSET": KafkaErrorCode.NOT_LEADER_OR_FOLLOWER,
     "TOPIC_DELETED": KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
-"""How an outcome of ``commit_file`` is told to a producer. A duplicate is a success with the
+"""How an outcome of ``commit_file`` is answered to a producer. A duplicate is a success with the
 original offset (Kafka: ``UnifiedLog.analyzeAndValidateProducerState``)."""
 
 FIND_ERRORS: Mapping[str, KafkaErrorCode] = {
@@ -225,4 +225,4 @@ FIND_ERRORS: Mapping[str, KafkaErrorCode] = {
     "OFFSET_OUT_OF_RANGE": KafkaErrorCode.OFFSET_OUT_OF_RANGE,
     "TOPIC_DELETED": KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
-"""How an outcome of ``find_batches`` or ``list_offsets`` is told to a consumer."""
+"""How an outcome of ``find_batches`` or ``list_offsets`` is answered to a consumer."""

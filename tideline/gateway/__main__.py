@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Run one gateway until it is told to stop. Listens once it is known what is tracked."""
+    """Run one gateway until a signal stops it. Listens once it is known what is tracked."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -61,7 +61,7 @@ async def serve(settings: GatewaySettings) -> None:
 
 
 async def _first(work: object, stop: asyncio.Event) -> bool:
-    """Await ``work`` unless the process is told to stop first."""
+    """Await ``work`` unless ``stop`` is set first."""
     assert asyncio.iscoroutine(work)
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())

@@ -94,8 +94,6 @@ class ClientConnection(Protocol):
 
 
 class ConnectionRegistry:
-    """Every open client connection."""
-
     def __init__(self) -> None:
         self._open: set[ClientConnection] = set()
 
@@ -183,8 +181,6 @@ def always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one API is handled."""
-
     handler: Handler
     is_due: Callable[[], bool]
     """Asked for every request before anything is decoded. While no topic is tracked most rules

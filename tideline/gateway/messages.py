@@ -51,11 +51,9 @@ class Messages:
         self._response: type = response
 
     def request(self, **values: Any) -> Any:
-        """The request message."""
         return build(self._request, **values)
 
     def response(self, **values: Any) -> Any:
-        """The response message."""
         return build(self._response, **values)
 
     def request_part(self, name: str, /, **values: Any) -> Any:
@@ -101,7 +99,6 @@ def nested(kind: Any, name: str) -> Any:
 
 
 def no_throttle() -> i32Timedelta:
-    """``throttle_time_ms`` 0."""
     return i32Timedelta.parse(NO_TIME)
 
 

@@ -40,8 +40,6 @@ class ApiNames:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionEntry:
-    """One partition of the request."""
-
     at: RequestedPartition
     row: Any
 
@@ -120,6 +118,6 @@ class SplitRequest:
 
 
 def failure_code(failure: TidelineError) -> KafkaErrorCode:
-    """What a client is told when Postgres or S3 let us down (seed 000 "Error semantics")."""
+    """The answer when Postgres or S3 failed (seed 000 "Error semantics")."""
     transient = isinstance(failure, UnreachableError)
     return FAILURE_ERRORS[Failure.TRANSIENT if transient else Failure.HARD]

@@ -153,7 +153,6 @@ class TransactionsHandler:
     refused: RefusedTransactions = field(default_factory=RefusedTransactions)
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {
             ApiKey.ADD_PARTITIONS_TO_TXN: Rule(
                 self.add_partitions_to_txn, self.tracking.has_topics

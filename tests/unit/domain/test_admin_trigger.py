@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tideline.domain.admin_trigger import (
-    problem_with_held,
+    problem_with_override,
     refusal_at_birth,
     topic_state,
     wants_diskless,
@@ -41,9 +41,9 @@ def test_a_topic_is_what_its_slowest_partition_is(partitions: list[State], state
 
 @pytest.mark.parametrize("key", MANAGED_KEYS)
 def test_every_held_config_has_a_rule_for_its_values(key: str) -> None:
-    assert problem_with_held(key, "nonsense") is not None
-    assert problem_with_held(key, "-3") is not None
-    assert problem_with_held(key, "true" if key == "remote.log.copy.disable" else "100") is None
+    assert problem_with_override(key, "nonsense") is not None
+    assert problem_with_override(key, "-3") is not None
+    assert problem_with_override(key, "true" if key == "remote.log.copy.disable" else "100") is None
 
 
 @pytest.mark.parametrize(

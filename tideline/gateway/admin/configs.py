@@ -1,5 +1,5 @@
 """AlterConfigs, IncrementalAlterConfigs and DescribeConfigs: the Admin trigger, and configs that
-Tideline holds, which are shown as the user set them.
+Tideline overrides, which are described as the user set them.
 
 A topic that names ``diskless.enable``, or a config that Tideline holds, is answered on its own;
 every other resource of the request goes to Kafka as it came. Kafka is asked first to validate
@@ -29,7 +29,7 @@ from tideline.domain.admin_trigger import (
     MIGRATION_STATE,
     OWN_KEYS,
     STATE_IS_READ_ONLY,
-    problem_with_held,
+    problem_with_override,
     topic_state,
     wants_diskless,
 )
@@ -80,8 +80,8 @@ class _TopicChange:
     for_kafka: Any
     """The resource without what is Tideline's."""
     trigger: bool = False
-    held: dict[str, str | None] = field(default_factory=dict)
-    """User's values of configs that Tideline holds."""
+    overridden: dict[str, str | None] = field(default_factory=dict)
+    """The user's values of configs that Tideline overrides."""
     changes: dict[str, str | None] = field(default_factory=dict)
     """What is set or removed in Kafka; the topic is judged as if it held."""
 
@@ -95,7 +95,6 @@ class ConfigsHandler:
     cluster: KafkaCluster
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {
             ApiKey.ALTER_CONFIGS: Rule(self.alter_configs, always),
             ApiKey.INCREMENTAL_ALTER_CONFIGS: Rule(self.alter_configs, always),
@@ -179,7 +178,7 @@ class ConfigsHandler:
                 await _in_kafka(ctx, request, change, validate_only=False)
             if topic_id is None:
                 return
-            for key, value in change.held.items():
+            for key, value in change.overridden.items():
                 await self.control_plane.update_user_config(topic_id, key, value)
             if change.trigger and tracked is None:
                 await self.control_plane.request_migration(
@@ -220,8 +219,8 @@ class ConfigsHandler:
 
 
 def _concerns_us(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> bool:
-    """Whether it names what is, or may be, Tideline's: this gateway's view of what is held may
-    be a moment old, and a seal must not be broken for that."""
+    """Whether it names what is, or may be, Tideline's: this gateway's view of what is overridden
+    may be a moment old, and a seal must not be broken for that."""
     if tracked is not None and not incremental:
         return True
     keys = {*OWN_KEYS, *(MANAGED_KEYS if tracked else ())}
@@ -246,7 +245,7 @@ def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _
         if config.name == DISKLESS_ENABLE:
             change.trigger = _is_trigger(operation, config.value, tracked)
         elif config.name in overrides:
-            change.held[config.name] = _held_value(operation, config)
+            change.overridden[config.name] = _user_value(operation, config)
         else:
             for_kafka.append(config)
             if operation in (SET, DELETE):
@@ -254,8 +253,8 @@ def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _
     if not incremental:
         # All that is not named is reset: what Tideline holds stays in Kafka as it is, and the
         # user's own value of it is forgotten.
-        for_kafka += _imposed(resource, overrides)
-        change.held |= {key: None for key in overrides if key not in named}
+        for_kafka += _override_entries(resource, overrides)
+        change.overridden |= {key: None for key in overrides if key not in named}
     change.for_kafka = replace(resource, configs=tuple(for_kafka))
     return change
 
@@ -272,24 +271,24 @@ def _is_trigger(operation: int, value: str | None, tracked: TrackedTopic | None)
     return wanted
 
 
-def _held_value(operation: int, config: Any) -> str | None:
+def _user_value(operation: int, config: Any) -> str | None:
     if operation == DELETE or config.value is None:
         return None
     if operation != SET:
         raise _invalid(f"{config.name} is no list: nothing can be appended to it")
-    problem = problem_with_held(config.name, config.value)
+    problem = problem_with_override(config.name, config.value)
     if problem is not None:
         raise _invalid(problem)
     return str(config.value)
 
 
-def _imposed(resource: Any, overrides: dict[str, ConfigOverride]) -> list[Any]:
+def _override_entries(resource: Any, overrides: dict[str, ConfigOverride]) -> list[Any]:
     schema: Any = type(resource)
     entry = nested(schema, "configs")
     return [
-        entry(name=held.key, value=held.override_value)
-        for held in overrides.values()
-        if held.override_value is not None
+        entry(name=override.key, value=override.override_value)
+        for override in overrides.values()
+        if override.override_value is not None
     ]
 
 
@@ -310,15 +309,15 @@ async def _complete(
     tracked: TrackedTopic | None,
     keys: tuple[str, ...] | None,
 ) -> Any:
-    shown = list(result.configs)
+    entries = list(result.configs)
     if tracked is not None:
-        held = [c.name for c in shown if c.name in tracked.overrides]
-        defaults = await _defaults(ctx, tracked, held)
-        shown = [
+        overridden = [c.name for c in entries if c.name in tracked.overrides]
+        defaults = await _defaults(ctx, tracked, overridden)
+        entries = [
             _as_the_user_set_it(config, tracked.overrides[config.name], defaults)
             if config.name in tracked.overrides
             else config
-            for config in shown
+            for config in entries
         ]
     schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
     entry = nested(nested(schema, "results"), "configs")
@@ -332,7 +331,7 @@ async def _complete(
         # An empty list of names means all, as null does (Kafka: ConfigHelper).
         if keys and name not in keys:
             continue
-        shown.append(
+        entries.append(
             build(
                 entry,
                 name=name,
@@ -346,30 +345,30 @@ async def _complete(
                 documentation=_DOCUMENTATION[name] if documented else None,
             )
         )
-    return replace(result, configs=tuple(shown))
+    return replace(result, configs=tuple(entries))
 
 
 def _as_the_user_set_it(
-    config: Any, held: ConfigOverride, defaults: dict[str, tuple[str | None, int]]
+    config: Any, override: ConfigOverride, defaults: dict[str, tuple[str | None, int]]
 ) -> Any:
     value, source = (
-        defaults.get(held.key, (None, DEFAULT_CONFIG))
-        if held.user_value is None
-        else (held.user_value, TOPIC_CONFIG)
+        defaults.get(override.key, (None, DEFAULT_CONFIG))
+        if override.user_value is None
+        else (override.user_value, TOPIC_CONFIG)
     )
     inherited = tuple(s for s in config.synonyms if s.source != TOPIC_CONFIG)
-    if held.user_value is not None and config.synonyms:
+    if override.user_value is not None and config.synonyms:
         schema: Any = type(config)
-        own = nested(schema, "synonyms")(name=held.key, value=value, source=i8(TOPIC_CONFIG))
+        own = nested(schema, "synonyms")(name=override.key, value=value, source=i8(TOPIC_CONFIG))
         inherited = (own, *inherited)
     return replace(config, value=value, config_source=i8(source), synonyms=inherited)
 
 
 async def _defaults(
-    ctx: RequestContext, tracked: TrackedTopic, held: list[str]
+    ctx: RequestContext, tracked: TrackedTopic, overridden: list[str]
 ) -> dict[str, tuple[str | None, int]]:
-    """Value and source that held configs would have, had nobody set them on the topic."""
-    unset = tuple(key for key in held if tracked.overrides[key].user_value is None)
+    """Value and source that overridden configs would have, had nobody set them on the topic."""
+    unset = tuple(key for key in overridden if tracked.overrides[key].user_value is None)
     if not unset:
         return {}
     request = DescribeConfigsRequest(

@@ -77,7 +77,6 @@ class CreateTopicsHandler:
     cluster: KafkaCluster
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {ApiKey.CREATE_TOPICS: Rule(self.create_topics, always)}
 
     async def create_topics(self, ctx: RequestContext) -> bytes | None:

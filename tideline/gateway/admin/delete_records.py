@@ -1,7 +1,7 @@
 """DeleteRecords over the whole log: Kafka deletes below B0, the control plane from B0 on.
 
 What always holds: B0 does not move, and nothing at or past B0 is asked of Kafka. The low watermark
-that a client is told is the first offset that the whole log still has.
+of an answer is the first offset that the whole log still has.
 """
 
 from __future__ import annotations
@@ -49,11 +49,9 @@ class DeleteRecordsHandler:
     control_plane: ControlPlane
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {ApiKey.DELETE_RECORDS: Rule(self.delete_records, self.tracking.has_topics)}
 
     async def delete_records(self, context: RequestContext) -> bytes | None:
-        """Answer one DeleteRecords request."""
         split = SplitRequest(context, self.tracking, NAMES)
         if not split.is_tracked:
             return await context.forward()

@@ -36,9 +36,9 @@ async def eligible_topic(
 ) -> UUID:
     """The id of a topic that may migrate once ``changes`` (configs of the same request) hold.
 
-    Asks again for a few seconds while a broker has not heard of a new topic or a new leader.
+    Asks again for a few seconds while a broker does not know a new topic or a new leader.
     Raises :class:`RefusedError` naming value, rule and remedy, and
-    :class:`tideline.kafka.errors.KafkaUnavailable` when that cannot be told.
+    :class:`tideline.kafka.errors.KafkaUnavailable` when that cannot be learned.
     """
     async for attempt in AsyncRetrying(
         retry=retry_if_exception(lambda error: isinstance(error, KafkaError) and error.retriable),

@@ -19,14 +19,12 @@ from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.protocol import response_class
 
 REFUSED = ErrorCode.topic_authorization_failed
-"""What the Java share consumer tells the application instead of trying again for ever."""
+"""The Java share consumer reports it to the application instead of trying again for ever."""
 REASON = "share groups cannot read a topic that is, or becomes, diskless"
 
 
 @dataclass(slots=True)
 class ShareSession:
-    """The share session of one connection."""
-
     tracking_version: int = -1
     """Version of the tracked set under which the session began."""
 
@@ -38,7 +36,6 @@ class ShareGroupsHandler:
     tracking: TrackingView
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {
             ApiKey.SHARE_FETCH: Rule(self.share_fetch, self.tracking.has_topics),
             ApiKey.SHARE_ACKNOWLEDGE: Rule(self.share_acknowledge, self.tracking.has_topics),

@@ -64,7 +64,7 @@ async def report_until_known(what: str, call: Callable[[], Awaitable[None]]) -> 
 async def kafka_topic(cluster: KafkaCluster, name: str) -> tuple[UUID, int] | None:
     """Id and partition count of a topic as Kafka has it now; ``None``: there is no such topic.
 
-    Raises :class:`KafkaUnavailable` if that cannot be told.
+    Raises :class:`KafkaUnavailable` if that cannot be learned.
     """
     request = MetadataRequest(
         topics=(MetadataRequestTopic(topic_id=None, name=TopicName(name)),),
@@ -90,7 +90,6 @@ class TopicsHandler:
     cluster: KafkaCluster
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {
             ApiKey.DELETE_TOPICS: Rule(self.delete_topics, self.tracking.has_topics),
             ApiKey.CREATE_PARTITIONS: Rule(self.create_partitions, self.tracking.has_topics),
@@ -224,7 +223,6 @@ class TopicsHandler:
 
 
 def is_migrating(topic: TrackedTopic) -> bool:
-    """Whether any partition's B0 is still open."""
     return topic.topic_id is None or any(
         row.boundary == UNDEFINED_OFFSET for row in topic.partitions.values()
     )

@@ -1,6 +1,6 @@
 """The part of a fetch that Kafka answers: below B0, or while B0 is unset.
 
-What always holds: nothing at or past B0 is shown, known or not (the read ceiling), and a stale
+What always holds: nothing at or past B0 is returned, known or not (the read ceiling), and a stale
 replica's word about its end of the log is not passed on (schedules 2, 3, 4).
 """
 
@@ -116,7 +116,7 @@ class KafkaSide:
         )
 
     async def _clipped(self, asked: PartitionFetch, row: Any) -> PartitionResult:
-        """Kafka's answer as far as it may be shown now that it is here."""
+        """Kafka's answer as far as it may be returned by what is known now."""
         route = current_route(asked, self._tracking)
         code = int(row.error_code)
         if route.kind is RouteKind.CLASSIC:
@@ -139,7 +139,7 @@ class KafkaSide:
         records = truncate_at(row.records or b"", limit)
         if route.kind is not RouteKind.SUFFIX:
             # Nothing new is to be had below the ceiling: the answer waits for B0 like the rest.
-            return _shown(row, records, limit, settled=False)
+            return _below_ceiling(row, records, limit, settled=False)
         return await self._prefix(asked, route, row, records)
 
     async def _prefix(
@@ -182,7 +182,7 @@ class KafkaSide:
         return KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def _shown(row: Any, records: Any, limit: int, *, settled: bool) -> PartitionResult:
+def _below_ceiling(row: Any, records: Any, limit: int, *, settled: bool) -> PartitionResult:
     changed = replace(
         row,
         error_code=error(KafkaErrorCode.NONE),

@@ -66,7 +66,7 @@ class HighWatermarks:
         return self._known.get(log, -1)
 
     def observe(self, log: TopicIdPartition, high_watermark: int) -> None:
-        """A commit, a fetch or a poll has shown ``high_watermark``: wakes who waits for it."""
+        """Note what a commit, a fetch or a poll answered, and wake who waits for it."""
         if high_watermark <= self._known.get(log, -1):
             return
         self._known[log] = high_watermark

@@ -199,11 +199,9 @@ class FetchHandler:
     paired_broker: PairedBroker
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {ApiKey.FETCH: Rule(self.fetch, self.tracking.has_topics)}
 
     async def fetch(self, context: RequestContext) -> bytes | None:
-        """Answer one request."""
         request: Any = context.request()
         tracking = self.tracking
         version = context.header.api_version

@@ -78,7 +78,6 @@ class PartitionResult:
         return cls(code, settled=True)
 
     def row(self, api: Messages, asked: PartitionFetch) -> Any:
-        """The structure of the response."""
         if self.relayed is not None:
             return self.relayed
         return api.response_part(

@@ -203,7 +203,6 @@ class _Cursor:
         self._segment = segment
         self._get_bytes, self._growth = first_get, growth
         self._at = entry.position
-        """Position of the next batch."""
         self._indexed_end = entry.offset if entry.position else None
         self._next = -1 if entry.position else segment.base_offset
         """Base offset of the next batch; -1: any in the segment."""

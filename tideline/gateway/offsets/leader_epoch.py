@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch over the whole log.
 
-What always holds: a consumer past B0 that validates its position is told the suffix's high
+What always holds: a consumer past B0 that validates its position is answered the suffix's high
 watermark, whoever leads the partition by now, and is never sent back (schedule 8).
 """
 
@@ -37,11 +37,9 @@ class LeaderEpochHandler:
     control_plane: ControlPlane
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(self.end_of_epoch, self.tracking.has_topics)}
 
     async def end_of_epoch(self, context: RequestContext) -> bytes | None:
-        """Answer one OffsetForLeaderEpoch request."""
         split = SplitRequest(context, self.tracking, NAMES)
         if not split.is_tracked:
             return await context.forward()

@@ -1,7 +1,8 @@
 """ListOffsets over the whole log: Kafka below B0, the suffix from B0 on.
 
-What always holds: no offset of Kafka's log at or past B0 is told (schedules 2 and 3), and a search
-by timestamp answers with the smallest offset of both regions (seed 000 "ListOffsets semantics").
+What always holds: no offset of Kafka's log at or past B0 is answered (schedules 2 and 3), and a
+search by timestamp answers with the smallest offset of both regions (seed 000 "ListOffsets
+semantics").
 """
 
 from __future__ import annotations
@@ -74,11 +75,9 @@ class ListOffsetsHandler:
     control_plane: ControlPlane
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {ApiKey.LIST_OFFSETS: Rule(self.list_offsets, self.tracking.has_topics)}
 
     async def list_offsets(self, context: RequestContext) -> bytes | None:
-        """Answer one ListOffsets request."""
         split = SplitRequest(context, self.tracking, NAMES)
         if not split.is_tracked:
             return await context.forward()
@@ -132,7 +131,7 @@ class ListOffsetsHandler:
         log: TopicIdPartition,
         route: PartitionRoute,
     ) -> Any:
-        """B0 is unset, or set without our knowing: nothing past what was seen before is told."""
+        """B0 is unset, or set without our knowing: nothing past what was observed is answered."""
         timestamp = int(item.row.timestamp)
         if timestamp == SpecialTimestamp.LATEST:
             lease_valid = self.tracking.lease_valid()

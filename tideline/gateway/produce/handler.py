@@ -76,7 +76,7 @@ class ProduceOutcome:
 
 
 class PartitionProduce:
-    """One partition of the request, on its way."""
+    """One partition of a request: forwarded, parked or appended; ``answer`` has its outcome."""
 
     def __init__(
         self,
@@ -110,18 +110,18 @@ class PartitionProduce:
         return self.header is not None and self.header.is_transactional
 
     def admit(self, gate: Gate) -> None:
-        """Its turn has come."""
+        """Forward or append it now: its turn in the partition's order has come."""
         if gate is Gate.SUFFIX:
             self._append()
         else:
             self._to_kafka(self)
 
     def refuse(self, code: int, message: str | None = None) -> None:
-        """Not taken on."""
+        """Answer ``code``; nothing was appended."""
         self.settle(ProduceOutcome(code, message=message), "refused")
 
     def refuse_transaction(self) -> None:
-        """In the code that its client can abort after."""
+        """With a code after which its client can abort."""
         self.refuse(int(refuse_new_transaction(self._version)))
 
     def settle(self, outcome: ProduceOutcome, path: str) -> None:
@@ -312,7 +312,6 @@ class ProduceRequest:
             self._forward([part])
 
     def _forward(self, parts: Sequence[PartitionProduce]) -> None:
-        """Queue them upstream now."""
         tickets = [
             self._fences.forwarded(part.at.log) if part.at.log is not None else None
             for part in parts
@@ -339,7 +338,7 @@ class ProduceRequest:
         )
         message = self.messages.request(
             transactional_id=self.request.transactional_id,
-            # Without an answer nobody could tell when Kafka is done with it (schedule 6).
+            # Only an answer shows when Kafka is done with it (schedule 6).
             acks=self.acks or 1,
             timeout=self.request.timeout,
             topic_data=tuple(
@@ -456,7 +455,7 @@ class ProduceRequest:
         )
 
     async def unanswered(self) -> None:
-        """acks=0: nobody is told, except by the end of the connection, as Kafka does."""
+        """acks=0: a failure is reported by the end of the connection only, as Kafka does."""
         outcomes = await asyncio.gather(*(part.answer for part in self.all), return_exceptions=True)
         for part, outcome in zip(self.all, outcomes, strict=True):
             if isinstance(outcome, BaseException) or outcome.code != 0:
@@ -481,11 +480,9 @@ class ProduceHandler:
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def rules(self) -> Rules:
-        """Which requests come here."""
         return {ApiKey.PRODUCE: Rule(self.produce, self.tracking.has_topics)}
 
     async def produce(self, context: RequestContext) -> bytes | None:
-        """Answer one request."""
         request: Any = context.request()
         produce = ProduceRequest(context, request, self)
         if not produce.is_tracked:

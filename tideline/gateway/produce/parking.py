@@ -116,7 +116,7 @@ class ParkedProduce:
 
 
 class ParkingLot:
-    """All lanes of one gateway."""
+    """One lane per partition, in the order of arrival."""
 
     def __init__(
         self,

@@ -32,8 +32,6 @@ def boot_clock() -> float:
 
 
 class LeaseControlPlane(Protocol):
-    """What a lease needs of the control plane."""
-
     async def register_gateway(
         self,
         gateway_id: int,

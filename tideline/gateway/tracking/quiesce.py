@@ -42,7 +42,7 @@ class PartitionFence:
     in_flight: int = 0
     """Produces forwarded whose answer has not been dealt with."""
     highest_acknowledged: int = UNDEFINED_OFFSET
-    """Last offset (inclusive) told to a producer."""
+    """Last offset (inclusive) acknowledged to a producer."""
     closed_generation: int = -1
     """Newest generation whose closing was acknowledged."""
     ceiling: ReadCeiling = field(default_factory=ReadCeiling)
@@ -87,7 +87,7 @@ class Fences:
         return AckTicket(self._lease.incarnation, fence.closed_generation)
 
     def answered(self, at: TopicIdPartition, acknowledged: int = UNDEFINED_OFFSET) -> None:
-        """Its answer is dealt with; ``acknowledged`` is the last offset told, if any was."""
+        """Its answer is dealt with; ``acknowledged``: the last offset that was relayed, if any."""
         fence = self.of(at)
         fence.highest_acknowledged = max(fence.highest_acknowledged, acknowledged)
         fence.in_flight -= 1
@@ -97,7 +97,7 @@ class Fences:
     async def pass_gate(
         self, at: TopicIdPartition, ticket: AckTicket, last_offset: int, patience_s: float
     ) -> bool:
-        """Whether an acknowledgement of Kafka may be told; waits until that is known.
+        """Whether an acknowledgement of Kafka may be relayed; waits until that is known.
 
         Raises :class:`IncarnationFenced` if the incarnation is over, ``TimeoutError`` past the
         bound.
@@ -120,7 +120,7 @@ class Fences:
                 await changed.wait()
 
     def ceiling_of(self, at: TopicIdPartition, route: PartitionRoute) -> int:
-        """First offset that must not be shown from Kafka's log, or ``UNKNOWN_CEILING``."""
+        """First offset that must not be returned from Kafka's log, or ``UNKNOWN_CEILING``."""
         return self.of(at).ceiling.limit(route, lease_valid=self._tracking.lease_valid())
 
 

@@ -1,7 +1,7 @@
 """What a gateway must still know after a restart while Postgres is away.
 
 What always holds: the file on disk is a whole snapshot, the newest that was written, and it is
-on disk before anybody is told that it is (schedule 18): temporary file, fsync, rename, fsync of
+on disk before that is acknowledged (schedule 18): temporary file, fsync, rename, fsync of
 the directory.
 """
 

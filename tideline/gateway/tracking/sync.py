@@ -128,14 +128,14 @@ class TrackingSync:
             await self.reload()
 
     async def _first_registration(self) -> None:
-        shown = 0.0
+        reported_at = 0.0
         loop = asyncio.get_running_loop()
         while not self._lease.registered:
             try:
                 await self._lease.renew(self.learn_anew)
             except TidelineError as error:
-                if loop.time() - shown > 5:
-                    shown = loop.time()
+                if loop.time() - reported_at > 5:
+                    reported_at = loop.time()
                     log.error("tracking.waits_for_postgres", error=str(error))
                 await asyncio.sleep(RETRY_S)
 
@@ -158,7 +158,7 @@ class TrackingSync:
         if self._tracking.stopped is None:
             reason = (
                 f"Postgres is now {now}, this gateway pinned {self._pinned}: commits may be "
-                "missing. Compare B0 and the suffixes with what clients were told, then remove "
+                "missing. Compare B0 and the suffixes with what was acknowledged, then remove "
                 f"{self._snapshot.path} and restart the gateway."
             )
             log.error("tracking.stopped", reason=reason)

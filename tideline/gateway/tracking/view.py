@@ -53,7 +53,6 @@ class TrackingView:
         return not self.is_empty
 
     def topics(self) -> list[TrackedTopic]:
-        """Live tracked topics."""
         return list(self._by_name.values())
 
     def topic_by_name(self, name: str) -> TrackedTopic | None:
@@ -80,7 +79,6 @@ class TrackingView:
         return UNKNOWN if topic_id in self._by_id else CLASSIC
 
     def routes(self) -> dict[TopicIdPartition, PartitionRoute]:
-        """Every tracked partition's route."""
         return dict(self._routes)
 
     def stop(self, reason: str) -> None:
