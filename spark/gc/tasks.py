@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from spark.common.retry import insist
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket
 from tideline.domain.coverage import AIVEN_KINDS
 from tideline.object_store.client import DELETE_AT_ONCE, ObjectEntry
@@ -38,25 +39,12 @@ class Deleter(Protocol):
     def delete(self, bucket: str, keys: Iterable[str]) -> None: ...
 
 
-class Marks(Protocol):
-    """The part of :class:`tideline.control_plane.jobs.JobsControlPlane` that is needed."""
-
-    def forget_dead_files(self, keys: Sequence[str]) -> int: ...
-    def forget_dead_objects(self, keys: Sequence[str]) -> int: ...
-    def mark_orphans_for_deletion(
-        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket = Bucket.DISKLESS
-    ) -> list[str]: ...
-    def unknown_objects(
-        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket
-    ) -> dict[str, bool]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Collector:
     """The hands of one task."""
 
     store: Deleter
-    plane: Marks
+    plane: JobsControlPlane
     diskless_bucket: str
     tiered_bucket: str
     grace_ms: int

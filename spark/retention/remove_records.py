@@ -9,20 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 from uuid import UUID
 
 from spark.common.retry import insist
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.domain.ids import TopicPartition
 from tideline.errors import RefusedError
 from tideline.kafka.admin import Deletion, NotDeleted, RecordDeletion
-
-
-class Starts(Protocol):
-    """The part of :class:`tideline.control_plane.jobs.JobsControlPlane` that retention writes."""
-
-    def advance_prefix_start(self, topic_id: UUID, partition: int, log_start: int) -> None: ...
-    def delete_records(self, topic_id: UUID, partition: int, before_offset: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,7 @@ class Removed:
 
 
 async def remove(
-    orders: Sequence[RemovalOrder], deletion: RecordDeletion, plane: Starts
+    orders: Sequence[RemovalOrder], deletion: RecordDeletion, plane: JobsControlPlane
 ) -> list[Removed]:
     """Carry out ``orders``. A partition that is refused does not hold up the others.
 
@@ -70,7 +63,9 @@ async def remove(
     return [_finish(o, answers.get(TopicPartition(o.topic, o.partition)), plane) for o in orders]
 
 
-def _finish(order: RemovalOrder, answer: int | NotDeleted | None, plane: Starts) -> Removed:
+def _finish(
+    order: RemovalOrder, answer: int | NotDeleted | None, plane: JobsControlPlane
+) -> Removed:
     if isinstance(answer, NotDeleted):
         return Removed(order.log_id, problem=answer.reason, retriable=not answer.gone)
     log_start = order.prefix_start if answer is None else answer

@@ -8,15 +8,15 @@ lost, and starting it twice changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import structlog
 
 from tideline.background import cancel_and_wait
-from tideline.control_plane import REQUESTS_CHANNEL
+from tideline.control_plane import REQUESTS_CHANNEL, ControlPlane
 from tideline.control_plane.model import MigrationRequest
 from tideline.domain.messages import TopicMigrationInput, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_options
@@ -28,22 +28,6 @@ POLL_S = 3.0
 """A notification may be lost; the table is not."""
 
 
-class RequestStore(Protocol):
-    """The control plane, as far as this needs it."""
-
-    async def pending_requests(self) -> list[MigrationRequest]:
-        """Oldest first."""
-        ...
-
-    async def request_taken(self, topic_id: UUID) -> None:
-        """It is done with."""
-        ...
-
-    def listen(self, channels: Sequence[str]) -> AsyncIterator[tuple[str, str]]:
-        """Notifications."""
-        ...
-
-
 Start = Callable[[TopicRef, TopicMigrationInput], Awaitable[Any]]
 CurrentId = Callable[[str], Awaitable[UUID | None]]
 
@@ -51,7 +35,7 @@ CurrentId = Callable[[str], Awaitable[UUID | None]]
 class RequestDispatcher:
     """Takes requests until it is cancelled. ``current_id`` tells a topic's id in Kafka now."""
 
-    def __init__(self, store: RequestStore, start: Start, current_id: CurrentId) -> None:
+    def __init__(self, store: ControlPlane, start: Start, current_id: CurrentId) -> None:
         self._store, self._start, self._current_id = store, start, current_id
         self._heard = asyncio.Event()
 

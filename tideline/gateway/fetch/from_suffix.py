@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from tideline.background import cancel_and_wait
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, FoundBatches
 from tideline.domain.ids import TopicIdPartition
@@ -27,12 +27,6 @@ from tideline.gateway.metrics import DISKLESS_READS, TIERED_READS
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import ZSTD_SINCE_FETCH, uses_zstd
 from tideline.object_store import ObjectMissing
-
-
-class WatermarkSource(Protocol):
-    async def high_watermarks(
-        self, logs: Sequence[TopicIdPartition]
-    ) -> Mapping[TopicIdPartition, int]: ...
 
 
 class _Waiter:
@@ -52,7 +46,7 @@ class HighWatermarks:
     in a commit: it would serialise the commits of all gateways.
     """
 
-    def __init__(self, source: WatermarkSource, tracking: TrackingView, *, poll_s: float) -> None:
+    def __init__(self, source: ControlPlane, tracking: TrackingView, *, poll_s: float) -> None:
         self._source = source
         self._poll_s = poll_s
         self._known: dict[TopicIdPartition, int] = {}

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import (
     BatchCoordinates,
     FindBatchesRequest,
@@ -58,14 +59,6 @@ PAGE_BYTES = 2**31 - 1
 Search: TypeAlias = Callable[[SuffixOffset], Awaitable[FoundRecord | None]]
 
 
-class ReaderControlPlane(Protocol):
-    async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]: ...
-
-    async def list_offsets(
-        self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None
-    ) -> SuffixOffset: ...
-
-
 def byte_range(batch: BatchCoordinates) -> ByteRange:
     """Where the batch lies, in a WAL object or in a merged segment."""
     end = batch.byte_offset + batch.byte_size
@@ -78,7 +71,7 @@ class SuffixReader:
     def __init__(
         self,
         store: ObjectStore,
-        control_plane: ReaderControlPlane,
+        control_plane: ControlPlane,
         cache: ObjectCache,
         *,
         hybrid_read_enabled: bool = True,

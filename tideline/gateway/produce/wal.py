@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from uuid import UUID, uuid4
 
 import structlog
@@ -25,6 +25,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
 from tideline.control_plane.model import (
     KEYS_KEPT_AHEAD_MS,
@@ -66,12 +67,6 @@ class AppendDropped(TidelineError):
     """The incarnation that accepted the batch is fenced: nothing may be answered for it."""
 
 
-class KeyRegistry(Protocol):
-    async def register_object_keys(
-        self, gateway_id: int, incarnation: UUID, keys: Sequence[str]
-    ) -> None: ...
-
-
 class ObjectKeys:
     """A small pool of object keys, registered in the control plane before anything is put under
     them and before an upload needs one, so that none waits for Postgres first.
@@ -82,7 +77,7 @@ class ObjectKeys:
 
     def __init__(
         self,
-        registry: KeyRegistry,
+        registry: ControlPlane,
         lease: Lease,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -118,17 +113,6 @@ class ObjectKeys:
             self._pool.clear()
             self._owner = owner
         self._pool.extend((key, started) for key in keys)
-
-
-class WalControlPlane(Protocol):
-    async def commit_file(
-        self,
-        gateway_id: int,
-        incarnation: UUID,
-        object_key: str,
-        size: int,
-        batches: Sequence[BatchToCommit],
-    ) -> list[CommittedBatch]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -171,7 +155,7 @@ class WalWriter:
     def __init__(
         self,
         store: ObjectStore,
-        control_plane: WalControlPlane,
+        control_plane: ControlPlane,
         keys: ObjectKeys,
         lease: Lease,
         cache: ObjectCache,

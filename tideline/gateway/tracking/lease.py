@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import structlog
 
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import GatewayFenced
 from tideline.errors import TidelineError
 from tideline.gateway.listeners import Listeners
@@ -31,26 +31,12 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class LeaseControlPlane(Protocol):
-    async def register_gateway(
-        self,
-        gateway_id: int,
-        broker_id: int,
-        incarnation: UUID,
-        address: str,
-        version: str,
-        lease_ms: int,
-    ) -> None: ...
-
-    async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int: ...
-
-
 class Lease:
     """Registers, renews, and says whether it is valid now."""
 
     def __init__(
         self,
-        control_plane: LeaseControlPlane,
+        control_plane: ControlPlane,
         *,
         gateway_id: int,
         broker_id: int,

@@ -11,12 +11,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 from uuid import UUID
 
 import structlog
 
 from tideline.background import cancel_and_wait
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
 from tideline.domain.ack_gate import AckTicket, AckVerdict, judge
 from tideline.domain.ids import TopicIdPartition, TopicPartition
@@ -124,26 +124,12 @@ class Fences:
         return self.of(at).ceiling.limit(route, lease_valid=self._tracking.lease_valid())
 
 
-class QuiesceControlPlane(Protocol):
-    async def acknowledge_quiesce(
-        self,
-        gateway_id: int,
-        incarnation: UUID,
-        log: TopicIdPartition,
-        generation: int,
-        highest_acknowledged_offset: int,
-        read_ceiling: int,
-    ) -> None: ...
-
-    async def void_expired_quiesce(self, log: TopicIdPartition) -> bool: ...
-
-
 class QuiesceKeeper:
     """Acknowledges closed generations and ends those that are past their deadline."""
 
     def __init__(
         self,
-        control_plane: QuiesceControlPlane,
+        control_plane: ControlPlane,
         tracking: TrackingView,
         lease: Lease,
         fences: Fences,

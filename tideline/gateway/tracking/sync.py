@@ -8,16 +8,16 @@ snapshot and everything that reached Kafka before it was tracked is done (schedu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 from uuid import UUID
 
 import structlog
 
 from tideline.background import cancel_and_wait
+from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import GatewayFenced
-from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
+from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.tracking.lease import Lease
@@ -34,25 +34,12 @@ SINGLE_ROWS = 8
 """More changed partitions than this are read with everything else, by one query."""
 
 
-class SyncControlPlane(Protocol):
-    async def tracked_topics(self) -> list[TrackedTopic]: ...
-    async def tracked_topic(self, name: str) -> TrackedTopic | None: ...
-    async def tracked_partition(
-        self, topic_id: UUID, partition: int
-    ) -> TrackedPartition | None: ...
-    async def identity(self) -> tuple[str, int]: ...
-    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None: ...
-    def listen(
-        self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
-    ) -> AsyncIterator[tuple[str, str]]: ...
-
-
 class TrackingSync:
     """Owns the background work; :class:`TrackingView` is what requests look at."""
 
     def __init__(
         self,
-        control_plane: SyncControlPlane,
+        control_plane: ControlPlane,
         tracking: TrackingView,
         lease: Lease,
         snapshot: SnapshotFile,
