@@ -81,3 +81,7 @@ bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
 .PHONY: docs
 docs: $(STAMP) ## the pages that are made from code
 	@$(BIN)/python -m infra.settings_page docs/settings.md
+
+.PHONY: schema-dump
+schema-dump: $(STAMP) ## the schema of VERSION=x.y.z as upgrades are tested from it
+	@$(BIN)/python -m tests.contract.schema $(VERSION)

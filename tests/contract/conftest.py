@@ -86,6 +86,13 @@ class PostgresServer:
                     raise RuntimeError(self._log.read_text()) from None
                 time.sleep(0.05)
 
+    def client(self, program: str, database: str, *arguments: str, stdin: str = "") -> str:
+        """What a client program of the installation prints."""
+        return subprocess.run(
+            [str(self._bin / program), make_conninfo(self.dsn, dbname=database), *arguments],
+            input=stdin, check=True, capture_output=True, text=True, timeout=60,
+        ).stdout  # fmt: skip
+
     def become_standby(self) -> None:
         """From the next start on, until it is promoted."""
         (self._data / "standby.signal").touch()
