@@ -438,20 +438,20 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._answer = self._complaints = ""
+        self._written = self._errors = ""
 
     def wait(self, timeout_s: float) -> int:
         """Its exit code."""
-        self._answer, self._complaints = self._process.communicate(timeout=timeout_s)
+        self._written, self._errors = self._process.communicate(timeout=timeout_s)
         return self._process.returncode
 
     def answer(self) -> str:
         """What it wrote for scripts (stdout)."""
-        return self._answer
+        return self._written
 
     def output(self) -> str:
         """What a person sees: stdout, then stderr."""
-        return self._answer + self._complaints
+        return self._written + self._errors
 
 
 def command(stack: Stack, *arguments: str, wait: bool = False) -> Command:

@@ -42,7 +42,7 @@ def airflow_of(stack: Stack) -> Iterator[AirflowApi]:
         extended = Stack.up(stack.home, parts=("airflow",))
     api = AirflowApi.of_home(stack.home, stack.endpoints.airflow)
     try:
-        api.until("every DAG", lambda: set(api.dags()) >= DAGS, 240)
+        api.until("every DAG", lambda: set(api.dags()) >= DAGS, 240, lambda: set(api.dags()))
         yield api
     finally:
         api.close()
@@ -80,7 +80,7 @@ def failed_with(
 
     read: set[tuple[str, int]] = set()
 
-    def told(task: str) -> list[str]:
+    def new_failures(task: str) -> list[str]:
         """Messages of the attempts that have failed since the last look."""
         found = api.task(dag, run, task, index) or {"try_number": 0, "state": None}
         last = found["try_number"] - (found["state"] not in ("up_for_retry", "failed"))
@@ -89,7 +89,7 @@ def failed_with(
         return [m for _, attempt in new for m in api.failures(dag, run, task, attempt, index)]
 
     def ended() -> str:
-        messages = [message for task in tasks for message in told(task)]
+        messages = [message for task in tasks for message in new_failures(task)]
         if any(all(text in message for text in says) for message in messages):
             return "as it should"
         return "well" if api.run(dag, run)["state"] == "success" else ""
