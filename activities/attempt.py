@@ -111,9 +111,9 @@ class PhaseEvidence:
     generation: int
     paused: bool
     """Producers wait meanwhile: what is written at the end is written in the background."""
-    seen: dict[str, Any] = field(default_factory=dict)
+    observed: dict[str, Any] = field(default_factory=dict)
     _beginning: asyncio.Task[None] | None = None
-    _shown: str | None = None
+    _recorded: str | None = None
 
     async def record(self, status: PhaseStatus, reason: str | None = None) -> None:
         """Write what was seen so far. Refused (and raised) when a newer generation exists."""
@@ -122,19 +122,19 @@ class PhaseEvidence:
     def _write(
         self, status: PhaseStatus, reason: str | None
     ) -> Callable[[], Coroutine[Any, Any, None]]:
-        seen, generation = dict(self.seen), self.generation
+        observed, generation = dict(self.observed), self.generation
 
         async def write() -> None:
             await self.services.control_plane.record_phase(
-                self.given.ref.log, generation, self.phase, status, seen, reason
+                self.given.ref.log, generation, self.phase, status, observed, reason
             )
 
         return write
 
     async def waiting(self, reason: str) -> None:
         """Show why the phase waits; written once for each different reason."""
-        if reason != self._shown:
-            self._shown = reason
+        if reason != self._recorded:
+            self._recorded = reason
             await self.record(PhaseStatus.WAITING, reason)
 
     def begin(self) -> None:
@@ -148,7 +148,6 @@ class PhaseEvidence:
             await self._beginning
 
     async def end(self, status: PhaseStatus, reason: str | None = None) -> None:
-        """Write how the phase ended."""
         if self._beginning is not None:
             await asyncio.wait([self._beginning])
             # Its failure, if any, is the caller's by begun(); here only the order matters.

@@ -98,10 +98,10 @@ async def _override(
         raise failure(failures.STALE_STAGE, f"stage {stage.value} of {ref.topic!r}: {why}")
     wanted = desired(stage, progress, step.options.durability)
     rolls = wanted.get(LOCAL_RETENTION_BYTES) == "0"
-    if rolls and progress.held.get(LOCAL_RETENTION_BYTES) != "0":
+    if rolls and progress.overrides.get(LOCAL_RETENTION_BYTES) != "0":
         await offsets_proven_for_roll(services, ref)
     for key, value in wanted.items():
-        if progress.held.get(key, ...) != value:
+        if progress.overrides.get(key, ...) != value:
             await services.control_plane.override_config(
                 UUID(ref.topic_id), key, value, own.get(key)
             )
@@ -124,7 +124,7 @@ def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
         partitions=len(partitions),
         crossed=sum(p.boundary != UNDEFINED_OFFSET for p in partitions),
         ready=sum(p.ready for p in partitions),
-        held={key: override.override_value for key, override in topic.overrides.items()},
+        overrides={key: override.override_value for key, override in topic.overrides.items()},
         tiered=tiered,
     )
 

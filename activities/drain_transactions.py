@@ -17,7 +17,7 @@ from tideline.domain.options import OpenTransactionsPolicy
 from tideline.domain.transactions import Blocker, Remedy, blockers, remedy
 from tideline.migration.connections import WorkerServices
 
-LOOK_EVERY_MS = 250.0
+OBSERVE_EVERY_MS = 250.0
 
 
 async def drain_transactions(services: WorkerServices, given: PhaseInput) -> None:
@@ -33,14 +33,14 @@ async def drain_transactions(services: WorkerServices, given: PhaseInput) -> Non
         deadline = since + given.options.drain_deadline_ms
         abort = given.options.open_transactions is OpenTransactionsPolicy.ABORT
         aborted: list[str] = []
-        async for number in rounds(services.wait_bound_ms, LOOK_EVERY_MS):
+        async for number in rounds(services.wait_bound_ms, OBSERVE_EVERY_MS):
             leader = (
                 await services.observer.partition(partition.topic, partition.partition)
             ).leader
             found = await _observe(services, partition, leader)
             if not found:
                 observation = await prefetch(services, given.ref)
-                evidence.seen |= {
+                evidence.observed |= {
                     "open_transactions": 0,
                     "aborted": aborted,
                     "leader": observation.layout.leader,
@@ -54,7 +54,7 @@ async def drain_transactions(services: WorkerServices, given: PhaseInput) -> Non
                     aborted.append(blocker.describe())
             why = _reason(found, passed=passed, abort=abort)
             if number:
-                await _show(evidence, found, aborted, why)
+                await _record(evidence, found, aborted, why)
         raise waiting(why)
 
 
@@ -98,17 +98,17 @@ async def _act(
 
 
 def _reason(found: tuple[Blocker, ...], *, passed: bool, abort: bool) -> str:
-    shown = "; ".join(blocker.describe() for blocker in found[:3])
+    described = "; ".join(blocker.describe() for blocker in found[:3])
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     if passed and abort:
-        return f"{shown}{more}; being aborted"
+        return f"{described}{more}; being aborted"
     if passed:
-        return f"{shown}{more}; end it, or migrate with open transactions aborted"
-    return f"{shown}{more}"
+        return f"{described}{more}; end it, or migrate with open transactions aborted"
+    return f"{described}{more}"
 
 
-async def _show(
+async def _record(
     evidence: PhaseEvidence, found: tuple[Blocker, ...], aborted: list[str], why: str
 ) -> None:
-    evidence.seen |= {"open_transactions": len(found), "aborted": aborted}
+    evidence.observed |= {"open_transactions": len(found), "aborted": aborted}
     await evidence.waiting(why)

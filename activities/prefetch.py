@@ -59,7 +59,7 @@ async def prefix_maximum(
     (−1, −1) for an empty prefix.
 
     The broker answers for the segments that it has locally; older ones come from their remote
-    metadata, which is looked at only if nothing warm covers them.
+    metadata, which is looked at only if nothing cached covers them.
     """
     if log_start >= end:
         return -1, -1

@@ -54,7 +54,7 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
         await plane.close_generation(key, generation, hold)
         entries, fenced = await _pass_barrier(services, given, generation, started, evidence)
         highest = max((e.highest_acknowledged_offset for e in entries), default=UNDEFINED_OFFSET)
-        evidence.seen |= {
+        evidence.observed |= {
             "generation": generation,
             "gateways": [e.gateway.gateway_id for e in entries],
             "fenced": fenced,

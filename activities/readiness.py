@@ -15,7 +15,7 @@ from tideline.domain.migration import Phase
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices, monotonic_ms
 
-LOOK_EVERY_MS = 500.0
+OBSERVE_EVERY_MS = 500.0
 
 
 async def readiness(services: WorkerServices, given: PhaseInput) -> None:
@@ -26,7 +26,7 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
     bound = min(float(given.options.segment_wait_ms), services.wait_bound_ms)
     why = "nothing was observed"
     async with phase_evidence(services, given, Phase.READINESS) as evidence:
-        async for number in rounds(bound, LOOK_EVERY_MS):
+        async for number in rounds(bound, OBSERVE_EVERY_MS):
             layout = await services.observer.partition(ref.topic, ref.partition)
             if layout.leader < 0:
                 why = "the partition has no leader"
@@ -39,7 +39,7 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
                 replica_id=DEBUG_CONSUMER,
             )
             if start.offset >= given.boundary:
-                evidence.seen |= {"log_start": start.offset}
+                evidence.observed |= {"log_start": start.offset}
                 await prefix_gone(services, given, start.offset, evidence)
                 await services.control_plane.set_tiering_complete(
                     key, given.generation, True, "the prefix is empty"
@@ -47,10 +47,10 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
                 return
             unrolled = await _unrolled(services, ref, layout, given.boundary)
             coverage = await prefix_coverage(services, ref, layout, given.boundary)
-            evidence.seen |= coverage_evidence(coverage)
+            evidence.observed |= coverage_evidence(coverage)
             why = "; ".join(filter(None, [unrolled, coverage.reason()]))
             if not why:
-                evidence.seen |= {"waited_ms": round(monotonic_ms() - started, 1)}
+                evidence.observed |= {"waited_ms": round(monotonic_ms() - started, 1)}
                 await services.control_plane.set_tiering_complete(
                     key, given.generation, True, f"{coverage.segments} segments cover the prefix"
                 )

@@ -34,7 +34,7 @@ async def roll_and_flush(services: WorkerServices, given: PhaseInput) -> Boundar
         end, log_start, tries = await _settle(services, given, bound)
         boundary = end.high_watermark
         layout = end.layout
-        evidence.seen |= {
+        evidence.observed |= {
             "boundary": boundary,
             "leader": layout.leader,
             "leader_epoch": layout.leader_epoch,

@@ -58,7 +58,7 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
             await _confirm_end(services, given, layout)
             observed = monotonic_ms()
             await _persist(services, request)
-            evidence.seen |= {
+            evidence.observed |= {
                 "seeds": len(request.seeds),
                 "producers": len({seed.producer_id for seed in request.seeds}),
                 "prefix_log_start": request.prefix_log_start,
@@ -74,7 +74,7 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
             )
         services.forget(key)
         await services.pauses.leave(key)
-        evidence.seen |= {"boundary": given.boundary, "leader_epoch": given.leader_epoch}
+        evidence.observed |= {"boundary": given.boundary, "leader_epoch": given.leader_epoch}
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from tideline.domain.migration import Phase
 from tideline.migration.connections import WorkerServices
 from tideline.migration.preflight import run_preflight
 
-LOOK_EVERY_MS = 500.0
+OBSERVE_EVERY_MS = 500.0
 
 
 async def validate_topic(services: WorkerServices, step: TopicStep) -> None:
@@ -34,7 +34,7 @@ async def validate_partition(services: WorkerServices, given: PhaseInput) -> Non
     ref = given.ref
     why = ""
     async with phase_evidence(services, given, Phase.VALIDATE) as evidence:
-        async for number in rounds(services.wait_bound_ms, LOOK_EVERY_MS):
+        async for number in rounds(services.wait_bound_ms, OBSERVE_EVERY_MS):
             topic = await services.observer.topic(ref.topic)
             if topic is None:
                 raise failure(failures.UNKNOWN_TOPIC, f"topic {ref.topic!r} does not exist")
@@ -51,7 +51,7 @@ async def validate_partition(services: WorkerServices, given: PhaseInput) -> Non
                 )
             moving = await services.topics.reassigning(ref.topic, [ref.partition])
             behind = sorted(set(layout.replicas) - set(layout.in_sync))
-            evidence.seen |= {
+            evidence.observed |= {
                 "leader": layout.leader,
                 "leader_epoch": layout.leader_epoch,
                 "replicas": list(layout.replicas),

@@ -26,16 +26,16 @@ from tideline.migration.connections import WorkerServices
 
 log = structlog.get_logger()
 
-LOOK_EVERY_MS = 250.0
+OBSERVE_EVERY_MS = 250.0
 STALE_AFTER_ROUNDS = 12
 """A follower learns the high watermark with its next fetch, at most half a second later; one that
-still lags after this many looks will not catch up by itself."""
+still lags after this many observations will not catch up by itself."""
 MAX_EXPORT_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class Survey:
-    """One look at every replica. Log ends are exclusive."""
+    """One observation of every replica. Log ends are exclusive."""
 
     layout: PartitionLayout
     log_start: int
@@ -58,9 +58,9 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
     why = ""
     async with phase_evidence(services, given, Phase.ZOMBIE_CLEANUP) as evidence:
         await services.evidence.flush(given.ref.log)
-        async for number in rounds(services.wait_bound_ms, LOOK_EVERY_MS):
+        async for number in rounds(services.wait_bound_ms, OBSERVE_EVERY_MS):
             survey = await _survey(services, given)
-            evidence.seen |= {
+            evidence.observed |= {
                 "log_start": survey.log_start,
                 "log_ends": {str(n): end for n, end in survey.log_ends.items()},
                 "high_watermarks": {str(n): hw for n, hw in survey.watermarks.items()},
@@ -151,7 +151,7 @@ async def _move_leader(
     others = [n for n in survey.layout.replicas if n != target]
     await services.admin.reorder_replicas(partition, [target, *others])
     await services.admin.elect_preferred(partition)
-    evidence.seen |= {"leader_moved": {"from": avoid, "to": target}}
+    evidence.observed |= {"leader_moved": {"from": avoid, "to": target}}
     return f"log gap or stale high watermark at {avoid}: leadership is moving to {target}"
 
 
@@ -167,7 +167,7 @@ async def prefix_gone(
         given.ref.log.topic_id, given.ref.partition
     )
     empty = row is not None and row.high_watermark == given.boundary
-    evidence.seen |= {"prefix": "gone", "suffix_empty": empty}
+    evidence.observed |= {"prefix": "gone", "suffix_empty": empty}
     has_prefix = row is not None and row.state is MigrationState.HYBRID
     if log_start > given.boundary and empty and has_prefix:
         await services.control_plane.reset_boundary(given.ref.log, given.generation)
@@ -185,7 +185,7 @@ async def _export_tail(
     """Keep a divergent tail's raw batches in the object store, as far as a broker serves them."""
     tails = {n: end for n, end in survey.log_ends.items() if end > given.boundary}
     if not tails:
-        evidence.seen |= {"divergent_tail": None}
+        evidence.observed |= {"divergent_tail": None}
         return
     node = max(tails, key=lambda n: (survey.watermarks.get(n, -1), tails[n]))
     served_to = min(survey.watermarks[node], tails[node])
@@ -209,7 +209,7 @@ async def _export_tail(
             f"{given.boundary:020d}-{position:020d}.batches"
         )
         address = await services.inventory.export(key, bytes(data))
-    evidence.seen |= {
+    evidence.observed |= {
         "divergent_tail": {
             "replicas": {str(n): end for n, end in tails.items()},
             "from": given.boundary,

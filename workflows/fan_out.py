@@ -40,8 +40,8 @@ MOST_AT_ONCE = 50
 """Starts and signals under way."""
 MOST_CHILDREN = 1_000
 """Open children of one run; Temporal allows 2000. A new run begins with none."""
-LOOK_AFTER = timedelta(minutes=5)
-"""How often partitions that this run has not started itself are looked after."""
+CHECK_SILENT_EVERY = timedelta(minutes=5)
+"""How often partitions that this run has not started itself are checked on."""
 START_AGAIN_AFTER = timedelta(seconds=5)
 TASK_TIMEOUT = timedelta(seconds=5)
 """A worker that dies inside a write pause is noticed after this, well within the quiesce's hold."""
@@ -81,7 +81,6 @@ class FanOut:
             self._to_steer.add(report.partition)
 
     def steer_all(self) -> None:
-        """What is wanted has changed for all of them."""
         self._to_steer.update(self._state.running())
 
     async def settle(self) -> None:
@@ -123,7 +122,7 @@ class FanOut:
         terminated meanwhile is started again, the others report."""
         cursor = 0
         while True:
-            await asyncio.sleep(LOOK_AFTER.total_seconds())
+            await asyncio.sleep(CHECK_SILENT_EVERY.total_seconds())
             running = self._state.running()
             silent = [p for p in running if p not in self._children]
             behind = [p for p in silent if p >= cursor] or silent

@@ -306,7 +306,7 @@ class PartitionMigration:
             )
 
 
-# What follows from the state, and how it is told. Pure.
+# What follows from the state, and its reports. Pure.
 
 
 def has_ended(state: PartitionState) -> bool:

@@ -53,4 +53,4 @@ BOUNDARY_WAS_RESET = (failures.BOUNDARY_RESET,)
 """B0 was unset by the control plane: the partition migrates anew."""
 TOPIC_IS_GONE = (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED)
 ASK_POSTGRES = (failures.STALE_GENERATION, failures.REFUSED, failures.STALE_LEADER_EPOCH)
-"""Perhaps somebody else has moved the partition: look before the next try."""
+"""Perhaps somebody else has moved the partition: observe before the next try."""

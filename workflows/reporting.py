@@ -86,7 +86,6 @@ class Reporter:
         self._sending = False
 
     def send(self, report: PartitionReport) -> None:
-        """Send ``report`` soon."""
         self._pending = report
 
     async def run(self) -> None:

@@ -73,7 +73,6 @@ class Tally:
     """Why the topic is no more."""
 
     def add(self, report: PartitionReport) -> None:
-        """Count ``report``."""
         self.phases[report.phase] += 1
         self.crossed += report.crossed
         if report.phase == TO_DO:
@@ -107,7 +106,7 @@ class TopicState:
     restore: bool = True
     """After an abort: the topic was tracked, so configs and tracking must be put back."""
     to_steer: list[int] = field(default_factory=list)
-    """Partitions that must still be told what is wanted of them."""
+    """Partitions that must still be steered."""
     lost: list[int] = field(default_factory=list)
     """Partitions that should run and perhaps do not."""
 
@@ -115,7 +114,6 @@ class TopicState:
         self._tally: Tally | None = None
 
     def begin(self) -> None:
-        """Every partition is to do."""
         if not self.partitions:
             count = self.ref.partitions
             self.partitions = [PartitionReport(p, TO_DO, self.since) for p in range(count)]
@@ -143,12 +141,10 @@ class TopicState:
 
     @property
     def all_crossed(self) -> bool:
-        """Every partition has its B0."""
         return self.tally.crossed == len(self.partitions)
 
     @property
     def all_done(self) -> bool:
-        """Every partition is ready."""
         return self.tally.phases[DONE] == len(self.partitions)
 
     @property
@@ -216,7 +212,6 @@ class TopicState:
         return ""
 
     def details(self, known: TopicMigrationStatus) -> list[tuple[str, object]]:
-        """Rows for the Temporal UI."""
         counted = ", ".join(f"{n} {phase}" for phase, n in self.tally.phases.items())
         return [
             ("topic", f"{known.topic} (id {known.topic_id})"),

@@ -103,9 +103,7 @@ async def start_or_join(given: TopicMigrationInput) -> Started:
         settings,
         lambda client: temporal.start_or_join(client, settings.temporal_task_queue, ref, given),
     )
-    ui = settings.temporal_ui and (
-        f"{settings.temporal_ui}/namespaces/{settings.temporal_namespace}/workflows/{handle.id}"
-    )
+    ui = temporal.workflow_url(settings, handle.id)
     return Started(handle.id, handle.result_run_id or "", ui)
 
 

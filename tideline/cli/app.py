@@ -29,7 +29,6 @@ class OptionalCommand:
     help: str
 
     def add_to(self, app: typer.Typer) -> None:
-        """Register it under its name."""
         app.command(self.name, context_settings=dict(PASS_ON), help=self.help)(self._run)
 
     def _run(self, context: typer.Context) -> None:

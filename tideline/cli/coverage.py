@@ -37,7 +37,7 @@ def coverage(
             f"`tideline status {name}` tells where it stands"
         )
     if output is Format.JSON:
-        echo_json({"partitions": [shown(row) for row in found]})
+        echo_json({"partitions": [as_json(row) for row in found]})
         return
     screen = console()
     if not found:
@@ -63,7 +63,7 @@ def _run(topic: str | None) -> None:
     finish(run_here("coverage", lambda started: job(started, [topic] if topic else [])))
 
 
-def shown(row: CoverageStatusRow) -> dict[str, Any]:
+def as_json(row: CoverageStatusRow) -> dict[str, Any]:
     """A row for programs; times as text."""
     return asdict(row) | {"observed_at": _time(row.observed_at), "since": _time(row.since)}
 
@@ -73,7 +73,6 @@ def _time(ms: int | None) -> datetime | None:
 
 
 def coverage_table(rows: Iterable[CoverageStatusRow]) -> Table:
-    """One line per partition."""
     table = Table(
         "partition", "B0", "any replica may serve", "verdict", "since", "last looked at",
         box=None, pad_edge=False,

@@ -43,9 +43,9 @@ def run_here(name: str, work: Callable[[Job], Outcome]) -> Outcome:
     except Exception as error:
         if (failure := failure_of(error)) is None:
             raise
-        told = JobFailed(failure.message)
-        told.exit_code = failure.exit_code
-        raise told from error
+        failed = JobFailed(failure.message)
+        failed.exit_code = failure.exit_code
+        raise failed from error
     finally:
         job.close()
 
@@ -73,7 +73,6 @@ def retention(
 
 
 def show_retention(details: Mapping[str, Any]) -> None:
-    """The result for people."""
     screen = console()
     removals: Sequence[Mapping[str, Any]] = details["removals"]
     verb = "would go" if details["dry_run"] else "went"
@@ -140,7 +139,6 @@ def gc(
 
 
 def show_gc(details: Mapping[str, Any]) -> None:
-    """The result for people."""
     screen = console()
     if details["dry_run"]:
         for kind, name in KINDS.items():

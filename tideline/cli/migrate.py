@@ -25,14 +25,14 @@ from tideline.migration.overview import Overviews
 from tideline.migration.preflight import run_preflight
 from tideline.settings import WorkerSettings, load
 
-LOOK_EVERY_S = 0.5
+REFRESH_EVERY_S = 0.5
 
 
 def _option(name: str) -> Any:
     """A row of the table of options on the command line."""
     option = OPTIONS[name]
-    shown = True if option.type is bool else str(option.default)
-    return typer.Option(*filter(None, [option.flag]), help=option.help, show_default=shown)
+    default = True if option.type is bool else str(option.default)
+    return typer.Option(*filter(None, [option.flag]), help=option.help, show_default=default)
 
 
 def migrate(
@@ -128,7 +128,7 @@ async def _follow(
                     live.update(overview_tables(await overviews.observe(topic)), refresh=True)
                 except TidelineError as error:
                     live.update(str(error), refresh=True)
-            await asyncio.wait([result], timeout=LOOK_EVERY_S)
+            await asyncio.wait([result], timeout=REFRESH_EVERY_S)
     return result.result()
 
 

@@ -26,8 +26,6 @@ WIDE = 240
 
 
 class Format(StrEnum):
-    """How a command answers."""
-
     TABLE = "table"
     JSON = "json"
 

@@ -47,7 +47,6 @@ async def _status(topic: str | None, watch: bool, output: Format) -> None:
 
 
 def overview_tables(overview: Overview) -> Group:
-    """Tables, then notes."""
     parts = [topic_table(row) for row in overview.topics]
     links = [Text(f"{row.topic}: {row.workflow_url or row.workflow_id}") for row in overview.topics]
     notes = [Text(f"note: {note}", style="yellow") for note in overview.notes]
@@ -57,7 +56,6 @@ def overview_tables(overview: Overview) -> Group:
 
 
 def topic_table(row: TopicRow, now: datetime | None = None) -> Table:
-    """A line per partition."""
     title = f"{row.topic}: {row.stage}{', paused' if row.paused else ''}"
     if row.waiting_reason:
         title += f"; waits: {row.waiting_reason}"

@@ -202,7 +202,6 @@ def next_step(status: TieringStatusRow) -> str:
 
 
 def tiering_table(rows: Iterable[TieringRow]) -> Table:
-    """A line per partition."""
     table = Table(
         "topic", "p", "state", "tiered up to", "WAL from", "high watermark", "segments",
         "not merged", "batches", "split files", "eligible", "trouble", "next",

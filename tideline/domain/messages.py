@@ -75,8 +75,6 @@ class ConfigStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicMigrationInput:
-    """What starts a ``TopicMigration``."""
-
     topic: str
     options: MigrationOptions = field(default_factory=MigrationOptions)
     requested_by: str = "temporal"
@@ -97,7 +95,6 @@ class TopicRef:
         return f"tideline/topic/{self.topic}/{topic_id_to_base64(UUID(self.topic_id))}"
 
     def partition_workflow_id(self, partition: int) -> str:
-        """The workflow id of one partition."""
         return (
             f"tideline/partition/{self.topic}/{topic_id_to_base64(UUID(self.topic_id))}/{partition}"
         )
@@ -113,14 +110,11 @@ class PartitionRef:
 
     @property
     def log(self) -> TopicIdPartition:
-        """The durable key."""
         return TopicIdPartition(UUID(self.topic_id), self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseInput:
-    """Input of every phase activity."""
-
     ref: PartitionRef
     options: MigrationOptions
     generation: int = 0
@@ -152,8 +146,6 @@ class BoundaryObservation:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """Result of a ``PartitionMigration``."""
-
     partition: int
     outcome: str
     """``ready``, ``aborted``, or ``gone`` when the topic was deleted."""
@@ -176,16 +168,12 @@ class TopicOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TopicStep:
-    """Input of the activities that concern the whole topic."""
-
     ref: TopicRef
     options: MigrationOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigStep:
-    """Input of ``reconcile_configs``."""
-
     ref: TopicRef
     options: MigrationOptions
     stage: ConfigStage
@@ -193,8 +181,6 @@ class ConfigStep:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """Input of ``join_topic_migration``."""
-
     ref: TopicRef
     given: TopicMigrationInput
 
@@ -234,8 +220,6 @@ class PartitionSituation:
 
 
 class SearchAttribute(StrEnum):
-    """Of both workflows."""
-
     PHASE = "TidelinePhase"
     TOPIC = "TidelineTopic"
     BOUNDARY = "TidelineBoundary"
@@ -335,8 +319,6 @@ class Steering:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Answer of a partition's ``status`` query."""
-
     topic: str
     partition: int
     phase: str
@@ -355,8 +337,6 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicMigrationStatus:
-    """Answer of a topic's ``status`` query."""
-
     topic: str
     topic_id: str
     stage: str
@@ -369,8 +349,6 @@ class TopicMigrationStatus:
 
 @dataclass(frozen=True, slots=True)
 class PauseOutcome:
-    """Answer of the ``pause`` and ``resume`` updates."""
-
     paused: bool
     explanation: str
 
@@ -394,8 +372,6 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMigrationInput:
-    """What starts a ``PartitionMigration``."""
-
     ref: PartitionRef
     options: MigrationOptions
     topic_workflow_id: str

@@ -41,8 +41,6 @@ class Phase(StrEnum):
 
 
 class PhaseStatus(StrEnum):
-    """How far a phase has come."""
-
     RUNNING = "running"
     WAITING = "waiting"
     DONE = "done"
@@ -77,5 +75,4 @@ PHASE_ORDER: tuple[Phase, ...] = tuple(rule.phase for rule in PHASES)
 
 
 def phase_rule(phase: Phase) -> PhaseRule:
-    """The rule of ``phase``."""
     return PHASES[PHASE_ORDER.index(phase)]

@@ -101,8 +101,6 @@ class MigrationOptions:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table."""
-
     name: str
     type: type
     default: Any
@@ -121,12 +119,10 @@ class Option:
 
     @property
     def is_number(self) -> bool:
-        """Neither a choice nor a flag."""
         return self.type is int
 
     @property
     def allowed(self) -> str:
-        """For a person."""
         if self.is_number:
             return f"{self.low} to {self.high}{' ms' if self.name.endswith('_ms') else ''}"
         return ", ".join(self.choices) or "true, false"

@@ -26,8 +26,6 @@ MANY_STUCK_COPIES = 10
 
 
 class Verdict(StrEnum):
-    """The outcome of one check."""
-
     PASSED = "passed"
     WARNING = "warning"
     """The migration may start; an operator should know."""
@@ -38,8 +36,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check found."""
-
     name: str
     verdict: Verdict
     found: str
@@ -48,8 +44,6 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """Every check of one topic."""
-
     topic: str
     topic_id: str
     """UUID in hexadecimal form; empty when there is no such topic."""
@@ -58,7 +52,6 @@ class PreflightReport:
 
     @property
     def accepted(self) -> bool:
-        """Whether the migration may start."""
         return all(c.verdict in (Verdict.PASSED, Verdict.WARNING) for c in self.checks)
 
     def refusal(self) -> str:

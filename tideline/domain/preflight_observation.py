@@ -21,14 +21,11 @@ class PartitionHealth:
 
     @property
     def empty(self) -> bool:
-        """No record to keep: B0 is the log end, and nothing needs tiered storage."""
         return self.log_start == self.log_end
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayHealth:
-    """One registered gateway."""
-
     gateway_id: int
     status: str
     version: str
@@ -79,5 +76,4 @@ class PreflightObservation:
 
     @property
     def empty(self) -> bool:
-        """Every partition is empty."""
         return all(p.empty for p in self.partitions)

@@ -50,24 +50,22 @@ class TopicProgress:
     crossed: int
     """Partitions whose B0 is set."""
     ready: int
-    held: Mapping[str, str | None]
-    """What is held at present: key to imposed value (``config_overrides``)."""
+    overrides: Mapping[str, str | None]
+    """At present: key to override value (``config_overrides``)."""
     tiered: bool
     """``remote.storage.enable`` of the topic; an empty topic may be without it."""
 
     @property
     def all_crossed(self) -> bool:
-        """Every partition has its B0."""
         return self.crossed == self.partitions
 
     @property
     def all_ready(self) -> bool:
-        """Every partition's prefix is covered."""
         return self.ready == self.partitions
 
 
 def refusal(stage: ConfigStage, progress: TopicProgress) -> str | None:
-    """Why ``stage`` may not be held now, or ``None`` when it may."""
+    """Why ``stage`` may not be reached now, or ``None`` when it may."""
     if progress.aborted:
         if stage is not ConfigStage.RESTORED:
             return "the migration was aborted: only the user's own configs may be put back"
@@ -93,50 +91,51 @@ def refusal(stage: ConfigStage, progress: TopicProgress) -> str | None:
 
 
 def _frozen(progress: TopicProgress) -> bool:
-    return progress.held.get(MAX_MESSAGE_BYTES) == SEAL_BYTES and progress.all_ready
+    return progress.overrides.get(MAX_MESSAGE_BYTES) == SEAL_BYTES and progress.all_ready
 
 
 def desired(
     stage: ConfigStage, progress: TopicProgress, durability: Durability
 ) -> dict[str, str | None]:
-    """What is to be held in ``stage``: key to imposed value. A managed key that is missing here
+    """The overrides of ``stage``: key to value. A managed key that is missing here
     is the user's own.
 
     Stages of one migration only add to or replace what an earlier one holds, so an earlier stage
     that runs again (a retry, a workflow started anew) keeps what a later one has imposed.
     """
     # KAFKA-20732: a new leader may expire live segments by size, so size retention is Tideline's.
-    held: dict[str, str | None] = {RETENTION_BYTES: "-1"}
+    overrides: dict[str, str | None] = {RETENTION_BYTES: "-1"}
     match stage:
         case ConfigStage.RESTORED:
             return {}
         case ConfigStage.TRACKED:
-            held |= {
-                key: progress.held[key]
+            overrides |= {
+                key: progress.overrides[key]
                 for key in (FLUSH_MESSAGES, LOCAL_RETENTION_BYTES)
-                if key in progress.held and progress.held.get(MAX_MESSAGE_BYTES) != SEAL_BYTES
+                if key in progress.overrides
+                and progress.overrides.get(MAX_MESSAGE_BYTES) != SEAL_BYTES
             }
         case ConfigStage.ARMED:
             if durability is Durability.FSYNCED:
-                held[FLUSH_MESSAGES] = "1"
+                overrides[FLUSH_MESSAGES] = "1"
             if durability is Durability.TIERED and progress.tiered:
                 # B0 waits for the whole prefix, so the roll cannot wait for B0.
-                held[LOCAL_RETENTION_BYTES] = "0"
+                overrides[LOCAL_RETENTION_BYTES] = "0"
         case ConfigStage.CROSSED:
-            if LOCAL_RETENTION_BYTES in progress.held:
-                held[LOCAL_RETENTION_BYTES] = progress.held[LOCAL_RETENTION_BYTES]
+            if LOCAL_RETENTION_BYTES in progress.overrides:
+                overrides[LOCAL_RETENTION_BYTES] = progress.overrides[LOCAL_RETENTION_BYTES]
         case ConfigStage.ROLLING:
             if progress.tiered:
-                held[LOCAL_RETENTION_BYTES] = "0"
+                overrides[LOCAL_RETENTION_BYTES] = "0"
         case ConfigStage.FROZEN:
-            held[MAX_MESSAGE_BYTES] = SEAL_BYTES
+            overrides[MAX_MESSAGE_BYTES] = SEAL_BYTES
             if progress.tiered:
-                held |= {
+                overrides |= {
                     COPY_DISABLE: "true",
                     LOCAL_RETENTION_BYTES: "-2",
                     LOCAL_RETENTION_MS: "-2",
                 }
-    return held
+    return overrides
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,6 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic."""
-
     topic: str
     topic_id: str
     stage: str
@@ -178,7 +176,7 @@ class Overview:
 
 
 class Overviews:
-    """Looks at migrations: Postgres must answer, Temporal should."""
+    """Postgres must answer, Temporal should."""
 
     def __init__(self, settings: TemporalSettings, plane: ControlPlane) -> None:
         self._settings, self._plane = settings, plane

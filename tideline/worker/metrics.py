@@ -118,7 +118,6 @@ class MigrationGauges:
         )
 
     def update(self, statuses: Iterable[PartitionMigrationStatus]) -> None:
-        """Replace every value."""
         by_topic: dict[str, list[PartitionMigrationStatus]] = defaultdict(list)
         for status in statuses:
             by_topic[status.topic].append(status)
@@ -191,23 +190,22 @@ class CoverageGauges:
         )
 
     def update(self, rows: Iterable[CoverageStatusRow], now_ms: int) -> None:
-        """Replace every value."""
         counts: Counter[bool | None] = Counter()
-        looks = []
+        observed = []
         self._missing.clear()
         self._age.clear()
         for row in rows:
             counts[row.complete] += 1
             if row.observed_at is not None:
-                looks.append(row.observed_at)
+                observed.append(row.observed_at)
             if row.complete is False:
                 missing = row.detail.get("missing_offsets", 0)
                 self._missing.labels(row.topic, str(row.partition)).set(missing)
         for verdict, name in VERDICTS.items():
             self._partitions.labels(name).set(counts[verdict])
-        if looks:
-            self._age.labels("newest").set((now_ms - max(looks)) / 1000)
-            self._age.labels("oldest").set((now_ms - min(looks)) / 1000)
+        if observed:
+            self._age.labels("newest").set((now_ms - max(observed)) / 1000)
+            self._age.labels("oldest").set((now_ms - min(observed)) / 1000)
 
 
 COUNTERS = {
@@ -233,7 +231,6 @@ class TieringTotals(Collector):
         registry.register(self)
 
     def update(self, totals: Mapping[str, int]) -> None:
-        """Replace every value."""
         self._totals = dict(totals)
 
     def collect(self) -> Iterator[Metric]:
@@ -277,7 +274,6 @@ class TieringGauges:
         )
 
     def update(self, rows: Iterable[TieringStatusRow]) -> None:
-        """Replace every value."""
         sums = (
             (self._pending_split, lambda row: row.pending_batches),
             (self._pending_merge, lambda row: row.pending_split_batches),

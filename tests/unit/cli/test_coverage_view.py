@@ -8,7 +8,7 @@ from uuid import UUID
 
 from rich.console import Console
 
-from tideline.cli.coverage import advice, coverage_table, shown
+from tideline.cli.coverage import advice, as_json, coverage_table
 from tideline.control_plane.tiering_model import CoverageStatusRow
 
 
@@ -43,6 +43,6 @@ def test_every_partition_has_its_line() -> None:
 
 
 def test_times_are_text_for_programs() -> None:
-    told = shown(row(0, True, since=0, observed_at=None))
-    assert told["since"].isoformat() == "1970-01-01T00:00:00+00:00"
-    assert told["observed_at"] is None
+    written = as_json(row(0, True, since=0, observed_at=None))
+    assert written["since"].isoformat() == "1970-01-01T00:00:00+00:00"
+    assert written["observed_at"] is None

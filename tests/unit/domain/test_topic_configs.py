@@ -19,7 +19,7 @@ from tideline.domain.topic_configs import (
     refusal,
 )
 
-BEGUN = TopicProgress(False, partitions=3, crossed=0, ready=0, held={}, tiered=True)
+BEGUN = TopicProgress(False, partitions=3, crossed=0, ready=0, overrides={}, tiered=True)
 CROSSED = replace(BEGUN, crossed=3)
 READY = replace(CROSSED, ready=3)
 ABORTED = replace(BEGUN, aborted=True)
@@ -36,18 +36,18 @@ def test_each_append_is_flushed_only_where_durability_asks_for_it() -> None:
 
 
 def test_a_prefix_that_must_be_tiered_first_is_rolled_before_the_boundary() -> None:
-    held = desired(ConfigStage.ARMED, BEGUN, Durability.TIERED)
-    assert held["local.retention.bytes"] == "0"
+    overrides = desired(ConfigStage.ARMED, BEGUN, Durability.TIERED)
+    assert overrides["local.retention.bytes"] == "0"
     assert "local.retention.bytes" not in desired(ConfigStage.ARMED, BEGUN, FSYNCED)
 
 
 def test_a_migration_that_begins_anew_after_a_reset_lets_the_freeze_go() -> None:
-    frozen = replace(BEGUN, held=desired(ConfigStage.FROZEN, READY, FSYNCED))
+    frozen = replace(BEGUN, overrides=desired(ConfigStage.FROZEN, READY, FSYNCED))
     assert desired(ConfigStage.TRACKED, frozen, FSYNCED) == {"retention.bytes": "-1"}
 
 
 def test_flushing_ends_when_all_have_crossed() -> None:
-    armed = replace(CROSSED, held={"retention.bytes": "-1", "flush.messages": "1"})
+    armed = replace(CROSSED, overrides={"retention.bytes": "-1", "flush.messages": "1"})
     assert desired(ConfigStage.CROSSED, armed, FSYNCED) == {"retention.bytes": "-1"}
 
 
@@ -67,15 +67,15 @@ def test_the_freeze_stops_copying_and_seals_the_classic_log() -> None:
 
 def test_a_topic_that_is_not_tiered_is_only_sealed() -> None:
     plain = replace(READY, tiered=False)
-    held = desired(ConfigStage.FROZEN, plain, FSYNCED)
-    assert held == {"retention.bytes": "-1", "max.message.bytes": "78"}
+    overrides = desired(ConfigStage.FROZEN, plain, FSYNCED)
+    assert overrides == {"retention.bytes": "-1", "max.message.bytes": "78"}
     assert "local.retention.bytes" not in desired(ConfigStage.ROLLING, plain, FSYNCED)
 
 
 def test_an_earlier_stage_that_runs_again_keeps_what_a_later_one_imposed() -> None:
-    armed = replace(BEGUN, held={"flush.messages": "1"})
+    armed = replace(BEGUN, overrides={"flush.messages": "1"})
     assert desired(ConfigStage.TRACKED, armed, FSYNCED)["flush.messages"] == "1"
-    rolling = replace(CROSSED, held={"local.retention.bytes": "0"})
+    rolling = replace(CROSSED, overrides={"local.retention.bytes": "0"})
     assert desired(ConfigStage.CROSSED, rolling, FSYNCED)["local.retention.bytes"] == "0"
 
 
@@ -90,7 +90,7 @@ def test_an_earlier_stage_that_runs_again_keeps_what_a_later_one_imposed() -> No
         (ConfigStage.FROZEN, ABORTED),
         (ConfigStage.CROSSED, replace(BEGUN, crossed=2)),
         (ConfigStage.ROLLING, replace(BEGUN, crossed=2)),
-        (ConfigStage.ROLLING, replace(READY, held={"max.message.bytes": "78"})),
+        (ConfigStage.ROLLING, replace(READY, overrides={"max.message.bytes": "78"})),
         (ConfigStage.FROZEN, replace(CROSSED, ready=2)),
     ],
 )
