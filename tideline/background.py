@@ -24,3 +24,15 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()
+
+
+async def done_before(task: asyncio.Task[Any], stop: asyncio.Event) -> bool:
+    """Whether ``task`` has ended before ``stop`` was set; otherwise it is cancelled, and has ended
+    when this returns. What it raises stays with it."""
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if task.done():
+        return True
+    await cancel_and_wait(task)
+    return False

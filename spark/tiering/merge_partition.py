@@ -29,8 +29,8 @@ from tideline.control_plane.errors import (
 from tideline.control_plane.tiering_model import (
     MergePlan,
     NewSegment,
-    ProducerSnapshotEntry,
     SplitFileToMerge,
+    StoredProducerState,
     TieringScope,
 )
 from tideline.domain.ids import TopicIdPartition
@@ -241,7 +241,7 @@ def _registered(plan: MergePlan, written: WrittenSegment) -> NewSegment:
         offset_index_bytes=written.sizes[SegmentFile.OFFSET_INDEX],
         time_index_bytes=written.sizes[SegmentFile.TIME_INDEX],
         producers=tuple(
-            ProducerSnapshotEntry(
+            StoredProducerState(
                 p.producer_id,
                 p.producer_epoch,
                 p.last_sequence,

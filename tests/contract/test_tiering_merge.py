@@ -24,7 +24,7 @@ from tideline.control_plane.tiering_model import (
     SEGMENT_SUFFIXES,
     MergedSegmentState,
     MergePlan,
-    ProducerSnapshotEntry,
+    StoredProducerState,
     TieringScope,
 )
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
@@ -272,16 +272,16 @@ async def test_the_first_segment_goes_on_from_the_seeds_and_the_next_from_the_fi
     log = await postgres_scene.hybrid_log(tiered.gateway, 30, seeds)
     sequences = count()
 
-    async def merge(producers: tuple[ProducerSnapshotEntry, ...]) -> MergePlan:
+    async def merge(producers: tuple[StoredProducerState, ...]) -> MergePlan:
         await postgres_scene.commit(tiered.gateway, batch(log, producer=(7, 1, next(sequences))))
         tiered.worker.split(log.topic_id)
         plan = tiered.worker.begun(log)
         tiered.plane.finish_merge(log, plan.token, segment_of(plan, producers))
         return plan
 
-    of_seven = ProducerSnapshotEntry(7, 0, 9, 9, 9, 1_000)
-    of_eight = ProducerSnapshotEntry(8, 2, 9, 29, 9, 1_000)
-    later = ProducerSnapshotEntry(7, 1, 0, 30, 0, 1_000)
+    of_seven = StoredProducerState(7, 0, 9, 9, 9, 1_000)
+    of_eight = StoredProducerState(8, 2, 9, 29, 9, 1_000)
+    later = StoredProducerState(7, 1, 0, 30, 0, 1_000)
     first = await merge((later, of_eight))
     assert (first.base_offset, first.boundary_epoch) == (30, 3)
     assert first.producers == (of_seven, of_eight)

@@ -19,8 +19,8 @@ from tideline.control_plane.tiering_model import (
     ClaimedFile,
     MergePlan,
     NewSegment,
-    ProducerSnapshotEntry,
     SplitFile,
+    StoredProducerState,
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.settings import JobsSettings
@@ -79,7 +79,7 @@ def split_files(file: ClaimedFile) -> list[SplitFile]:
 
 
 def segment_of(
-    plan: MergePlan, producers: tuple[ProducerSnapshotEntry, ...] = (), max_timestamp: int = 1_000
+    plan: MergePlan, producers: tuple[StoredProducerState, ...] = (), max_timestamp: int = 1_000
 ) -> NewSegment:
     """What a worker that built exactly the plan tells."""
     return NewSegment(

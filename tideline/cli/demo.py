@@ -23,7 +23,7 @@ from tideline.domain.migration import PHASE_ORDER, PhaseStatus
 from tideline.errors import ExitCode
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
-from tideline.stack.progress import shown
+from tideline.stack.progress import live_progress
 
 
 def demo(
@@ -44,7 +44,7 @@ def demo(
         screen.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {text}")
 
     step("embedded stack: Postgres, S3, Temporal, Kafka, gateways, worker")
-    with shown(screen) as progress:
+    with live_progress(screen) as progress:
         stack = Stack.up(home, brokers=brokers, progress=progress)
     keep = keep or stack.was_running
     try:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tideline.errors import UsageError
 from tideline.stack import ALL_PARTS, Stack
-from tideline.stack.progress import shown
+from tideline.stack.progress import live_progress
 from tideline.stack.stack import ProgramStatus
 from tideline.stack.startup import tail
 
@@ -51,7 +51,7 @@ def up(
         )
     console = Console()
     since = time.monotonic()
-    with shown(console) as progress:
+    with live_progress(console) as progress:
         stack = Stack.up(
             home,
             brokers=brokers,

@@ -205,8 +205,9 @@ class MergeCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerSnapshotEntry:
-    """One producer in a segment's ``.snapshot`` (Kafka: ``ProducerStateEntry``, newest batch)."""
+class StoredProducerState:
+    """One producer of a segment's ``.snapshot`` as Postgres keeps it for the next segment (Kafka:
+    ``ProducerStateEntry``, newest batch). A suffix has no transactions."""
 
     producer_id: int
     producer_epoch: int
@@ -251,7 +252,7 @@ class MergePlan:
     boundary_epoch: int
     """Leader epoch of every batch from B0 on."""
     files: tuple[SplitFileToMerge, ...]
-    producers: tuple[ProducerSnapshotEntry, ...]
+    producers: tuple[StoredProducerState, ...]
     """Producer state at ``base_offset``, by producer id: at the previous segment's end, or the
     seeds at B0; without producers that have expired since."""
 
@@ -276,7 +277,7 @@ class NewSegment:
     batch_count: int
     offset_index_bytes: int
     time_index_bytes: int
-    producers: tuple[ProducerSnapshotEntry, ...] = ()
+    producers: tuple[StoredProducerState, ...] = ()
     """Producer state after ``last_offset``: the basis of the next segment."""
 
 

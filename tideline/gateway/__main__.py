@@ -8,7 +8,7 @@ import sys
 
 import structlog
 
-from tideline.background import cancel_and_wait
+from tideline.background import done_before
 from tideline.control_plane import connect
 from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.assembly import build_parts, build_rules
@@ -49,8 +49,10 @@ async def serve(settings: GatewaySettings) -> None:
             OpenTransactions(cluster, settings.gateway_broker_id),
             patience_s=settings.produce_timeout_ms / 1000,
         )
-        if not await _first(parts.start(), stop):
+        starting = asyncio.create_task(parts.start())
+        if not await done_before(starting, stop):
             return
+        await starting
         server = GatewayServer(settings, rules, connections)
         await server.start()
         try:
@@ -58,20 +60,6 @@ async def serve(settings: GatewaySettings) -> None:
         finally:
             await server.stop()
             await parts.close()
-
-
-async def _first(work: object, stop: asyncio.Event) -> bool:
-    """Await ``work`` unless ``stop`` is set first."""
-    assert asyncio.iscoroutine(work)
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if working.done():
-        working.result()
-        return True
-    await cancel_and_wait(working)
-    return False
 
 
 def main() -> int:

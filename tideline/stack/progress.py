@@ -17,7 +17,7 @@ _STYLES = {Step.READY: "green", Step.FAILED: "red", Step.WAITING: "dim", Step.AB
 
 
 @contextmanager
-def shown(console: Console) -> Iterator[Report]:
+def live_progress(console: Console) -> Iterator[Report]:
     """A live table on a terminal; one line per part that is ready or failed elsewhere."""
     if not console.is_terminal:
         yield lambda step: _line(console, step)

@@ -24,7 +24,7 @@ from tenacity import (
 
 from activities.registration import bound_activities
 from tideline import __version__, temporal
-from tideline.background import cancel_and_wait
+from tideline.background import cancel_and_wait, done_before
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
 from tideline.migration.connections import WorkerServices, open_services
@@ -60,7 +60,7 @@ async def run(settings: WorkerSettings) -> None:
     try:
         async with AsyncExitStack() as stack:
             starting = asyncio.create_task(_start(settings, health, stack))
-            if not await _first(starting, stopping):
+            if not await done_before(starting, stopping):
                 log.info("stopped_while_starting")
                 return
             await starting
@@ -71,17 +71,6 @@ async def run(settings: WorkerSettings) -> None:
             health.waiting("stopping")
     finally:
         stop_health()
-
-
-async def _first(starting: asyncio.Task[None], stopping: asyncio.Event) -> bool:
-    """Whether ``starting`` has ended before the stop; otherwise it is cancelled."""
-    stopped = asyncio.create_task(stopping.wait())
-    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if starting.done():
-        return True
-    await cancel_and_wait(starting)
-    return False
 
 
 async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack) -> None:
