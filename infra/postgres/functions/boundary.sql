@@ -1,3 +1,6 @@
+-- B0: the point of no return (seed 000, "Choosing and persisting the boundary"). One row lock
+-- decides between a boundary, an abort, a void quiesce and a newer generation.
+
 CREATE FUNCTION get_diskless_log_start_offset(p_topic_id uuid, p_partition integer)
 RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$

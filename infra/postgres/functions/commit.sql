@@ -1,3 +1,5 @@
+-- What gateways write: keys of WAL objects, batches with their offsets, producer state.
+
 CREATE FUNCTION register_object_keys(p_gateway_id integer, p_incarnation uuid, p_keys text[])
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -63,9 +65,9 @@ BEGIN
 END
 $$;
 
--- Each batch of a file, by its place, with the log that it goes to and the reason why nothing may be
--- appended to it, or NONE. The logs are locked in one fixed order, so that two gateways never
--- deadlock; the lock on the row decides between a commit and a boundary that is being set or reset.
+-- Each batch of a file, by its place, with the log that it goes to and the reason why nothing may
+-- be appended to it, or NONE. The logs are locked in one fixed order, so that two gateways never
+-- deadlock; the lock decides between a commit and a boundary that is being set or reset.
 CREATE FUNCTION lock_logs_for_commit(p_topic_ids uuid[], p_partitions integer[])
 RETURNS TABLE (
     i bigint, log_id bigint, next_offset bigint, max_timestamp bigint, log_start_offset bigint,

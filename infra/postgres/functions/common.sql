@@ -1,3 +1,5 @@
+-- What more than one subject needs: refusals, locks, notifications, checks.
+
 -- Every refusal has its own SQLSTATE of class TL; tideline/control_plane/errors.py names them.
 CREATE FUNCTION refuse(p_code text, p_message text, p_remedy text) RETURNS void
 LANGUAGE plpgsql AS $$

@@ -1,3 +1,5 @@
+-- Topic configs that Tideline overrides in Kafka, and what the user had.
+
 -- The user's value is kept from the first call: later ones see the override.
 CREATE FUNCTION override_config(
     p_topic_id uuid, p_key text, p_override_value text, p_user_value text

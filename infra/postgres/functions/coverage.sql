@@ -1,3 +1,5 @@
+-- Verdicts on the tiered prefix.
+
 -- What a coverage run says of a prefix decides tieringComplete (seed 000). Fenced by the generation
 -- and the B0 that the run looked at; of two runs the one that looked later stands. Answers false
 -- when a later one has written already.

@@ -1,3 +1,7 @@
+-- An object is marked first and deleted a grace later: a reader or an uploader that began before
+-- the mark has ended by then. Marks are compare-and-set: what is marked is never finished or read
+-- again. Nothing here locks a row that a commit needs.
+
 -- Object keys that may be deleted: never committed and registered at least p_grace_ms ago, or
 -- without a live batch for so long, counted from when the last batch row was seen gone: a reader
 -- may have found coordinates a moment before. They are marked deleting, so that no commit can bring

@@ -1,3 +1,5 @@
+-- Registrations, leases and fences of gateways.
+
 CREATE FUNCTION assert_gateway_active(p_gateway_id integer, p_incarnation uuid) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,4 +1,5 @@
 -- Bulk reads in key ranges [lo, hi), page by page, for partitioned readers.
+
 CREATE FUNCTION log_id_range(OUT lo bigint, OUT hi bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT coalesce(min(log_id), 0), coalesce(max(log_id) + 1, 0) FROM logs

@@ -1,3 +1,6 @@
+-- One merged segment at a time and partition, under a token. Only finish_merge locks the row of a
+-- log, for its last few statements.
+
 -- What of the live split files from p_from on is not merged: of a file that begins before p_from
 -- only the rest counts.
 CREATE FUNCTION pending_splits(p_log_id bigint, p_from bigint)

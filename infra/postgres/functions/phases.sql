@@ -1,3 +1,5 @@
+-- Evidence of what each phase of a migration observed, and requests to migrate.
+
 -- Fenced: an attempt that was overtaken writes nothing. Generation 0 is "before any quiesce" and
 -- may record validate and drain_transactions only.
 CREATE FUNCTION record_phase(

@@ -1,3 +1,5 @@
+-- Generations of a partition, and their closing before B0.
+
 -- Takes the next generation: everything that carries an older one is stale, and its quiesce void.
 CREATE FUNCTION next_generation(p_topic_id uuid, p_partition integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$

@@ -1,5 +1,6 @@
 -- The suffix has two regions: merged segments, then batches in WAL objects. Every function that
--- reads both is STABLE, so that one call sees one snapshot: an offset is in a segment or in batches.
+-- reads both is STABLE, so that one call sees one snapshot: an offset is in a segment or in
+-- batches.
 
 -- Where the suffix of a partition begins and ends, or the error that answers every read of it. It
 -- begins at the boundary or later, and nowhere before the boundary is set.

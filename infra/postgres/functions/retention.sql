@@ -1,3 +1,6 @@
+-- The regions of a log: Kafka's prefix, merged segments, batches in WAL objects. Where each begins
+-- and ends, and how retention moves that. What it passes is left to garbage collection.
+
 -- F: the first offset that is not merged, B0 while nothing is.
 CREATE FUNCTION merge_frontier(p_log logs) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
@@ -73,9 +76,9 @@ BEGIN
 END
 $$;
 
--- Kafka's log start of the prefix moved (retention, DeleteRecords). Clipped to B0, which never
--- moves; at B0 the prefix is gone, and the partition is DISKLESS_ONLY unless it has merged segments.
--- Never moves back.
+-- Kafka's log start of the prefix moved (retention, DeleteRecords). Never moves back. Clipped to
+-- B0, which never moves; at B0 the prefix is gone, and the partition is DISKLESS_ONLY unless it has
+-- merged segments.
 CREATE FUNCTION advance_prefix_start(
     p_topic_id uuid, p_partition integer, p_log_start bigint
 ) RETURNS void

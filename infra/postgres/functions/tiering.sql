@@ -1,3 +1,5 @@
+-- What operators see of tiering and steer; failures and counters of its jobs.
+
 -- A failure in a row: retried later and later, then parked until an operator acts.
 CREATE FUNCTION record_tiering_failure(
     p_scope text, p_key bigint, p_error text, p_park_after integer, p_backoff_ms bigint

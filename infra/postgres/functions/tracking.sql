@@ -1,3 +1,5 @@
+-- Which topics are tracked: no topic starts to migrate before every gateway has acknowledged it.
+
 CREATE FUNCTION add_migrating_logs(p_topic topics, p_partitions integer) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO logs (topic_id, partition, topic_name, migration_state)
