@@ -44,10 +44,6 @@ class PartitionRoute:
     boundary_epoch: int = -1
 
     @property
-    def boundary_known(self) -> bool:
-        return self.kind is RouteKind.SUFFIX
-
-    @property
     def in_kafka(self) -> bool:
         """Every offset is still Kafka's, and what becomes visible is fenced."""
         return self.kind in (RouteKind.PENDING, RouteKind.QUIESCING)

@@ -101,7 +101,7 @@ async def test_the_ceiling_holds_without_a_lease(bench: TrackedBench) -> None:
     bench.show(PENDING)
     kafka(bench, KafkaLog(batches(90), 100))
     await ask(bench, 90)
-    bench.parts.lease.invalidate()
+    bench.lapse()
     kafka(bench, KafkaLog(batches(90, 100), 110))
     assert (await ask(bench, 90)).offsets == [90]
 
@@ -110,7 +110,7 @@ async def test_without_a_lease_and_without_having_seen_anything_nothing_is_shown
     bench: TrackedBench,
 ) -> None:
     bench.show(PENDING)
-    bench.parts.lease.invalidate()
+    bench.lapse()
     kafka(bench, KafkaLog(batches(90), 100))
     assert (await ask(bench, 90)).error == "not_leader_or_follower"
 
@@ -130,7 +130,7 @@ async def test_out_of_range_is_told_only_where_it_cannot_send_a_consumer_back(
     """Schedule 3."""
     bench.show(row)
     if not lease:
-        bench.parts.lease.invalidate()
+        bench.lapse()
     kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
     assert (await ask(bench, 99)).error == told
 
@@ -144,7 +144,7 @@ async def test_a_consumer_past_the_boundary_is_not_sent_back_by_a_gateway_that_s
     log = TopicIdPartition(SUFFIX.topic_id, SUFFIX.partition)
     bench.plane.suffixes[log] = Suffix(SUFFIX.boundary)
     bench.plane.fenced.add(bench.parts.lease.incarnation)
-    bench.parts.lease.invalidate()
+    bench.lapse()
     kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
     assert (await ask(bench, 102)).error == "not_leader_or_follower"
     await bench.lease()
@@ -302,7 +302,7 @@ async def test_postgres_away_is_an_error_that_consumers_retry_and_the_prefix_goe
 ) -> None:
     bench.show(SUFFIX)
     bench.plane.down = True
-    bench.parts.lease.invalidate()
+    bench.lapse()
     kafka(bench, KafkaLog(batches(90), 100))
     assert (await ask(bench, 100)).error == "kafka_storage_error"
     assert (await ask(bench, 90)).offsets == [90]

@@ -204,7 +204,7 @@ async def test_while_quiescing_the_end_is_what_was_seen_before(bench: TrackedBen
     bench.show(PENDING)
     kafka_says(bench, 100)
     assert (await asked(bench, LATEST))[1] == 100
-    bench.parts.lease.invalidate()
+    bench.lapse()
     kafka_says(bench, 101, 5)
     assert (await asked(bench, LATEST))[1] == 100
     assert (await asked(bench, MAX_TIMESTAMP))[1] == -1
@@ -216,7 +216,7 @@ async def test_without_a_lease_and_without_having_seen_anything_no_end_is_told(
     bench: TrackedBench,
 ) -> None:
     bench.show(QUIESCING)
-    bench.parts.lease.invalidate()
+    bench.lapse()
     kafka_says(bench, 100)
     assert (await asked(bench, LATEST))[0] == "not_leader_or_follower"
 
@@ -368,5 +368,5 @@ async def test_nothing_is_deleted_while_the_boundary_is_being_set(bench: Tracked
     assert await deleted(bench, 40) == ("request_timed_out", -1)
     bench.show(PENDING)
     assert await deleted(bench, 40) == ("none", 40)
-    bench.parts.lease.invalidate()
+    bench.lapse()
     assert await deleted(bench, 40) == ("request_timed_out", -1)

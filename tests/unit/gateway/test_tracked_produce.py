@@ -121,7 +121,7 @@ async def test_without_a_lease_nothing_is_forwarded_until_it_is_back(
     bench: TrackedBench,
 ) -> None:
     bench.show(PENDING)
-    bench.parts.lease.invalidate()
+    bench.lapse()
     asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await asyncio.sleep(0.02)
     assert not bench.client.forwarded
@@ -158,7 +158,7 @@ async def test_an_append_at_the_boundary_is_not_acknowledged_and_goes_to_the_suf
     batch = record_batch(1, producer_id=3, epoch=0, sequence=8)
     asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, batch))))
     await until(lambda: bench.client.forwarded)
-    bench.parts.lease.invalidate()
+    bench.lapse()
     held.set_result(acknowledging(100)(bench.client.forwarded[0]))
     await asyncio.sleep(0.02)
     assert not asking.done()

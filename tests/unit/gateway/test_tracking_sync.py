@@ -273,10 +273,10 @@ def test_a_topic_that_is_created_again_under_its_name_is_another_one() -> None:
     tracking = TrackingView(lambda: True)
     old = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
     tracking.replace_all([old])
-    tracking.replace_topic(TOPIC, replace(old, status=TopicStatus.DELETED))
+    tracking.replace_all([replace(old, status=TopicStatus.DELETED)])
     assert tracking.topic_by_name(TOPIC) is None
     assert tracking.partition(TOPIC_ID, 0).kind is RouteKind.DELETED
-    tracking.replace_topic(TOPIC, tracked_topic(topic_id=ANOTHER_ID))
+    tracking.replace_all([tracked_topic(topic_id=ANOTHER_ID)])
     assert tracking.partition(TOPIC_ID, 0).kind is RouteKind.DELETED
     assert tracking.partition(ANOTHER_ID, 0).kind is RouteKind.PENDING
 

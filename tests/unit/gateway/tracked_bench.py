@@ -137,6 +137,10 @@ class TrackedBench:
         """A valid lease without the background work."""
         await self.parts.lease.renew(self.parts.sync.learn_anew)
 
+    def lapse(self) -> None:
+        """The lease is not valid until the next renewal."""
+        self.parts.lease._valid_until = float("-inf")
+
     def show(self, *rows: TrackedPartition, **values: Any) -> None:
         """The topic's rows as Postgres has them now."""
         for row in rows:

@@ -109,10 +109,6 @@ class Lease:
         self.incarnation = uuid4()
         self.fenced()
 
-    def invalidate(self) -> None:
-        """Not valid until the next renewal succeeds."""
-        self._valid_until = float("-inf")
-
     async def keep(self, before_serving: BeforeServing) -> None:
         """:meth:`renew` every third of the duration, for ever; sooner after a failure."""
         pause = self._duration_ms / 3000

@@ -101,20 +101,6 @@ class TrackingView:
         }
         self._settle(before)
 
-    def replace_topic(self, name: str, topic: TrackedTopic | None) -> None:
-        """What Postgres says of one name; ``None``: not tracked any more."""
-        before = self._identities()
-        old = self._by_name.pop(name, None)
-        if old is not None and old.topic_id is not None:
-            self._by_id.pop(old.topic_id, None)
-        if topic is not None and topic.status in _LIVE:
-            self._by_name[name] = topic
-            if topic.topic_id is not None:
-                self._by_id[topic.topic_id] = topic
-        elif topic is not None and topic.status is TopicStatus.DELETED and topic.topic_id:
-            self._deleted.add(topic.topic_id)
-        self._settle(before)
-
     def replace_partition(self, row: TrackedPartition) -> bool:
         """One row anew. ``False`` if its topic is not tracked here (read the topic instead)."""
         topic = self._by_id.get(row.topic_id)
