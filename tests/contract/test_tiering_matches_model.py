@@ -58,6 +58,19 @@ HALF_EXPIRED: list[tuple[str, Any]] = [
     ("merge", (0, 0, 1)),
 ]
 """Of a split file's two batches one expires, and the other is merged before rows are pruned."""
+TAKEN_OVER: list[tuple[str, Any]] = [
+    ("claim", (0, LATEST, 1)),
+    ("lapse", ()),
+    ("claim", (1, LATEST, 1)),
+    ("finish_split", (1,)),
+    ("finish_split", (0,)),
+    ("begin_merge", (0, 0, 10_000)),
+    ("lapse", ()),
+    ("begin_merge", (1, 0, 10_000)),
+    ("finish_merge", (1,)),
+    ("finish_merge", (0,)),
+]
+"""Another worker takes each claim over, and both end their work: the first in vain."""
 END = st.sampled_from([None, None, 0, 1])
 """Which topic is deleted at last, if any."""
 
@@ -71,6 +84,7 @@ def test_tiering_is_invisible_to_readers_and_leaks_nothing(database: Database) -
         @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
         @given(first=SENT, steps=st.lists(STEP, min_size=15, max_size=30), deleted=END)
         @example(first=TWO, steps=HALF_EXPIRED, deleted=None)
+        @example(first=TWO, steps=TAKEN_OVER, deleted=None)
         def run(first: list[Any], steps: list[tuple[str, Any]], deleted: int | None) -> None:
             history = History(runner, scene, plane)
             history.commit(first)
