@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import crc32c
 
-from tideline.control_plane.errors import (
-    ControlPlaneUnavailable,
-    GatewayFenced,
-    OffsetOutOfRange,
-)
+from tideline.control_plane import ControlPlane
+from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.memory import MemoryControlPlane
+from tideline.control_plane.memory.partition import Partition, QuiesceState
+from tideline.control_plane.memory.suffix import Suffix
+from tideline.control_plane.memory.topics import Topic
 from tideline.control_plane.model import (
-    BatchCoordinates,
     BatchToCommit,
     CommitError,
     CommittedBatch,
     FindBatchesRequest,
     FoundBatches,
-    ListOffsetsKind,
-    SegmentCoordinates,
-    SuffixOffset,
+    GatewayRegistration,
     TopicStatus,
     TrackedPartition,
     TrackedTopic,
@@ -151,131 +150,109 @@ class FakeObjectStore:
         return objects[key][start : start + size]
 
 
-@dataclass
-class Suffix:
-    """One partition's suffix."""
-
-    boundary: int
-    batches: list[BatchCoordinates] = field(default_factory=list)
-    log_start: int = -1
-    segments: list[SegmentCoordinates] = field(default_factory=list)
-    """Merged: all of them below the first of ``batches``."""
-
-    @property
-    def start(self) -> int:
-        return max(self.boundary, self.log_start)
-
-    @property
-    def high_watermark(self) -> int:
-        last = (self.batches or self.segments or [None])[-1]
-        return self.boundary if last is None else last.last_offset + 1
-
-    def search(self, timestamp: int) -> SuffixOffset:
-        """What ``list_offsets`` answers: candidates with a record at or after ``timestamp``."""
-        segments = [s for s in self.segments if s.last_offset >= self.start]
-        batches = [b for b in self.batches if b.last_offset >= self.start]
-        young = [b for b in batches if b.max_timestamp >= timestamp]
-        return SuffixOffset(
-            "NONE",
-            batch=young[0] if young else None,
-            segments=tuple(s for s in segments if s.max_timestamp >= timestamp)[:8],
-            suffix_start=self.start,
-        )
-
-    def maxima(self) -> SuffixOffset:
-        """What ``list_offsets`` answers for the largest timestamp."""
-        batches = [b for b in self.batches if b.last_offset >= self.start]
-        return SuffixOffset(
-            "NONE",
-            batch=max(batches, key=lambda b: b.max_timestamp, default=None),
-            segments=tuple(s for s in self.segments if s.last_offset >= self.start),
-            suffix_start=self.start,
-        )
-
-
-class FakeControlPlane:
-    """The functions that a gateway calls, without SQL."""
+class GatewayPlane(MemoryControlPlane):
+    """The control plane in memory, with the worker's hand in it, and faults when a test asks."""
 
     def __init__(self) -> None:
-        self.topics: dict[str, TrackedTopic] = {}
-        self.suffixes: dict[TopicIdPartition, Suffix] = {}
-        self.prefix_starts: dict[TopicIdPartition, int] = {}
-        self.after_find: Callable[[], object] | None = None
-        """Called once, when coordinates were found and before anybody reads there."""
-        self.active: UUID | None = None
-        self.fenced: set[UUID] = set()
-        self.renewals = 0
+        self.append_time = 5_000
+        super().__init__(lambda: self.append_time)
+        self.server = ("7001", 1)
         self.down = False
-        self.postgres: tuple[str, int] = ("7001", 1)
-        self.tracking_acks: list[tuple[UUID, str]] = []
-        self.quiesce_acks: list[dict[str, Any]] = []
-        self.registered_keys: set[str] = set()
-        self.commits: list[tuple[str, list[BatchToCommit]]] = []
-        self.outcomes: dict[str, list[CommittedBatch]] = {}
-        self.refusals: dict[int, CommitError] = {}
-        """By base sequence: what the commit says of such a batch."""
+        """Every call finds Postgres away."""
         self.lose_answers = 0
         """So many commits are done and then look as if Postgres had not answered."""
-        self.voided: set[TopicIdPartition] = set()
-        self.notices: asyncio.Queue[str] = asyncio.Queue()
-        self.append_time = 5_000
-        self.duplicates: dict[tuple[int, int], CommittedBatch] = {}
+        self.refusals: dict[int, CommitError] = {}
+        """By base sequence: what the commit says of such a batch."""
+        self.after_find: Callable[[], object] | None = None
+        """Called once, when coordinates were found and before anybody reads there."""
+        self.commits: list[tuple[str, list[BatchToCommit]]] = []
+        self.quiesce_acks: list[dict[str, Any]] = []
+        self.tracking_acks: list[tuple[UUID, str]] = []
 
-    def _answer(self) -> None:
-        if self.down:
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in _CALLS and super().__getattribute__("down"):
             raise ControlPlaneUnavailable("Postgres is down")
+        return found
 
-    def _check(self, incarnation: UUID) -> None:
-        self._answer()
-        if incarnation in self.fenced or incarnation != self.active:
-            raise GatewayFenced(f"incarnation {incarnation} is fenced")
+    # What a worker or an operator does
+
+    def put(self, topic: TrackedTopic) -> None:
+        """The topic's rows as they are shown; a suffix that stays at its B0 keeps its batches."""
+        known = self.topics.live(topic.name)
+        made = Topic(
+            topic.name,
+            topic.topic_id,
+            topic.kind,
+            topic.timestamp_type,
+            topic.max_message_bytes,
+            topic.status,
+            overrides=dict(topic.overrides),
+        )
+        if known is not None:
+            self.topics.rows.remove(known)
+            if known.topic_id == topic.topic_id:
+                made.partitions = known.partitions
+        self.topics.rows.append(made)
+        for row in topic.partitions.values():
+            self._put(made, row)
 
     def put_row(self, row: TrackedPartition, name: str = TOPIC) -> None:
-        """Change one row as a worker would."""
-        topic = self.topics[name]
-        self.topics[name] = replace(topic, partitions={**topic.partitions, row.partition: row})
-        self.notices.put_nowait(f"log:{row.topic_id}:{row.partition}")
+        """Change one row, and tell who listens."""
+        self._put(self.topics.live_or_refuse(name), row)
+        self._notify_log(TopicIdPartition(row.topic_id, row.partition))
 
-    async def register_gateway(
-        self,
-        gateway_id: int,
-        broker_id: int,
-        incarnation: UUID,
-        address: str,
-        version: str,
-        lease_ms: int,
-    ) -> None:
-        self._answer()
-        if self.active is not None and self.active != incarnation:
-            self.fenced.add(self.active)
-        self.active = incarnation
+    def _put(self, topic: Topic, row: TrackedPartition) -> None:
+        known = topic.partitions.get(row.partition)
+        made = Partition(TopicIdPartition(row.topic_id, row.partition), topic.name)
+        if row.boundary >= 0:
+            made.open_suffix(row.boundary, row.boundary_epoch, prefix_log_start=0)
+            assert made.suffix is not None
+            made.suffix.high_watermark = row.high_watermark
+            made.suffix.start = row.suffix_start
+            if known is not None and known.boundary == row.boundary:
+                made.suffix, made.log_start = known.suffix, known.log_start
+        made.generation, made.epoch = row.generation, row.boundary_epoch
+        if row.quiesced:
+            made.quiesce, made.deadline_ms = QuiesceState.CLOSED, self.append_time + 60_000
+        made.prefix_max_timestamp = row.prefix_max_timestamp
+        made.prefix_max_timestamp_offset = row.prefix_max_timestamp_offset
+        made.tiering_complete = row.ready
+        topic.partitions[row.partition] = made
 
-    async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
-        self._check(incarnation)
-        self.renewals += 1
-        return self.renewals
+    def partition(self, log: TopicIdPartition = LOG) -> Partition:
+        return self.topics.known_partition(log)
 
-    async def identity(self) -> tuple[str, int]:
-        self._answer()
-        return self.postgres
+    def suffix(self, log: TopicIdPartition = LOG) -> Suffix:
+        found = self.partition(log).suffix
+        assert found is not None
+        return found
 
-    async def tracked_topics(self) -> list[TrackedTopic]:
-        self._answer()
-        return list(self.topics.values())
+    def move_prefix(self, log_start: int, log: TopicIdPartition = LOG) -> None:
+        """Kafka's log start, as its retention leaves it."""
+        self.suffix(log).prefix_start = self.partition(log).log_start = log_start
 
-    async def tracked_topic(self, name: str) -> TrackedTopic | None:
-        self._answer()
-        return self.topics.get(name)
+    def activate(self, incarnation: UUID, gateway_id: int = 1) -> None:
+        """The gateway has registered."""
+        self.gateways.register(
+            GatewayRegistration(
+                gateway_id, 1, incarnation, "active", 0, 3_000, "here:1", "0", datetime.now(UTC)
+            )
+        )
 
-    async def tracked_partition(self, topic_id: UUID, partition: int) -> TrackedPartition | None:
-        self._answer()
-        for topic in self.topics.values():
-            if topic.topic_id == topic_id:
-                return topic.partitions.get(partition)
-        return None
+    def fence(self, incarnation: UUID) -> None:
+        """The gateway's lease has lapsed."""
+        for known in list(self.gateways.registered.values()):
+            self.gateways.fence(known.gateway_id, incarnation, "lapsed")
+
+    @property
+    def registered_keys(self) -> set[str]:
+        return set(self.files.by_key)
+
+    # What a test sees of the calls, and the faults in them
 
     async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None:
-        self._check(incarnation)
+        await super().acknowledge_tracking(gateway_id, incarnation, name)
         self.tracking_acks.append((incarnation, name))
 
     async def acknowledge_quiesce(
@@ -287,7 +264,9 @@ class FakeControlPlane:
         highest_acknowledged_offset: int,
         read_ceiling: int,
     ) -> None:
-        self._check(incarnation)
+        await super().acknowledge_quiesce(
+            gateway_id, incarnation, log, generation, highest_acknowledged_offset, read_ceiling
+        )
         self.quiesce_acks.append(
             {
                 "log": log,
@@ -298,16 +277,6 @@ class FakeControlPlane:
             }
         )
 
-    async def void_expired_quiesce(self, log: TopicIdPartition) -> bool:
-        self._answer()
-        return log in self.voided
-
-    async def register_object_keys(
-        self, gateway_id: int, incarnation: UUID, keys: Sequence[str]
-    ) -> None:
-        self._check(incarnation)
-        self.registered_keys.update(keys)
-
     async def commit_file(
         self,
         gateway_id: int,
@@ -317,117 +286,29 @@ class FakeControlPlane:
         batches: Sequence[BatchToCommit],
     ) -> list[CommittedBatch]:
         await asyncio.sleep(0)
-        self._check(incarnation)
-        assert object_key in self.registered_keys
-        if object_key not in self.outcomes:
+        taken = [batch for batch in batches if batch.base_sequence not in self.refusals]
+        appended = iter(await super().commit_file(gateway_id, incarnation, object_key, size, taken))
+        if object_key not in [key for key, _ in self.commits]:
             self.commits.append((object_key, list(batches)))
-            self.outcomes[object_key] = [self._append(object_key, batch) for batch in batches]
         if self.lose_answers > 0:
             self.lose_answers -= 1
             raise ControlPlaneUnavailable("the connection broke during the commit")
-        return self.outcomes[object_key]
-
-    def _append(self, key: str, batch: BatchToCommit) -> CommittedBatch:
-        if (refusal := self.refusals.get(batch.base_sequence)) is not None:
-            return CommittedBatch(refusal)
-        if (known := self.duplicates.get((batch.producer_id, batch.base_sequence))) is not None:
-            return replace(known, error=CommitError.DUPLICATE)
-        suffix = self.suffixes.setdefault(batch.log, Suffix(0))
-        base = suffix.high_watermark
-        suffix.batches.append(
-            BatchCoordinates(
-                object_key=key,
-                byte_offset=batch.byte_offset,
-                byte_size=batch.byte_size,
-                base_offset=base,
-                last_offset=base + batch.record_count - 1,
-                timestamp_type=batch.timestamp_type,
-                append_time=self.append_time,
-                max_timestamp=batch.max_timestamp,
-            )
-        )
-        outcome = CommittedBatch(
-            CommitError.NONE, base, self.append_time, suffix.boundary, suffix.high_watermark
-        )
-        if batch.producer_id >= 0:
-            self.duplicates[batch.producer_id, batch.base_sequence] = outcome
-        return outcome
+        return [
+            CommittedBatch(self.refusals[batch.base_sequence])
+            if batch.base_sequence in self.refusals
+            else next(appended)
+            for batch in batches
+        ]
 
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
-        self._answer()
-        found = [self._find(request) for request in requests]
+        found = await super().find_batches(requests)
         after, self.after_find = self.after_find, None
         if after is not None:
             after()
         return found
 
-    def _find(self, request: FindBatchesRequest) -> FoundBatches:
-        suffix = self.suffixes.get(request.log)
-        if suffix is None:
-            return FoundBatches("UNKNOWN_LOG", -1, -1)
-        start, end = suffix.start, suffix.high_watermark
-        prefix_start = self.prefix_starts.get(request.log, 0)
-        log_start = prefix_start if prefix_start < suffix.boundary else start
-        if request.fetch_offset < suffix.boundary:
-            return FoundBatches("BELOW_BOUNDARY", log_start, end)
-        if not start <= request.fetch_offset <= end:
-            return FoundBatches("OFFSET_OUT_OF_RANGE", log_start, end)
-        for segment in suffix.segments:
-            if segment.base_offset <= request.fetch_offset <= segment.last_offset:
-                return FoundBatches("NONE", log_start, end, segment=segment)
-        found: list[BatchCoordinates] = []
-        size = 0
-        for batch in suffix.batches:
-            if batch.last_offset < request.fetch_offset:
-                continue
-            if found and size + batch.byte_size > request.max_bytes:
-                break
-            found.append(batch)
-            size += batch.byte_size
-        return FoundBatches("NONE", log_start, end, tuple(found))
 
-    async def high_watermarks(
-        self, logs: Sequence[TopicIdPartition]
-    ) -> dict[TopicIdPartition, int]:
-        self._answer()
-        return {log: self.suffixes[log].high_watermark for log in logs if log in self.suffixes}
-
-    async def list_offsets(
-        self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None
-    ) -> SuffixOffset:
-        self._answer()
-        suffix = self.suffixes[log]
-        match kind:
-            case ListOffsetsKind.EARLIEST:
-                return SuffixOffset("NONE", suffix.start)
-            case ListOffsetsKind.LATEST:
-                return SuffixOffset("NONE", suffix.high_watermark)
-            case ListOffsetsKind.MAX_TIMESTAMP:
-                return suffix.maxima()
-        assert timestamp is not None
-        return suffix.search(timestamp)
-
-    async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
-        self._answer()
-        suffix = self.suffixes[log]
-        wanted = suffix.high_watermark if before_offset < 0 else before_offset
-        if wanted > suffix.high_watermark:
-            raise OffsetOutOfRange(f"{wanted} is past {suffix.high_watermark}")
-        suffix.log_start = max(suffix.boundary, suffix.log_start, wanted)
-        return suffix.log_start
-
-    async def advance_prefix_start(self, log: TopicIdPartition, log_start: int) -> None:
-        self._answer()
-        self.prefix_starts[log] = max(log_start, self.prefix_starts.get(log, -1))
-
-    async def listen(
-        self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
-    ) -> AsyncIterator[tuple[str, str]]:
-        self._answer()
-        if on_listening is not None:
-            on_listening()
-        while True:
-            yield channels[0], await self.notices.get()
+_CALLS = {name for name in vars(ControlPlane) if not name.startswith("_")}
 
 
 def new_incarnation() -> UUID:

@@ -10,7 +10,14 @@ from uuid import uuid4
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from tests.unit.gateway.fakes import LOG, FakeControlPlane, FakeObjectStore, Suffix
+from tests.unit.gateway.fakes import (
+    LOG,
+    FakeObjectStore,
+    GatewayPlane,
+    Suffix,
+    tracked_row,
+    tracked_topic,
+)
 from tests.unit.kafka.segment_batches import EPOCH, Spec, build
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, SegmentCoordinates
 from tideline.gateway.fetch.object_reader import ObjectCache
@@ -87,8 +94,9 @@ class MergedLog:
         interval: int = 4096,
         cache_bytes: int = 64 << 20,
     ) -> None:
-        self.store, self.plane = FakeObjectStore(), FakeControlPlane()
-        self.suffix = self.plane.suffixes[LOG] = Suffix(BOUNDARY)
+        self.store, self.plane = FakeObjectStore(), GatewayPlane()
+        self.plane.put(tracked_topic(tracked_row(boundary=BOUNDARY, boundary_epoch=EPOCH)))
+        self.suffix = self.plane.suffix()
         self.cache_bytes = cache_bytes
         self.finals: list[bytes] = []
         offset = BOUNDARY
@@ -129,6 +137,8 @@ class MergedLog:
                 max_timestamp=max(spec.timestamps) if append_time is None else append_time,
             )
         )
+
+        self.suffix.high_watermark = offset + len(spec.timestamps)
 
     @property
     def segment(self) -> SegmentCoordinates:

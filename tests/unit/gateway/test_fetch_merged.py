@@ -37,7 +37,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
 
 
 def suffix(bench: TrackedBench, log: TopicIdPartition = LOG) -> Suffix:
-    return bench.plane.suffixes[log]
+    return bench.plane.suffix(log)
 
 
 def merge_first(bench: TrackedBench, count: int, log: TopicIdPartition = LOG) -> None:
@@ -116,7 +116,7 @@ async def test_what_retention_took_between_finding_and_reading_is_out_of_range(
     forget_everything(bench)
 
     def expired() -> None:
-        suffix(bench).log_start = 108
+        suffix(bench).start = 108
         bench.store.objects.clear()
 
     bench.plane.after_find = expired

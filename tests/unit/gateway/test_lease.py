@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.unit.gateway.fakes import FakeClock, FakeControlPlane
+from tests.unit.gateway.fakes import FakeClock, GatewayPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.gateway.tracking.lease import Lease, boot_clock
 
@@ -17,12 +17,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def plane() -> FakeControlPlane:
-    return FakeControlPlane()
+def plane() -> GatewayPlane:
+    return GatewayPlane()
 
 
 @pytest.fixture
-def lease(clock: FakeClock, plane: FakeControlPlane) -> Lease:
+def lease(clock: FakeClock, plane: GatewayPlane) -> Lease:
     return Lease(
         plane,
         gateway_id=1,
@@ -47,7 +47,7 @@ async def test_it_is_valid_from_its_registration_on_for_its_duration(
 
 
 async def test_it_is_counted_from_before_the_renewal_was_sent(
-    lease: Lease, clock: FakeClock, plane: FakeControlPlane
+    lease: Lease, clock: FakeClock, plane: GatewayPlane
 ) -> None:
     """Schedule 15: a slow answer must not make it longer than a waiter sees."""
     await lease.renew()
@@ -77,7 +77,7 @@ def test_the_clock_runs_on_while_the_machine_is_suspended() -> None:
 
 
 async def test_a_fenced_incarnation_drops_what_is_pending_and_registers_as_another_one(
-    lease: Lease, plane: FakeControlPlane
+    lease: Lease, plane: GatewayPlane
 ) -> None:
     """Schedule 1."""
     happened: list[str] = []
@@ -93,7 +93,7 @@ async def test_a_fenced_incarnation_drops_what_is_pending_and_registers_as_anoth
     lease.fenced.add(dropped)
     await lease.renew(learnt)
     first = lease.incarnation
-    plane.fenced.add(first)
+    plane.fence(first)
     await lease.renew(learnt)
     assert not lease.valid()
     await lease.renew(learnt)
@@ -103,7 +103,7 @@ async def test_a_fenced_incarnation_drops_what_is_pending_and_registers_as_anoth
 
 
 async def test_without_postgres_it_lapses_and_comes_back_as_the_same_incarnation(
-    lease: Lease, clock: FakeClock, plane: FakeControlPlane
+    lease: Lease, clock: FakeClock, plane: GatewayPlane
 ) -> None:
     gained: list[bool] = []
     lease.gained.add(lambda: gained.append(lease.valid()))
@@ -122,7 +122,7 @@ async def test_without_postgres_it_lapses_and_comes_back_as_the_same_incarnation
 
 
 async def test_a_registration_that_could_not_learn_is_repeated(
-    lease: Lease, plane: FakeControlPlane
+    lease: Lease, plane: GatewayPlane
 ) -> None:
     async def cannot_learn() -> None:
         raise ControlPlaneUnavailable("gone again")

@@ -11,7 +11,7 @@ from tests.unit.gateway.fakes import (
     LOG,
     TOPIC,
     FakeClock,
-    FakeControlPlane,
+    GatewayPlane,
     tracked_row,
     tracked_topic,
     until,
@@ -29,7 +29,7 @@ class Bench:
     """Fences and keeper of one gateway; the test moves the rows."""
 
     def __init__(self) -> None:
-        self.plane = FakeControlPlane()
+        self.plane = GatewayPlane()
         self.clock = FakeClock()
         self.lease = Lease(
             self.plane,
@@ -61,6 +61,7 @@ class Bench:
         self.reloaded.append(at)
 
     def show(self, row: TrackedPartition) -> None:
+        self.plane.put(tracked_topic(row))
         self.tracking.replace_all([tracked_topic(row)])
 
     def ceiling(self) -> int:
@@ -135,7 +136,7 @@ async def test_a_quiesce_past_its_deadline_is_ended(bench: Bench) -> None:
     await until(lambda: bench.plane.quiesce_acks)
     await asyncio.sleep(0.03)
     assert not bench.reloaded
-    bench.plane.voided.add(LOG)
+    bench.plane.partition().deadline_ms = 0
     await until(lambda: bench.reloaded == [LOG] or len(bench.reloaded) > 0)
     bench.show(tracked_row(generation=2, quiesced=False))
     assert bench.ceiling() == NO_CEILING
@@ -146,7 +147,7 @@ async def test_a_fenced_gateway_acknowledges_anew_as_another_incarnation(bench: 
     bench.show(tracked_row(generation=2, quiesced=True))
     await until(lambda: bench.plane.quiesce_acks)
     first = bench.lease.incarnation
-    bench.plane.fenced.add(first)
+    bench.plane.fence(first)
     await bench.lease.renew()
     await bench.lease.renew()
     await until(lambda: len(bench.plane.quiesce_acks) == 2)
@@ -161,7 +162,7 @@ async def test_a_gateway_that_was_fenced_in_a_quiesce_shows_no_more_than_before(
     bench.fences.forwarded(LOG)
     bench.show(tracked_row(generation=2, quiesced=True))
     await asyncio.sleep(0)
-    bench.plane.fenced.add(bench.lease.incarnation)
+    bench.plane.fence(bench.lease.incarnation)
     bench.high_watermark = 51
     await bench.lease.renew()
     await bench.lease.renew()
@@ -201,7 +202,7 @@ async def test_an_acknowledgement_waits_for_the_lease_and_is_told_when_it_is_bac
 async def test_the_acknowledgement_of_a_fenced_incarnation_is_dropped(bench: Bench) -> None:
     """Schedule 1: forward, pause, fence, wake, renew; then Kafka's answer is there."""
     ticket = bench.fences.forwarded(LOG)
-    bench.plane.fenced.add(bench.lease.incarnation)
+    bench.plane.fence(bench.lease.incarnation)
     await bench.lease.renew()
     await bench.lease.renew()
     assert bench.lease.valid()

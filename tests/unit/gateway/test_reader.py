@@ -9,7 +9,14 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.gateway.fakes import LOG, FakeControlPlane, FakeObjectStore, Suffix, record_batch
+from tests.unit.gateway.fakes import (
+    LOG,
+    FakeObjectStore,
+    GatewayPlane,
+    record_batch,
+    tracked_row,
+    tracked_topic,
+)
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
@@ -54,8 +61,9 @@ def coordinates(
 class Bench:
     def __init__(self, cache_bytes: int = 1 << 20) -> None:
         self.store = FakeObjectStore()
-        self.plane = FakeControlPlane()
-        self.suffix = self.plane.suffixes[LOG] = Suffix(100)
+        self.plane = GatewayPlane()
+        self.plane.put(tracked_topic(tracked_row(boundary=100, boundary_epoch=1)))
+        self.suffix = self.plane.suffix()
         self.cache = ObjectCache(cache_bytes)
         self.reader = SuffixReader(self.store, self.plane, self.cache)
 

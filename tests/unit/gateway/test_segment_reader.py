@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from tests.unit.gateway.fakes import LOG
 from tests.unit.gateway.merged_log import BOUNDARY, MergedLog, Record, merge
 from tests.unit.kafka.segment_batches import CODECS, EPOCH, Spec, sized, spec_lists
-from tideline.control_plane.model import FindBatchesRequest, FoundBatches
+from tideline.control_plane.model import (
+    FindBatchesRequest,
+    FoundBatches,
+    ListOffsetsKind,
+    SuffixOffset,
+)
 from tideline.gateway.fetch.object_reader import ObjectCache, ObjectReader
 from tideline.gateway.fetch.segment_reader import (
     MAX_BATCHES,
@@ -76,7 +81,7 @@ async def test_a_search_by_time_finds_what_a_scan_finds(
 ) -> None:
     """Timestamps in any order, both timestamp types, retention anywhere in a segment or batch."""
     log = MergedLog(specs, segments, interval=interval)
-    log.suffix.log_start = data.draw(st.integers(BOUNDARY, log.end))
+    log.suffix.start = data.draw(st.integers(BOUNDARY, log.end))
     records = log.records()
     some = data.draw(st.lists(st.integers(-1, 502), max_size=5))
     for timestamp in {0, 250, *some, *(r.timestamp for r in records[:3])}:
@@ -171,7 +176,7 @@ async def test_a_segment_that_retention_took_is_looked_up_once_more() -> None:
     found = await log.reader.find([request])
     log.store.tiered.clear()
     log.suffix.segments.clear()
-    log.suffix.log_start = BOUNDARY + 9
+    log.suffix.start = BOUNDARY + 9
     (rows,) = await log.reader.locate([request], found, 1 << 20)
     assert rows.error == "OFFSET_OUT_OF_RANGE"
 
@@ -192,12 +197,16 @@ async def test_a_segment_without_its_objects_is_an_error_and_others_are_answered
 
 async def test_a_search_whose_segment_is_gone_looks_once_more() -> None:
     log = MergedLog([sized(3, 10)] * 6, (3,))
-    before = log.suffix.search(1_000)
+    before = await log.plane.list_offsets(LOG, ListOffsetsKind.TIMESTAMP, 1_000)
     log.suffix.segments.clear()
-    log.suffix.log_start = BOUNDARY + 9
+    log.suffix.start = BOUNDARY + 9
     log.store.tiered.clear()
-    answers = [log.suffix.search(1_000), before]
-    log.suffix.search = lambda timestamp: answers.pop()  # type: ignore[method-assign]
+    answers = [await log.plane.list_offsets(LOG, ListOffsetsKind.TIMESTAMP, 1_000), before]
+
+    async def stale_at_first(*asked: object) -> SuffixOffset:
+        return answers.pop()
+
+    log.plane.list_offsets = stale_at_first  # type: ignore[method-assign, assignment]
     _, found = await log.reader.first_at_or_after(LOG, 1_000)
     assert as_record(found) == Record(BOUNDARY + 9, 1_000)
     assert not answers
@@ -206,7 +215,7 @@ async def test_a_search_whose_segment_is_gone_looks_once_more() -> None:
 async def test_a_search_that_meets_a_merge_on_its_way_begins_anew() -> None:
     """Retention took the record that the first batch was found for; the rest is looked through."""
     log = MergedLog([Spec((9, 1)), Spec((2, 2)), Spec((3, 9))])
-    log.suffix.log_start = BOUNDARY + 1
+    log.suffix.start = BOUNDARY + 1
     log.suffix.batches[0] = replace(log.suffix.batches[0], max_timestamp=9)
     find, calls = log.plane.find_batches, 0
 

@@ -14,7 +14,6 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.gateway.fakes import (
     TOPIC,
-    Suffix,
     record_batch,
     tracked_row,
     tracked_topic,
@@ -31,7 +30,6 @@ from tests.unit.gateway.tracked_bench import (
     serving,
 )
 from tideline.control_plane.model import TrackedPartition
-from tideline.domain.ids import TopicIdPartition
 from tideline.gateway.context import ApiKey
 from tideline.kafka.batches import patch
 
@@ -140,10 +138,8 @@ async def test_a_consumer_past_the_boundary_is_not_sent_back_by_a_gateway_that_s
 ) -> None:
     """Schedule 3: fenced, B0 is set, the consumer comes; the gateway wakes and learns."""
     bench.show(PENDING)
-    bench.plane.topics[TOPIC] = tracked_topic(SUFFIX)
-    log = TopicIdPartition(SUFFIX.topic_id, SUFFIX.partition)
-    bench.plane.suffixes[log] = Suffix(SUFFIX.boundary)
-    bench.plane.fenced.add(bench.parts.lease.incarnation)
+    bench.plane.put(tracked_topic(SUFFIX))
+    bench.plane.fence(bench.parts.lease.incarnation)
     bench.lapse()
     kafka(bench, KafkaLog(code=ErrorCode.offset_out_of_range))
     assert (await ask(bench, 102)).error == "not_leader_or_follower"

@@ -119,7 +119,7 @@ async def test_once_the_prefix_is_gone_the_log_begins_in_the_suffix(bench: Track
     bench.show(SUFFIX)
     kafka_says(bench, 100)
     assert await asked(bench, EARLIEST) == ("none", 100, -1, 7)
-    bench.plane.suffixes[LOG].log_start = 130
+    bench.plane.suffix(LOG).start = 130
     assert (await asked(bench, EARLIEST))[1] == 130
 
 
@@ -166,9 +166,9 @@ async def test_the_largest_timestamp_of_the_prefix_was_kept_at_the_boundary(
 async def test_a_maximum_that_went_with_the_prefix_is_not_told(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     await appended(bench, 100, 800)
-    bench.plane.prefix_starts[LOG] = 42
+    bench.plane.move_prefix(42)
     assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 42, 900)
-    bench.plane.prefix_starts[LOG] = 43
+    bench.plane.move_prefix(43)
     assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 101, 800)
 
 
@@ -176,13 +176,13 @@ async def test_searches_go_through_segments_as_through_the_rest(bench: TrackedBe
     bench.show(SUFFIX)
     for timestamps in ((300, 700, 500), (950, 400), (960, 970)):
         await appended(bench, *timestamps)
-    merge(bench.store, bench.plane.suffixes[LOG], 1, leader_epoch=7)
-    merge(bench.store, bench.plane.suffixes[LOG], 1, leader_epoch=7)
+    merge(bench.store, bench.plane.suffix(LOG), 1, leader_epoch=7)
+    merge(bench.store, bench.plane.suffix(LOG), 1, leader_epoch=7)
     kafka_says(bench, -1)
     for timestamp, answer in ((600, (101, 700)), (701, (103, 950)), (951, (105, 960))):
         assert await asked(bench, timestamp) == ("none", *answer, 7)
     assert (await asked(bench, MAX_TIMESTAMP))[:3] == ("none", 106, 970)
-    bench.plane.suffixes[LOG].log_start = 102
+    bench.plane.suffix(LOG).start = 102
     assert (await asked(bench, 600))[:3] == ("none", 103, 950)
     assert (await asked(bench, 450))[:3] == ("none", 102, 500)
     bench.store.down = True
@@ -318,7 +318,7 @@ async def test_each_region_deletes_its_own(
     assert await deleted(bench, offset) == ("none", low_watermark)
     (request,) = bench.client.forwarded
     assert request.topics[0].partitions[0].offset == kafkas
-    assert bench.plane.prefix_starts[LOG] == kafkas
+    assert bench.plane.suffix().prefix_start == (kafkas if kafkas < SUFFIX.boundary else -1)
 
 
 async def test_the_log_begins_where_the_last_deletion_said_at_each_step_across_the_boundary(
@@ -353,7 +353,7 @@ async def test_a_broker_that_is_behind_the_boundary_does_not_say_what_is_out_of_
     await appended(bench, 1)
     assert await deleted(bench, -1, code="offset_out_of_range") == ("not_leader_or_follower", -1)
     assert await deleted(bench, -7, code="offset_out_of_range") == ("offset_out_of_range", -1)
-    assert bench.plane.suffixes[LOG].log_start == -1, "the suffix waits for the prefix"
+    assert bench.plane.suffix().start == SUFFIX.boundary, "the suffix waits for the prefix"
 
 
 async def test_what_kafka_deleted_stays_told_while_postgres_is_away(bench: TrackedBench) -> None:

@@ -138,7 +138,7 @@ async def test_a_gateway_that_slept_through_its_fence_does_not_acknowledge(
     bench.client.broker[ApiKey.PRODUCE] = lambda _: held
     asking = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
     await until(lambda: bench.client.forwarded)
-    bench.plane.fenced.add(bench.parts.lease.incarnation)
+    bench.plane.fence(bench.parts.lease.incarnation)
     await bench.lease()
     await bench.lease()
     assert bench.parts.tracking.lease_valid()
@@ -249,9 +249,9 @@ async def test_postgres_away_is_a_timeout_and_the_batch_is_appended_once(
     response = await bench.ask(produce((TOPIC, 0, batch)))
     assert outcomes(response) == {ME: ("request_timed_out", -1)}
     bench.plane.down = False
-    await until(lambda: bench.plane.suffixes[LOG].high_watermark == 102)
+    await until(lambda: bench.plane.suffix(LOG).high_watermark == 102)
     assert outcomes(await bench.ask(produce((TOPIC, 0, batch)))) == {ME: ("none", 101)}
-    assert bench.plane.suffixes[LOG].high_watermark == 102
+    assert bench.plane.suffix(LOG).high_watermark == 102
     await bench.close()
 
 

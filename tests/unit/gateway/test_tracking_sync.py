@@ -15,7 +15,7 @@ from tests.unit.gateway.fakes import (
     TOPIC,
     TOPIC_ID,
     FakeClock,
-    FakeControlPlane,
+    GatewayPlane,
     tracked_row,
     tracked_topic,
     until,
@@ -35,7 +35,7 @@ ANOTHER_ID = UUID(int=0xDEF)
 class Bench:
     """One gateway's tracking over a control plane in memory."""
 
-    def __init__(self, plane: FakeControlPlane, directory: Path) -> None:
+    def __init__(self, plane: GatewayPlane, directory: Path) -> None:
         self.plane = plane
         self.clock = FakeClock()
         self.lease = Lease(
@@ -67,12 +67,12 @@ class Bench:
 
 
 @pytest.fixture
-def plane() -> FakeControlPlane:
-    return FakeControlPlane()
+def plane() -> GatewayPlane:
+    return GatewayPlane()
 
 
 @pytest.fixture
-async def bench(plane: FakeControlPlane, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(plane: GatewayPlane, tmp_path: Path) -> AsyncIterator[Bench]:
     made = Bench(plane, tmp_path)
     yield made
     await made.sync.close()
@@ -91,9 +91,9 @@ async def test_nothing_is_tracked_to_begin_with(bench: Bench) -> None:
 
 
 async def test_a_hint_is_enough_to_learn_of_a_quiesce_and_of_a_boundary(
-    bench: Bench, plane: FakeControlPlane
+    bench: Bench, plane: GatewayPlane
 ) -> None:
-    plane.topics[TOPIC] = tracked_topic()
+    plane.put(tracked_topic())
     bench.sync._poll_s = 60.0
     await bench.sync.start()
     assert bench.kind() is RouteKind.PENDING
@@ -104,14 +104,14 @@ async def test_a_hint_is_enough_to_learn_of_a_quiesce_and_of_a_boundary(
     assert bench.tracking.partition(TOPIC_ID, 0).boundary == 40
 
 
-async def test_polling_finds_what_no_hint_told(bench: Bench, plane: FakeControlPlane) -> None:
+async def test_polling_finds_what_no_hint_told(bench: Bench, plane: GatewayPlane) -> None:
     await bench.sync.start()
-    plane.topics[TOPIC] = tracked_topic()
+    plane.put(tracked_topic())
     await until(lambda: bench.kind() is RouteKind.PENDING)
 
 
 async def test_a_topic_is_acknowledged_after_the_drain_and_after_the_snapshot(
-    bench: Bench, plane: FakeControlPlane
+    bench: Bench, plane: GatewayPlane
 ) -> None:
     """Schedules 6, 9 and 18."""
     order: list[str] = []
@@ -130,7 +130,7 @@ async def test_a_topic_is_acknowledged_after_the_drain_and_after_the_snapshot(
     bench.drain = drain
     plane.acknowledge_tracking = acknowledged  # type: ignore[method-assign, assignment]
     await bench.sync.start()
-    plane.topics[TOPIC] = tracked_topic(status=TopicStatus.TRACKING)
+    plane.put(tracked_topic(status=TopicStatus.TRACKING))
     await until(lambda: order == ["draining"])
     await asyncio.sleep(0.1)
     assert not plane.tracking_acks
@@ -146,7 +146,7 @@ async def test_a_topic_is_acknowledged_after_the_drain_and_after_the_snapshot(
 
 
 async def test_a_snapshot_that_cannot_be_written_holds_the_acknowledgement_back(
-    bench: Bench, plane: FakeControlPlane
+    bench: Bench, plane: GatewayPlane
 ) -> None:
     """Schedule 18."""
     await bench.sync.start()
@@ -156,7 +156,7 @@ async def test_a_snapshot_that_cannot_be_written_holds_the_acknowledgement_back(
         raise OSError("no space left on device")
 
     bench.file.write = no_space  # type: ignore[method-assign, assignment]
-    plane.topics[TOPIC] = tracked_topic(status=TopicStatus.TRACKING)
+    plane.put(tracked_topic(status=TopicStatus.TRACKING))
     await until(lambda: bench.kind() is RouteKind.PENDING)
     await asyncio.sleep(0.1)
     assert not plane.tracking_acks
@@ -165,12 +165,12 @@ async def test_a_snapshot_that_cannot_be_written_holds_the_acknowledgement_back(
 
 
 async def test_the_version_grows_when_a_topic_joins_so_that_old_fetch_sessions_end(
-    bench: Bench, plane: FakeControlPlane
+    bench: Bench, plane: GatewayPlane
 ) -> None:
     """Schedule 9."""
     await bench.sync.start()
     before = bench.tracking.version
-    plane.topics[TOPIC] = tracked_topic()
+    plane.put(tracked_topic())
     await until(lambda: bench.tracking.version > before)
     joined = bench.tracking.version
     plane.put_row(tracked_row(generation=2, quiesced=True))
@@ -179,10 +179,10 @@ async def test_the_version_grows_when_a_topic_joins_so_that_old_fetch_sessions_e
 
 
 async def test_a_restart_without_postgres_goes_on_from_the_snapshot_and_without_a_lease(
-    plane: FakeControlPlane, tmp_path: Path
+    plane: GatewayPlane, tmp_path: Path
 ) -> None:
     """Schedule 18."""
-    plane.topics[TOPIC] = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
+    plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
     first = Bench(plane, tmp_path)
     await first.sync.start()
     await until(lambda: plane.tracking_acks)
@@ -198,11 +198,11 @@ async def test_a_restart_without_postgres_goes_on_from_the_snapshot_and_without_
 
 
 async def test_with_neither_postgres_nor_a_snapshot_the_start_waits(
-    bench: Bench, plane: FakeControlPlane
+    bench: Bench, plane: GatewayPlane
 ) -> None:
     """Schedule 18: it would pass a diskless topic through."""
     plane.down = True
-    plane.topics[TOPIC] = tracked_topic()
+    plane.put(tracked_topic())
     starting = asyncio.create_task(bench.sync.start())
     await asyncio.sleep(0.15)
     assert not starting.done()
@@ -212,31 +212,31 @@ async def test_with_neither_postgres_nor_a_snapshot_the_start_waits(
 
 
 async def test_another_postgres_stops_tracked_traffic_and_changes_nothing(
-    bench: Bench, plane: FakeControlPlane
+    bench: Bench, plane: GatewayPlane
 ) -> None:
     """Schedule 16: a standby that missed the commit of B0 says that B0 is unset."""
-    plane.topics[TOPIC] = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
+    plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
     await bench.sync.start()
-    plane.postgres = ("7001", 2)
-    plane.topics[TOPIC] = tracked_topic(tracked_row(generation=1))
+    plane.server = ("7001", 2)
+    plane.put(tracked_topic(tracked_row(generation=1)))
     await until(lambda: bench.tracking.stopped)
     assert "timeline 2" in str(bench.tracking.stopped)
     assert not bench.tracking.lease_valid()
     assert bench.kind() is RouteKind.SUFFIX
-    plane.postgres = ("7001", 1)
-    plane.topics[TOPIC] = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
+    plane.server = ("7001", 1)
+    plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
     await until(lambda: bench.tracking.stopped is None)
 
 
-async def test_the_pin_outlives_a_restart(plane: FakeControlPlane, tmp_path: Path) -> None:
+async def test_the_pin_outlives_a_restart(plane: GatewayPlane, tmp_path: Path) -> None:
     """Schedule 16."""
-    plane.topics[TOPIC] = tracked_topic()
+    plane.put(tracked_topic())
     first = Bench(plane, tmp_path)
     await first.sync.start()
     await until(lambda: plane.tracking_acks)
     await first.sync.close()
-    plane.postgres = ("9009", 1)
-    plane.topics = {}
+    plane.server = ("9009", 1)
+    plane.topics.rows.clear()
     second = Bench(plane, tmp_path)
     await second.sync.start()
     assert second.tracking.stopped is not None
@@ -244,26 +244,24 @@ async def test_the_pin_outlives_a_restart(plane: FakeControlPlane, tmp_path: Pat
 
 
 async def test_a_new_incarnation_acknowledges_anew_without_another_drain(
-    bench: Bench, plane: FakeControlPlane
+    bench: Bench, plane: GatewayPlane
 ) -> None:
     """Schedule 1: it never stopped tracking the topic."""
-    plane.topics[TOPIC] = tracked_topic()
+    plane.put(tracked_topic())
     await bench.sync.start()
     await until(lambda: plane.tracking_acks)
     drained = bench.drained
-    plane.fenced.add(bench.lease.incarnation)
+    plane.fence(bench.lease.incarnation)
     await bench.lease.renew()
     await bench.lease.renew()
     await until(lambda: (bench.lease.incarnation, TOPIC) in plane.tracking_acks)
     assert bench.drained == drained
 
 
-async def test_a_topic_that_was_let_go_of_passes_again(
-    bench: Bench, plane: FakeControlPlane
-) -> None:
-    plane.topics[TOPIC] = tracked_topic()
+async def test_a_topic_that_was_let_go_of_passes_again(bench: Bench, plane: GatewayPlane) -> None:
+    plane.put(tracked_topic())
     await bench.sync.start()
-    plane.topics.clear()
+    plane.topics.rows.clear()
     await until(lambda: bench.tracking.is_empty)
     assert bench.kind() is RouteKind.CLASSIC
 

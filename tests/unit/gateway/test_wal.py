@@ -15,10 +15,11 @@ from tests.unit.gateway.fakes import (
     LOG,
     TOPIC_ID,
     FakeClock,
-    FakeControlPlane,
     FakeObjectStore,
-    Suffix,
+    GatewayPlane,
     record_batch,
+    tracked_row,
+    tracked_topic,
     until,
 )
 from tideline.control_plane.model import CommitError
@@ -42,7 +43,7 @@ from tideline.kafka.batches import parse_at
 OTHER = TopicIdPartition(TOPIC_ID, 1)
 
 
-def a_lease(plane: FakeControlPlane) -> Lease:
+def a_lease(plane: GatewayPlane) -> Lease:
     return Lease(plane, gateway_id=1, broker_id=1, address="here:1", version="0", duration_ms=3000)
 
 
@@ -63,10 +64,15 @@ class Bench:
 
     def __init__(self, **changes: float) -> None:
         self.store = FakeObjectStore()
-        self.plane = FakeControlPlane()
+        self.plane = GatewayPlane()
         self.lease = a_lease(self.plane)
-        self.plane.active = self.lease.incarnation
-        self.plane.suffixes = {LOG: Suffix(100), OTHER: Suffix(0)}
+        self.plane.activate(self.lease.incarnation)
+        self.plane.put(
+            tracked_topic(
+                tracked_row(boundary=100, boundary_epoch=1),
+                tracked_row(OTHER.partition, boundary=0, boundary_epoch=1),
+            )
+        )
         self.keys = ObjectKeys(self.plane, self.lease, clock=FakeClock())
         self.refused = NotedRefusals(FakeClock())
         values = {"max_bytes": 1000, "max_delay_s": 30.0, "buffer_max_bytes": 4000} | changes
@@ -188,7 +194,7 @@ async def test_a_commit_of_unknown_outcome_finds_its_own_success(bench: Bench) -
     committed = await asyncio.wait_for(bench.append(0), 5)
     assert (committed.error, committed.base_offset) == (CommitError.NONE, 100)
     assert len(bench.plane.commits) == 1
-    assert bench.plane.suffixes[LOG].high_watermark == 101
+    assert bench.plane.suffix(LOG).high_watermark == 101
 
 
 async def test_an_outage_of_the_store_is_waited_out(bench: Bench) -> None:
@@ -249,7 +255,7 @@ async def test_a_refused_batch_does_not_hold_back_its_neighbours(bench: Bench) -
 
 async def test_a_fenced_incarnation_answers_nothing(bench: Bench) -> None:
     """Schedule 1."""
-    bench.plane.fenced.add(bench.lease.incarnation)
+    bench.plane.fence(bench.lease.incarnation)
     with pytest.raises(AppendDropped):
         await asyncio.wait_for(bench.append(0), 2)
     bench.store.holds[len(bench.store.puts)] = asyncio.Event()
@@ -288,9 +294,9 @@ async def test_a_commit_that_outlives_its_cancellation_takes_nothing_that_came_a
 
 async def test_keys_are_registered_before_they_are_used_and_not_kept_too_long() -> None:
     """Schedule 17: the collector gives a registered key without an object a grace."""
-    plane, clock = FakeControlPlane(), FakeClock()
+    plane, clock = GatewayPlane(), FakeClock()
     lease = a_lease(plane)
-    plane.active = lease.incarnation
+    plane.activate(lease.incarnation)
     keys = ObjectKeys(plane, lease, clock=clock)
     assert keys.take() is None
     await keys.refill()
@@ -314,7 +320,8 @@ async def test_offsets_follow_the_order_of_acceptance_however_uploads_end(
     bench.writer._upload_slots = asyncio.Semaphore(6)
     bench.store.holds = {n: asyncio.Event() for n in range(6)}
     outcomes = [
-        bench.append(n, producer=producer, payload=950) for n, producer in enumerate(producers)
+        bench.append(producers[:n].count(producer), producer=producer, payload=950)
+        for n, producer in enumerate(producers)
     ]
     await until(lambda: len(bench.store.puts) == 6)
     for number in order:

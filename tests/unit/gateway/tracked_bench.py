@@ -13,14 +13,12 @@ from typing import Any, TypeVar
 from kio.schema.errors import ErrorCode
 
 from tests.unit.gateway.fakes import (
-    FakeControlPlane,
     FakeObjectStore,
-    Suffix,
+    GatewayPlane,
     tracked_topic,
 )
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.control_plane.model import TrackedPartition
-from tideline.domain.ids import TopicIdPartition
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext
 from tideline.gateway.fetch.object_reader import ObjectCache
@@ -102,7 +100,7 @@ class TrackedBench:
     """Everything that a handler is given."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
-        self.plane = FakeControlPlane()
+        self.plane = GatewayPlane()
         self.store = FakeObjectStore()
         self.settings = gateway_settings(
             "127.0.0.1:1", directory, **{"suffix_poll_ms": "5", **settings}
@@ -143,13 +141,9 @@ class TrackedBench:
 
     def show(self, *rows: TrackedPartition, **values: Any) -> None:
         """The topic's rows as Postgres has them now."""
-        for row in rows:
-            if row.boundary >= 0:
-                log = TopicIdPartition(row.topic_id, row.partition)
-                self.plane.suffixes.setdefault(log, Suffix(row.boundary))
-        topic = tracked_topic(*rows, **values)
-        self.plane.topics[topic.name] = topic
-        self.parts.tracking.replace_all(list(self.plane.topics.values()))
+        self.plane.put(tracked_topic(*rows, **values))
+        shown = [topic.tracked() for topic in self.plane.topics.rows]
+        self.parts.tracking.replace_all(shown)
 
     async def close(self) -> None:
         await self.parts.close(0.0)
