@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from activities.attempt import failure, phase_evidence
-from activities.prefetch import prefix_maximum
+from activities.drain_transactions import prefix_maximum
 from tideline.background import cancel_and_wait
 from tideline.control_plane import errors as refusals
 from tideline.control_plane.model import BoundaryToPersist

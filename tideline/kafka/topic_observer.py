@@ -37,7 +37,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 
 from tideline import __version__
 from tideline.domain.ids import TopicPartition
-from tideline.domain.preflight_observation import GroupMember
+from tideline.domain.preflight import GroupMember
 from tideline.domain.transactions import OPEN_STATES, CoordinatorTransaction, OpenProducer
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError

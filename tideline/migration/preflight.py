@@ -10,12 +10,13 @@ from typing import TypeVar
 from tideline import __version__
 from tideline.control_plane.model import GatewayRegistration
 from tideline.domain.options import MigrationOptions
-from tideline.domain.preflight import PreflightReport, judge
-from tideline.domain.preflight_observation import (
+from tideline.domain.preflight import (
     GatewayHealth,
     GroupMember,
     PartitionHealth,
     PreflightObservation,
+    PreflightReport,
+    judge,
 )
 from tideline.domain.remote_log import stuck_copies
 from tideline.errors import TidelineError

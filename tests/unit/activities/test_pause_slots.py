@@ -8,8 +8,7 @@ from uuid import UUID
 import pytest
 
 from tideline.domain.ids import TopicIdPartition
-from tideline.migration.connections import monotonic_ms
-from tideline.migration.pause_slots import PauseSlots
+from tideline.migration.connections import PauseSlots, monotonic_ms
 
 A, B, C = (TopicIdPartition(UUID(int=1), n) for n in range(3))
 

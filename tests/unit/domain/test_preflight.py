@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from tideline.domain.preflight import Verdict, eligible, judge
-from tideline.domain.preflight_observation import (
+from tideline.domain.preflight import (
     GatewayHealth,
     GroupMember,
     PartitionHealth,
     PreflightObservation,
+    Verdict,
+    eligible,
+    judge,
 )
 
 PARTITION = PartitionHealth(0, 1, (1, 2, 3), (1, 2, 3), log_start=0, log_end=10)

@@ -13,8 +13,12 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from tideline.domain.preflight import INTERNAL_TOPICS, eligible
-from tideline.domain.preflight_observation import PartitionHealth, PreflightObservation
+from tideline.domain.preflight import (
+    INTERNAL_TOPICS,
+    PartitionHealth,
+    PreflightObservation,
+    eligible,
+)
 from tideline.errors import RefusedError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
