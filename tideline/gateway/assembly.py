@@ -25,7 +25,7 @@ from tideline.gateway.offsets.leader_epoch import LeaderEpochHandler
 from tideline.gateway.offsets.list_offsets import ListOffsetsHandler
 from tideline.gateway.paired_broker import PairedBroker
 from tideline.gateway.produce.handler import ProduceHandler
-from tideline.gateway.produce.parking import ParkingLot, ProduceGates
+from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
 from tideline.gateway.produce.wal import ObjectKeys, RefusedProduces, WalWriter
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.quiesce import Fences, QuiesceKeeper
@@ -119,7 +119,7 @@ def build_parts(
         upload_patience_s=settings.produce_timeout_ms / 1000 * UPLOAD_SHARE,
     )
     parking = ParkingLot(
-        ProduceGates(tracking, lease, writer),
+        ProduceAdmission(tracking, lease, writer),
         refused,
         max_bytes=settings.gateway_park_max_bytes,
         max_wait_s=settings.gateway_park_max_ms / 1000,

@@ -12,7 +12,7 @@ from tests.unit.gateway.fakes import LOG, TOPIC_ID, FakeClock
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import KafkaErrorCode
-from tideline.gateway.produce.parking import Gate, GateRefusal, ParkedProduce, ParkingLot
+from tideline.gateway.produce.parking import Admission, AdmissionRefused, ParkedProduce, ParkingLot
 from tideline.gateway.produce.wal import RefusedProduces
 
 OTHER = TopicIdPartition(TOPIC_ID, 1)
@@ -21,12 +21,12 @@ TIMED_OUT = KafkaErrorCode.REQUEST_TIMED_OUT
 
 @dataclass
 class Bench:
-    """A lot whose gates the test moves."""
+    """A lot whose admission the test decides."""
 
-    gate: Gate | GateRefusal = Gate.CLOSED
+    admission: Admission | AdmissionRefused = Admission.WAIT
     max_bytes: int = 1000
     clock: FakeClock = field(default_factory=FakeClock)
-    told: list[tuple[str, Gate | KafkaErrorCode]] = field(default_factory=list)
+    told: list[tuple[str, Admission | KafkaErrorCode]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.lot = ParkingLot(
@@ -37,11 +37,11 @@ class Bench:
             clock=self.clock,
         )
 
-    def gate_of(self, log: TopicIdPartition) -> Gate | GateRefusal:
-        return self.gate
+    def admission_of(self, log: TopicIdPartition) -> Admission | AdmissionRefused:
+        return self.admission
 
     def watch(self, **reactions: object) -> None:
-        """The test says itself when a gate has moved."""
+        """The test says itself when admission has changed."""
 
     def offer(
         self,
@@ -68,18 +68,18 @@ class Bench:
 
 
 async def test_an_open_gate_lets_through_at_once() -> None:
-    bench = Bench(Gate.KAFKA)
+    bench = Bench(Admission.KAFKA)
     bench.offer("one")
-    assert bench.told == [("one", Gate.KAFKA)]
+    assert bench.told == [("one", Admission.KAFKA)]
 
 
 async def test_parked_produces_leave_in_the_order_of_their_arrival() -> None:
     bench = Bench()
     for name in ("one", "two", "three"):
         bench.offer(name, source=name)
-    bench.gate = Gate.SUFFIX
+    bench.admission = Admission.SUFFIX
     bench.lot.drain(LOG)
-    assert bench.told == [(name, Gate.SUFFIX) for name in ("one", "two", "three")]
+    assert bench.told == [(name, Admission.SUFFIX) for name in ("one", "two", "three")]
     assert bench.lot.parked_bytes == 0
 
 
@@ -87,7 +87,7 @@ async def test_a_newcomer_does_not_overtake_what_is_parked() -> None:
     """The gate is open again, but the lane has not been drained yet."""
     bench = Bench()
     bench.offer("one")
-    bench.gate = Gate.SUFFIX
+    bench.admission = Admission.SUFFIX
     bench.offer("two", source="b")
     bench.lot.drain(LOG)
     assert [name for name, _ in bench.told] == ["one", "two"]
@@ -97,9 +97,9 @@ async def test_draining_stops_when_the_gate_closes_again() -> None:
     bench = Bench()
     for name in ("one", "two"):
         bench.offer(name)
-    bench.gate_of = lambda _: Gate.SUFFIX if not bench.told else Gate.CLOSED  # type: ignore[method-assign]
+    bench.admission_of = lambda _: Admission.SUFFIX if not bench.told else Admission.WAIT  # type: ignore[method-assign]
     bench.lot.drain(LOG)
-    assert bench.told == [("one", Gate.SUFFIX)]
+    assert bench.told == [("one", Admission.SUFFIX)]
     assert bench.lot.waiting(LOG) == 1
 
 
@@ -114,9 +114,12 @@ async def test_what_has_waited_too_long_is_refused_with_all_behind_it_on_its_con
     bench.clock.now += 6
     bench.lot.expire()
     assert bench.told == [("first of a", TIMED_OUT), ("second of a", TIMED_OUT)]
-    bench.gate = Gate.SUFFIX
+    bench.admission = Admission.SUFFIX
     bench.lot.drain_all()
-    assert bench.told[2:] == [("of b", Gate.SUFFIX), ("other partition of a", Gate.SUFFIX)]
+    assert bench.told[2:] == [
+        ("of b", Admission.SUFFIX),
+        ("other partition of a", Admission.SUFFIX),
+    ]
 
 
 async def test_the_requests_own_timeout_is_a_bound_too() -> None:
@@ -135,7 +138,7 @@ async def test_past_the_bound_of_bytes_a_connection_is_refused_until_its_lane_is
     bench.offer("small, behind it", size=5)
     bench.offer("small, of another", size=5, source="b")
     assert bench.told == [("too much", TIMED_OUT), ("small, behind it", TIMED_OUT)]
-    bench.gate = Gate.SUFFIX
+    bench.admission = Admission.SUFFIX
     bench.lot.drain(LOG)
     bench.offer("afterwards", size=5)
     assert [name for name, _ in bench.told[2:]] == ["fits", "small, of another", "afterwards"]
@@ -147,22 +150,22 @@ async def test_after_a_refusal_later_sequences_wait_for_the_refused_one() -> Non
     bench.offer("sequence 0", sequence=0)
     bench.clock.now += 21
     bench.lot.expire()
-    bench.gate = Gate.SUFFIX
+    bench.admission = Admission.SUFFIX
     bench.offer("sequence 5, pipelined", sequence=5)
     bench.offer("sequence 0 again", sequence=0)
     bench.offer("sequence 5 again", sequence=5)
     assert bench.told == [
         ("sequence 0", TIMED_OUT),
         ("sequence 5, pipelined", TIMED_OUT),
-        ("sequence 0 again", Gate.SUFFIX),
-        ("sequence 5 again", Gate.SUFFIX),
+        ("sequence 0 again", Admission.SUFFIX),
+        ("sequence 5 again", Admission.SUFFIX),
     ]
 
 
 async def test_a_gate_that_is_shut_for_good_answers_what_it_says() -> None:
     bench = Bench()
     bench.offer("parked")
-    bench.gate = GateRefusal(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    bench.admission = AdmissionRefused(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     bench.offer("new", log=OTHER)
     bench.lot.drain(LOG)
     code = KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -174,16 +177,16 @@ async def test_a_connection_that_ends_takes_its_parked_produces_along() -> None:
     bench.offer("gone", source="a")
     bench.offer("stays", source="b")
     bench.lot.drop("a")
-    bench.gate = Gate.KAFKA
+    bench.admission = Admission.KAFKA
     bench.lot.drain(LOG)
-    assert bench.told == [("stays", Gate.KAFKA)]
+    assert bench.told == [("stays", Admission.KAFKA)]
     assert bench.lot.parked_bytes == 0
 
 
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("offer"), st.sampled_from("abc"), st.integers(1, 40)),
-        st.tuples(st.just("gate"), st.sampled_from(list(Gate)), st.just(0)),
+        st.tuples(st.just("gate"), st.sampled_from(list(Admission)), st.just(0)),
         st.tuples(st.just("pass"), st.just(""), st.integers(1, 25)),
     ),
     max_size=60,
@@ -204,8 +207,8 @@ async def test_a_connections_produces_are_let_through_in_order_and_never_after_a
             bench.offer(f"{what}{sent:04d}", source=str(what), size=number)
             sent += 1
         elif kind == "gate":
-            assert isinstance(what, Gate)
-            bench.gate = what
+            assert isinstance(what, Admission)
+            bench.admission = what
             bench.lot.drain_all()
         else:
             bench.clock.now += number
@@ -214,7 +217,7 @@ async def test_a_connections_produces_are_let_through_in_order_and_never_after_a
     names = [name for name, _ in bench.told]
     assert len(names) == len(set(names)) == sent - bench.lot.waiting(LOG)
     for source in "abc":
-        admitted = [n for n, how in bench.told if n[0] == source and isinstance(how, Gate)]
+        admitted = [n for n, how in bench.told if n[0] == source and isinstance(how, Admission)]
         assert admitted == sorted(admitted)
     if bench.lot._timer is not None:
         bench.lot._timer.cancel()

@@ -41,7 +41,7 @@ from tideline.gateway.messages import (
     timestamp,
     topic_key,
 )
-from tideline.gateway.produce.parking import Gate, ParkedProduce, ParkingLot
+from tideline.gateway.produce.parking import Admission, ParkedProduce, ParkingLot
 from tideline.gateway.produce.wal import (
     Append,
     AppendDropped,
@@ -109,9 +109,9 @@ class PartitionProduce:
     def is_transactional(self) -> bool:
         return self.header is not None and self.header.is_transactional
 
-    def admit(self, gate: Gate) -> None:
+    def admit(self, admission: Admission) -> None:
         """Forward or append it now: its turn in the partition's order has come."""
-        if gate is Gate.SUFFIX:
+        if admission is Admission.SUFFIX:
             self._append()
         else:
             self._to_kafka(self)

@@ -32,67 +32,67 @@ from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.view import TrackingView
 
 
-class Gate(Enum):
+class Admission(Enum):
     """What a partition's produces may do now."""
 
     KAFKA = auto()
     """Forward to the broker, behind the ack gate."""
     SUFFIX = auto()
     """Append to the WAL."""
-    CLOSED = auto()
-    """Wait."""
+    WAIT = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class GateRefusal:
-    """The gate is shut for good; ``error`` is the answer."""
+class AdmissionRefused:
+    """Never, in this state; ``error`` is the answer."""
 
     error: KafkaErrorCode
 
 
-class GateKeeper(Protocol):
+class AdmissionRules(Protocol):
     """Says what a partition's produces may do, and when that may have become another answer."""
 
-    def gate_of(self, log: TopicIdPartition) -> Gate | GateRefusal: ...
+    def admission_of(self, log: TopicIdPartition) -> Admission | AdmissionRefused: ...
 
     def watch(
         self, *, some: Callable[[frozenset[TopicIdPartition]], None], every: Callable[[], None]
     ) -> None:
-        """Call ``some`` with the logs whose gate may have moved, ``every`` when all may have."""
+        """Call ``some`` with the logs whose admission may have changed, ``every`` when all may
+        have."""
 
 
-class ProduceGates:
-    """The gates of one gateway: by route, lease and room in the WAL buffer."""
+class ProduceAdmission:
+    """By a partition's route, the lease, and room in the WAL buffer."""
 
     def __init__(self, tracking: TrackingView, lease: Lease, writer: WalWriter) -> None:
         self._tracking = tracking
         self._lease = lease
         self._writer = writer
 
-    def gate_of(self, log: TopicIdPartition) -> Gate | GateRefusal:
-        """See :class:`GateKeeper`."""
+    def admission_of(self, log: TopicIdPartition) -> Admission | AdmissionRefused:
+        """See :class:`AdmissionRules`."""
         route = self._tracking.partition(log.topic_id, log.partition)
         answer = handling(route.kind, Request.PRODUCE)
         if self._tracking.stopped is not None and route.kind is not RouteKind.CLASSIC:
-            return GateRefusal(FAILURE_ERRORS[Failure.HARD])
+            return AdmissionRefused(FAILURE_ERRORS[Failure.HARD])
         match answer.behaviour:
             case Behaviour.PASS:
-                return Gate.KAFKA
+                return Admission.KAFKA
             case Behaviour.GATE:
-                return Gate.KAFKA if self._tracking.lease_valid() else Gate.CLOSED
+                return Admission.KAFKA if self._tracking.lease_valid() else Admission.WAIT
             case Behaviour.SUFFIX:
                 # SQL refuses the commits of an incarnation that it does not know.
                 open_ = self._lease.registered and self._writer.has_room
-                return Gate.SUFFIX if open_ else Gate.CLOSED
+                return Admission.SUFFIX if open_ else Admission.WAIT
             case Behaviour.REFUSE:
-                return GateRefusal(answer.error)
+                return AdmissionRefused(answer.error)
             case _:
-                return Gate.CLOSED
+                return Admission.WAIT
 
     def watch(
         self, *, some: Callable[[frozenset[TopicIdPartition]], None], every: Callable[[], None]
     ) -> None:
-        """See :class:`GateKeeper`."""
+        """See :class:`AdmissionRules`."""
         self._tracking.changed.add(some)
         self._lease.gained.add(every)
         self._writer.made_room.add(every)
@@ -108,7 +108,7 @@ class ParkedProduce:
     """bytes"""
     batch: ProducerBatch
     max_wait_s: float
-    admit: Callable[[Gate], None]
+    admit: Callable[[Admission], None]
     """Takes it on, at once, in order. Not called after ``refuse``."""
     refuse: Callable[[KafkaErrorCode], None]
     arrived: float = field(default=0.0)
@@ -120,14 +120,14 @@ class ParkingLot:
 
     def __init__(
         self,
-        gates: GateKeeper,
+        rules: AdmissionRules,
         refused: RefusedProduces,
         *,
         max_bytes: int,
         max_wait_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._gates = gates
+        self._rules = rules
         self._refused = refused
         self._max_bytes = max_bytes
         self._max_wait_s = max_wait_s
@@ -137,7 +137,7 @@ class ParkingLot:
         self._draining: set[TopicIdPartition] = set()
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-        gates.watch(some=self._drain_some, every=self.drain_all)
+        rules.watch(some=self._drain_some, every=self.drain_all)
 
     @property
     def parked_bytes(self) -> int:
@@ -154,14 +154,14 @@ class ParkingLot:
             return
         lane = self._lanes.get(log)
         if not lane and log not in self._draining:
-            match self._gates.gate_of(log):
-                case GateRefusal(error):
+            match self._rules.admission_of(log):
+                case AdmissionRefused(error):
                     self._refuse(log, entry, error, "state")
                     return
-                case Gate.CLOSED:
+                case Admission.WAIT:
                     pass
-                case gate:
-                    entry.admit(gate)
+                case admission:
+                    entry.admit(admission)
                     return
         self._park(log, entry)
 
@@ -173,15 +173,15 @@ class ParkingLot:
         self._draining.add(log)
         try:
             while lane:
-                gate = self._gates.gate_of(log)
-                if gate is Gate.CLOSED:
+                admission = self._rules.admission_of(log)
+                if admission is Admission.WAIT:
                     break
                 entry = self._take(log, lane)
-                if isinstance(gate, GateRefusal):
-                    self._refuse(log, entry, gate.error, "state")
+                if isinstance(admission, AdmissionRefused):
+                    self._refuse(log, entry, admission.error, "state")
                 elif self._refused.may_pass((log, entry.source), entry.batch):
                     PARK_SECONDS.observe(self._clock() - entry.arrived)
-                    entry.admit(gate)
+                    entry.admit(admission)
                 else:
                     self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "order")
         finally:
