@@ -21,10 +21,9 @@ from tideline.domain.messages import (
 )
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
 from tideline.domain.preflight import PreflightReport
-from tideline.errors import RefusedError, UsageError
-from tideline.kafka.client import KafkaCluster
-from tideline.kafka.observer import KafkaObserver
+from tideline.errors import UsageError
 from tideline.migration.connections import open_services
+from tideline.migration.overview import resolve_topic
 from tideline.migration.preflight import run_preflight
 from tideline.settings import KafkaSettings, TemporalSettings, WorkerSettings, load
 from tideline.temporal import TemporalUnavailable, temporal_errors
@@ -78,18 +77,7 @@ async def resolve(topic: str) -> TopicRef:
 
     Raises :class:`KafkaUnavailable`, and :class:`RefusedError` when there is no such topic.
     """
-    settings = load(KafkaSettings)
-    async with KafkaCluster(
-        settings.kafka_bootstrap,
-        client_id="tideline-airflow",
-        timeout_ms=settings.kafka_request_timeout_ms,
-    ) as cluster:
-        layout = await KafkaObserver(cluster).topic(topic)
-    if layout is None:
-        raise RefusedError(
-            f"topic {topic!r} does not exist: check the spelling; names are case-sensitive"
-        )
-    return TopicRef(topic, layout.topic_id.hex, len(layout.partitions))
+    return await resolve_topic(load(KafkaSettings), topic, client_id="tideline-airflow")
 
 
 async def start_or_join(given: TopicMigrationInput) -> Started:

@@ -5,24 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
-from uuid import UUID
 
 import typer
 
-from tideline import control_plane, temporal
+from tideline import temporal
 from tideline.cli.output import Format, FormatOption, echo_json, run, topic_name
 from tideline.domain.messages import AbortDecision, PauseOutcome, Update
-from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.errors import RefusedError
-from tideline.kafka.client import KafkaCluster
-from tideline.kafka.observer import KafkaObserver
+from tideline.migration.overview import find_topic
 from tideline.settings import WorkerSettings, load
 
 R = TypeVar("R")
 ANSWER_WITHIN = timedelta(seconds=90)
 """An abort that Postgres does not answer is tried for about ten seconds per round."""
-
-KAFKA_TIMEOUT_MS = 5_000
 
 TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 
@@ -30,13 +25,13 @@ TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 def pause(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     """Let no partition of TOPIC begin another phase; a write pause is finished first."""
     outcome = run(_update(topic_name(topic), Update.PAUSE, PauseOutcome))
-    _tell(output, outcome, f"{topic} is paused: {outcome.explanation}.")
+    _answer(output, outcome, f"{topic} is paused: {outcome.explanation}.")
 
 
 def resume(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     """Let the migration of TOPIC go on, and try at once what it waits for."""
     outcome = run(_update(topic_name(topic), Update.RESUME, PauseOutcome))
-    _tell(output, outcome, f"{topic} {outcome.explanation}.")
+    _answer(output, outcome, f"{topic} {outcome.explanation}.")
 
 
 def abort(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
@@ -49,7 +44,7 @@ def abort(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
             f"the abort of {topic!r} was refused: {decision.reason}. From B0 on a migration only "
             "goes forward"
         )
-    _tell(
+    _answer(
         output,
         decision,
         f"The migration of {topic} is aborted; its configs are being restored "
@@ -57,7 +52,7 @@ def abort(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     )
 
 
-def _tell(output: Format, outcome: Any, text: str) -> None:
+def _answer(output: Format, outcome: Any, text: str) -> None:
     if output is Format.JSON:
         echo_json(asdict(outcome))
     else:
@@ -66,7 +61,7 @@ def _tell(output: Format, outcome: Any, text: str) -> None:
 
 async def _update(topic: str, name: Update, answer: type[R]) -> R:
     settings = load(WorkerSettings)
-    topic_id, boundaries = await _find(settings, topic)
+    topic_id, boundaries = await find_topic(settings, topic)
     client = await temporal.connect(settings)
     handle = temporal.handle_of(client, topic, topic_id)
     nothing = (
@@ -78,22 +73,3 @@ async def _update(topic: str, name: Update, answer: type[R]) -> R:
             name.value, result_type=answer, rpc_timeout=ANSWER_WITHIN
         )
     return outcome
-
-
-async def _find(settings: WorkerSettings, topic: str) -> tuple[UUID, int]:
-    """The topic's id and how many partitions have their B0: from Postgres, which knows every
-    tracked topic, else from Kafka."""
-    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
-        tracked = await plane.tracked_topic(topic)
-    if tracked is not None and tracked.topic_id is not None:
-        boundaries = [p for p in tracked.partitions.values() if p.boundary != UNDEFINED_OFFSET]
-        return tracked.topic_id, len(boundaries)
-    async with KafkaCluster(
-        settings.kafka_bootstrap, client_id="tideline-cli", timeout_ms=KAFKA_TIMEOUT_MS
-    ) as cluster:
-        found = await KafkaObserver(cluster, KAFKA_TIMEOUT_MS).topic(topic)
-    if found is None:
-        raise RefusedError(
-            f"topic {topic!r} does not exist: check the spelling, names are case-sensitive"
-        )
-    return found.topic_id, 0

@@ -7,10 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from temporalio.client import Client
 
-from tideline import temporal
+from tideline import control_plane, temporal
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
 from tideline.domain.messages import (
@@ -29,7 +30,9 @@ from tideline.domain.migration import (
     phase_rule,
 )
 from tideline.errors import RefusedError, TidelineError
-from tideline.settings import TemporalSettings
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.observer import KafkaObserver
+from tideline.settings import KafkaSettings, TemporalSettings, WorkerSettings
 
 ANSWER_WITHIN = timedelta(seconds=5)
 MOST_QUERIES = 20
@@ -243,3 +246,32 @@ class Overviews:
 
     def _url(self, workflow_id: str) -> str | None:
         return temporal.workflow_url(self._settings, workflow_id)
+
+
+async def find_topic(settings: WorkerSettings, topic: str) -> tuple[UUID, int]:
+    """The topic's id and how many partitions have their B0: from Postgres, which knows every
+    tracked topic, else from Kafka. Raises :class:`RefusedError` when neither knows it."""
+    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+        tracked = await plane.tracked_topic(topic)
+    if tracked is not None and tracked.topic_id is not None:
+        boundaries = [p for p in tracked.partitions.values() if p.boundary != UNDEFINED_OFFSET]
+        return tracked.topic_id, len(boundaries)
+    found = await resolve_topic(settings, topic, client_id="tideline-cli")
+    return UUID(found.topic_id), 0
+
+
+async def resolve_topic(settings: KafkaSettings, topic: str, *, client_id: str) -> TopicRef:
+    """The topic and its id, as Kafka has them now.
+
+    Raises :class:`KafkaUnavailable`, and :class:`RefusedError` when there is no such topic.
+    """
+    timeout_ms = settings.kafka_request_timeout_ms
+    async with KafkaCluster(
+        settings.kafka_bootstrap, client_id=client_id, timeout_ms=timeout_ms
+    ) as cluster:
+        layout = await KafkaObserver(cluster, timeout_ms).topic(topic)
+    if layout is None:
+        raise RefusedError(
+            f"topic {topic!r} does not exist: check the spelling, names are case-sensitive"
+        )
+    return TopicRef(topic, layout.topic_id.hex, len(layout.partitions))
