@@ -21,11 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.common import remote_log
+from spark.common import packing
+from spark.common.packing import Packed, PackedEvents
+from spark.common.remote_log import MetadataRecord
+from spark.common.rows import arrow_schema, spark_schema
 from spark.common.session import make_session
 from spark.coverage import frames as coverage
-from spark.coverage import packing
-from spark.coverage import tasks as inventory
 from tideline.domain.coverage import OWN_KINDS
 
 if TYPE_CHECKING:
@@ -119,10 +120,10 @@ def _write_part(directory: Path, place: int, logs: np.ndarray, segments: int) ->
     places = pa.array(np.full(len(events), place, np.int32))
     events = events.append_column("metadata_partition", places)
     events = events.append_column("record_offset", pa.array(np.arange(len(events))))
-    for name in ("broker_id", "max_timestamp", "event_timestamp"):
-        column = pa.array(np.ones(len(events)), remote_log.ARROW.field(name).type)
+    for name in ("max_timestamp", "event_timestamp"):
+        column = pa.array(np.ones(len(events)), pa.int64())
         events = events.append_column(name, column)
-    _write(directory / "events", place, events.select(remote_log.ARROW.names))
+    _write(directory / "events", place, events.select(arrow_schema(MetadataRecord).names))
 
     there = ~absent & ~(is_hit & np.isin(kind, (5, 6)))
     log_bytes = np.where(is_hit & (kind == 7), SEGMENT_BYTES - 1, SEGMENT_BYTES)
@@ -132,7 +133,7 @@ def _write_part(directory: Path, place: int, logs: np.ndarray, segments: int) ->
             "segment_id": segment_id,
             "start_offset": start,
             "log_bytes": log_bytes,
-            "kinds": pa.array(np.full(len(log), inventory.kind_bits(OWN_KINDS)), pa.int32()),
+            "kinds": pa.array(np.full(len(log), packing.kind_bits(OWN_KINDS)), pa.int32()),
             "last_modified": np.full(len(log), NOW_MS),
         }
     ).filter(there)
@@ -190,7 +191,7 @@ def by_spark(spark: SparkSession, fleet: Fleet) -> Answer:
     """What the job's logic says. The files are read in the executors and handed over packed, as
     the job's own sources hand over what they read."""
 
-    def read(name: str, packing: Callable[[pa.RecordBatch], pa.RecordBatch], to: str) -> DataFrame:
+    def read(name: str, packing: Callable[[pa.RecordBatch], pa.RecordBatch], to: type) -> DataFrame:
         def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for path in batch["path"].to_pylist():
@@ -200,7 +201,7 @@ def by_spark(spark: SparkSession, fleet: Fleet) -> Answer:
         files = sorted(str(path) for path in (fleet.directory / name).iterdir())
         tasks = spark.sparkContext.defaultParallelism * 2
         frame = spark.createDataFrame([(path,) for path in files], "path string")
-        return frame.repartition(tasks).mapInArrow(read_all, to)
+        return frame.repartition(tasks).mapInArrow(read_all, spark_schema(to))
 
     merged = spark.createDataFrame(
         [], "log_id bigint, segment_id binary, base_offset bigint, last_offset bigint, "
@@ -208,9 +209,9 @@ def by_spark(spark: SparkSession, fleet: Fleet) -> Answer:
     )  # fmt: skip
     found = coverage.verdicts(
         spark.read.parquet(str(fleet.directory / "logs")),
-        read("events", packing.pack_events, packing.PACKED_EVENTS),
+        read("events", packing.pack_events, PackedEvents),
         merged,
-        read("objects", packing.pack_objects, packing.PACKED),
+        read("objects", packing.pack_objects, Packed),
         NOW_MS,
     )
     rows = found.select(
@@ -256,8 +257,8 @@ WITH folded AS (
     WHERE greatest(first, own_start) < least(last, own_end)
 ), checked AS (
     SELECT own.*, objects.log_bytes IS NOT DISTINCT FROM size
-                  AND objects.kinds & {inventory.kind_bits(OWN_KINDS)}
-                      = {inventory.kind_bits(OWN_KINDS)} AS whole
+                  AND objects.kinds & {packing.kind_bits(OWN_KINDS)}
+                      = {packing.kind_bits(OWN_KINDS)} AS whole
     FROM own LEFT JOIN read_parquet('{{directory}}/objects/*.parquet') AS objects
         USING (log_id, segment_id)
 ), good AS (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from spark.common.entry import Job, Launch
-from spark.gc.garbage_frames import sweep_diskless
-from spark.gc.tasks import Sweep, chunks
+from spark.common.rows import chunks
+from spark.gc.tasks import Sweep, sweep_diskless
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack

@@ -118,7 +118,7 @@ def one_round(stack: Stack, settings: JobsSettings, job: Job, topic: str) -> Tie
     before = rows(dsn, topic)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT tideline.request_tiering(%s)", [topic])
-    outcome = tiering.work(job, (topic,))
+    outcome = tiering.tiering(job, [topic])
     if outcome.failed is not None:
         raise RuntimeError(outcome.failed)
     split, merge = outcome.details["split"], outcome.details["merge"]

@@ -57,7 +57,7 @@ def tier(stack: Stack, spark: SparkSession, topic: str) -> None:
     """Split and merge all that the topic has committed."""
     with connect_jobs(settings_of(stack), application_name="test") as plane:
         plane.request_tiering(topic)
-    run(stack, spark, lambda job: tiering.work(job, (topic,)), tiering_min_segment_bytes=1)
+    run(stack, spark, lambda job: tiering.tiering(job, [topic]), tiering_min_segment_bytes=1)
 
 
 @dataclass

@@ -1,16 +1,19 @@
 """What every job's entry point shares: arguments, progress, the result, exit codes.
 
-An entry point is a function with typer's annotations that ends with
-``raise typer.Exit(run_job(…))``: one of :class:`tideline.errors.ExitCode`. The result is one JSON
-document: the last line on stdout, and in ``--result FILE`` when asked for, also when the job fails.
+A job is a function ``(job, **options) -> Outcome``; :func:`main` makes a command of it that ends
+with one of :class:`tideline.errors.ExitCode`. The result is one JSON document: the last line on
+stdout, and in ``--result FILE`` when asked for, also when the job fails.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -21,12 +24,19 @@ from uuid import UUID, uuid4
 import typer
 
 from spark.common import session as sessions
-from spark.common.failures import failure_of
-from tideline.errors import ExitCode, UsageError
+from tideline.errors import ExitCode, TidelineError, UsageError
 from tideline.settings import JobsSettings, load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_RAISED = re.compile(r"^\s*(?P<module>tideline(?:\.\w+)+)\.(?P<name>\w+): (?P<message>.+)$", re.M)
+_STORES = {
+    "tideline.object_store": "S3",
+    "tideline.kafka": "Kafka",
+    "tideline.control_plane": "Postgres",
+    "tideline.temporal": "Temporal",
+}
 
 TopicsOption = Annotated[
     list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
@@ -71,9 +81,9 @@ class Launch:
 
 
 def launch(
-    master: str | None = None, conf: list[str] | None = None, result: Path | None = None
+    master: MasterOption = None, conf: ConfOption = None, result: ResultOption = None
 ) -> Launch:
-    """The options that every entry point has, as given by typer."""
+    """The options that every job has."""
     return Launch(master, tuple(conf or ()), result)
 
 
@@ -118,7 +128,7 @@ class Job:
 
 
 def run_job(name: str, work: Callable[[Job], Outcome], how: Launch) -> ExitCode:
-    """Run ``work`` and tell how it ended. Never raises what a person can act on."""
+    """Run ``work`` and report how it ended. Never raises what a person can act on."""
     job: Job | None = None
     document: dict[str, object] = {"job": name}
     code = ExitCode.OK
@@ -143,11 +153,11 @@ def run_job(name: str, work: Callable[[Job], Outcome], how: Launch) -> ExitCode:
             document["elapsed_ms"] = job.elapsed_ms
             job.close()
     document |= {"ok": code is ExitCode.OK, "exit_code": int(code)}
-    _tell(document, how.result)
+    _report(document, how.result)
     return code
 
 
-def _tell(document: Mapping[str, object], file: Path | None) -> None:
+def _report(document: Mapping[str, object], file: Path | None) -> None:
     if error := document.get("error"):
         print(f"error: {error}", file=sys.stderr, flush=True)
     text = json.dumps(document, default=plain)
@@ -167,9 +177,70 @@ def plain(value: object) -> Any:
     return str(value)
 
 
-def main(entry: Callable[..., None]) -> NoReturn:
-    """Run an entry point as a process."""
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job failed. ``store``: the part that did not answer, if it was one."""
+
+    message: str
+    exit_code: ExitCode
+    store: str | None = None
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """What an operator can act on; ``None``: the error is a defect of the job itself.
+
+    An error of an executor reaches the driver as the text of its traceback, often several times
+    wrapped; its last line still names the class and the message of ours.
+    """
+    for cause in _causes(error):
+        if isinstance(cause, TidelineError):
+            return _failure(type(cause), str(cause))
+        for raised in reversed(list(_RAISED.finditer(str(cause)))):
+            if (kind := _class(raised["module"], raised["name"])) is not None:
+                return _failure(kind, raised["message"].strip())
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _class(module: str, name: str) -> type[TidelineError] | None:
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+    return found if isinstance(found, type) and issubclass(found, TidelineError) else None
+
+
+def _failure(kind: type[TidelineError], message: str) -> Failure:
+    message = " ".join(message.split())
+    code = kind.exit_code
+    if code is not ExitCode.UNREACHABLE:
+        return Failure(message, code)
+    store = next((s for prefix, s in _STORES.items() if kind.__module__.startswith(prefix)), None)
+    named = store is None or store.lower() in message.lower()
+    return Failure(message if named else f"{store} is away: {message}", code, store)
+
+
+def main(name: str, work: Callable[..., Outcome]) -> NoReturn:
+    """Run a job as a process. Its options: the parameters of ``work`` behind the job itself, unless
+    they are keyword-only, and those of :func:`launch`."""
+    _, *own = inspect.signature(work, eval_str=True).parameters.values()
+    shared = inspect.signature(launch, eval_str=True).parameters
+    options = [one for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+    def command(**given: Any) -> None:
+        how = launch(**{key: given.pop(key) for key in shared})
+        raise typer.Exit(run_job(name, lambda job: work(job, **given), how))
+
+    command.__doc__ = work.__doc__
+    command.__signature__ = inspect.Signature([*options, *shared.values()])  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(entry)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(command)
     app()
     raise AssertionError("typer ends the process")

@@ -7,14 +7,12 @@ fails the job; a partition that has no leader, or is another topic by now, is a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-import pyarrow as pa
-
-from spark.coverage.tasks import ListedPartition
+from spark.common.rows import from_frame, map_rows, to_frame
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
@@ -26,28 +24,21 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32
 """Partitions that one task asks for side by side."""
-SCHEMA = """log_id bigint, log_start bigint, epochs array<int>, epoch_starts array<bigint>,
-unrolled string, problem string"""
-ARROW = pa.schema(
-    [
-        pa.field("log_id", pa.int64(), nullable=False),
-        pa.field("log_start", pa.int64(), nullable=True),
-        pa.field("epochs", pa.list_(pa.int32()), nullable=True),
-        pa.field("epoch_starts", pa.list_(pa.int64()), nullable=True),
-        pa.field("unrolled", pa.string(), nullable=True),
-        pa.field("problem", pa.string(), nullable=True),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedLog:
     """A partition to ask about."""
 
-    listed: ListedPartition
+    log_id: int
+    topic: str
+    topic_id: UUID
+    partition: int
     boundary: int
+    """Asked for the lineage only if its log starts below."""
     ask_replicas: bool = False
-    """Whether every replica is asked if it has rolled to B0."""
+    """Whether every replica is asked if it has rolled to B0. What sets tieringComplete must know;
+    what keeps it need not, because a replica with a stale high watermark serves nothing past it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +58,10 @@ async def observe(observer: KafkaObserver, wanted: WantedLog) -> ObservedLog:
 
     Raises :class:`tideline.kafka.errors.KafkaUnavailable`.
     """
-    log_id, topic, partition = wanted.listed.log_id, wanted.listed.topic, wanted.listed.partition
+    log_id, topic, partition = wanted.log_id, wanted.topic, wanted.partition
     try:
         found = await observer.topic(topic)
-        if found is None or found.topic_id != wanted.listed.topic_id:
+        if found is None or found.topic_id != wanted.topic_id:
             return ObservedLog(log_id, problem="Kafka has no such topic any more")
         layout = found.partitions.get(partition)
         if layout is None or layout.leader < 0:
@@ -90,7 +81,7 @@ async def observe(observer: KafkaObserver, wanted: WantedLog) -> ObservedLog:
 async def _unrolled(
     observer: KafkaObserver, wanted: WantedLog, layout: PartitionLayout
 ) -> str | None:
-    starts = await observer.on_replicas(wanted.listed.topic, layout, OffsetSpec.EARLIEST_LOCAL)
+    starts = await observer.on_replicas(wanted.topic, layout, OffsetSpec.EARLIEST_LOCAL)
     behind = [
         f"replica {node} has not rolled to B0: it still has offset {start}"
         if isinstance(start, int)
@@ -102,38 +93,22 @@ async def _unrolled(
 
 
 def observed_logs(
-    spark: SparkSession,
-    settings: KafkaSettings,
-    partitions: Sequence[tuple[ListedPartition, int]],
-    tasks: int,
-    ask_replicas: Container[int] = (),
+    spark: SparkSession, settings: KafkaSettings, wanted: Sequence[WantedLog], tasks: int
 ) -> list[ObservedLog]:
-    """The partitions (each with its B0) as their leaders see them, asked from the executors.
-
-    ``ask_replicas``: log ids of which every replica is asked if it has rolled to B0. What sets
-    tieringComplete must know; what keeps it need not, because a replica with a stale high
-    watermark serves nothing past it.
+    """The partitions as their leaders see them, asked from the executors.
 
     A list and no frame: what is observed first must stay what it was, and a frame that lost a
     block would be made anew later. Raises as :func:`observe`, through Spark.
     """
-    if not partitions:
+    if not wanted:
         return []
-    frame = spark.createDataFrame(
-        [
-            (p.log_id, p.topic, p.topic_id.bytes, p.partition, b0, p.log_id in ask_replicas)
-            for p, b0 in partitions
-        ],
-        "log_id bigint, topic string, topic_id binary, partition int, boundary bigint, "
-        "ask_replicas boolean",
-    ).repartition(max(1, min(tasks, len(partitions))))
     bootstrap, timeout_ms = settings.kafka_bootstrap, settings.kafka_request_timeout_ms
 
-    async def ask(logs: list[WantedLog]) -> list[ObservedLog]:
-        places = asyncio.Semaphore(AT_ONCE)
+    async def ask(logs: Sequence[WantedLog]) -> list[ObservedLog]:
+        slots = asyncio.Semaphore(AT_ONCE)
 
         async def one(observer: KafkaObserver, log: WantedLog) -> ObservedLog:
-            async with places:
+            async with slots:
                 return await observe(observer, log)
 
         async with KafkaCluster(
@@ -142,35 +117,8 @@ def observed_logs(
             observer = KafkaObserver(cluster, timeout_ms)
             return list(await asyncio.gather(*(one(observer, log) for log in logs)))
 
-    def ask_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = [
-                {
-                    "log_id": found.log_id,
-                    "log_start": found.log_start,
-                    "epochs": [e.epoch for e in found.lineage],
-                    "epoch_starts": [e.start_offset for e in found.lineage],
-                    "unrolled": found.unrolled,
-                    "problem": found.problem,
-                }
-                for found in asyncio.run(ask([_wanted(row) for row in batch.to_pylist()]))
-            ]
-            yield pa.RecordBatch.from_pylist(rows, schema=ARROW)
+    def work(logs: Iterator[WantedLog]) -> list[ObservedLog]:
+        return asyncio.run(ask(list(logs)))
 
-    return [
-        ObservedLog(
-            row["log_id"],
-            row["log_start"],
-            tuple(map(EpochStart, row["epochs"], row["epoch_starts"])),
-            row["unrolled"],
-            row["problem"],
-        )
-        for row in frame.mapInArrow(ask_all, SCHEMA).collect()
-    ]
-
-
-def _wanted(row: Mapping[str, Any]) -> WantedLog:
-    listed = ListedPartition(
-        row["log_id"], row["topic"], UUID(bytes=row["topic_id"]), row["partition"]
-    )
-    return WantedLog(listed, row["boundary"], row["ask_replicas"])
+    frame = to_frame(spark, WantedLog, wanted, tasks)
+    return from_frame(ObservedLog, map_rows(frame, WantedLog, ObservedLog, work))

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -18,9 +19,9 @@ from confluent_kafka import KafkaError as LibrdkafkaError
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark.coverage.packing import PACKED_EVENTS, pack_events
+from spark.common.packing import PackedEvents, pack_events
+from spark.common.rows import spark_schema, to_batch
 from tideline.domain.remote_log import (
-    PartitionDelete,
     RemoteLogEvent,
     RemoteSegment,
     SegmentUpdate,
@@ -31,6 +32,7 @@ from tideline.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 NAME = "tideline_remote_log"
 MALFORMED = -1
@@ -41,33 +43,30 @@ GATHER_S = 0.05
 QUIET_TIMEOUTS = 3
 """A partition that sends nothing for so many request timeouts is away."""
 
-# Nullable throughout: a source's columns are so for Spark, which compares the schemas.
-ARROW = pa.schema(
-    [
-        pa.field("metadata_partition", pa.int32(), nullable=True),
-        pa.field("record_offset", pa.int64(), nullable=True),
-        pa.field("kind", pa.int8(), nullable=True),
-        pa.field("topic_id", pa.binary(), nullable=True),
-        pa.field("partition", pa.int32(), nullable=True),
-        pa.field("segment_id", pa.binary(), nullable=True),
-        pa.field("start_offset", pa.int64(), nullable=True),
-        pa.field("end_offset", pa.int64(), nullable=True),
-        pa.field("size_bytes", pa.int64(), nullable=True),
-        pa.field("state", pa.int8(), nullable=True),
-        pa.field("txn_index_empty", pa.bool_(), nullable=True),
-        pa.field("epochs", pa.list_(pa.int32()), nullable=True),
-        pa.field("epoch_starts", pa.list_(pa.int64()), nullable=True),
-        pa.field("broker_id", pa.int32(), nullable=True),
-        pa.field("max_timestamp", pa.int64(), nullable=True),
-        pa.field("event_timestamp", pa.int64(), nullable=True),
-    ]
-)
-SCHEMA = """metadata_partition int, record_offset bigint, kind tinyint, topic_id binary,
-partition int, segment_id binary, start_offset bigint, end_offset bigint, size_bytes bigint,
-state tinyint, txn_index_empty boolean, epochs array<int>, epoch_starts array<bigint>,
-broker_id int, max_timestamp bigint, event_timestamp bigint"""
-"""``kind``: the record's api key (0 segment, 1 update, 2 partition delete) or :data:`MALFORMED`.
-Ids are their 16 bytes; offsets are inclusive; times are ms."""
+
+@dataclass(slots=True)
+class MetadataRecord:
+    """One record. Nullable throughout, as a source's columns are for Spark."""
+
+    metadata_partition: int | None
+    record_offset: int | None
+    kind: int | None
+    """The record's api key (0 segment, 1 update, 2 partition delete) or :data:`MALFORMED`."""
+    topic_id: UUID | None = None
+    partition: int | None = None
+    segment_id: UUID | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    """Inclusive."""
+    size_bytes: int | None = None
+    state: int | None = None
+    txn_index_empty: bool | None = None
+    epochs: tuple[int, ...] | None = None
+    epoch_starts: tuple[int, ...] | None = None
+    max_timestamp: int | None = None
+    """ms."""
+    event_timestamp: int | None = None
+    """ms; when the broker wrote the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +112,14 @@ def events(
     *,
     packed: bool = False,
 ) -> DataFrame:
-    """The records of ``extents``, decoded; columns: :data:`SCHEMA`.
+    """The records of ``extents``, decoded: rows of :class:`MetadataRecord`.
 
-    ``packed``: as :func:`spark.coverage.packing.pack_events` makes of them.
+    ``packed``: as :func:`spark.common.packing.pack_events` makes of them.
     """
     spark.dataSource.register(RemoteLogSource)
     ranges = [[e.partition, e.start, e.end] for e in extents if e.end > e.start]
     if not ranges:
-        return spark.createDataFrame([], PACKED_EVENTS if packed else SCHEMA)
+        return spark.createDataFrame([], _schema(packed))
     return (
         spark.read.format(NAME)
         .option("packed", packed)
@@ -143,11 +142,11 @@ class RemoteLogSource(DataSource):
     def _packed(self) -> bool:
         return str(self.options.get("packed", "false")).lower() == "true"
 
-    def schema(self) -> str:
-        return PACKED_EVENTS if self._packed else SCHEMA
+    def schema(self) -> StructType:
+        return _schema(self._packed)
 
-    def reader(self, schema: object) -> RemoteLogReader:
-        return RemoteLogReader(
+    def reader(self, schema: object) -> MetadataReader:
+        return MetadataReader(
             str(self.options["bootstrap"]),
             int(self.options["timeout_ms"]),
             [Extent(*entry) for entry in json.loads(self.options["ranges"])],
@@ -162,7 +161,7 @@ class MetadataPartition(InputPartition):
     extent: Extent
 
 
-class RemoteLogReader(DataSourceReader):
+class MetadataReader(DataSourceReader):
     """Reads the extents, one task each."""
 
     def __init__(
@@ -177,7 +176,7 @@ class RemoteLogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, MetadataPartition)
         wanted = partition.extent
-        position, rows = wanted.start, Rows()
+        position, records = wanted.start, list[MetadataRecord]()
         consumer = _consumer(self._bootstrap, self._timeout_ms)
         try:
             consumer.assign([TopicPartition(codec.TOPIC, wanted.partition, wanted.start)])
@@ -187,16 +186,19 @@ class RemoteLogReader(DataSourceReader):
                         position = wanted.end
                         break
                     position = message.offset() + 1
-                    rows.add(wanted.partition, message.offset(), message.value())
-                if len(rows) >= ROWS_AT_ONCE:
-                    yield self._taken(rows)
-            if len(rows):
-                yield self._taken(rows)
+                    found = decoded(wanted.partition, message.offset(), message.value())
+                    if found is not None:
+                        records.append(found)
+                if len(records) >= ROWS_AT_ONCE:
+                    yield self._batch(records)
+                    records = []
+            if records:
+                yield self._batch(records)
         finally:
             consumer.close()
 
-    def _taken(self, rows: Rows) -> pa.RecordBatch:
-        batch = rows.take()
+    def _batch(self, records: Sequence[MetadataRecord]) -> pa.RecordBatch:
+        batch = to_batch(MetadataRecord, records)
         return pack_events(batch) if self._packed else batch
 
     def _some(self, consumer: Consumer, wanted: Extent, position: int) -> list[Any]:
@@ -230,70 +232,43 @@ class RemoteLogReader(DataSourceReader):
         )
 
 
-class Rows:
-    """Decoded records, by column."""
-
-    def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {field.name: [] for field in ARROW}
-
-    def __len__(self) -> int:
-        return len(self._columns["kind"])
-
-    def add(self, metadata_partition: int, offset: int, value: bytes | None) -> None:
-        """Decode one record. Records of a newer Kafka that this fold does not need are left out."""
-        if value is None:
-            return
-        try:
-            event = codec.decode(value)
-        except codec.MalformedMetadata:
-            self._append({"kind": MALFORMED}, metadata_partition, offset)
-            return
-        if event is not None:
-            self._append(row_of(event), metadata_partition, offset)
-
-    def _append(self, row: dict[str, Any], metadata_partition: int, offset: int) -> None:
-        row["metadata_partition"], row["record_offset"] = metadata_partition, offset
-        for name, column in self._columns.items():
-            column.append(row.get(name))
-
-    def take(self) -> pa.RecordBatch:
-        """What was added since the last time."""
-        batch = pa.RecordBatch.from_pydict(self._columns, schema=ARROW)
-        self._columns = {field.name: [] for field in ARROW}
-        return batch
+def decoded(metadata_partition: int, offset: int, value: bytes | None) -> MetadataRecord | None:
+    """``None`` for a record of a newer Kafka that the fold does not need."""
+    if value is None:
+        return None
+    try:
+        event = codec.decode(value)
+    except codec.MalformedMetadata:
+        return MetadataRecord(metadata_partition, offset, MALFORMED)
+    return None if event is None else record_of(event, metadata_partition, offset)
 
 
-def row_of(event: RemoteLogEvent) -> dict[str, Any]:
-    """An event's columns, without its place."""
-    row: dict[str, Any] = {
-        "topic_id": event.log.topic_id.bytes,
-        "partition": event.log.partition,
-        "state": int(event.state),
-        "event_timestamp": event.event_timestamp,
-    }
+def record_of(event: RemoteLogEvent, metadata_partition: int, offset: int) -> MetadataRecord:
+    """An event as a row."""
+    record = MetadataRecord(
+        metadata_partition,
+        offset,
+        codec.PARTITION_DELETE,
+        event.log.topic_id,
+        event.log.partition,
+        state=int(event.state),
+        event_timestamp=event.event_timestamp,
+    )
     match event:
         case RemoteSegment():
-            row |= {
-                "kind": codec.SEGMENT,
-                "segment_id": event.segment_id.bytes,
-                "start_offset": event.start_offset,
-                "end_offset": event.end_offset,
-                "size_bytes": event.size_bytes,
-                "txn_index_empty": event.txn_index_empty,
-                "epochs": [e.epoch for e in event.leader_epochs],
-                "epoch_starts": [e.start_offset for e in event.leader_epochs],
-                "broker_id": event.broker_id,
-                "max_timestamp": event.max_timestamp,
-            }
+            record.kind, record.segment_id = codec.SEGMENT, event.segment_id
+            record.start_offset, record.end_offset = event.start_offset, event.end_offset
+            record.size_bytes, record.max_timestamp = event.size_bytes, event.max_timestamp
+            record.txn_index_empty = event.txn_index_empty
+            record.epochs = tuple(e.epoch for e in event.leader_epochs)
+            record.epoch_starts = tuple(e.start_offset for e in event.leader_epochs)
         case SegmentUpdate():
-            row |= {
-                "kind": codec.UPDATE,
-                "segment_id": event.segment_id.bytes,
-                "broker_id": event.broker_id,
-            }
-        case PartitionDelete():
-            row |= {"kind": codec.PARTITION_DELETE}
-    return row
+            record.kind, record.segment_id = codec.UPDATE, event.segment_id
+    return record
+
+
+def _schema(packed: bool) -> StructType:
+    return spark_schema(PackedEvents if packed else MetadataRecord)
 
 
 def _bootstrap(settings: KafkaSettings) -> str:

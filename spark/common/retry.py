@@ -16,7 +16,7 @@ whoever scheduled the job says so and tries it again. Well below the shortest cl
 sense."""
 
 
-def insist(call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+def retry(call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
     """``call()``, repeated while it raises :class:`UnreachableError`; the last one is raised.
 
     Every call given here is safe to repeat: registered keys, claims and finishes are fenced by

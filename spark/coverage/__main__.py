@@ -4,4 +4,4 @@ from spark.common.entry import main
 from spark.coverage.job import coverage
 
 if __name__ == "__main__":
-    main(coverage)
+    main("coverage", coverage)

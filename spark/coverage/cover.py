@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark.coverage.fold import Flags, Ids, Ints, Ragged, Segments, by_id
-from spark.coverage.packing import Objects
-from spark.coverage.tasks import KIND_BITS, kind_bits
-from tideline.domain.coverage import AIVEN_KINDS, FOREVER, OWN_KINDS
+from spark.common.fold import Flags, Ids, Ints, Segments, by_id, own_pieces
+from spark.common.packing import KIND_BITS, Objects, kind_bits
+from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.remote_log import SegmentState
 
 STARTED = int(SegmentState.COPY_SEGMENT_STARTED)
@@ -103,10 +101,7 @@ def cover(
     order = np.lexsort((base.end, base.start))
     ordered = base.take(order)
     found = Found.of(objects, ordered.id_high, ordered.id_low)
-    rows, starts, ends = _valid_pieces(
-        ordered.start, ordered.end, ordered.epochs, ordered.epoch_starts,
-        lineage_epochs, lineage_starts,
-    )  # fmt: skip
+    rows, starts, ends = own_pieces(ordered, lineage_epochs, lineage_starts)
     finished = ordered.state == FINISHED
     mine = finished[rows]
     rows, starts, ends = rows[mine], starts[mine], ends[mine]
@@ -144,31 +139,6 @@ def _put_back(values: Ints, order: Ints) -> Ints:
     return unordered
 
 
-def _valid_pieces(
-    first: Ints,
-    last: Ints,
-    epochs: Ragged,
-    epoch_starts: Ragged,
-    lineage_epochs: Ints,
-    lineage_starts: Ints,
-) -> tuple[Ints, Ints, Ints]:
-    """(segment, start, end) of the parts whose leader epoch is the log's own there."""
-    lengths = epochs.offsets[1:] - epochs.offsets[:-1]
-    rows = np.repeat(np.arange(len(first)), lengths)
-    if not len(rows) or not len(lineage_epochs):
-        nothing = np.zeros(0, dtype=np.int64)
-        return nothing, nothing, nothing
-    starts = np.maximum(epoch_starts.values, first[rows])
-    is_last = np.concatenate((rows[1:] != rows[:-1], [True]))
-    ends = np.where(is_last, last[rows] + 1, np.concatenate((starts[1:], [0])))
-    at = np.clip(np.searchsorted(lineage_epochs, epochs.values), 0, len(lineage_epochs) - 1)
-    own = lineage_epochs[at] == epochs.values
-    lineage_ends = np.concatenate((lineage_starts[1:], [FOREVER]))
-    starts, ends = np.maximum(starts, lineage_starts[at]), np.minimum(ends, lineage_ends[at])
-    keep = own & (starts < ends)
-    return rows[keep], starts[keep], ends[keep]
-
-
 def gaps(start: int, end: int, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Where ``[start, end)`` is not covered by the pieces: (starts, ends)."""
     order = np.lexsort((ends, starts))
@@ -192,8 +162,3 @@ def _overlapping(rows: Ints, starts: Ints, ends: Ints) -> int:
         earlier = slice(0, first[row])
         overlaps[row] = bool(((starts[earlier] < ends[row]) & (ends[earlier] > starts[row])).any())
     return len(np.unique(rows[overlaps]))
-
-
-def touching(starts: Ints, ends: Ints, start: int, end: int) -> Iterator[int]:
-    """Which inclusive ranges share an offset with ``[start, end)``."""
-    yield from np.flatnonzero((starts < end) & (ends >= start)).tolist()

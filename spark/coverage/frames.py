@@ -8,23 +8,29 @@ them is reported and does not decide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
-from spark.coverage.cover import DELETING, STARTED, Cover, Found, cover, gaps, match
-from spark.coverage.fold import (
-    PARTITION_DELETE,
-    Events,
-    Flags,
-    Ints,
-    Segments,
-    fold,
+from spark.common.fold import PARTITION_DELETE, Events, Flags, Ints, Segments, fold
+from spark.common.packing import (
+    LOG,
+    MERGED,
+    NO_LOG,
+    Objects,
+    in_packs,
+    pack,
+    pack_objects,
+    packed_events,
+    segment_name,
+    stem,
+    unpack,
 )
-from spark.coverage.observations import NO_LOG, observations
-from spark.coverage.packing import LOG, MERGED, Objects, segment_name, stem, unpack
+from spark.common.rows import spark_schema, to_batch
+from spark.coverage.cover import DELETING, STARTED, Cover, Found, cover, gaps, match
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,60 +41,129 @@ ORPHAN_AFTER_MS = 3_600_000
 """An object that no metadata names may be of a copy that is under way, or of one that finished
 between the reading of the metadata and the listing."""
 
-_GAP = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("cause", pa.string())])
-_BAD = pa.struct([("segment", pa.string()), ("problem", pa.string())])
-_NAMES = pa.list_(pa.string())
-ARROW = pa.schema(
-    [
-        ("log_id", pa.int64()),
-        ("complete", pa.bool_()),
-        ("held_back", pa.string()),
-        ("wanted_start", pa.int64()),
-        ("wanted_end", pa.int64()),
-        ("covered_to", pa.int64()),
-        ("earliest_remote", pa.int64()),
-        ("missing_offsets", pa.int64()),
-        ("gap_count", pa.int64()),
-        ("gaps", pa.list_(_GAP)),
-        ("segments", pa.int64()),
-        ("overlapping", pa.int64()),
-        ("overshooting", pa.int64()),
-        ("unfinished_count", pa.int64()),
-        ("unfinished", _NAMES),
-        ("foreign_count", pa.int64()),
-        ("foreign", _NAMES),
-        ("broken_count", pa.int64()),
-        ("broken", pa.list_(_BAD)),
-        ("orphan_count", pa.int64()),
-        ("orphans", _NAMES),
-        ("anomalies", pa.int64()),
-        ("merged_segments", pa.int64()),
-        ("merged_broken_count", pa.int64()),
-        ("merged_broken", pa.list_(_BAD)),
-        ("merged_gap_count", pa.int64()),
-        ("merged_gaps", pa.list_(_GAP)),
-    ]
-)
-"""Offsets that start something are inclusive, those that end something exclusive. ``held_back``:
-why a prefix that is covered is not complete yet; the job knows it from the replicas."""
+FINISHED_MERGE = "COPY_SEGMENT_FINISHED"
+
+
+@dataclass(frozen=True, slots=True)
+class CoveredLog:
+    """One partition whose prefix is judged. Starts inclusive, ends exclusive."""
+
+    log_id: int
+    topic_id: UUID
+    partition: int
+    log_start: int
+    boundary: int
+    suffix_start: int
+    merge_frontier: int
+    epochs: tuple[int, ...]
+    """The log's lineage, ascending, with the first offset of each beside it."""
+    epoch_starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """``[start, end)``, and why: a key of ``spark.coverage.report.REMEDIES``."""
+
+    start: int
+    end: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadSegment:
+    segment: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """On one partition. Lists have at most :data:`SHOWN` entries, the counts count all."""
+
+    log_id: int
+    complete: bool = False
+    held_back: str | None = None
+    """Why a prefix that is covered is not complete yet; the job knows it from the replicas."""
+    wanted_start: int = 0
+    wanted_end: int = 0
+    """Exclusive."""
+    covered_to: int = 0
+    """Exclusive."""
+    earliest_remote: int = -1
+    missing_offsets: int = 0
+    gap_count: int = 0
+    gaps: tuple[Gap, ...] = ()
+    segments: int = 0
+    overlapping: int = 0
+    overshooting: int = 0
+    unfinished_count: int = 0
+    unfinished: tuple[str, ...] = ()
+    foreign_count: int = 0
+    foreign: tuple[str, ...] = ()
+    broken_count: int = 0
+    broken: tuple[BadSegment, ...] = ()
+    orphan_count: int = 0
+    orphans: tuple[str, ...] = ()
+    anomalies: int = 0
+    """Metadata records that no legal history contains."""
+    merged_segments: int = 0
+    merged_broken_count: int = 0
+    merged_broken: tuple[BadSegment, ...] = ()
+    merged_gap_count: int = 0
+    merged_gaps: tuple[Gap, ...] = ()
 
 
 def verdicts(
     logs: DataFrame, events: DataFrame, merged: DataFrame, objects: DataFrame, now_ms: int
 ) -> DataFrame:
-    """One row per partition of ``logs``; columns: :data:`ARROW`. A row with ``log_id`` -1 counts
-    metadata records that could not be decoded. Inputs: :func:`spark.coverage.observations`.
+    """One :class:`Verdict` per partition of ``logs``; that of :data:`NO_LOG` counts metadata
+    records that could not be decoded.
 
-    ``now_ms``: when the objects were listed, to tell orphans from what is new.
+    ``logs``: rows of :class:`CoveredLog`; only their partitions are judged. ``merged``: of
+    ``MergedSegmentRow``. ``events`` and ``objects``: as their sources make them, in rows or packed
+    already. ``now_ms``: when the objects were listed, to tell orphans from what is new.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
 
     def judge(table: pa.Table) -> pa.Table:
-        row = judge_log(table, now_ms)
-        return pa.Table.from_pylist([row] if row else [], schema=ARROW)
+        verdict = judge_log(table, now_ms)
+        return pa.Table.from_batches([to_batch(Verdict, [verdict] if verdict else [])])
 
     together = observations(logs, events, merged, objects)
-    return together.groupBy("log_id").applyInArrow(judge, from_arrow_schema(ARROW))
+    return together.groupBy("log_id").applyInArrow(judge, spark_schema(Verdict))
+
+
+def observations(
+    logs: DataFrame, events: DataFrame, merged: DataFrame, objects: DataFrame
+) -> DataFrame:
+    """One frame of :class:`Packed` of everything that was observed of each partition: one shuffle
+    moves a few rows per partition instead of millions, and no more than one partition is unpacked
+    at a time."""
+    from pyspark.sql import functions as F
+
+    of_logs = logs.select(
+        "log_id",
+        F.lit(LOG).cast("tinyint").alias("kind"),
+        F.col("log_start").alias("first"),
+        F.col("boundary").alias("last"),
+        F.col("suffix_start").alias("size"),
+        F.col("merge_frontier").alias("stamp"),
+        "epochs",
+        "epoch_starts",
+    )
+    of_merged = merged.join(F.broadcast(logs.select("log_id")), "log_id", "left_semi").select(
+        "log_id",
+        F.lit(MERGED).cast("tinyint").alias("kind"),
+        "segment_id",
+        F.col("base_offset").alias("first"),
+        F.col("last_offset").alias("last"),
+        F.col("size_bytes").alias("size"),
+        (F.col("state") == FINISHED_MERGE).cast("int").alias("state"),
+    )
+    return (
+        packed_events(events, logs)
+        .unionAll(in_packs(of_logs, pack))
+        .unionAll(in_packs(of_merged, pack))
+        .unionAll(in_packs(objects, pack_objects))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,49 +181,53 @@ class _Log:
     objects: Objects
 
 
-def judge_log(table: pa.Table, now_ms: int) -> dict[str, Any] | None:
+def judge_log(table: pa.Table, now_ms: int) -> Verdict | None:
     """The verdict on one partition's packed observations; ``None`` without the log itself."""
     log_id = table["log_id"][0].as_py()
     if log_id == NO_LOG:
-        return {"log_id": NO_LOG, "anomalies": len(unpack(table)[0])}
+        return Verdict(NO_LOG, anomalies=len(unpack(table)[0]))
     log = _taken_apart(*unpack(table))
     if log is None:
         return None
     found = cover(
         log.start, log.boundary, log.segments, log.objects, log.lineage_epochs, log.lineage_starts
     )
-    base = log.segments.base
     end = max(log.start, log.boundary)
     complete = not len(found.gap_starts)
-    orphans = _orphans(log, now_ms)
-    objects = log.objects
-    return {
-        "log_id": log_id,
-        "complete": complete,
-        "wanted_start": log.start,
-        "wanted_end": end,
-        "covered_to": end if complete else int(found.gap_starts[0]),
-        "earliest_remote": found.earliest_remote,
-        "missing_offsets": int((found.gap_ends - found.gap_starts).sum()),
-        "gap_count": len(found.gap_starts),
-        "gaps": _gaps(log, found),
-        "segments": found.segments,
-        "overlapping": found.overlapping,
-        "overshooting": found.overshooting,
-        "unfinished_count": len(found.unfinished),
-        "unfinished": [segment_name(base, int(row)) for row in found.unfinished[:SHOWN]],
-        "foreign_count": len(found.foreign),
-        "foreign": [segment_name(base, int(row)) for row in found.foreign[:SHOWN]],
-        "broken_count": len(found.broken),
-        "broken": _bad(base, found.found, found.broken),
-        "orphan_count": len(orphans),
-        "orphans": [
+    verdict = Verdict(
+        log_id,
+        anomalies=log.segments.anomalies,
+        complete=complete,
+        wanted_start=log.start,
+        wanted_end=end,
+        covered_to=end if complete else int(found.gap_starts[0]),
+        earliest_remote=found.earliest_remote,
+        missing_offsets=int((found.gap_ends - found.gap_starts).sum()),
+        gap_count=len(found.gap_starts),
+        gaps=_gaps(log, found),
+    )
+    return _with_merged(_with_segments(verdict, log, found, now_ms), log)
+
+
+def _with_segments(verdict: Verdict, log: _Log, found: Cover, now_ms: int) -> Verdict:
+    base, objects, orphans = log.segments.base, log.objects, _orphans(log, now_ms)
+    return replace(
+        verdict,
+        segments=found.segments,
+        overlapping=found.overlapping,
+        overshooting=found.overshooting,
+        unfinished_count=len(found.unfinished),
+        unfinished=tuple(segment_name(base, int(row)) for row in found.unfinished[:SHOWN]),
+        foreign_count=len(found.foreign),
+        foreign=tuple(segment_name(base, int(row)) for row in found.foreign[:SHOWN]),
+        broken_count=len(found.broken),
+        broken=_bad(base, found.found, found.broken),
+        orphan_count=len(orphans),
+        orphans=tuple(
             stem(int(objects.start[n]), int(objects.id_high[n]), int(objects.id_low[n]))
             for n in orphans[:SHOWN]
-        ],
-        "anomalies": log.segments.anomalies,
-        **_merged(log),
-    }
+        ),
+    )
 
 
 def _taken_apart(everything: Events, objects: Objects) -> _Log | None:
@@ -173,15 +252,14 @@ def _taken_apart(everything: Events, objects: Objects) -> _Log | None:
     )
 
 
-def _gaps(log: _Log, found: Cover) -> list[dict[str, Any]]:
-    return [
-        {"start": int(start), "end": int(end), "cause": _cause(log, found, int(start), int(end))}
+def _gaps(log: _Log, found: Cover) -> tuple[Gap, ...]:
+    return tuple(
+        Gap(int(start), int(end), _cause(log, found, int(start), int(end)))
         for start, end in zip(found.gap_starts[:SHOWN], found.gap_ends[:SHOWN], strict=True)
-    ]
+    )
 
 
 def _cause(log: _Log, found: Cover, start: int, end: int) -> str:
-    """Why ``[start, end)`` is not covered: a key of ``spark.coverage.remedies.REMEDIES``."""
     base = log.segments.base
     touches: Flags = (base.start < end) & (base.end >= start)
     if touches[found.broken].any():
@@ -197,16 +275,14 @@ def _cause(log: _Log, found: Cover, start: int, end: int) -> str:
     return "absent"
 
 
-def _bad(events: Events, found: Found, rows: Ints) -> list[dict[str, str]]:
-    return [
-        {
-            "segment": segment_name(events, int(row)),
-            "problem": found.problem(
-                int(row), int(events.size[row]), bool(events.txn_index_empty[row])
-            ),
-        }
+def _bad(events: Events, found: Found, rows: Ints) -> tuple[BadSegment, ...]:
+    return tuple(
+        BadSegment(
+            segment_name(events, int(row)),
+            found.problem(int(row), int(events.size[row]), bool(events.txn_index_empty[row])),
+        )
         for row in rows[:SHOWN]
-    ]
+    )
 
 
 def _orphans(log: _Log, now_ms: int) -> Ints:
@@ -222,7 +298,7 @@ def _orphans(log: _Log, now_ms: int) -> Ints:
     return np.flatnonzero((known < 0) & old)
 
 
-def _merged(log: _Log) -> dict[str, Any]:
+def _with_merged(verdict: Verdict, log: _Log) -> Verdict:
     """Merged segments that the suffix still reads, and the offsets that it could not."""
     wanted = (log.merged.state == 1) & (log.merged.end >= log.suffix_start)
     merged = log.merged.take(np.flatnonzero(wanted))
@@ -237,13 +313,12 @@ def _merged(log: _Log) -> dict[str, Any]:
         np.maximum(merged.start[~bad], log.suffix_start),
         merged.end[~bad] + 1,
     )
-    return {
-        "merged_segments": len(merged),
-        "merged_broken_count": int(bad.sum()),
-        "merged_broken": _bad(merged, found, np.flatnonzero(bad)),
-        "merged_gap_count": len(starts),
-        "merged_gaps": [
-            {"start": int(start), "end": int(end), "cause": "merged_objects"}
-            for start, end in zip(starts[:SHOWN], ends[:SHOWN], strict=True)
-        ],
-    }
+    shown = zip(starts[:SHOWN], ends[:SHOWN], strict=True)
+    return replace(
+        verdict,
+        merged_segments=len(merged),
+        merged_broken_count=int(bad.sum()),
+        merged_broken=_bad(merged, found, np.flatnonzero(bad)),
+        merged_gap_count=len(starts),
+        merged_gaps=tuple(Gap(int(start), int(end), "merged_objects") for start, end in shown),
+    )

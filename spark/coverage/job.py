@@ -10,71 +10,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import typer
+from dataclasses import dataclass, replace
 
 from spark.common import control_plane, kafka_logs, remote_log
-from spark.common.entry import (
-    ConfOption,
-    DryRunOption,
-    Job,
-    MasterOption,
-    Outcome,
-    ResultOption,
-    TopicsOption,
-    launch,
-    run_job,
-)
-from spark.common.kafka_logs import ObservedLog
-from spark.coverage import frames as logic
-from spark.coverage import tasks as inventory
-from spark.coverage.observations import NO_LOG
-from spark.coverage.remedies import detail, reason
-from spark.coverage.report import CoverageRun, Judged, publish
-from spark.coverage.tasks import ListedPartition
+from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
+from spark.common.kafka_logs import ObservedLog, WantedLog
+from spark.common.packing import NO_LOG
+from spark.common.rows import from_frame, to_frame
+from spark.coverage.frames import CoveredLog, Verdict, verdicts
+from spark.coverage.report import CoverageRun, Judged, detail, publish, reason
+from spark.coverage.tasks import inventory
 from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, TopicDeleted, UnknownLog
 from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.errors import RefusedError
 
-LOGS = """log_id bigint, topic_id binary, partition int, log_start bigint, boundary bigint,
-suffix_start bigint, merge_frontier bigint, epochs array<int>, epoch_starts array<bigint>"""
-
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Observation:
     """One observation of some partitions."""
 
     at_ms: int
     """When it began."""
-    verdicts: dict[int, dict[str, Any]]
+    verdicts: dict[int, Verdict]
     """By log id."""
     unobserved: dict[int, str]
-    """Partitions that Kafka could not tell about, and why. Their last verdict stays."""
+    """Partitions whose log in Kafka could not be observed, and why. Their last verdict stays."""
     malformed: int = 0
 
 
-def coverage(
-    topic: TopicsOption = None,
-    dry_run: DryRunOption = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    result: ResultOption = None,
-) -> None:
+def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
     """Judge the tiered prefix of every migrated partition and set or clear tieringComplete."""
-    raise typer.Exit(
-        run_job(
-            "coverage",
-            lambda job: run(job, topics=topic or (), dry_run=dry_run),
-            launch(master, conf, result),
-        )
-    )
-
-
-def run(job: Job, topics: Sequence[str] = (), dry_run: bool = False) -> Outcome:
-    """The whole job. Raises what the stores raise."""
+    topics = topic or ()
     targets = [
         row
         for row in control_plane.partitions(job.settings)
@@ -85,16 +52,18 @@ def run(job: Job, topics: Sequence[str] = (), dry_run: bool = False) -> Outcome:
             f"topic {unknown[0]!r} has no partition with a B0: nothing of it is to be covered"
         )
     job.progress(f"{len(targets)} partitions with a B0")
-    first = look(job, targets)
+    first = observe(job, targets)
     doubted = [
         row
         for row in targets
-        if row.tiering_complete and not first.verdicts.get(row.log_id, {}).get("complete", True)
+        if row.tiering_complete
+        and (verdict := first.verdicts.get(row.log_id)) is not None
+        and not verdict.complete
     ]
-    second = Look(first.at_ms, {}, {})
+    second = Observation(first.at_ms, {}, {})
     if doubted:
         job.progress(f"{len(doubted)} partitions were covered and seem not to be: looking again")
-        second = look(job, doubted)
+        second = observe(job, doubted)
     twice = {row.log_id for row in doubted}
     unobserved = first.unobserved | second.unobserved
     judged = []
@@ -129,22 +98,24 @@ def run(job: Job, topics: Sequence[str] = (), dry_run: bool = False) -> Outcome:
     )
 
 
-def look(job: Job, targets: Sequence[PartitionRow]) -> Look:
+def observe(job: Job, targets: Sequence[PartitionRow]) -> Observation:
     """Observe and judge ``targets``."""
     at_ms = time.time_ns() // 1_000_000
     if not targets:
-        return Look(at_ms, {}, {})
+        return Observation(at_ms, {}, {})
     spark, tasks = job.spark, job.parallelism
-    listed = {
-        row.log_id: ListedPartition(row.log_id, row.topic, row.topic_id, row.partition)
-        for row in targets
-    }
     job.progress("asking the brokers for log starts and leader epochs")
-    prefixed = [(listed[row.log_id], row.boundary) for row in targets if row.boundary > 0]
-    to_set = {row.log_id for row in targets if not row.tiering_complete}
+    prefixed = [
+        WantedLog(
+            row.log_id, row.topic, row.topic_id, row.partition, row.boundary,
+            ask_replicas=not row.tiering_complete,
+        )
+        for row in targets
+        if row.boundary > 0
+    ]  # fmt: skip
     observed = {
         found.log_id: found
-        for found in kafka_logs.observed_logs(spark, job.settings, prefixed, tasks, to_set)
+        for found in kafka_logs.observed_logs(spark, job.settings, prefixed, tasks)
     }
     unobserved = {o.log_id: o.problem for o in observed.values() if o.problem is not None}
     rows = [row for row in targets if row.log_id not in unobserved]
@@ -152,32 +123,36 @@ def look(job: Job, targets: Sequence[PartitionRow]) -> Look:
     extents = remote_log.extent(job.settings) if needy else []
     records = sum(e.end - e.start for e in extents)
     job.progress(f"judging {len(rows)} partitions by {records} metadata records and their objects")
-    found = logic.verdicts(
-        spark.createDataFrame([_log(row, observed.get(row.log_id)) for row in rows], LOGS),
+    judged = verdicts(
+        to_frame(spark, CoveredLog, [_log(row, observed.get(row.log_id)) for row in rows], tasks),
         remote_log.events(spark, job.settings, extents, packed=True),
         control_plane.read(spark, job.settings, control_plane.MERGED_SEGMENTS, tasks),
-        inventory.inventory(
-            spark, job.settings, [listed[r.log_id] for r in rows], tasks * 4, packed=True
-        ),
+        inventory(spark, job.settings, rows, tasks * 4),
         at_ms,
     )
-    told = {row["log_id"]: row for row in found.toArrow().to_pylist()}
-    malformed = told.pop(NO_LOG, {}).get("anomalies", 0)
-    for log_id, verdict in told.items():
-        if verdict["complete"] and (one := observed.get(log_id)) and one.unrolled:
-            verdict |= {"complete": False, "held_back": one.unrolled}
-    return Look(at_ms, told, unobserved, malformed)
+    by_log = {verdict.log_id: verdict for verdict in from_frame(Verdict, judged)}
+    undecoded = by_log.pop(NO_LOG, None)
+    for log_id, verdict in by_log.items():
+        if verdict.complete and (one := observed.get(log_id)) and one.unrolled:
+            by_log[log_id] = replace(verdict, complete=False, held_back=one.unrolled)
+    return Observation(at_ms, by_log, unobserved, undecoded.anomalies if undecoded else 0)
 
 
-def _log(row: PartitionRow, found: ObservedLog | None) -> tuple[object, ...]:
+def _log(row: PartitionRow, found: ObservedLog | None) -> CoveredLog:
     # B0 = 0: the prefix is empty, whatever Kafka's log of that name holds.
     start = found.log_start if found is not None else 0
     lineage = found.lineage if found is not None else ()
-    return (
-        row.log_id, row.topic_id.bytes, row.partition, start, row.boundary,
-        row.suffix_start, row.merge_frontier,
-        [e.epoch for e in lineage], [e.start_offset for e in lineage],
-    )  # fmt: skip
+    return CoveredLog(
+        row.log_id,
+        row.topic_id,
+        row.partition,
+        start,
+        row.boundary,
+        row.suffix_start,
+        row.merge_frontier,
+        tuple(e.epoch for e in lineage),
+        tuple(e.start_offset for e in lineage),
+    )
 
 
 def record(job: Job, judged: Iterable[Judged]) -> dict[str, int]:
@@ -188,8 +163,8 @@ def record(job: Job, judged: Iterable[Judged]) -> dict[str, int]:
             row = one.row
             try:
                 written = plane.record_coverage(
-                    row.log, row.generation, row.boundary, one.complete, reason(one.verdict),
-                    detail(one.verdict), str(job.run_id), one.observed_at,
+                    row.log, row.generation, row.boundary, one.verdict.complete,
+                    reason(one.verdict), detail(one.verdict), str(job.run_id), one.observed_at,
                 )  # fmt: skip
             except (StaleGeneration, BoundaryUnset, TopicDeleted, UnknownLog) as error:
                 job.progress(f"{row.topic}-{row.partition} moved on meanwhile: {error}")

@@ -1,18 +1,19 @@
-"""The dated report of one coverage run: Parquet for machines, Markdown for people."""
+"""What people and machines read of a coverage run: the reason and the remedies of each partition,
+and a dated report, Parquet for machines, Markdown for people."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.coverage import frames as logic
-from spark.coverage.remedies import reason, remedies
+from spark.common.rows import to_batch
+from spark.coverage.frames import Verdict
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import ObjectStoreSettings
@@ -20,35 +21,84 @@ from tideline.settings import ObjectStoreSettings
 ROWS_PER_FILE = 50_000
 SHOWN = 100
 """Partitions that the result and the Markdown name; the Parquet has all of them."""
-_IDENTITY = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("topic_id", pa.string()),
-        ("partition", pa.int64()),
-        ("state", pa.string()),
-        ("generation", pa.int64()),
-        ("boundary", pa.int64()),
-        ("tiering_complete_before", pa.bool_()),
-        ("observed_at", pa.timestamp("ms", "UTC")),
-        ("reason", pa.string()),
-        ("remedies", pa.list_(pa.string())),
-    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Why a range is not covered, and what helps."""
+
+    why: str
+    what: str
+
+
+REMEDIES: Mapping[str, Remedy] = {
+    "bad_objects": Remedy(
+        "objects of its segments are missing or short",
+        "restore the objects under their keys (bucket versioning, backup, another region); if a "
+        "replica still has these offsets locally they can be copied again, otherwise delete the "
+        "records up to the end of the gap",
+    ),
+    "copying": Remedy(
+        "their copy to remote storage began and has not finished",
+        "wait for the leader's next try; if it stays so, look for failed copies in the leader's "
+        "log and at its remote copy lag",
+    ),
+    "being_deleted": Remedy(
+        "the brokers are deleting their segments",
+        "wait until the log start has passed them; if it does not move, the deletion began "
+        "without retention having asked for it",
+    ),
+    "other_lineage": Remedy(
+        "the segments there were copied by a deposed leader, at other leader epochs",
+        "un-freeze remote copying so that the present leader copies its own records; "
+        "if it has them no longer, delete the records up to the end of the gap",
+    ),
+    "starts_late": Remedy(
+        "remote storage begins above the log start",
+        "wait for the log start to follow (retention); otherwise delete the records up to the "
+        "first offset that remote storage has",
+    ),
+    "absent": Remedy(
+        "no segment with these offsets was ever registered",
+        "check that remote copying of the topic is on and healthy; if no replica has these "
+        "offsets locally they are lost: delete the records up to the end of the gap",
+    ),
+}
+ROLL = Remedy(
+    "a replica has not rolled to B0",
+    "wait for it to catch up and roll; if its high watermark stays behind, a change of leader "
+    "heals it",
 )
-SCHEMA = pa.schema([*_IDENTITY, *logic.ARROW])
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """What the Parquet files say of a partition beside its verdict."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    state: str
+    generation: int
+    boundary: int
+    tiering_complete_before: bool
+    observed_at: datetime
+    reason: str
+    remedies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A partition with its verdict (a row of :data:`spark.coverage.frames.ARROW`)."""
+    """A partition with its verdict."""
 
     row: PartitionRow
-    verdict: dict[str, Any]
+    verdict: Verdict
     observed_at: int
-    """ms; when the look began."""
+    """ms; when the observation began."""
 
     @property
     def complete(self) -> bool:
-        return bool(self.verdict["complete"])
+        return self.verdict.complete
 
     @property
     def name(self) -> str:
@@ -75,19 +125,19 @@ class CoverageRun:
             "unobserved": len(self.unobserved),
             "newly_complete": sum(j.complete and not j.row.tiering_complete for j in self.judged),
             "cleared": sum(not j.complete and j.row.tiering_complete for j in self.judged),
-            "segments": sum(v["segments"] for v in verdicts),
-            "missing_offsets": sum(v["missing_offsets"] for v in verdicts),
-            "bad_segments": sum(v["broken_count"] for v in verdicts),
-            "orphaned_segments": sum(v["orphan_count"] for v in verdicts),
-            "merged_segments": sum(v["merged_segments"] for v in verdicts),
-            "bad_merged_segments": sum(v["merged_broken_count"] for v in verdicts),
-            "metadata_anomalies": self.malformed + sum(v["anomalies"] for v in verdicts),
+            "segments": sum(v.segments for v in verdicts),
+            "missing_offsets": sum(v.missing_offsets for v in verdicts),
+            "bad_segments": sum(v.broken_count for v in verdicts),
+            "orphaned_segments": sum(v.orphan_count for v in verdicts),
+            "merged_segments": sum(v.merged_segments for v in verdicts),
+            "bad_merged_segments": sum(v.merged_broken_count for v in verdicts),
+            "metadata_anomalies": self.malformed + sum(v.anomalies for v in verdicts),
         }
 
     def not_covered(self) -> list[Judged]:
         """Most missing offsets first."""
         found = [one for one in self.judged if not one.complete]
-        return sorted(found, key=lambda one: (-one.verdict["missing_offsets"], one.name))
+        return sorted(found, key=lambda one: (-one.verdict.missing_offsets, one.name))
 
     def shown(self) -> list[dict[str, Any]]:
         """The partitions that are not covered, for the JSON result."""
@@ -116,27 +166,32 @@ def publish(settings: ObjectStoreSettings, run: CoverageRun) -> str:
 def parquet_files(judged: Sequence[Judged]) -> Iterator[bytes]:
     """Every verdict; at least one file."""
     for start in range(0, max(1, len(judged)), ROWS_PER_FILE):
-        rows = [_row(one) for one in judged[start : start + ROWS_PER_FILE]]
+        some = judged[start : start + ROWS_PER_FILE]
+        identity = to_batch(ReportRow, [_row(one) for one in some])
+        verdicts = to_batch(Verdict, [one.verdict for one in some])
+        columns = [*identity.columns, *verdicts.columns]
+        table = pa.Table.from_arrays(
+            columns, schema=pa.schema([*identity.schema, *verdicts.schema])
+        )
         file = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file, compression="zstd")
+        pq.write_table(table, file, compression="zstd")
         yield file.getvalue()
 
 
-def _row(one: Judged) -> dict[str, Any]:
+def _row(one: Judged) -> ReportRow:
     row = one.row
-    return {
-        "topic": row.topic,
-        "topic_id": str(row.topic_id),
-        "partition": row.partition,
-        "state": row.state,
-        "generation": row.generation,
-        "boundary": row.boundary,
-        "tiering_complete_before": row.tiering_complete,
-        "observed_at": datetime.fromtimestamp(one.observed_at / 1000, UTC),
-        "reason": reason(one.verdict),
-        "remedies": remedies(one.verdict),
-        **one.verdict,
-    }
+    return ReportRow(
+        topic=row.topic,
+        topic_id=str(row.topic_id),
+        partition=row.partition,
+        state=row.state,
+        generation=row.generation,
+        boundary=row.boundary,
+        tiering_complete_before=row.tiering_complete,
+        observed_at=datetime.fromtimestamp(one.observed_at / 1000, UTC),
+        reason=reason(one.verdict),
+        remedies=tuple(remedies(one.verdict)),
+    )
 
 
 def markdown(run: CoverageRun) -> str:
@@ -157,14 +212,50 @@ def markdown(run: CoverageRun) -> str:
             lines += [f"  - {remedy}" for remedy in remedies(one.verdict)]
         if len(missing) > SHOWN:
             lines.append(f"- and {len(missing) - SHOWN} more: see the Parquet files")
-    if suffix := [one for one in run.judged if one.verdict["merged_gap_count"]]:
+    if suffix := [one for one in run.judged if one.verdict.merged_gap_count]:
         lines += ["", "## Merged segments of the suffix that cannot be read", ""]
         for one in suffix[:SHOWN]:
-            ranges = ", ".join(
-                f"[{g['start']}, {g['end']})" for g in one.verdict["merged_gaps"][:3]
-            )
+            ranges = ", ".join(f"[{g.start}, {g.end})" for g in one.verdict.merged_gaps[:3])
             lines.append(f"- **{one.name}**: {ranges}; restore their objects")
     if run.unobserved:
         lines += ["", "## Not looked at (the last verdict stays)", ""]
         lines += [f"- {row.topic}-{row.partition}: {why}" for row, why in run.unobserved[:SHOWN]]
     return "\n".join(lines) + "\n"
+
+
+def reason(verdict: Verdict) -> str:
+    """One line: complete, or which offsets are missing and why."""
+    if verdict.complete:
+        if verdict.wanted_start >= verdict.wanted_end:
+            return "the prefix is empty"
+        return f"{verdict.segments} segments cover [{_range(verdict)})"
+    if verdict.held_back:
+        return f"remote storage has every offset of [{_range(verdict)}), but {verdict.held_back}"
+    shown = "; ".join(
+        f"[{gap.start}, {gap.end}): {REMEDIES[gap.cause].why}" for gap in verdict.gaps[:3]
+    )
+    more = verdict.gap_count - min(3, len(verdict.gaps))
+    rest = f"; and {more} more ranges" if more > 0 else ""
+    return f"offsets {shown}{rest}"
+
+
+def remedies(verdict: Verdict) -> list[str]:
+    """What to do, one line for each cause, most urgent first."""
+    if verdict.held_back:
+        return [ROLL.what]
+    causes: Sequence[str] = list(dict.fromkeys(gap.cause for gap in verdict.gaps))
+    return [REMEDIES[cause].what for cause in causes]
+
+
+def detail(verdict: Verdict) -> dict[str, Any]:
+    """What is kept in Postgres with the verdict."""
+    kept = {
+        name: value
+        for name, value in asdict(verdict).items()
+        if name not in ("log_id", "complete") and value not in ((), None)
+    }
+    return kept | {"remedies": remedies(verdict)}
+
+
+def _range(verdict: Verdict) -> str:
+    return f"{verdict.wanted_start}, {verdict.wanted_end}"

@@ -6,7 +6,9 @@ an object that was listed and has no record afterwards is an orphan, not a newco
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from pyspark.sql import functions as F
 
@@ -15,15 +17,23 @@ from tideline.domain.remote_log import SegmentState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LISTED = "object_key string, topic_id binary, partition int, segment_id binary"
-"""One row per listed object of a segment."""
 KEYS = ["topic_id", "partition", "segment_id"]
 DELETED = int(SegmentState.DELETE_SEGMENT_FINISHED)
 
 
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object of a segment."""
+
+    object_key: str
+    topic_id: UUID
+    partition: int
+    segment_id: UUID
+
+
 def known_segments(events: DataFrame) -> DataFrame:
-    """Segments that Kafka's metadata has in any state, as ``KEYS``, from the rows of
-    :mod:`spark.common.remote_log`.
+    """Segments that Kafka's metadata has in any state, as ``KEYS``, from rows of
+    :class:`spark.common.remote_log.MetadataRecord`.
 
     Stricter than the brokers' own fold, because a mistake here deletes: a segment is unknown only
     when the last record about it says that its deletion is finished. Records that do not parse
@@ -44,5 +54,5 @@ def is_readable(known: DataFrame) -> bool:
 
 
 def orphans(listed: DataFrame, known: DataFrame) -> DataFrame:
-    """Rows of ``listed`` whose segment is not in ``known``."""
+    """Rows of ``listed`` (:class:`ListedObject`) whose segment is not in ``known``."""
     return listed.join(known, KEYS, "left_anti")

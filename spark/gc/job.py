@@ -17,29 +17,17 @@ import typer
 
 from spark.common import remote_log
 from spark.common.control_plane import partitions
-from spark.common.entry import (
-    ConfOption,
-    DryRunOption,
-    Job,
-    MasterOption,
-    Outcome,
-    ResultOption,
-    launch,
-    run_job,
-)
-from spark.coverage.tasks import ListedPartition
-from spark.gc import frames as logic
-from spark.gc.garbage_frames import (
+from spark.common.entry import DryRunOption, Job, Outcome
+from spark.gc import frames
+from spark.gc.tasks import (
     APPLICATION,
-    OBJECT,
-    WAL,
+    MarkedObject,
+    Sweep,
     delete_marked,
-    in_rounds,
     listed_segments,
     sweep_diskless,
     sweep_tiered,
 )
-from spark.gc.tasks import Sweep
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.model import KEYS_KEPT_AHEAD_MS
 from tideline.control_plane.tiering_model import Bucket, PartitionRow
@@ -67,29 +55,29 @@ OrphansOption = Annotated[
 
 
 def gc(
-    dry_run: bool, orphans: bool = True, *, shortest_grace_ms: int = KEYS_KEPT_AHEAD_MS + 1
-) -> Callable[[Job], Outcome]:
-    """The job's work. Raises :class:`UsageError` for a shorter grace, unless it is a dry run."""
-
-    def work(job: Job) -> Outcome:
-        if not dry_run and job.settings.gc_grace_ms < shortest_grace_ms:
-            raise UsageError(
-                f"TIDELINE_GC_GRACE_MS is {job.settings.gc_grace_ms}: gateways keep keys that they "
-                f"have registered ahead for {KEYS_KEPT_AHEAD_MS} ms; set {shortest_grace_ms} at "
-                "least, and more than any upload or read may last"
-            )
-        details: dict[str, object] = {"dry_run": dry_run, "grace_ms": job.settings.gc_grace_ms}
-        with connect_jobs(job.settings, application_name=APPLICATION) as plane:
-            if dry_run:
-                details |= preview(job, plane)
-            else:
-                details |= housekeeping(job, plane)
-                details |= delete_dead(job, plane)
-        if orphans:
-            details |= look_for_orphans(job, dry_run)
-        return Outcome(details)
-
-    return work
+    job: Job,
+    dry_run: DryRunOption = False,
+    orphans: OrphansOption = True,
+    *,
+    shortest_grace_ms: int = KEYS_KEPT_AHEAD_MS + 1,
+) -> Outcome:
+    """Delete objects that nothing refers to any more."""
+    if job.settings.gc_grace_ms < shortest_grace_ms and not dry_run:
+        raise UsageError(
+            f"TIDELINE_GC_GRACE_MS is {job.settings.gc_grace_ms}: gateways keep keys that they "
+            f"have registered ahead for {KEYS_KEPT_AHEAD_MS} ms; set {shortest_grace_ms} at "
+            "least, and more than any upload or read may last"
+        )
+    details: dict[str, object] = {"dry_run": dry_run, "grace_ms": job.settings.gc_grace_ms}
+    with connect_jobs(job.settings, application_name=APPLICATION) as plane:
+        if dry_run:
+            details |= preview(job, plane)
+        else:
+            details |= housekeeping(job, plane)
+            details |= delete_dead(job, plane)
+    if orphans:
+        details |= look_for_orphans(job, dry_run)
+    return Outcome(details)
 
 
 def preview(job: Job, plane: JobsControlPlane) -> dict[str, object]:
@@ -141,19 +129,29 @@ def delete_dead(job: Job, plane: JobsControlPlane) -> dict[str, object]:
     """WAL objects, split files and segments that Postgres has marked a grace ago."""
     grace = job.settings.gc_grace_ms
 
-    def files() -> list[tuple[Bucket, str]]:
-        return [(Bucket.DISKLESS, key) for key in plane.claim_dead_files(grace, ROUND)]
+    def files() -> list[MarkedObject]:
+        keys = plane.claim_dead_files(grace, ROUND)
+        return [MarkedObject(Bucket.DISKLESS, key, is_wal=True) for key in keys]
 
-    def objects() -> list[tuple[Bucket, str]]:
-        return [(dead.bucket, dead.object_key) for dead in plane.claim_dead_objects(grace, ROUND)]
+    def objects() -> list[MarkedObject]:
+        dead = plane.claim_dead_objects(grace, ROUND)
+        return [MarkedObject(one.bucket, one.object_key, is_wal=False) for one in dead]
 
     job.progress("WAL objects without a live batch")
-    wal = in_rounds(files, partial(delete_marked, job, WAL))
+    wal = _in_rounds(job, files)
     job.progress("split files and segments that nothing reads")
-    return {
-        "wal_objects_deleted": wal,
-        "objects_deleted": in_rounds(objects, partial(delete_marked, job, OBJECT)),
-    }
+    return {"wal_objects_deleted": wal, "objects_deleted": _in_rounds(job, objects)}
+
+
+def _in_rounds(job: Job, claim: Callable[[], list[MarkedObject]]) -> int:
+    """Claim and delete until nothing is claimed any more, or a round makes no progress."""
+    total = 0
+    while marked := claim():
+        gone = delete_marked(job, marked)
+        total += gone
+        if gone == 0:
+            break
+    return total
 
 
 def look_for_orphans(job: Job, dry_run: bool) -> dict[str, object]:
@@ -179,8 +177,7 @@ def _tiered_orphans(
     job: Job, rows: Sequence[PartitionRow], dry_run: bool
 ) -> tuple[Sweep, int, str]:
     """What was swept, how many objects were listed, and why nothing could be judged."""
-    named = [ListedPartition(r.log_id, r.topic, r.topic_id, r.partition) for r in rows]
-    listed = listed_segments(job, named)
+    listed = listed_segments(job, rows)
     count = listed.count()
     # From here on the metadata is read: it must be younger than the listing.
     try:
@@ -192,14 +189,14 @@ def _tiered_orphans(
             f"records of __remote_log_metadata-{expired[0]} have expired, so that a segment "
             "without a record may be a live one: set retention.ms=-1 on that topic"
         )  # fmt: skip
-    known = logic.known_segments(remote_log.events(job.spark, job.settings, extents))
+    known = frames.known_segments(remote_log.events(job.spark, job.settings, extents))
     known = known.localCheckpoint()
-    if not logic.is_readable(known):
+    if not frames.is_readable(known):
         return Sweep(), count, (
             "some records of __remote_log_metadata do not parse, so that a segment without a "
             "record may be a live one: run a Tideline that knows this Kafka"
         )  # fmt: skip
-    return sweep_tiered(job, logic.orphans(listed, known), dry_run), count, ""
+    return sweep_tiered(job, frames.orphans(listed, known), dry_run), count, ""
 
 
 def _topics_of_this_cluster(
@@ -219,7 +216,7 @@ def _topics_of_this_cluster(
 
 
 async def _known_topics(settings: JobsSettings, live: dict[UUID, str]) -> frozenset[UUID]:
-    places = asyncio.Semaphore(KAFKA_AT_ONCE)
+    slots = asyncio.Semaphore(KAFKA_AT_ONCE)
     async with KafkaCluster(
         settings.kafka_bootstrap,
         client_id=APPLICATION,
@@ -228,20 +225,9 @@ async def _known_topics(settings: JobsSettings, live: dict[UUID, str]) -> frozen
         observer = KafkaObserver(cluster, settings.kafka_request_timeout_ms)
 
         async def one(topic_id: UUID, name: str) -> UUID | None:
-            async with places:
+            async with slots:
                 found = await observer.topic(name)
                 return topic_id if found is not None and found.topic_id == topic_id else None
 
         found = await asyncio.gather(*(one(*topic) for topic in live.items()))
     return frozenset(topic_id for topic_id in found if topic_id is not None)
-
-
-def entry(
-    dry_run: DryRunOption = False,
-    orphans: OrphansOption = True,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    result: ResultOption = None,
-) -> None:
-    """Delete objects that nothing refers to any more."""
-    raise typer.Exit(run_job("gc", gc(dry_run, orphans), launch(master, conf, result)))

@@ -1,115 +1,118 @@
-"""Retention over frames: the leading run of ``tideline.domain.retention``, for every log at once.
+"""What ``retention.ms`` and ``retention.bytes`` remove of logs that have a prefix and a suffix.
 
-Frames in, frames out, all in Spark's own operators: memory is bounded by Spark's sort, whatever
-the number of segments. WAL batches are not rows here: a log's batches are one number (their
-bytes), and where the run reaches them Postgres finds the cut (``retention_wal_cut``).
+The two are one log: its units, oldest first, are the prefix's remote segments, the merged segments
+and the WAL batches. Only a leading run of units goes, judged one by one as Kafka judges remote
+segments (``RemoteLogManager.cleanupExpiredRemoteLogSegments``): a unit that is too old goes,
+whatever its size; another one goes while the log's excess still holds all of it. What always holds
+(seed 000, "Retention and earliest offset in hybrid topics"):
+
+- B0 never moves, and Kafka is asked to delete nothing at or past it;
+- the suffix loses nothing while a record of the prefix stands before it;
+- a suffix that retention has emptied stays, empty; an empty suffix takes nothing of the prefix
+  with it.
+
+Frames in, frames out, for every log at once. One partition's segments are folded with numpy; the
+rest is Spark's own operators, so that memory is bounded by Spark's sort. WAL batches are not rows
+here: a log's batches are one number (their bytes), and where the run reaches them Postgres finds
+the cut (``retention_wal_cut``).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+
+from spark.common.fold import PARTITION_DELETE, Flags, fold, within_lineage
+from spark.common.packing import LOG, in_packs, pack, packed_events, unpack
+from spark.common.rows import arrow_schema, spark_schema
+from tideline.domain.remote_log import SegmentState
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-LOGS = """log_id bigint, topic string, topic_id binary, partition int, state string,
-prefix_start bigint, boundary bigint, suffix_start bigint, high_watermark bigint,
-retention_ms bigint, retention_bytes bigint, lineage array<int>, lineage_starts array<bigint>"""
-"""One row per log whose topic has a limit. Offsets as in ``LogBounds``; −1: unset or unlimited.
-``lineage``: the leader epochs in Kafka, ascending, with their first offsets beside them."""
-
-SEGMENTS = """topic_id binary, partition int, start_offset bigint, end_offset bigint,
-size_bytes bigint, max_timestamp bigint, epochs array<int>, epoch_starts array<bigint>"""
-"""Remote segments in COPY_SEGMENT_FINISHED. Offsets inclusive, times in ms."""
-
-UNITS = """log_id bigint, region int, start_offset bigint, end_offset bigint, size_bytes bigint,
-max_timestamp bigint"""
-"""Units of logs: region 0 the prefix's, 1 merged segments."""
-
-PREFIX, MERGED, WAL = 0, 1, 2
-FINISHED = 1
-"""``SegmentState.COPY_SEGMENT_FINISHED``."""
-SEGMENT_RECORD, PARTITION_DELETE_RECORD, PARTITION_DELETED = 0, 2, 2
-"""Kinds of records of the remote log's metadata, and the state that ends a partition."""
+PREFIX_REGION, MERGED_REGION, WAL_REGION = 0, 1, 2
+"""Where a unit of the log lies, in the order of the log."""
 
 
-def readable_segments(events: DataFrame) -> DataFrame:
-    """The remote log's metadata folded to its readable segments, as ``SEGMENTS``.
+@dataclass(frozen=True, slots=True)
+class LimitedLog:
+    """One log whose topic has a limit; -1: unset, or unlimited."""
 
-    The fold of ``tideline.domain.remote_log.RemoteLogIndex``: a segment counts from its
-    registration on, its state only goes forward, and the end of a partition ends all before it.
-    A segment that was ever deleted never counts again.
+    log_id: int
+    topic: str
+    topic_id: UUID
+    partition: int
+    state: str
+    prefix_start: int
+    """Kafka's log start offset; may lie past B0."""
+    boundary: int
+    """B0; while it is unset all of the log is prefix."""
+    suffix_start: int
+    high_watermark: int
+    """End of the suffix (exclusive)."""
+    retention_ms: int
+    retention_bytes: int
+    epochs: tuple[int, ...]
+    """The lineage in Kafka, ascending, with the first offset of each beside it."""
+    epoch_starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What goes as a whole or not at all. Offsets are inclusive; time in ms."""
+
+    log_id: int
+    region: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int
+
+
+def prefix_units(logs: DataFrame, events: DataFrame) -> DataFrame:
+    """The readable remote segments below B0 of each log's own lineage, as rows of :class:`Unit`.
+
+    ``logs``: rows of :class:`LimitedLog`; ``events``: as ``spark.common.remote_log`` makes them.
+    Segments of a deposed leader count for nothing: their offsets belong to others. One that reaches
+    past B0 (a tail that was never acknowledged) ends at B0 as a unit.
     """
-    keys = ["topic_id", "partition"]
-    ended = (
-        events.where(f"kind = {PARTITION_DELETE_RECORD} AND state = {PARTITION_DELETED}")
-        .groupBy(*keys)
-        .agg(F.max("record_offset").alias("ended_at"))
+    of_logs = logs.select(
+        "log_id",
+        F.lit(LOG).cast("tinyint").alias("kind"),
+        F.col("prefix_start").alias("first"),
+        F.col("boundary").alias("last"),
+        "epochs",
+        "epoch_starts",
     )
-    of_segment = Window.partitionBy(*keys, "segment_id").orderBy("record_offset")
-    so_far = of_segment.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    told = (
-        events.where("segment_id IS NOT NULL")
-        .join(F.broadcast(ended), keys, "left")
-        .where("ended_at IS NULL OR record_offset > ended_at")
-        .withColumn("registered", F.max(F.expr(f"kind = {SEGMENT_RECORD}")).over(so_far))
-        .where("registered")
-    )
-    fields = (
-        "start_offset", "end_offset", "size_bytes", "max_timestamp", "epochs", "epoch_starts",
-    )  # fmt: skip
-    return (
-        told.groupBy(*keys, "segment_id")
-        .agg(
-            F.min_by(F.struct(*fields), "record_offset").alias("base"),
-            F.max("state").alias("final"),
-        )
-        .where(f"final = {FINISHED}")
-        .select(*keys, "base.*")
-    )
+    together = packed_events(events, logs).unionAll(in_packs(of_logs, pack))
+    return together.groupBy("log_id").applyInArrow(units_of_log, spark_schema(Unit))
 
 
-def prefix_units(logs: DataFrame, segments: DataFrame) -> DataFrame:
-    """The remote segments that count, as ``UNITS``: ``tideline.domain.retention.prefix_units``."""
-    pieces = """
-        transform(epochs, (e, i) -> named_struct(
-            'epoch', e,
-            'start', greatest(get(epoch_starts, i), start_offset),
-            'stop', if(i + 1 < size(epochs),
-                       greatest(get(epoch_starts, i + 1), start_offset), end_offset + 1)))
-    """
-    own = """
-        transform(lineage, (e, i) -> named_struct(
-            'epoch', e, 'start', get(lineage_starts, i),
-            'stop', coalesce(get(lineage_starts, i + 1), 9223372036854775807)))
-    """
-    within = """
-        size(lineage) > 0 AND forall(pieces, p ->
-            p.start >= p.stop OR p.stop <= lineage_starts[0]
-            OR exists(own, o -> o.epoch = p.epoch AND p.stop <= o.stop
-                AND greatest(p.start, lineage_starts[0]) >= o.start))
-    """
-    keys = ["topic_id", "partition"]
-    bounds = logs.select("log_id", *keys, "prefix_start", "boundary", "lineage", "lineage_starts")
-    return (
-        segments.join(bounds, keys)
-        .where("end_offset >= prefix_start AND (boundary < 0 OR start_offset < boundary)")
-        .withColumn("pieces", F.expr(pieces))
-        .withColumn("own", F.expr(own))
-        .where(within)
-        .select(
-            "log_id",
-            F.lit(PREFIX).alias("region"),
-            "start_offset",
-            F.expr("if(boundary < 0, end_offset, least(end_offset, boundary - 1))").alias(
-                "end_offset"
-            ),
-            "size_bytes",
-            "max_timestamp",
-        )
+def units_of_log(table: pa.Table) -> pa.Table:
+    """The units of one log's packed records; none without the log itself."""
+    log_id, (everything, _) = table["log_id"][0].as_py(), unpack(table)
+    log = everything.take(np.flatnonzero(everything.kind == LOG))
+    found = fold(everything.take(np.flatnonzero(everything.kind <= PARTITION_DELETE))).base
+    start, boundary = (int(log.start[0]), int(log.end[0])) if len(log) else (0, 0)
+    end = found.end if boundary < 0 else np.minimum(found.end, boundary - 1)
+    readable: Flags = (
+        (found.state == int(SegmentState.COPY_SEGMENT_FINISHED))
+        & (found.end >= start)
+        & ((found.start < boundary) | (boundary < 0))
+        & within_lineage(found, log.epochs.values, log.epoch_starts.values)
+    )
+    kept = np.flatnonzero(readable) if len(log) else readable[:0].nonzero()[0]
+    columns = (found.start[kept], end[kept], found.size[kept], found.newest[kept])
+    of_log = (np.full(len(kept), log_id), np.full(len(kept), PREFIX_REGION))
+    return pa.Table.from_arrays(
+        [pa.array(values, pa.int64()) for values in (*of_log, *columns)],
+        schema=arrow_schema(Unit),
     )
 
 
@@ -120,7 +123,8 @@ def segments_to_remove(
 
     ``wal_bytes``: ``log_id``, ``wal_bytes``; a log without a row has none. Adds to ``logs``:
 
-    - ``log_start``: the earliest readable offset now; ``cutoff``: of ``retention.ms``, in ms
+    - ``log_start``: the earliest readable offset now; ``cutoff``: units whose largest timestamp
+      is at or before it are too old, in ms; -1: no unit is
     - ``before_offset``: the start after the run; ``by_time``, ``by_size``, ``removed_bytes``
     - ``excess``: bytes that are still too many behind the run
     - ``blocked``: it stopped at a unit of the suffix that is due, but offsets of the prefix are
@@ -196,7 +200,7 @@ def _judged(live: DataFrame) -> DataFrame:
         live.withColumn("excess", F.greatest(too_many - passed, F.lit(0)))
         .withColumn("too_old", F.expr("cutoff >= 0 AND max_timestamp <= cutoff"))
         .withColumn("due", F.expr("too_old OR (excess > 0 AND size_bytes <= excess)"))
-        .withColumn("barred", (F.col("region") != PREFIX) & (reached < F.col("boundary")))
+        .withColumn("barred", (F.col("region") != PREFIX_REGION) & (reached < F.col("boundary")))
         .withColumn("kept", F.expr("barred OR NOT due"))
         .withColumn("kept_before", F.coalesce(F.max("kept").over(before), F.lit(False)))
         .withColumn("gone", ~F.max("kept").over(through))
@@ -234,8 +238,8 @@ def with_wal_cut(removals: DataFrame, cuts: DataFrame) -> DataFrame:
 
 
 def with_targets(removals: DataFrame) -> DataFrame:
-    """Adds ``prefix_before`` and ``suffix_before``: ``tideline.domain.retention.targets``; NULL
-    where nothing is asked of Kafka or of the control plane."""
+    """Adds who is asked to delete below which offset (exclusive): ``prefix_before`` Kafka, never
+    past B0, ``suffix_before`` the control plane; NULL where nothing is asked."""
     in_prefix = "if(boundary < 0, before_offset, least(before_offset, boundary))"
     return removals.withColumn(
         "prefix_before", F.expr(f"if({in_prefix} > prefix_start, {in_prefix}, NULL)")

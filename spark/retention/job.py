@@ -7,39 +7,27 @@ order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from spark.common import remote_log
 from spark.common.control_plane import partitions
-from spark.common.entry import (
-    ConfOption,
-    DryRunOption,
-    Job,
-    MasterOption,
-    Outcome,
-    ResultOption,
-    TopicsOption,
-    launch,
-    run_job,
-)
-from spark.common.kafka_logs import ObservedLog, observed_logs
-from spark.coverage.tasks import ListedPartition
-from spark.retention import frames as logic
-from spark.retention.remove_records import RemovalOrder, Removed
-from spark.retention.removing import carry_out
-from spark.retention.suffixes import suffix_units, wal_cuts
+from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
+from spark.common.kafka_logs import ObservedLog, WantedLog, observed_logs
+from spark.common.remote_log import Extent
+from spark.common.rows import to_frame
+from spark.retention import frames
+from spark.retention.frames import LimitedLog
+from spark.retention.tasks import RemovalOrder, Removed, carry_out, suffix_units, wal_cuts
 from tideline.control_plane.tiering_model import PartitionRow
-from tideline.domain.retention import LogBounds, gap_before_boundary
+from tideline.domain.retention import gap_before_boundary, log_start
 from tideline.domain.topic_configs import RETENTION_BYTES
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.topic_policies import RetentionPolicies, read_retention_policies, tracked_topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import Row
 
 NO_BOUNDARY = 2**62
 """Stands for B0 where a log is looked at to its end."""
@@ -95,21 +83,17 @@ def has_limit(row: PartitionRow, policies: RetentionPolicies) -> bool:
     return RETENTION_BYTES in row.user_configs and policy.retention_bytes >= 0
 
 
-def retention(topics: Sequence[str], dry_run: bool) -> Callable[[Job], Outcome]:
-    """The job's work."""
-
-    def work(job: Job) -> Outcome:
-        survey = look(job, topics)
-        planned = plan(job, survey)
-        orders = orders_of(survey, planned)
-        job.progress(f"{len(orders)} partitions have something to do")
-        done = [] if dry_run or not orders else carry_out(job, orders)
-        return outcome(survey, planned, orders, done, dry_run)
-
-    return work
+def retention(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
+    """Remove what retention.ms and retention.bytes no longer allow, over prefix and suffix."""
+    survey = survey_of(job, topic or ())
+    planned = plan(job, survey)
+    orders = orders_of(survey, planned)
+    job.progress(f"{len(orders)} partitions have something to do")
+    done = [] if dry_run or not orders else carry_out(job, orders)
+    return outcome(survey, planned, orders, done, dry_run)
 
 
-def look(job: Job, topics: Sequence[str]) -> Survey:
+def survey_of(job: Job, topics: Sequence[str]) -> Survey:
     """Read partitions, limits, and the logs of those that have a prefix."""
     job.progress("reading partitions and limits")
     live = [row for row in partitions(job.settings) if not row.deleted]
@@ -121,14 +105,17 @@ def look(job: Job, topics: Sequence[str]) -> Survey:
     survey = Survey(rows, policies)
     if to_observe:
         job.progress(f"asking Kafka for {len(to_observe)} logs")
-        listed = [
-            (
-                ListedPartition(row.log_id, row.topic, row.topic_id, row.partition),
+        wanted_logs = [
+            WantedLog(
+                row.log_id,
+                row.topic,
+                row.topic_id,
+                row.partition,
                 row.boundary if row.boundary >= 0 else NO_BOUNDARY,
             )
             for row in to_observe
         ]
-        found = observed_logs(job.spark, job.settings, listed, job.parallelism)
+        found = observed_logs(job.spark, job.settings, wanted_logs, job.parallelism)
         survey.observed = {log.log_id: log for log in found}
     return survey
 
@@ -141,48 +128,43 @@ def plan(job: Job, survey: Survey) -> list[Row]:
         return []
     job.progress(f"planning {len(limited)} logs")
     now_ms = time.time_ns() // 1_000_000
-    logs = job.spark.createDataFrame(
-        [_log_row(row, survey) for row in limited], logic.LOGS
-    ).repartition(job.parallelism)
-    logs = logs.localCheckpoint()
+    rows = [_limited_log(row, survey) for row in limited]
+    logs = to_frame(job.spark, LimitedLog, rows, job.parallelism).localCheckpoint()
     # One snapshot of each suffix: read twice, a batch merged in between would count twice.
     suffixes = suffix_units(logs, job.settings).localCheckpoint()
-    units = suffixes.where(f"region = {logic.MERGED}")
-    if (segments := _remote_segments(job, limited, survey)) is not None:
-        units = units.unionByName(logic.prefix_units(logs, segments))
-    wal = suffixes.where(f"region = {logic.WAL}").selectExpr("log_id", "size_bytes AS wal_bytes")
-    reached = logic.segments_to_remove(logs, units, wal, now_ms).localCheckpoint()
+    units = suffixes.where(f"region = {frames.MERGED_REGION}")
+    if any(row.log_id in survey.observed for row in limited):
+        events = remote_log.events(job.spark, job.settings, _extents(job), packed=True)
+        units = units.unionByName(frames.prefix_units(logs, events))
+    wal = suffixes.where(f"region = {frames.WAL_REGION}")
+    wal = wal.selectExpr("log_id", "size_bytes AS wal_bytes")
+    reached = frames.segments_to_remove(logs, units, wal, now_ms).localCheckpoint()
     cuts = wal_cuts(reached.where("reaches_wal"), job.settings)
-    planned = logic.with_targets(logic.with_wal_cut(reached, cuts))
+    planned = frames.with_targets(frames.with_wal_cut(reached, cuts))
     return list(
         planned.where("prefix_before IS NOT NULL OR suffix_before IS NOT NULL OR blocked").collect()
     )
 
 
-def _log_row(row: PartitionRow, survey: Survey) -> tuple[object, ...]:
+def _extents(job: Job) -> list[Extent]:
+    """Of the metadata topic; none when tiered storage was never used: Kafka's logs are local then,
+    and Kafka's own."""
+    try:
+        return remote_log.extent(job.settings)
+    except KafkaError:
+        return []
+
+
+def _limited_log(row: PartitionRow, survey: Survey) -> LimitedLog:
     policy = survey.policies.policies[row.topic_id]
     found = survey.observed.get(row.log_id)
     lineage = found.lineage if found is not None else ()
-    return (
-        row.log_id, row.topic, row.topic_id.bytes, row.partition, row.state,
+    return LimitedLog(
+        row.log_id, row.topic, row.topic_id, row.partition, row.state,
         survey.prefix_start(row), row.boundary, row.suffix_start, row.high_watermark,
         policy.retention_ms, policy.retention_bytes,
-        [e.epoch for e in lineage], [e.start_offset for e in lineage],
+        tuple(e.epoch for e in lineage), tuple(e.start_offset for e in lineage),
     )  # fmt: skip
-
-
-def _remote_segments(job: Job, limited: Sequence[PartitionRow], survey: Survey) -> DataFrame | None:
-    """The readable remote segments of the logs that have a prefix; ``None``: there is none."""
-    with_prefix = {row.topic_id for row in limited if row.log_id in survey.observed}
-    if not with_prefix:
-        return None
-    try:
-        extents = remote_log.extent(job.settings)
-    except KafkaError:
-        return None  # tiered storage was never used: Kafka's logs are local, and Kafka's own
-    topics = job.spark.createDataFrame([(t.bytes,) for t in with_prefix], "topic_id binary")
-    events = remote_log.events(job.spark, job.settings, extents).join(topics, "topic_id")
-    return logic.readable_segments(events.localCheckpoint())  # used twice, read once
 
 
 def orders_of(survey: Survey, planned: Sequence[Row]) -> list[RemovalOrder]:
@@ -272,13 +254,13 @@ def _named(row: PartitionRow) -> dict[str, Any]:
 def _partition(
     row: PartitionRow, order: RemovalOrder, planned: Row | None, done: Removed | None
 ) -> dict[str, Any]:
-    bounds = LogBounds(order.prefix_start, row.boundary, row.suffix_start, row.high_watermark)
+    start = log_start(order.prefix_start, row.boundary, row.suffix_start)
     return {
         **_named(row),
         "state": row.state,
         "boundary": row.boundary,
-        "log_start": bounds.log_start,
-        "new_log_start": planned.before_offset if planned is not None else bounds.log_start,
+        "log_start": start,
+        "new_log_start": planned.before_offset if planned is not None else start,
         "prefix_before": order.prefix_before,
         "suffix_before": order.suffix_before,
         "by_time": planned.by_time if planned is not None else 0,
@@ -287,15 +269,3 @@ def _partition(
         "kafka_moved_its_start": order.prefix_moved,
         "done": None if done is None else done.problem is None,
     }
-
-
-def entry(
-    topic: TopicsOption = None,
-    dry_run: DryRunOption = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    result: ResultOption = None,
-) -> None:
-    """Remove what retention.ms and retention.bytes no longer allow, over prefix and suffix."""
-    how = launch(master, conf, result)
-    raise typer.Exit(run_job("retention", retention(topic or [], dry_run), how))

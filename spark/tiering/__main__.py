@@ -4,4 +4,4 @@ from spark.common.entry import main
 from spark.tiering.job import tiering
 
 if __name__ == "__main__":
-    main(tiering)
+    main("tiering", tiering)

@@ -7,18 +7,22 @@ away. Whoever lost the token changes nothing; objects that it left are gc's.
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from spark.common.retry import insist
-from spark.tiering.prefetch import read_ahead
+from spark.common.retry import retry
 from spark.tiering.services import Services
 from spark.tiering.split_file import Ended
-from spark.tiering.workspace import workspace
 from tideline.control_plane.errors import (
     StaleClaim,
     TieredRangeGone,
@@ -46,6 +50,12 @@ MAX_BATCHES = 100_000
 """Batches of one segment: as many rows go away in its last transaction, in a few seconds."""
 SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
 """A claim is held for the time that its bytes take at this rate, beside its usual duration."""
+READ_AHEAD_BYTES = 32 * 1024 * 1024
+"""Bytes that are read ahead at most, beside the object in hand; one larger object goes alone."""
+READERS = 8
+"""Many objects are small: their latency, not their bytes, is what reading ahead hides."""
+WORKSPACE = "tideline-merge-"
+WORKSPACE_LOCK = ".in-use"
 
 
 class WrongSplitFile(TidelineError):
@@ -83,7 +93,7 @@ class MergeOutcome:
     topic: str
     topic_id: str
     partition: int
-    ended: str
+    ended: Ended
     segment_id: str
     base_offset: int = -1
     last_offset: int = -1
@@ -130,7 +140,7 @@ def _one_segment(
     )
     hold_ms = claim_ms + 1000 * order.limit_bytes // SLOWEST_BYTES_PER_S
     try:
-        plan = insist(
+        plan = retry(
             lambda: plane.begin_merge(
                 order.log, worker, hold_ms, segment_id, order.limit_bytes, MAX_BATCHES
             )
@@ -145,7 +155,7 @@ def _one_segment(
             written = _build(services, order, plan, directory)
             _upload(services, plan, written)
         segment = _registered(plan, written)
-        merged = insist(lambda: plane.finish_merge(plan.log, plan.token, segment))
+        merged = retry(lambda: plane.finish_merge(plan.log, plan.token, segment))
     except StaleClaim:
         return planned
     except (TieredRangeGone, TopicDeleted) as error:
@@ -194,7 +204,7 @@ def _build(
 
 def _bodies(services: Services, plan: MergePlan) -> Iterator[bytes]:
     def get(key: str) -> bytes:
-        return insist(lambda: services.store.get(services.diskless_bucket, key))
+        return retry(lambda: services.store.get(services.diskless_bucket, key))
 
     return read_ahead([(file.object_key, file.byte_size) for file in plan.files], get)
 
@@ -224,7 +234,7 @@ def _inside(plan: MergePlan, body: bytes) -> tuple[int, int]:
 def _upload(services: Services, plan: MergePlan, written: WrittenSegment) -> None:
     for file in UPLOAD_ORDER:
         key, path = plan.object_key_stem + file, written.files[file]
-        insist(lambda key=key, path=path: services.store.upload_file(  # type: ignore[misc]
+        retry(lambda key=key, path=path: services.store.upload_file(  # type: ignore[misc]
             services.tiered_bucket, key, path
         ))  # fmt: skip
 
@@ -264,7 +274,7 @@ def _failed(
 
 
 def _abandon(services: Services, plan: MergePlan, error: Exception) -> None:
-    insist(lambda: services.plane.abandon_merge(plan.log, plan.token, str(error)))
+    retry(lambda: services.plane.abandon_merge(plan.log, plan.token, str(error)))
 
 
 def _forget(services: Services, keys: tuple[str, ...]) -> None:
@@ -277,3 +287,60 @@ def _forget(services: Services, keys: tuple[str, ...]) -> None:
 def _names(files: tuple[SplitFileToMerge, ...]) -> str:
     names = [file.object_key for file in files[:3]]
     return ", ".join(names) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+
+
+def read_ahead(
+    objects: Sequence[tuple[str, int]],
+    get: Callable[[str], bytes],
+    *,
+    window_bytes: int = READ_AHEAD_BYTES,
+    threads: int = READERS,
+) -> Iterator[bytes]:
+    """The bodies of ``objects`` (key, size in bytes), in their order. Raises what ``get`` raises,
+    at the place of the object that it concerns."""
+    under_way: deque[tuple[Future[bytes], int]] = deque()
+    ahead = 0
+    remaining = deque(objects)
+    with ThreadPoolExecutor(threads, thread_name_prefix="read-ahead") as pool:
+        try:
+            while remaining or under_way:
+                while remaining and (not under_way or ahead + remaining[0][1] <= window_bytes):
+                    key, size = remaining.popleft()
+                    under_way.append((pool.submit(get, key), size))
+                    ahead += size
+                future, size = under_way.popleft()
+                ahead -= size
+                yield future.result()
+        finally:
+            for future, _ in under_way:
+                future.cancel()
+
+
+@contextmanager
+def workspace(root: Path | None = None) -> Iterator[Path]:
+    """An empty directory under ``root`` (default: the system's temporary directory), removed at
+    the end. What a killed process left there is removed first: its lock died with it."""
+    base = Path(root or tempfile.gettempdir())
+    _sweep(base)
+    directory = Path(tempfile.mkdtemp(prefix=WORKSPACE, dir=base))
+    lock = os.open(directory / f"{WORKSPACE_LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Never seen without being held.
+        (directory / f"{WORKSPACE_LOCK}.new").rename(directory / WORKSPACE_LOCK)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
+
+
+def _sweep(base: Path) -> None:
+    """A directory without its lock file is being made right now, or is not ours: left alone."""
+    for directory in base.glob(f"{WORKSPACE}*"):
+        with suppress(OSError):
+            lock = os.open(directory / WORKSPACE_LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                os.close(lock)

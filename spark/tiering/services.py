@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from spark.common.retry import insist
+from spark.common.retry import retry
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.tiering_model import TieringScope
 from tideline.object_store.client import ObjectStoreClient
@@ -44,8 +44,8 @@ class Services:
     """Failures in a row after which one thing is left alone until an operator looks."""
 
     def count_failure(self, scope: TieringScope, key: int, error: str) -> None:
-        """Tell Postgres, which waits with the next attempt or parks it."""
-        insist(
+        """Postgres waits with the next attempt, or parks it."""
+        retry(
             lambda: self.plane.record_tiering_failure(
                 scope, key, error, park_after=self.park_after, backoff_ms=FAILURE_BACKOFF_MS
             )

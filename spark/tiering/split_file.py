@@ -3,31 +3,40 @@
 Progress is durable file by file: keys are registered before their objects are written, and one
 transaction makes the objects count. Killed anywhere, the claim expires and another worker begins
 the file anew; what was uploaded until then is gc's.
+
+The gateway checked each batch when it took it, and its coordinates were written in the commit. A
+batch that does not say what its coordinates say is therefore corruption or another object: it is
+never repaired by guessing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from itertools import groupby
 from uuid import UUID, uuid4
 
-from spark.common.retry import insist
-from spark.tiering.cut import BatchMismatch, byte_range, check, runs, split_bytes
+from spark.common.retry import retry
 from spark.tiering.services import Services
 from tideline.control_plane.errors import StaleClaim, TieringMismatch, TopicDeleted
 from tideline.control_plane.tiering_model import ClaimedBatch, ClaimedFile, SplitFile, TieringScope
 from tideline.domain.ids import topic_id_to_base64
+from tideline.domain.tiering import contiguous_runs
 from tideline.errors import TidelineError, UnreachableError
+from tideline.kafka.batches import InvalidBatch, parse_at, patch, verify_crc
 from tideline.kafka.segment_files import offset_name
 from tideline.object_store.byte_ranges import ByteRange, coalesce, slice_of
 from tideline.object_store.client import ObjectMissing
 
 PARALLEL_PUTS = 8
+MAX_SPLIT_BYTES = 64 * 1024 * 1024
+"""A WAL object is far smaller; whoever made it larger still gets split files that fit in memory."""
+_REMEDY = "compare the object with a copy of it; nothing of it is tiered before it is right"
 
 
 class Ended(StrEnum):
@@ -46,7 +55,7 @@ class SplitOutcome:
 
     file_id: int
     object_key: str
-    ended: str
+    ended: Ended
     batches: int = 0
     split_files: int = 0
     bytes_read: int = 0
@@ -117,7 +126,7 @@ def _cut(
     Holds the wanted part of one WAL object twice: a gateway closes it at ``wal_max_bytes``.
     """
     bodies = {
-        part: insist(partial(_get, services, part))
+        part: retry(partial(_get, services, part))
         for part in coalesce(byte_range(claimed.object_key, b) for b in claimed.batches)
     }
     pieces: list[_Piece] = []
@@ -157,15 +166,15 @@ def _store(
     plane, bucket = services.plane, services.diskless_bucket
     files = [piece.file for piece in pieces]
     keys = [file.object_key for file in files]
-    insist(lambda: plane.register_split_keys(worker, claimed.file_id, claimed.token, keys))
+    retry(lambda: plane.register_split_keys(worker, claimed.file_id, claimed.token, keys))
 
     def put(piece: _Piece) -> None:
-        insist(lambda: services.store.put(bucket, piece.file.object_key, piece.body))
+        retry(lambda: services.store.put(bucket, piece.file.object_key, piece.body))
 
     with ThreadPoolExecutor(PARALLEL_PUTS, thread_name_prefix="split-put") as pool:
         for _ in pool.map(put, pieces):
             pass
-    insist(lambda: plane.finish_split(worker, claimed.file_id, claimed.token, files))
+    retry(lambda: plane.finish_split(worker, claimed.file_id, claimed.token, files))
 
 
 def _failed(
@@ -181,5 +190,67 @@ def _failed(
     as if nothing had happened. ``held``: the claim is still ours."""
     services.count_failure(TieringScope.SPLIT, claimed.file_id, str(error))
     if held:
-        insist(lambda: services.plane.release_claim(worker, claimed.file_id, claimed.token))
+        retry(lambda: services.plane.release_claim(worker, claimed.file_id, claimed.token))
     return replace(outcome, ended=Ended.FAILED, error=str(error))
+
+
+class BatchMismatch(TidelineError):
+    """Bytes of a WAL object are not the batch that Postgres has committed at that place."""
+
+
+def byte_range(object_key: str, batch: ClaimedBatch) -> ByteRange:
+    """Where the batch lies in its WAL object."""
+    return ByteRange(object_key, batch.byte_offset, batch.byte_offset + batch.byte_size)
+
+
+def runs(batches: Iterable[ClaimedBatch]) -> list[tuple[ClaimedBatch, ...]]:
+    """``batches`` as contiguous runs of offsets, each of one partition, in offset order."""
+    ordered = sorted(batches, key=lambda b: (b.log_id, b.base_offset))
+    return [
+        run
+        for _, of_log in groupby(ordered, key=lambda b: b.log_id)
+        for run in contiguous_runs(of_log, MAX_SPLIT_BYTES)
+    ]
+
+
+def check(piece: memoryview, batch: ClaimedBatch, object_key: str) -> None:
+    """Whether ``piece`` is the batch that was committed, bit by bit as its producer wrote it.
+
+    Raises :class:`BatchMismatch` that names the object, the place and what differs.
+    """
+    where = f"{object_key} [{batch.byte_offset}, {batch.byte_offset + batch.byte_size})"
+    try:
+        header = parse_at(piece, 0)
+    except InvalidBatch as error:
+        raise BatchMismatch(f"{where}: {error}; {_REMEDY}") from error
+    expected: dict[str, tuple[object, object]] = {
+        "bytes": (header.size, batch.byte_size),
+        "records": (header.record_count, batch.last_offset - batch.base_offset + 1),
+        "last offset delta": (header.last_offset_delta, batch.last_offset - batch.base_offset),
+        "control": (header.is_control, False),
+        "transactional": (header.is_transactional, False),
+    }
+    if not batch.log_append_time:
+        expected["max timestamp"] = (header.max_timestamp, batch.max_timestamp)
+    for name, (found, wanted) in expected.items():
+        if found != wanted:
+            raise BatchMismatch(
+                f"{where}: {name} {found}, but offsets [{batch.base_offset}, {batch.last_offset}] "
+                f"of {batch.topic}-{batch.partition} were committed with {wanted}; {_REMEDY}"
+            )
+    if not verify_crc(piece, header):
+        raise BatchMismatch(f"{where}: the CRC does not match the batch; {_REMEDY}")
+
+
+def split_bytes(run: Sequence[ClaimedBatch], pieces: Sequence[memoryview]) -> bytearray:
+    """``run`` as it will stand in a segment: offsets, the leader epoch at B0 and, where the topic
+    says so, the append time are those of the commit; every other byte is the producer's."""
+    body = bytearray().join(pieces)
+    view, position = memoryview(body), 0
+    for batch in run:
+        end = position + batch.byte_size
+        append_time = batch.append_time if batch.log_append_time else None
+        patch(view[position:end], batch.base_offset, batch.boundary_epoch, append_time)
+        position = end
+    view.release()
+    return body

@@ -10,9 +10,9 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
+from tests.retention_rule import LeadingRun, Region, Unit
 from tideline.control_plane.tiering_model import Bucket, CutRequest, GarbageRow
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.retention import LeadingRun, Region, Unit
 
 
 @pytest.fixture

@@ -13,17 +13,10 @@ import pytest
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
+from tests.tiering_rule import Eligibility, PartitionTiering, eligibility, place_of, segment_reach
 from tideline.control_plane.tiering_model import BatchRow, PartitionRow
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.tiering import (
-    Eligibility,
-    LogBounds,
-    PartitionTiering,
-    Place,
-    eligibility,
-    place_of,
-    segment_reach,
-)
+from tideline.domain.tiering import LogBounds, Place
 
 ROUNDS = 12
 SEEDS = range(3)

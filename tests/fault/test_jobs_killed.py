@@ -61,7 +61,7 @@ def test_retention_killed_at_each_step_is_finished_by_the_next_run(
             assert aged.readers.read(start, end - start)[0][2][:6] == b"%06d" % start
             assert aged.state[1] == first, "B0 never moves"
         aged.keep_hours(5)
-        run(stack, spark, retention([aged.case.topic], False))
+        run(stack, spark, lambda job: retention(job, [aged.case.topic]))
         assert aged.readers.earliest == first + 60
         assert aged.readers.out_of_range(first + 59)
         assert aged.state == ("DISKLESS_ONLY", first)
@@ -95,7 +95,7 @@ def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: Spa
                 killed_at(stack, step, "spark.gc", "--no-orphans")
                 assert not reader.wrong, f"after {step.name!r}: {reader.wrong[0]}"
             let_the_grace_pass(postgres)
-            run(stack, spark, gc(False, False))
+            run(stack, spark, lambda job: gc(job, orphans=False))
         assert not reader.wrong, reader.wrong[0]
         known = {
             key for row in topic.segments() for key in object_keys(row.object_key_stem).values()

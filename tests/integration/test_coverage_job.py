@@ -12,8 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from spark.common.entry import Job, Outcome
-from spark.common.failures import failure_of
+from spark.common.entry import Job, Outcome, failure_of
 from spark.coverage import job as coverage
 from spark.coverage.tasks import segments_listed
 from tests.harness import Case, command, migration_case
@@ -40,7 +39,7 @@ class Covered:
         changed = JobsSettings.of(self.case.stack.environment("jobs") | settings)
         job = Job("coverage", changed)
         job.__dict__ |= {"spark": self.spark, "parallelism": 2}
-        return coverage.run(job, [self.case.topic], dry_run)
+        return coverage.coverage(job, [self.case.topic], dry_run)
 
     @property
     def store(self) -> ObjectStoreClient:
@@ -79,7 +78,7 @@ def covered(stack: Stack, spark: SparkSession) -> Iterator[Covered]:
 def middle(covered: Covered) -> tuple[ObjectEntry, int, int]:
     """The .log object of a segment inside the prefix, and the offsets [start, end) it holds."""
     logs = [entry for entry in covered.objects() if entry.key.endswith(".log")]
-    starts = [segment.start_offset for segment in segments_listed(logs)]
+    starts = [segment.start_offset for segment in segments_listed(0, logs)]
     assert len(logs) >= 3, "the prefix must have several segments"
     return logs[1], starts[1], starts[2]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def collected(stack: Stack, spark: SparkSession, **how: bool) -> dict[str, Any]:
     """One run under the default grace of ten minutes."""
-    return run(stack, spark, gc(how.get("dry_run", False), how.get("orphans", False)))
+    return run(stack, spark, lambda job: gc(job, **({"orphans": False} | how)))
 
 
 def let_the_grace_pass(stack: Stack) -> None:

@@ -36,7 +36,7 @@ def aged(stack: Stack) -> Iterator[AgedTopic]:
 
 def applied(stack: Stack, spark: SparkSession, aged: AgedTopic, **how: bool) -> dict[str, Any]:
     """One run for the topic; the details of what it did."""
-    return run(stack, spark, retention([aged.case.topic], how.get("dry_run", False)))
+    return run(stack, spark, lambda job: retention(job, [aged.case.topic], **how))
 
 
 def assert_log_starts_at(aged: AgedTopic, start: int) -> None:

@@ -45,7 +45,7 @@ def test_aged_data_is_tiered_and_reads_as_before(
     assert before > len(CODECS)
     assert topic.states() == {"DISKLESS_ONLY"}
 
-    young = tiering.work(job(stack, spark), (topic.name,))
+    young = tiering.tiering(job(stack, spark), [topic.name])
     assert young.details["split"]["batches"] == 0, "retention.ms is seven days"  # type: ignore[index]
 
     status = tideline(stack, "status", topic.name, "-o", "json")
@@ -56,15 +56,15 @@ def test_aged_data_is_tiered_and_reads_as_before(
 
     assert tideline(stack, "pause", topic.name).returncode == ExitCode.OK
     assert tideline(stack, "trigger", topic.name).returncode == ExitCode.OK
-    paused = tiering.work(job(stack, spark), (topic.name,))
+    paused = tiering.tiering(job(stack, spark), [topic.name])
     assert paused.details["split"]["batches"] == 0  # type: ignore[index]
     assert tideline(stack, "resume", topic.name).returncode == ExitCode.OK
 
-    plan = tiering.work(job(stack, spark), (topic.name,), dry_run=True)
+    plan = tiering.tiering(job(stack, spark), [topic.name], dry_run=True)
     assert {row["partition"] for row in plan.details["eligible"]} == {0, 1}  # type: ignore[attr-defined]
     assert topic.rows_left() == before, "a dry run changes nothing"
 
-    done = tiering.work(job(stack, spark), (topic.name,))
+    done = tiering.tiering(job(stack, spark), [topic.name])
     assert done.failed is None
     assert done.details["merge"]["batches"] == before  # type: ignore[index]
     assert topic.rows_left() == 0

@@ -50,7 +50,7 @@ def coverage(
 
 def _run(topic: str | None) -> None:
     try:
-        from spark.coverage.job import run as job
+        from spark.coverage.job import coverage as job
     except ModuleNotFoundError as error:
         from tideline.errors import UsageError
 

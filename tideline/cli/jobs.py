@@ -34,8 +34,7 @@ def choose(dry_run: bool, run: bool, command: str) -> bool:
 
 def run_here(name: str, work: Callable[[Job], Outcome]) -> Outcome:
     """Run a job's work with a Spark session of its own. Raises :class:`TidelineError`."""
-    from spark.common.entry import Job
-    from spark.common.failures import failure_of
+    from spark.common.entry import Job, failure_of
 
     job = Job(name, load(JobsSettings))
     try:
@@ -64,7 +63,7 @@ def retention(
 ) -> None:
     """Apply retention.ms and retention.bytes over prefix and suffix as one log."""
     dry = choose(dry_run, run, "retention")
-    outcome = run_here("retention", retention_job([topic] if topic else [], dry))
+    outcome = run_here("retention", lambda job: retention_job(job, [topic] if topic else [], dry))
     if output is Format.JSON:
         echo_json(outcome.details)
     else:
@@ -130,7 +129,8 @@ def gc(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Delete objects that nothing refers to any more, after their grace."""
-    outcome = run_here("gc", gc_job(choose(dry_run, run, "gc"), orphans))
+    dry = choose(dry_run, run, "gc")
+    outcome = run_here("gc", lambda job: gc_job(job, dry, orphans))
     if output is Format.JSON:
         echo_json(outcome.details)
     else:

@@ -99,7 +99,7 @@ def _run_here(topic: str) -> int:
             f"`--now` needs the Python module {error.name}: pip install 'tideline[jobs]'. The "
             "request stands; the next scheduled run takes it up"
         ) from error
-    return int(run_job("tiering", lambda job: tiering.work(job, (topic,)), launch()))
+    return int(run_job("tiering", lambda job: tiering.tiering(job, [topic]), launch()))
 
 
 @app.command()

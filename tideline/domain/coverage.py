@@ -117,7 +117,7 @@ def assess(
     broken: dict[str, str] = {}
     overlapping = overshooting = contributing = 0
     earliest = -1
-    ranges = _lineage_ranges(lineage)
+    ranges = lineage_ranges(lineage)
     for segment in sorted(segments, key=lambda s: (s.start_offset, s.end_offset)):
         name = f"{segment.start_offset:020d}-{segment.segment_id}"
         if segment.state is SegmentState.COPY_SEGMENT_STARTED:
@@ -125,7 +125,7 @@ def assess(
             continue
         if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
             continue
-        mine = _valid_pieces(segment, ranges)
+        mine = own_pieces(segment, ranges)
         if not mine:
             foreign.append(name)
             continue
@@ -155,7 +155,8 @@ def assess(
     )
 
 
-def _lineage_ranges(lineage: Sequence[EpochStart]) -> dict[int, OffsetRange]:
+def lineage_ranges(lineage: Sequence[EpochStart]) -> dict[int, OffsetRange]:
+    """The offsets that belong to each leader epoch of a log."""
     ends = [entry.start_offset for entry in lineage[1:]] + [FOREVER]
     return {
         entry.epoch: OffsetRange(entry.start_offset, end)
@@ -163,8 +164,9 @@ def _lineage_ranges(lineage: Sequence[EpochStart]) -> dict[int, OffsetRange]:
     }
 
 
-def _valid_pieces(segment: RemoteSegment, lineage: Mapping[int, OffsetRange]) -> list[OffsetRange]:
-    """The parts of a segment whose leader epoch is the log's own at those offsets."""
+def own_pieces(segment: RemoteSegment, lineage: Mapping[int, OffsetRange]) -> list[OffsetRange]:
+    """The parts of a segment whose leader epoch is the log's own at those offsets, by
+    :func:`lineage_ranges`."""
     starts = [max(entry.start_offset, segment.start_offset) for entry in segment.leader_epochs]
     ends = [*starts[1:], segment.end_offset + 1]
     pieces = []

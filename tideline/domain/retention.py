@@ -1,50 +1,18 @@
-"""What ``retention.ms`` and ``retention.bytes`` remove of a log that has a prefix and a suffix.
+"""The retention that a topic's user wants, and where the whole log of a hybrid topic begins.
 
-The two are one log: its units, oldest first, are the prefix's remote segments, the merged
-segments and the WAL batches. Only a leading run of units goes, judged one by one as Kafka judges
-remote segments (``RemoteLogManager.cleanupExpiredRemoteLogSegments``). What always holds (seed
-000, "Retention and earliest offset in hybrid topics"):
-
-- B0 never moves, and Kafka is asked to delete nothing at or past it;
-- the suffix loses nothing while a record of the prefix stands before it;
-- a suffix that retention has emptied stays, empty; an empty suffix takes nothing of the prefix
-  with it.
+What goes by it is decided in ``spark/retention/frames.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
-from tideline.domain.coverage import OffsetRange
-from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.domain.topic_configs import RETENTION_BYTES
 
 RETENTION_MS = "retention.ms"
 CLEANUP_POLICY = "cleanup.policy"
 UNLIMITED = -1
-UNSET = -1
-"""An offset that is not set."""
-
-
-class Region(StrEnum):
-    """Where a unit of the log lies, in the order of the log."""
-
-    PREFIX = "prefix"
-    MERGED = "merged"
-    WAL = "wal"
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What goes as a whole or not at all. Offsets are inclusive; size in bytes, times in ms."""
-
-    region: Region
-    start_offset: int
-    end_offset: int
-    size_bytes: int
-    max_timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +26,6 @@ class Policy:
     def unlimited(self) -> bool:
         """Nothing of the log ever goes."""
         return self.retention_ms < 0 and self.retention_bytes < 0
-
-    def cutoff_ms(self, now_ms: int) -> int:
-        """A unit whose largest timestamp is at or before this is too old; −1: no unit is.
-
-        As in Kafka, nothing is too old while ``now_ms`` − retention.ms is negative.
-        """
-        return max(now_ms - self.retention_ms, -1) if self.retention_ms >= 0 else -1
-
-    def excess(self, total_bytes: int) -> int:
-        """Bytes that the log has too many; never negative."""
-        return max(total_bytes - self.retention_bytes, 0) if self.retention_bytes >= 0 else 0
 
 
 def policy_of(
@@ -104,170 +61,12 @@ def _limit(key: str, value: str | int | None) -> int:
         raise ValueError(f"{key}={value!r} is not an integer") from None
 
 
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """Where the parts of one log begin and end. Starts are inclusive, ends exclusive."""
-
-    prefix_start: int
-    """Kafka's log start offset; may lie past B0."""
-    boundary: int
-    """B0, −1 while it is unset: all of the log is prefix then."""
-    suffix_start: int
-    high_watermark: int
-    """End of the suffix; −1 while B0 is unset."""
-
-    @property
-    def log_start(self) -> int:
-        """Earliest readable offset of the whole log."""
-        if self.boundary < 0 or self.prefix_start < self.boundary:
-            return self.prefix_start
-        return max(self.boundary, self.suffix_start)
-
-
-def prefix_units(
-    bounds: LogBounds, segments: Iterable[RemoteSegment], lineage: Sequence[EpochStart]
-) -> list[Unit]:
-    """The readable remote segments of the log's own lineage, below B0, in offset order.
-
-    Segments of a deposed leader count for nothing: their offsets belong to others. One that
-    reaches past B0 (a tail that was never acknowledged) ends at B0 as a unit.
-    """
-    return [
-        Unit(
-            Region.PREFIX,
-            segment.start_offset,
-            segment.end_offset
-            if bounds.boundary < 0
-            else min(segment.end_offset, bounds.boundary - 1),
-            segment.size_bytes,
-            segment.max_timestamp,
-        )
-        for segment in sorted(segments, key=lambda s: (s.start_offset, s.end_offset))
-        if segment.state is SegmentState.COPY_SEGMENT_FINISHED
-        and segment.end_offset >= bounds.prefix_start
-        and (bounds.boundary < 0 or segment.start_offset < bounds.boundary)
-        and within_lineage(segment, lineage)
-    ]
-
-
-def within_lineage(segment: RemoteSegment, lineage: Sequence[EpochStart]) -> bool:
-    """Whether every offset of ``segment`` that the log still has carries the log's own epoch
-    there (``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``).
-
-    ``lineage`` is ascending; offsets below its first entry are no longer of the log. An empty
-    lineage belongs to a log that never had a leader, so that nothing is within it.
-    """
-    if not lineage:
-        return False
-    ends = [entry.start_offset for entry in lineage[1:]] + [2**63 - 1]
-    own = {
-        entry.epoch: OffsetRange(entry.start_offset, end)
-        for entry, end in zip(lineage, ends, strict=True)
-    }
-    starts = [max(entry.start_offset, segment.start_offset) for entry in segment.leader_epochs]
-    stops = [*starts[1:], segment.end_offset + 1]
-    for entry, start, stop in zip(segment.leader_epochs, starts, stops, strict=True):
-        if start >= stop or stop <= lineage[0].start_offset:
-            continue
-        mine = own.get(entry.epoch)
-        if mine is None or stop > mine.end or max(start, lineage[0].start_offset) < mine.start:
-            return False
-    return True
-
-
-@dataclass(slots=True)
-class LeadingRun:
-    """Takes units in offset order until the first one that stays.
-
-    Kafka's order of the rules: a unit that is too old goes, whatever its size; another one goes
-    while the excess still holds all of it. Either way the excess shrinks by its size.
-    """
-
-    cutoff_ms: int
-    excess: int
-    before_offset: int
-    """Everything below goes (exclusive)."""
-    by_time: int = 0
-    by_size: int = 0
-    removed_bytes: int = 0
-
-    def too_old(self, unit: Unit) -> bool:
-        """``retention.ms`` removes it."""
-        return self.cutoff_ms >= 0 and unit.max_timestamp <= self.cutoff_ms
-
-    def too_much(self, unit: Unit) -> bool:
-        """``retention.bytes`` removes it."""
-        return self.excess > 0 and unit.size_bytes <= self.excess
-
-    def take(self, unit: Unit) -> bool:
-        """Whether ``unit`` goes; the run has ended when it does not."""
-        if self.too_old(unit):
-            self.by_time += 1
-        elif self.too_much(unit):
-            self.by_size += 1
-        else:
-            return False
-        self.excess = max(self.excess - unit.size_bytes, 0)
-        self.removed_bytes += unit.size_bytes
-        self.before_offset = max(self.before_offset, unit.end_offset + 1)
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """What one application of retention removes of one log."""
-
-    before_offset: int
-    """The log's start afterwards; the present one when nothing goes."""
-    prefix_before: int | None
-    """Ask Kafka to delete below this, never past B0; ``None``: nothing of the prefix goes."""
-    suffix_before: int | None
-    """Ask the control plane to delete below this; ``None``: nothing of the suffix goes."""
-    by_time: int
-    by_size: int
-    removed_bytes: int
-    held_back: str | None = None
-    """Why the run ended before the suffix although the rules would go on."""
-
-
-def plan(bounds: LogBounds, units: Iterable[Unit], policy: Policy, now_ms: int) -> Removal:
-    """Apply ``policy`` to a whole log.
-
-    ``units``: what :func:`prefix_units` gives, then the merged segments, then the WAL batches;
-    those below the log's start are left out.
-    """
-    live = [unit for unit in units if unit.end_offset >= bounds.log_start]
-    total = sum(unit.size_bytes for unit in live)
-    run = LeadingRun(policy.cutoff_ms(now_ms), policy.excess(total), bounds.log_start)
-    held_back = None
-    for unit in live:
-        if unit.region is not Region.PREFIX and run.before_offset < bounds.boundary:
-            if run.too_old(unit) or run.too_much(unit):
-                held_back = gap_before_boundary(run.before_offset, bounds.boundary)
-            break
-        if not run.take(unit):
-            break
-    prefix_before, suffix_before = targets(bounds, run.before_offset)
-    return Removal(
-        run.before_offset,
-        prefix_before,
-        suffix_before,
-        run.by_time,
-        run.by_size,
-        run.removed_bytes,
-        held_back,
-    )
-
-
-def targets(bounds: LogBounds, before_offset: int) -> tuple[int | None, int | None]:
-    """Who is asked to delete below which offset: (Kafka, the control plane)."""
-    boundary = bounds.boundary
-    in_prefix = before_offset if boundary < 0 else min(before_offset, boundary)
-    in_suffix = boundary >= 0 and before_offset > max(boundary, bounds.suffix_start)
-    return (
-        in_prefix if in_prefix > bounds.prefix_start else None,
-        before_offset if in_suffix else None,
-    )
+def log_start(prefix_start: int, boundary: int, suffix_start: int) -> int:
+    """Earliest readable offset of the whole log. ``prefix_start``: Kafka's log start offset, which
+    may lie past B0; ``boundary``: B0, negative while it is unset."""
+    if boundary < 0 or prefix_start < boundary:
+        return prefix_start
+    return max(boundary, suffix_start)
 
 
 def gap_before_boundary(reached: int, boundary: int) -> str:

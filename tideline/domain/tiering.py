@@ -8,7 +8,7 @@ start), and a segment is a run of offsets without a gap (seed 002, 4.7.4, 4.7.9,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -103,62 +103,6 @@ def effective_config(
     )
 
 
-class Eligibility(StrEnum):
-    """Whether a batch may be split out of its WAL file, and if not why."""
-
-    ELIGIBLE = "eligible"
-    DELETED = "topic deleted"
-    PAUSED = "tiering paused"
-    CONVERTED = "already split"
-    UNCOMMITTED = "at or past the high watermark"
-    EXPIRED = "below the start of the suffix"
-    YOUNG = "younger than local.retention.ms"
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionTiering:
-    """What decides for all batches of a partition. Offsets: starts inclusive, ends exclusive."""
-
-    suffix_start: int
-    high_watermark: int
-    cutoff_ms: int | None
-    """:meth:`TieringConfig.cutoff`."""
-    requested_at_ms: int | None = None
-    """An operator asked for tiering then: of what was committed until then age does not matter
-    (002 4.8.2, ``triggerTiering``). What comes later waits its time, so that a request ends."""
-    paused: bool = False
-    deleted: bool = False
-
-
-def eligibility(
-    partition: PartitionTiering,
-    *,
-    last_offset: int,
-    max_timestamp: int,
-    append_time: int,
-    split: bool,
-) -> Eligibility:
-    """Judge one batch (002 4.7.4). ``last_offset`` inclusive, times in ms; ``append_time`` is that
-    of its commit.
-
-    A batch that reaches past the suffix's start is taken whole, however far below it begins.
-    A batch without timestamps (-1) counts as old.
-    """
-    if partition.deleted:
-        return Eligibility.DELETED
-    if partition.paused:
-        return Eligibility.PAUSED
-    if split:
-        return Eligibility.CONVERTED
-    if last_offset >= partition.high_watermark:
-        return Eligibility.UNCOMMITTED
-    if last_offset < partition.suffix_start:
-        return Eligibility.EXPIRED
-    old = partition.cutoff_ms is not None and max_timestamp < partition.cutoff_ms
-    requested = partition.requested_at_ms is not None and append_time <= partition.requested_at_ms
-    return Eligibility.ELIGIBLE if old or requested else Eligibility.YOUNG
-
-
 class OffsetRun(Protocol):
     """A batch, or several that stay together: offsets inclusive at both ends, and bytes."""
 
@@ -194,25 +138,6 @@ def contiguous_runs(batches: Iterable[R], limit_bytes: int) -> Iterator[tuple[R,
         size += batch.byte_size
     if run:
         yield tuple(run)
-
-
-def segment_reach(runs: Sequence[R], frontier: int, limit_bytes: int) -> tuple[R, ...]:
-    """The leading runs that make the next segment: without a gap from ``frontier`` (inclusive) on,
-    as many as ``limit_bytes`` and 32 bit offsets allow, at least one when one begins there.
-
-    Kafka's rule (``LogSegment.shouldRoll``): a segment closes before what would make it too large.
-    """
-    taken: list[R] = []
-    size, following = 0, frontier
-    for run in runs:
-        too_large = size + run.byte_size > limit_bytes
-        too_long = run.last_offset - frontier > MAX_SEGMENT_SPAN
-        if run.base_offset != following or (taken and (too_large or too_long)):
-            break
-        taken.append(run)
-        size += run.byte_size
-        following = run.last_offset + 1
-    return tuple(taken)
 
 
 class MergeReason(StrEnum):
@@ -311,14 +236,6 @@ def placements(log: LogBounds) -> tuple[Placement, ...]:
         (Place.MERGED, start, min(frontier, log.high_watermark)),
         (Place.WAL, max(start, frontier), log.high_watermark),
     )
-
-
-def place_of(log: LogBounds, offset: int) -> Place | None:
-    """Where one offset lives; ``None`` for one that is gone or not yet written."""
-    for placement in placements(log):
-        if placement.start <= offset < placement.end:
-            return placement.place
-    return None
 
 
 def _present(*ranges: tuple[Place, int, int]) -> tuple[Placement, ...]:

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.ids import TopicIdPartition
-from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
-from tideline.domain.retention import (
+from tests.retention_rule import (
     LogBounds,
-    Policy,
     Region,
     Removal,
     Unit,
     plan,
-    policy_of,
     prefix_units,
     within_lineage,
 )
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
+from tideline.domain.retention import Policy, policy_of
 
 NOW = 1_000_000
 LOG = TopicIdPartition(UUID(int=1), 0)

@@ -9,24 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tiering_rule import Eligibility, PartitionTiering, eligibility, place_of, segment_reach
 from tideline.domain.remote_log import EpochStart
 from tideline.domain.tiering import (
-    Eligibility,
     LogBounds,
     MergeReason,
-    PartitionTiering,
     PendingMerge,
     Place,
     Placement,
     TieringConfig,
     contiguous_runs,
     effective_config,
-    eligibility,
     merge_reason,
-    place_of,
     placements,
     segment_limit,
-    segment_reach,
     suffix_lineage,
 )
 

@@ -6,22 +6,21 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.common import remote_log
-from spark.coverage import frames as coverage
-from spark.coverage import tasks as inventory
-from spark.coverage.remedies import detail, reason, remedies
-from spark.coverage.tasks import kind_bits
+from spark.common.packing import NO_LOG, kind_bits
+from spark.common.remote_log import MALFORMED, MetadataRecord
+from spark.common.rows import from_frame, to_frame
+from spark.coverage.frames import CoveredLog, Gap, Verdict, verdicts
+from spark.coverage.report import detail, reason, remedies
+from spark.coverage.tasks import ListedSegment
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.remote_log import SegmentState
 
 STARTED, FINISHED, DELETING, DELETED = map(int, SegmentState)
 LONG_AGO, NOW = 1_000, 10_000_000
-LOGS = """log_id bigint, topic_id binary, partition int, log_start bigint, boundary bigint,
-suffix_start bigint, merge_frontier bigint, epochs array<int>, epoch_starts array<bigint>"""
+TOPIC = UUID(int=7)
 MERGED = """log_id bigint, segment_id binary, base_offset bigint, last_offset bigint,
 size_bytes bigint, state string"""
 
@@ -30,9 +29,9 @@ size_bytes bigint, state string"""
 class World:
     """Partitions of one topic, with what would be observed of them."""
 
-    logs: list[tuple[Any, ...]] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    objects: list[tuple[Any, ...]] = field(default_factory=list)
+    logs: list[CoveredLog] = field(default_factory=list)
+    events: list[MetadataRecord] = field(default_factory=list)
+    objects: list[ListedSegment] = field(default_factory=list)
     merged: list[tuple[Any, ...]] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     _ids: int = 0
@@ -42,55 +41,53 @@ class World:
         number = len(self.logs) + 1
         self.names[number] = name
         self.logs.append(
-            (number, UUID(int=7).bytes, number, start, boundary, boundary, merged_to or boundary,
-             [e for e, _ in lineage], [s for _, s in lineage])
+            CoveredLog(
+                number, TOPIC, number, start, boundary, boundary, merged_to or boundary,
+                tuple(e for e, _ in lineage), tuple(s for _, s in lineage),
+            )
         )  # fmt: skip
         return number
 
     def record(self, log: int, **columns: Any) -> None:
-        self.events.append(
-            dict.fromkeys(remote_log.ARROW.names) | {
-                "metadata_partition": log % 3, "record_offset": len(self.events),
-                "topic_id": UUID(int=7).bytes, "partition": log, "event_timestamp": 1, **columns,
-            }
-        )  # fmt: skip
+        named = {"topic_id": TOPIC, "partition": log, "event_timestamp": 1} | columns
+        self.events.append(MetadataRecord(log % 3, len(self.events), **named))
 
-    def update(self, log: int, segment: bytes, state: int) -> None:
+    def update(self, log: int, segment: UUID, state: int) -> None:
         self.record(log, kind=1, segment_id=segment, state=state)
 
     def segment(self, log: int, first: int, last: int, *, state: int = FINISHED, epoch: int = 0,
                 size: int = 100, listed: int | None = 100,
-                kinds: frozenset[str] = OWN_KINDS) -> bytes:  # fmt: skip
+                kinds: frozenset[str] = OWN_KINDS) -> UUID:  # fmt: skip
         """A copy and, unless ``listed`` is None, its objects."""
         self._ids += 1
-        segment = UUID(int=self._ids << 70 | self._ids).bytes
+        segment = UUID(int=self._ids << 70 | self._ids)
         self.record(
             log, kind=0, segment_id=segment, start_offset=first, end_offset=last,
             size_bytes=size, state=STARTED, txn_index_empty=True,
-            epochs=[epoch], epoch_starts=[first],
+            epochs=(epoch,), epoch_starts=(first,),
         )  # fmt: skip
         for reached in range(1, state + 1):
             self.update(log, segment, reached)
         if listed is not None:
-            self.objects.append((log, segment, first, listed, kind_bits(kinds), LONG_AGO))
+            self.objects.append(
+                ListedSegment(log, segment, first, listed, kind_bits(kinds), LONG_AGO)
+            )
         return segment
 
-    def verdicts(self, spark: SparkSession) -> dict[str, dict[str, Any]]:
-        events = pa.Table.from_pylist(self.events, schema=remote_log.ARROW)
-        found = coverage.verdicts(
-            spark.createDataFrame(self.logs, LOGS),
-            spark.createDataFrame(events),
+    def verdicts(self, spark: SparkSession) -> dict[str, Verdict]:
+        found = verdicts(
+            to_frame(spark, CoveredLog, self.logs, 2),
+            to_frame(spark, MetadataRecord, self.events, 2),
             spark.createDataFrame(self.merged, MERGED),
-            spark.createDataFrame(self.objects, inventory.SCHEMA),
+            to_frame(spark, ListedSegment, self.objects, 2),
             NOW,
         )
-        return {
-            self.names.get(row["log_id"], "malformed"): row for row in found.toArrow().to_pylist()
-        }
+        names = self.names | {NO_LOG: "malformed"}
+        return {names[verdict.log_id]: verdict for verdict in from_frame(Verdict, found)}
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> dict[str, dict[str, Any]]:
+def found(spark: SparkSession) -> dict[str, Verdict]:
     w = World()
     whole = w.log("whole", 30)
     for first in (0, 10, 20):
@@ -142,21 +139,23 @@ def found(spark: SparkSession) -> dict[str, dict[str, Any]]:
     w.update(again, w.segment(again, 0, 9), STARTED)
     orphan = w.log("orphan", 10)
     w.segment(orphan, 0, 9)
-    w.objects.append((orphan, UUID(int=1 << 100).bytes, 3, 50, 0, LONG_AGO))
-    w.objects.append((orphan, UUID(int=2 << 100).bytes, 4, 50, 0, NOW))
+    w.objects.append(ListedSegment(orphan, UUID(int=1 << 100), 3, 50, 0, LONG_AGO))
+    w.objects.append(ListedSegment(orphan, UUID(int=2 << 100), 4, 50, 0, NOW))
     merged = w.log("merged segments", 10, merged_to=40)
     w.segment(merged, 0, 9)
     for number, (first, state, listed) in enumerate(
         ((10, "COPY_SEGMENT_FINISHED", 70), (20, "COPY_SEGMENT_FINISHED", 69),
          (30, "COPY_SEGMENT_FINISHED", None), (40, "COPY_SEGMENT_STARTED", None))
     ):  # fmt: skip
-        segment = UUID(int=number + (9 << 90)).bytes
-        w.merged.append((merged, segment, first, first + 9, 70, state))
+        segment = UUID(int=number + (9 << 90))
+        w.merged.append((merged, segment.bytes, first, first + 9, 70, state))
         if listed is not None:
-            w.objects.append((merged, segment, first, listed, kind_bits(OWN_KINDS), LONG_AGO))
-    w.record(99, kind=0, segment_id=UUID(int=5).bytes, start_offset=0, end_offset=9, size_bytes=1,
-             state=FINISHED, txn_index_empty=True, epochs=[0], epoch_starts=[0])  # fmt: skip
-    w.record(0, kind=remote_log.MALFORMED, topic_id=None, partition=None)
+            w.objects.append(
+                ListedSegment(merged, segment, first, listed, kind_bits(OWN_KINDS), LONG_AGO)
+            )
+    w.record(99, kind=0, segment_id=UUID(int=5), start_offset=0, end_offset=9, size_bytes=1,
+             state=FINISHED, txn_index_empty=True, epochs=(0,), epoch_starts=(0,))  # fmt: skip
+    w.record(0, kind=MALFORMED, topic_id=None, partition=None)
     return w.verdicts(spark)
 
 
@@ -178,70 +177,68 @@ GAPS = {
 }
 
 
-def test_every_partition_has_one_verdict(found: dict[str, dict[str, Any]]) -> None:
+def test_every_partition_has_one_verdict(found: dict[str, Verdict]) -> None:
     assert sorted(found) == sorted([*COVERED, *GAPS, "malformed"])
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_is_covered(found: dict[str, dict[str, Any]], name: str) -> None:
-    assert found[name]["complete"]
-    assert found[name]["gaps"] == []
+def test_is_covered(found: dict[str, Verdict], name: str) -> None:
+    assert found[name].complete
+    assert found[name].gaps == ()
     assert remedies(found[name]) == []
 
 
 @pytest.mark.parametrize("name", GAPS)
 def test_is_not_covered_and_says_which_offsets_and_why(
-    found: dict[str, dict[str, Any]], name: str
+    found: dict[str, Verdict], name: str
 ) -> None:
     start, end, cause = GAPS[name]
     verdict = found[name]
-    assert not verdict["complete"]
-    assert verdict["gaps"] == [{"start": start, "end": end, "cause": cause}]
-    assert verdict["covered_to"] == start
-    assert verdict["missing_offsets"] == end - start
+    assert not verdict.complete
+    assert verdict.gaps == (Gap(start, end, cause),)
+    assert verdict.covered_to == start
+    assert verdict.missing_offsets == end - start
     assert f"[{start}, {end})" in reason(verdict)
     assert detail(verdict)["remedies"] == remedies(verdict) != []
 
 
 def test_overlaps_are_counted_and_a_deposed_leaders_segment_is_named(
-    found: dict[str, dict[str, Any]],
+    found: dict[str, Verdict],
 ) -> None:
     verdict = found["overlaps with a deposed leader"]
-    assert verdict["overlapping"] == 1
-    assert verdict["foreign_count"] == 1
-    assert verdict["foreign"][0].startswith(f"{10:020d}-")
+    assert verdict.overlapping == 1
+    assert verdict.foreign_count == 1
+    assert verdict.foreign[0].startswith(f"{10:020d}-")
 
 
-def test_bad_objects_are_named_with_what_is_wrong(found: dict[str, dict[str, Any]]) -> None:
-    assert found["truncated object"]["broken"][0]["problem"] == (
+def test_bad_objects_are_named_with_what_is_wrong(found: dict[str, Verdict]) -> None:
+    assert found["truncated object"].broken[0].problem == (
         "its log object has 99 bytes instead of 100"
     )
-    assert found["missing index"]["broken"][0]["problem"] == (
-        "its index object is not in the bucket"
-    )
-    assert "log object is not" in found["missing object"]["broken"][0]["problem"]
+    assert found["missing index"].broken[0].problem == ("its index object is not in the bucket")
+    assert "log object is not" in found["missing object"].broken[0].problem
 
 
-def test_only_old_objects_that_nobody_knows_are_orphans(found: dict[str, dict[str, Any]]) -> None:
-    assert found["orphan"]["orphan_count"] == 1
-    assert found["orphan"]["orphans"][0].startswith(f"{3:020d}-")
-    assert all(v["orphan_count"] == 0 for n, v in found.items() if n not in ("orphan", "malformed"))
+def test_only_old_objects_that_nobody_knows_are_orphans(found: dict[str, Verdict]) -> None:
+    assert found["orphan"].orphan_count == 1
+    assert found["orphan"].orphans[0].startswith(f"{3:020d}-")
+    assert all(v.orphan_count == 0 for n, v in found.items() if n not in ("orphan", "malformed"))
 
 
 def test_a_bad_merged_segment_is_reported_and_does_not_decide(
-    found: dict[str, dict[str, Any]],
+    found: dict[str, Verdict],
 ) -> None:
     verdict = found["merged segments"]
-    assert verdict["merged_segments"] == 3
-    assert verdict["merged_broken_count"] == 2
-    assert [(g["start"], g["end"]) for g in verdict["merged_gaps"]] == [(20, 40)]
+    assert verdict.merged_segments == 3
+    assert verdict.merged_broken_count == 2
+    assert [(g.start, g.end) for g in verdict.merged_gaps] == [(20, 40)]
 
 
 def test_a_state_that_goes_back_is_an_anomaly_and_takes_nothing_away(
-    found: dict[str, dict[str, Any]],
+    found: dict[str, Verdict],
 ) -> None:
-    assert found["illegal history"]["anomalies"] == 1
+    assert found["illegal history"].anomalies == 1
 
 
-def test_records_that_cannot_be_decoded_are_counted(found: dict[str, dict[str, Any]]) -> None:
-    assert found["malformed"]["anomalies"] == 1
+def test_records_that_cannot_be_decoded_are_counted(found: dict[str, Verdict]) -> None:
+    assert found["malformed"].anomalies == 1

@@ -11,11 +11,19 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.common.remote_log import ARROW, row_of
+from spark.common.fold import Events, Segments, by_id, fold, within_lineage
+from spark.common.packing import (
+    Objects,
+    PackedEvents,
+    id_halves,
+    kind_bits,
+    pack_events,
+    unpack,
+)
+from spark.common.remote_log import MetadataRecord, record_of
+from spark.common.rows import arrow_schema, to_batch
 from spark.coverage.cover import Cover, cover
-from spark.coverage.fold import Events, Segments, by_id, fold
-from spark.coverage.packing import PACKED_EVENTS_ARROW, Objects, id_halves, pack_events, unpack
-from spark.coverage.tasks import kind_bits
+from tests import retention_rule
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS, SegmentObjects, assess
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import (
@@ -49,6 +57,7 @@ def segments(draw: st.DrawFn, ids: st.SearchStrategy[UUID]) -> RemoteSegment:
         size_bytes=draw(st.sampled_from([100, 101])),
         leader_epochs=tuple(map(EpochStart, epochs, starts)),
         state=draw(st.sampled_from(list(SegmentState))),
+        max_timestamp=draw(st.integers(-1, 9)),
         event_timestamp=draw(st.integers(0, 9)),
         txn_index_empty=draw(st.booleans()),
     )
@@ -70,16 +79,13 @@ RECORDS = st.lists(
 
 def events_of(records: list[RemoteLogEvent]) -> Events:
     """The records as observations, out of order: the fold must sort them."""
-    rows = [
-        row_of(record) | {"metadata_partition": number // 20, "record_offset": number % 20}
-        for number, record in enumerate(records)
-    ]
+    rows = [record_of(record, n // 20, n % 20) for n, record in enumerate(records)]
     batches = [
-        pack_events(pa.RecordBatch.from_pylist(some, schema=ARROW))
+        pack_events(to_batch(MetadataRecord, some))
         for some in (rows[20:][::-1], rows[:20][::-1])
         if some
     ]
-    return unpack(pa.Table.from_batches(batches, schema=PACKED_EVENTS_ARROW))[0]
+    return unpack(pa.Table.from_batches(batches, schema=arrow_schema(PackedEvents)))[0]
 
 
 def folded(records: list[RemoteLogEvent]) -> tuple[Segments, RemoteLogIndex]:
@@ -113,6 +119,7 @@ def as_domain(found: Segments) -> list[RemoteSegment]:
                 )
             ),
             state=SegmentState(int(base.state[n])),
+            max_timestamp=int(base.newest[n]),
             event_timestamp=int(base.stamp[n]),
             txn_index_empty=bool(base.txn_index_empty[n]),
         )
@@ -214,22 +221,31 @@ def test_the_verdict_is_the_domains(
     assert problems == expected.broken
 
 
+@given(st.lists(segments(st.uuids()), max_size=25), lineages())
+@settings(max_examples=400, deadline=None)
+def test_a_segment_is_within_the_lineage_as_kafka_means_it(
+    found: list[RemoteSegment], lineage: tuple[EpochStart, ...]
+) -> None:
+    inside = within_lineage(
+        events_of(list(found)),
+        np.array([e.epoch for e in lineage], dtype=np.int64),
+        np.array([e.start_offset for e in lineage], dtype=np.int64),
+    )
+    in_order = [*found[20:][::-1], *found[:20][::-1]]
+    expected = [retention_rule.within_lineage(segment, lineage) for segment in in_order]
+    assert inside.tolist() == expected
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 70_000), st.booleans()), max_size=60))
 @settings(max_examples=100, deadline=None)
 def test_packing_groups_records_by_partition_and_keeps_their_order(
     records: list[tuple[int, int, bool]],
 ) -> None:
     rows = [
-        {
-            "topic_id": UUID(int=topic).bytes,
-            "partition": partition,
-            "kind": int(change),
-            "metadata_partition": 0,
-            "record_offset": place,
-        }
+        MetadataRecord(0, place, int(change), UUID(int=topic), partition)
         for place, (topic, partition, change) in enumerate(records)
     ]
-    packed = pa.Table.from_batches([pack_events(pa.RecordBatch.from_pylist(rows, schema=ARROW))])
+    packed = pa.Table.from_batches([pack_events(to_batch(MetadataRecord, rows))])
     found = {}
     for row in range(packed.num_rows):
         one = packed.slice(row, 1)

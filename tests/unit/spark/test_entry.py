@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.common.entry import Job, Outcome, launch, run_job
-from spark.common.failures import failure_of
+from spark.common.entry import Job, Outcome, failure_of, launch, run_job
 from tideline.errors import ExitCode, RefusedError
 from tideline.object_store import ObjectStoreUnavailable
 

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from spark.common.entry import Job
-from spark.common.remote_log import SCHEMA, Rows, row_of
+from spark.common.remote_log import MetadataRecord, decoded, record_of
+from spark.common.rows import to_frame
 from spark.gc import frames as gc
 from spark.gc.job import gc as job_of_gc
 from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep
@@ -31,8 +32,7 @@ STARTED, FINISHED, DELETING, DELETED = SegmentState
 
 def records(spark: SparkSession, *histories: tuple[int, Sequence[SegmentState]]) -> DataFrame:
     """The metadata topic after these histories of segments, by number."""
-    rows = Rows()
-    offset = 0
+    rows: list[MetadataRecord] = []
     for number, states in histories:
         for nth, state in enumerate(states):
             segment_id = UUID(int=number)
@@ -41,9 +41,8 @@ def records(spark: SparkSession, *histories: tuple[int, Sequence[SegmentState]])
                 if nth == 0
                 else SegmentUpdate(LOG, segment_id, state)
             )
-            rows._append(row_of(event), 0, offset)
-            offset += 1
-    return spark.createDataFrame(rows.take().to_pandas(), SCHEMA)
+            rows.append(record_of(event, 0, len(rows)))
+    return to_frame(spark, MetadataRecord, rows, 2)
 
 
 def test_only_what_no_broker_knows_in_any_state_is_an_orphan(spark: SparkSession) -> None:
@@ -55,11 +54,11 @@ def test_only_what_no_broker_knows_in_any_state_is_an_orphan(spark: SparkSession
         (4, [STARTED, FINISHED, DELETING, DELETED]),
         (5, [STARTED, FINISHED, DELETING, DELETED, DELETED]),
     )
-    listed = spark.createDataFrame(
-        [(f"k{n}", LOG.topic_id.bytes, LOG.partition, UUID(int=n).bytes) for n in range(1, 7)]
-        + [("elsewhere", LOG.topic_id.bytes, 3, UUID(int=2).bytes)],
-        gc.LISTED,
-    )
+    objects = [
+        gc.ListedObject(f"k{n}", LOG.topic_id, LOG.partition, UUID(int=n)) for n in range(1, 7)
+    ]
+    objects.append(gc.ListedObject("elsewhere", LOG.topic_id, 3, UUID(int=2)))
+    listed = to_frame(spark, gc.ListedObject, objects, 2)
     known = gc.known_segments(events)
     assert gc.is_readable(known)
     found = {row.object_key for row in gc.orphans(listed, known).collect()}
@@ -67,9 +66,9 @@ def test_only_what_no_broker_knows_in_any_state_is_an_orphan(spark: SparkSession
 
 
 def test_a_record_that_does_not_parse_stops_the_judgement(spark: SparkSession) -> None:
-    rows = Rows()
-    rows.add(0, 0, b"\x07")
-    events = spark.createDataFrame(rows.take().to_pandas(), SCHEMA)
+    broken = decoded(0, 0, b"\x07")
+    assert broken is not None
+    events = to_frame(spark, MetadataRecord, [broken], 1)
     assert not gc.is_readable(gc.known_segments(events))
 
 
@@ -216,4 +215,4 @@ def test_a_grace_in_which_a_gateway_may_still_use_a_key_is_refused() -> None:
         }
     )
     with pytest.raises(UsageError, match=r"TIDELINE_GC_GRACE_MS is 60000.*set 60001 at least"):
-        job_of_gc(dry_run=False)(Job("gc", settings))
+        job_of_gc(Job("gc", settings))

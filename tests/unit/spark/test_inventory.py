@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark.common.control_plane import key_ranges
-from spark.coverage.tasks import kind_bits, segments_listed
+from spark.common.packing import kind_bits
+from spark.coverage.tasks import segments_listed
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.ids import topic_id_to_base64
 from tideline.object_store.client import ObjectEntry, ObjectStoreClient
@@ -34,7 +35,7 @@ def test_segments_are_those_of_the_workers_inventory(segments: dict[UUID, frozen
         key=lambda entry: entry.key,
     )
     expected = group_by_segment((entry.key, entry.size) for entry in entries)
-    found = {s.segment_id: (s.log_bytes, s.kinds) for s in segments_listed(entries)}
+    found = {s.segment_id: (s.log_bytes, s.kinds) for s in segments_listed(1, entries)}
     assert found == {i: (o.log_bytes, kind_bits(o.kinds)) for i, o in expected.items()}
 
 
@@ -44,7 +45,7 @@ def test_one_segment_is_in_memory_at_a_time() -> None:
             name = f"{n:020d}-{topic_id_to_base64(UUID(int=n + 1))}"
             yield ObjectEntry(f"{name}.log", n, NOW)
 
-    listing = segments_listed(endless())
+    listing = segments_listed(1, endless())
     assert [next(listing).start_offset for _ in range(3)] == [0, 1, 2]
 
 
@@ -52,7 +53,7 @@ def test_the_newest_object_says_how_old_a_segment_is() -> None:
     name = f"{5:020d}-{topic_id_to_base64(UUID(int=1))}"
     later = datetime(2026, 1, 2, tzinfo=UTC)
     (found,) = segments_listed(
-        [ObjectEntry(f"{name}.index", 1, later), ObjectEntry(f"{name}.log", 9, NOW)]
+        1, [ObjectEntry(f"{name}.index", 1, later), ObjectEntry(f"{name}.log", 9, NOW)]
     )
     assert found.last_modified == later.timestamp() * 1000
 
@@ -61,8 +62,8 @@ def test_the_newest_object_says_how_old_a_segment_is() -> None:
 def test_key_ranges_are_whole_and_not_too_many(lo: int, size: int, pieces: int) -> None:
     ranges = key_ranges(lo, lo + size, pieces)
     assert len(ranges) <= pieces
-    assert [n for a, b in ranges for n in range(a, b)] == list(range(lo, lo + size))
-    assert all(a < b for a, b in ranges)
+    assert [n for keys in ranges for n in range(keys.lo, keys.hi)] == list(range(lo, lo + size))
+    assert all(keys.lo < keys.hi for keys in ranges)
 
 
 def test_a_store_travels_to_an_executor_without_its_connections() -> None:

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from spark.common.remote_log import SCHEMA, Rows, row_of
+from spark.common.remote_log import MetadataRecord, record_of
+from spark.common.rows import from_frame, to_frame
 from spark.retention import frames as retention
+from spark.retention.frames import MERGED_REGION, LimitedLog
+from tests.retention_rule import LeadingRun, LogBounds, Region, Unit, plan, prefix_units
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import (
     EpochStart,
@@ -21,15 +24,7 @@ from tideline.domain.remote_log import (
     SegmentState,
     SegmentUpdate,
 )
-from tideline.domain.retention import (
-    LeadingRun,
-    LogBounds,
-    Policy,
-    Region,
-    Unit,
-    plan,
-    prefix_units,
-)
+from tideline.domain.retention import Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -73,7 +68,7 @@ def random_log(rng: random.Random, number: int) -> Log:
             RemoteSegment(
                 log,
                 "t",
-                UUID(int=offset + 1),
+                UUID(int=len(segments) + 1),
                 offset,
                 end,
                 rng.randrange(30),
@@ -109,27 +104,23 @@ def empty_log(boundary: int) -> Log:
     return Log(LogBounds(max(boundary, 0), boundary, boundary, boundary), Policy(0, 0))
 
 
+def limited(number: int, log: Log) -> LimitedLog:
+    return LimitedLog(
+        number, "t", TOPIC, number, "HYBRID", log.bounds.prefix_start, log.bounds.boundary,
+        log.bounds.suffix_start, log.bounds.high_watermark, log.policy.retention_ms,
+        log.policy.retention_bytes, tuple(e.epoch for e in log.lineage),
+        tuple(e.start_offset for e in log.lineage),
+    )  # fmt: skip
+
+
 def decided(spark: SparkSession, logs: Sequence[Log]) -> dict[int, Row]:
     """The frames' answer by log."""
-    rows = [
-        (
-            n, "t", TOPIC.bytes, n, "HYBRID", log.bounds.prefix_start, log.bounds.boundary,
-            log.bounds.suffix_start, log.bounds.high_watermark, log.policy.retention_ms,
-            log.policy.retention_bytes, [e.epoch for e in log.lineage],
-            [e.start_offset for e in log.lineage],
-        )
-        for n, log in enumerate(logs)
-    ]  # fmt: skip
-    segments = [
-        (
-            TOPIC.bytes, n, s.start_offset, s.end_offset, s.size_bytes, s.max_timestamp,
-            [e.epoch for e in s.leader_epochs], [e.start_offset for e in s.leader_epochs],
-        )
-        for n, log in enumerate(logs)
-        for s in log.segments
-    ]  # fmt: skip
+    rows = [limited(n, log) for n, log in enumerate(logs)]
+    segments = [record_of(s, 0, n) for n, log in enumerate(logs) for s in log.segments]
     merged = [
-        (n, retention.MERGED, u.start_offset, u.end_offset, u.size_bytes, u.max_timestamp)
+        retention.Unit(
+            n, MERGED_REGION, u.start_offset, u.end_offset, u.size_bytes, u.max_timestamp
+        )
         for n, log in enumerate(logs)
         for u in log.merged
     ]
@@ -137,10 +128,10 @@ def decided(spark: SparkSession, logs: Sequence[Log]) -> dict[int, Row]:
         (n, sum(u.size_bytes for u in log.wal if u.end_offset >= log.bounds.log_start))
         for n, log in enumerate(logs)
     ]
-    frame = spark.createDataFrame(rows, retention.LOGS)
-    units = retention.prefix_units(
-        frame, spark.createDataFrame(segments, retention.SEGMENTS)
-    ).unionByName(spark.createDataFrame(merged, retention.UNITS))
+    frame = to_frame(spark, LimitedLog, rows, 2)
+    units = retention.prefix_units(frame, to_frame(spark, MetadataRecord, segments, 2)).unionByName(
+        to_frame(spark, retention.Unit, merged, 2)
+    )
     reached = retention.segments_to_remove(
         frame, units, spark.createDataFrame(wal, "log_id long, wal_bytes long"), NOW
     ).collect()
@@ -217,17 +208,20 @@ def test_the_frames_fold_the_metadata_as_the_index_does(spark: SparkSession) -> 
     rng = random.Random(7)
     events = random_events(rng, 200)
     index = RemoteLogIndex()
-    rows = Rows()
-    for position, event in enumerate(events):
+    for event in events:
         index.apply(event)
-        rows._append(row_of(event), 0, position)
-    frame = spark.createDataFrame(rows.take().to_pandas(), SCHEMA)
+    rows = [record_of(event, 0, position) for position, event in enumerate(events)]
+    whole = Log(LogBounds(0, -1, -1, -1), Policy(), lineage=[EpochStart(1, 0)])
+    logs = [limited(number, whole) for number in range(200)]
+    units = retention.prefix_units(
+        to_frame(spark, LimitedLog, logs, 2), to_frame(spark, MetadataRecord, rows, 2)
+    )
     found = sorted(
-        (row.partition, row.start_offset, row.size_bytes, list(row.epoch_starts))
-        for row in retention.readable_segments(frame).collect()
+        (u.log_id, u.start_offset, u.end_offset, u.size_bytes, u.max_timestamp)
+        for u in from_frame(retention.Unit, units)
     )
     wanted = sorted(
-        (s.log.partition, s.start_offset, s.size_bytes, [e.start_offset for e in s.leader_epochs])
+        (s.log.partition, s.start_offset, s.end_offset, s.size_bytes, s.max_timestamp)
         for s in index.topic_segments(TOPIC)
         if s.state is SegmentState.COPY_SEGMENT_FINISHED
     )

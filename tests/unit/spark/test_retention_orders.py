@@ -10,7 +10,7 @@ from pyspark.sql import Row
 
 from spark.common.kafka_logs import ObservedLog
 from spark.retention.job import Survey, has_limit, has_prefix, orders_of, outcome
-from spark.retention.remove_records import Removed
+from spark.retention.tasks import Removed
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.retention import Policy
 from tideline.errors import UsageError

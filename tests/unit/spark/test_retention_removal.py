@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from spark.retention.remove_records import RemovalOrder, Removed, remove
+from spark.retention.tasks import RemovalOrder, Removed, remove
 from tideline.control_plane.errors import OffsetOutOfRange
 from tideline.domain.ids import TopicPartition
 from tideline.kafka.admin import Deletion, NotDeleted

@@ -1,34 +1,31 @@
-"""Split and merge as frames, on executors of their own with a real Postgres; and what is chosen."""
+"""Split and merge as frames, on executors of their own with a real Postgres."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.common.failures import failure_of
-from spark.tiering import merge_frames as merge
-from spark.tiering import split_frames as split
-from spark.tiering.merge import order_of
+from spark.common.entry import failure_of
+from spark.common.rows import from_frame, to_frame
+from spark.tiering.frames import merge, split
+from spark.tiering.merge_partition import MergeOrder, MergeOutcome
 from spark.tiering.services import Services
-from spark.tiering.split_file import Ended
-from tests.contract.conftest import Database, database, postgres_server
+from spark.tiering.split_file import Ended, SplitOutcome
+from tests.contract.conftest import Database
+from tests.contract.tiering_world import DISKLESS, TIERED, World, order
 from tests.unit.kafka.segment_batches import sized
-from tests.unit.spark.tiering_world import DISKLESS, TIERED, World, order
 from tideline.control_plane.jobs import connect_jobs
-from tideline.control_plane.tiering_model import MergeCandidate
-from tideline.domain.tiering import TieringConfig
+from tideline.control_plane.tiering_model import ClaimedFile
 from tideline.errors import ExitCode
 from tideline.object_store.client import ObjectMissing, ObjectStoreUnavailable
 from tideline.settings import JobsSettings
-
-__all__ = ["database", "postgres_server"]
 
 
 @dataclass(frozen=True)
@@ -104,15 +101,15 @@ def test_frames_split_and_merge_what_the_world_holds(
         claimed = world.plane.claim_wal_files(
             worker, max_files=3, max_batches=99, claim_ms=60_000, cutoffs=world.cutoffs()
         )
-        frame = split.claimed_frame(spark, claimed, tasks=2)
-        outcomes += list(split.outcomes(split.split(frame, worker, opening)))
+        frame = to_frame(spark, ClaimedFile, claimed, 2)
+        outcomes += from_frame(SplitOutcome, split(frame, worker, opening))
     assert {o.object_key for o in outcomes} == set(keys), "two workers, no file twice"
     assert {o.ended for o in outcomes} == {Ended.DONE}
     assert sum(o.batches for o in outcomes) == 18
 
     orders = [order(candidate) for candidate in world.plane.merge_candidates()]
-    frame = merge.orders_frame(spark, orders, tasks=4)
-    made = list(merge.outcomes(merge.merge(frame, workers[0], opening, claim_ms=60_000)))
+    frame = to_frame(spark, MergeOrder, orders, 4)
+    made = from_frame(MergeOutcome, merge(frame, workers[0], opening, claim_ms=60_000))
     assert [(m.ended, m.batches, m.records) for m in made] == [(Ended.DONE, 6, 12)] * 3
     rows = world.plane.merged_segments(*world.plane.log_id_range())
     for row in rows:
@@ -129,10 +126,10 @@ def test_a_store_that_is_away_fails_the_job_with_its_name_and_counts_nothing(
     claimed = world.plane.claim_wal_files(
         worker, max_files=3, max_batches=99, claim_ms=60_000, cutoffs=world.cutoffs()
     )
-    frame = split.claimed_frame(spark, claimed, tasks=1)
+    frame = to_frame(spark, ClaimedFile, claimed, 1)
     away = Impatient(world.settings, DirectoryStore(tmp_path, away=True))
     with pytest.raises(PySparkException) as caught:
-        list(split.outcomes(split.split(frame, worker, away)))
+        from_frame(SplitOutcome, split(frame, worker, away))
     failure = failure_of(caught.value)
     assert failure is not None
     assert (failure.exit_code, failure.store) == (ExitCode.UNREACHABLE, "S3")
@@ -147,48 +144,8 @@ class Impatient(Opening):
 
     @contextmanager
     def __call__(self) -> Iterator[Services]:
-        from spark.common import retry as insisting
+        from spark.common.retry import retry
 
-        insisting.insist.__kwdefaults__["deadline_s"] = 0.1
+        retry.__kwdefaults__["deadline_s"] = 0.1
         with super().__call__() as services:
             yield services
-
-
-CONFIG = TieringConfig(
-    local_retention_ms=1, segment_bytes=1_000, segment_ms=60_000, index_interval_bytes=4_096
-)
-NOW = 1_000_000
-
-
-def candidate(size: int, *, split_at: int = NOW, requested: bool = False) -> MergeCandidate:
-    return MergeCandidate(
-        "t", UUID(int=1), 0, 7, 0, 9, size, 10, 2, split_at, 0, requested, ()
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("found", "merged"),
-    [
-        (candidate(499), False),
-        (candidate(500), True),
-        (candidate(1, requested=True), True),
-        (candidate(1, split_at=NOW - 60_001), True),
-        (candidate(0, requested=True), False),
-    ],
-)
-def test_a_partition_waits_until_it_has_enough(found: MergeCandidate, merged: bool) -> None:
-    settings = JobsSettings.model_validate(
-        {"postgres_dsn": "x", "kafka_bootstrap": "a:1", "tiering_min_segment_bytes": 500}
-    )
-    made = order_of(found, CONFIG, settings, NOW)
-    assert (made is not None) == merged
-    if made is not None:
-        assert (made.limit_bytes, made.enough_bytes) == (1_000, 500)
-
-
-def test_a_topic_with_small_segments_does_not_wait_for_more_than_one() -> None:
-    settings = JobsSettings.model_validate({"postgres_dsn": "x", "kafka_bootstrap": "a:1"})
-    small = replace(CONFIG, segment_bytes=200)
-    made = order_of(candidate(200), small, settings, NOW)
-    assert made is not None
-    assert made.limit_bytes == made.enough_bytes == 200

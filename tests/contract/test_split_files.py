@@ -7,14 +7,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from spark.tiering.cut import BatchMismatch, check, runs
-from spark.tiering.split_file import Ended, split_file
-from tests.contract.conftest import Database, database, postgres_server
+from spark.tiering.split_file import BatchMismatch, Ended, check, runs, split_file
+from tests.contract.conftest import Database
+from tests.contract.tiering_world import ALL_OLD, DISKLESS, World
 from tests.unit.kafka.segment_batches import Spec, build, sized
-from tests.unit.spark.tiering_world import ALL_OLD, DISKLESS, World
 from tideline.control_plane.tiering_model import ClaimedBatch, ClaimedFile
 
-__all__ = ["database", "postgres_server"]
 TOPIC = UUID(int=7)
 
 

@@ -12,14 +12,10 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark.tiering.merge_partition import merge_partition
-from spark.tiering.prefetch import read_ahead
+from spark.tiering.merge_partition import WORKSPACE, merge_partition, read_ahead, workspace
 from spark.tiering.split_file import Ended, split_file
-from spark.tiering.workspace import PREFIX as WORKSPACE
-from spark.tiering.workspace import workspace
-from tests.contract.conftest import Database, database, postgres_server
-from tests.unit.kafka.segment_batches import Spec, sized, spec_lists
-from tests.unit.spark.tiering_world import (
+from tests.contract.conftest import Database
+from tests.contract.tiering_world import (
     DISKLESS,
     TIERED,
     Killed,
@@ -28,6 +24,7 @@ from tests.unit.spark.tiering_world import (
     files_of,
     order,
 )
+from tests.unit.kafka.segment_batches import Spec, sized, spec_lists
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.segment_files import SegmentFile, decode_snapshot, object_keys
@@ -36,8 +33,6 @@ from tideline.kafka.segment_lookup import (
     position_for_offset,
     position_for_timestamp,
 )
-
-__all__ = ["database", "postgres_server"]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Remote log metadata of one partition, folded with numpy.
+"""Remote log metadata of one partition, folded and held against its lineage, with numpy.
 
 The same fold as :class:`tideline.domain.remote_log.RemoteLogIndex`, for many segments at once: a
 run of records of one segment that only goes forward is judged without a loop, and the rest (a
@@ -7,11 +7,14 @@ state that goes back, a segment that is registered again after its deletion) rec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tideline.domain.coverage import FOREVER
 from tideline.domain.remote_log import LEGAL_TRANSITIONS, PartitionDeleteState, SegmentState
 
 Ints = npt.NDArray[np.int64]
@@ -54,6 +57,7 @@ class Events:
     state: Ints
     txn_index_empty: Flags
     stamp: Ints
+    newest: Ints
     epochs: Ragged
     epoch_starts: Ragged
 
@@ -61,22 +65,10 @@ class Events:
         return len(self.kind)
 
     def take(self, rows: Ints) -> Events:
-        """These rows, in this order."""
-        return Events(
-            self.place[rows],
-            self.position[rows],
-            self.kind[rows],
-            self.id_high[rows],
-            self.id_low[rows],
-            self.start[rows],
-            self.end[rows],
-            self.size[rows],
-            self.state[rows],
-            self.txn_index_empty[rows],
-            self.stamp[rows],
-            self.epochs.take(rows),
-            self.epoch_starts.take(rows),
-        )
+        """Copies of ``rows``, in that order."""
+        columns: Iterator[Any] = (getattr(self, field.name) for field in fields(self))
+        taken: Iterator[Any] = (c.take(rows) if isinstance(c, Ragged) else c[rows] for c in columns)
+        return Events(*taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,20 +128,66 @@ def fold(events: Events, malformed: int = 0) -> Segments:
     return Segments(kept_events, anomalies)
 
 
+def own_pieces(
+    segments: Events, lineage_epochs: Ints, lineage_starts: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """(segment, start, end) of the parts whose leader epoch is the log's own there, ends exclusive:
+    :func:`tideline.domain.coverage.own_pieces`. Lineage ascending."""
+    rows, epochs, starts, ends = _pieces(segments)
+    if not len(rows) or not len(lineage_epochs):
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing, nothing
+    at = np.clip(np.searchsorted(lineage_epochs, epochs), 0, len(lineage_epochs) - 1)
+    lineage_ends = np.concatenate((lineage_starts[1:], [FOREVER]))
+    starts, ends = np.maximum(starts, lineage_starts[at]), np.minimum(ends, lineage_ends[at])
+    keep = (lineage_epochs[at] == epochs) & (starts < ends)
+    return rows[keep], starts[keep], ends[keep]
+
+
+def within_lineage(segments: Events, lineage_epochs: Ints, lineage_starts: Ints) -> Flags:
+    """Of which segments every offset that the log still has is in an own piece: what is below the
+    first entry of the lineage is no longer of the log. An empty lineage belongs to a log that
+    never had a leader, so that nothing is within it
+    (Kafka: ``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``)."""
+    if not len(lineage_epochs):
+        return np.zeros(len(segments), dtype=bool)
+    missing = np.zeros(len(segments), dtype=np.int64)
+    rows, _, starts, ends = _pieces(segments)
+    np.add.at(missing, rows, np.maximum(ends - np.maximum(starts, lineage_starts[0]), 0))
+    rows, starts, ends = own_pieces(segments, lineage_epochs, lineage_starts)
+    np.subtract.at(missing, rows, ends - starts)
+    found: Flags = missing == 0
+    return found
+
+
+def _pieces(segments: Events) -> tuple[Ints, Ints, Ints, Ints]:
+    """(segment, leader epoch, start, end) of every leader epoch of every segment; an end at or
+    below its start: none."""
+    epochs, epoch_starts = segments.epochs, segments.epoch_starts
+    rows = np.repeat(np.arange(len(segments)), epochs.offsets[1:] - epochs.offsets[:-1])
+    starts = np.maximum(epoch_starts.values, segments.start[rows])
+    is_last = np.concatenate((rows[1:] != rows[:-1], [True]))[: len(rows)]
+    ends = np.where(is_last, segments.end[rows] + 1, np.concatenate((starts[1:], [0]))[: len(rows)])
+    return rows, epochs.values, starts, ends
+
+
 def by_id(high: Ids, low: Ids) -> Ints:
     """The order that puts equal ids side by side, and keeps their own order.
 
-    Ids are random: nearly all of their low halves differ in the bits that remain when the row
-    number takes the lowest, and plain numbers are sorted many times faster than pairs.
+    One sort of plain numbers is many times faster than a sort of pairs. Each number has the upper
+    bits of the id's lower half, and in the bits below the row that it came from. Ids are random:
+    two that differ nearly always differ in those upper bits. Where they do not, pairs are sorted.
     """
     row_bits = np.uint64(max(1, len(low) - 1).bit_length())
-    numbered = (low >> row_bits << row_bits) | np.arange(len(low), dtype=np.uint64)
-    numbered.sort()
-    order: Ints = (numbered & ((np.uint64(1) << row_bits) - np.uint64(1))).astype(np.int64)
-    alike = (numbered[1:] >> row_bits) == (numbered[:-1] >> row_bits)
-    same = (low[order][1:] == low[order][:-1]) & (high[order][1:] == high[order][:-1])
-    if (alike & ~same).any():
-        order = np.lexsort((low, high))
+    row_mask = (np.uint64(1) << row_bits) - np.uint64(1)
+    numbers = (low & ~row_mask) | np.arange(len(low), dtype=np.uint64)
+    numbers.sort()
+    order: Ints = (numbers & row_mask).astype(np.int64)
+    looks_alike = (numbers[1:] & ~row_mask) == (numbers[:-1] & ~row_mask)
+    sorted_high, sorted_low = high[order], low[order]
+    is_alike = (sorted_low[1:] == sorted_low[:-1]) & (sorted_high[1:] == sorted_high[:-1])
+    if (looks_alike & ~is_alike).any():
+        return np.lexsort((low, high))
     return order
 
 
@@ -166,21 +204,21 @@ def _fold_run(kind: Ints, state: Ints, stamp: Ints, rows: range) -> tuple[int, i
     """One segment's records: (row that registered it or -1, state, stamp, anomalies)."""
     base, now, when, anomalies = -1, 0, 0, 0
     for row in rows:
-        told = int(state[row])
+        state_now = int(state[row])
         if base < 0:
             if kind[row] == SEGMENT:
-                base, now, when = row, told, int(stamp[row])
-            elif told != DELETED:
+                base, now, when = row, state_now, int(stamp[row])
+            elif state_now != DELETED:
                 anomalies += 1
             continue
-        if told == now:
+        if state_now == now:
             continue
-        if (now, told) not in LEGAL_TRANSITIONS:
+        if (now, state_now) not in LEGAL_TRANSITIONS:
             anomalies += 1
-            if told < now:
+            if state_now < now:
                 continue
-        if told == DELETED:
+        if state_now == DELETED:
             base = -1
         else:
-            now, when = told, int(stamp[row])
+            now, when = state_now, int(stamp[row])
     return base, now, when, anomalies

@@ -11,12 +11,15 @@ never become rows of the JVM. What a field means depends on ``kind``, or on the 
 | state | the segment's | | 1: finished | bit mask of the other objects |
 | flag | 1: no transaction index | | | |
 | stamp | event time (ms) | merge frontier | | last modified (ms) |
+| newest | largest timestamp of its records (ms) | | | |
 | epochs, epoch_starts | the segment's | the log's lineage | | |
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
@@ -24,34 +27,36 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.coverage.fold import PARTITION_DELETE, UPDATE, Events, Flags, Ids, Ints, Ragged
+from spark.common.fold import PARTITION_DELETE, UPDATE, Events, Flags, Ids, Ints, Ragged
+from spark.common.rows import arrow_schema, spark_schema
+from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.ids import topic_id_to_base64
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 LOG, MERGED = 10, 11
 """Kinds beside the record kinds of the metadata topic."""
 UNKNOWN_PARTITION = -1
 """``partition`` of records that cannot be decoded."""
+NO_LOG = -1
+"""``log_id`` of records that cannot be decoded: they belong to no partition."""
 
 _ID = [("id_high", "<u8"), ("id_low", "<u8")]
 _PLACE = [("kind", "<i1"), ("state", "<i4"), ("place", "<i4"), ("position", "<i8")]
 _RANGE = [("first", "<i8"), ("last", "<i8"), ("size", "<i8")]
-WHOLE = np.dtype([*_PLACE, *_RANGE, ("flag", "<i1"), ("stamp", "<i8"), *_ID, ("epochs", "<i4")])
+_TIMES = [("stamp", "<i8"), ("newest", "<i8")]
+WHOLE = np.dtype([*_PLACE, *_RANGE, ("flag", "<i1"), *_TIMES, *_ID, ("epochs", "<i4")])
 """Every field; ``epochs`` counts the entries of :data:`EPOCH` that belong to it."""
 CHANGE = np.dtype([*_PLACE, ("stamp", "<i8"), *_ID])
 """What a change of state says: half of all metadata records, in half of the bytes."""
 LISTED = np.dtype([("first", "<i8"), ("size", "<i8"), ("state", "<i4"), ("stamp", "<i8"), *_ID])
 """An object group of the bucket."""
 FORMS = (WHOLE, CHANGE, LISTED)
-"""The column ``form`` is a place in this."""
 EPOCH = np.dtype([("epoch", "<i4"), ("start", "<i8")])
-_BLOBS = "form tinyint, records binary, epochs binary"
-PACKED = f"log_id bigint, {_BLOBS}"
-PACKED_EVENTS = f"topic_id binary, partition int, {_BLOBS}"
-_BLOB_FIELDS = [("form", pa.int8()), ("records", pa.binary()), ("epochs", pa.binary())]
-PACKED_ARROW = pa.schema([("log_id", pa.int64()), *_BLOB_FIELDS])
-PACKED_EVENTS_ARROW = pa.schema(
-    [("topic_id", pa.binary()), ("partition", pa.int32()), *_BLOB_FIELDS]
-)
+KIND_BITS = {kind: 1 << n for n, kind in enumerate((*sorted(OWN_KINDS), "txnindex"))}
+KIND_BITS |= {kind: 64 << n for n, kind in enumerate(sorted(AIVEN_KINDS))}
+"""A segment's objects beside its log, as a bit mask."""
 EVENT_FIELDS = {
     "metadata_partition": "place",
     "record_offset": "position",
@@ -60,6 +65,7 @@ EVENT_FIELDS = {
     "size_bytes": "size",
     "txn_index_empty": "flag",
     "event_timestamp": "stamp",
+    "max_timestamp": "newest",
 }
 OBJECT_FIELDS = {
     "start_offset": "first",
@@ -67,6 +73,29 @@ OBJECT_FIELDS = {
     "kinds": "state",
     "last_modified": "stamp",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Records of one log that have one form."""
+
+    log_id: int
+    form: int
+    """A place in :data:`FORMS`."""
+    records: bytes
+    epochs: bytes
+    """Of :data:`EPOCH`, for all records one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEvents:
+    """As :class:`Packed`, while the log is not known by its number yet."""
+
+    topic_id: UUID
+    partition: int
+    form: int
+    records: bytes
+    epochs: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +113,13 @@ class Objects:
         return len(self.kinds)
 
 
+def kind_bits(kinds: Iterable[str]) -> int:
+    """A bit mask of suffixes; those of no segment count nothing."""
+    return sum(KIND_BITS.get(kind, 0) for kind in set(kinds))
+
+
 def pack_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of :data:`spark.common.remote_log.ARROW` as one row per partition and form."""
+    """Rows of :class:`spark.common.remote_log.MetadataRecord` as one row per partition and form."""
     named = _renamed(batch, EVENT_FIELDS)
     topic_id = batch["topic_id"].fill_null(bytes(16))
     partition = batch["partition"].fill_null(UNKNOWN_PARTITION)
@@ -98,14 +132,14 @@ def pack_events(batch: pa.RecordBatch) -> pa.RecordBatch:
         parts.append(
             pa.RecordBatch.from_pydict(
                 {"topic_id": topic_id.take(firsts), "partition": partition.take(firsts)} | blobs,
-                schema=PACKED_EVENTS_ARROW,
+                schema=arrow_schema(PackedEvents),
             )
         )
     return pa.concat_batches(parts)
 
 
 def pack_objects(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of :data:`spark.coverage.tasks.ARROW` as one row per log."""
+    """Rows of :class:`spark.coverage.tasks.ListedSegment` as one row per log."""
     return _packed_by_log(_renamed(batch, OBJECT_FIELDS), LISTED)
 
 
@@ -118,7 +152,7 @@ def pack(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _packed_by_log(batch: pa.RecordBatch, dtype: np.dtype[np.void]) -> pa.RecordBatch:
     firsts, blobs = _blobs(batch, dtype, *_grouped(batch["log_id"]))
     return pa.RecordBatch.from_pydict(
-        {"log_id": batch["log_id"].take(firsts)} | blobs, schema=PACKED_ARROW
+        {"log_id": batch["log_id"].take(firsts)} | blobs, schema=arrow_schema(Packed)
     )
 
 
@@ -164,7 +198,7 @@ def _blobs(
         records["epochs"] = offsets[1:] - offsets[:-1]
     ends = np.concatenate((begins[1:], [len(order)])) if len(begins) else begins
     return pa.array(order[begins]), {
-        "form": pa.array(np.full(len(begins), FORMS.index(dtype), np.int8)),
+        "form": pa.array(np.full(len(begins), FORMS.index(dtype), np.int64)),
         "records": _pieces(records, begins, ends),
         "epochs": _pieces(entries, offsets[begins], offsets[ends]),
     }
@@ -186,6 +220,35 @@ def _pieces(values: npt.NDArray[np.void], starts: Ints, ends: Ints) -> pa.Array:
     offsets = (cuts * values.itemsize).astype(np.int32)
     buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(values.tobytes())]
     return pa.BinaryArray.from_buffers(pa.binary(), len(starts), buffers)
+
+
+def packed_events(events: DataFrame, logs: DataFrame) -> DataFrame:
+    """Metadata records as :class:`Packed`: of the partitions of ``logs`` (log_id, topic_id,
+    partition), and those that cannot be decoded, as :data:`NO_LOG`."""
+    from pyspark.sql import functions as F
+
+    keys = F.broadcast(logs.select("log_id", "topic_id", "partition"))
+    return (
+        in_packs(events, pack_events, PackedEvents)
+        .join(keys, ["topic_id", "partition"], "left")
+        .where(F.col("log_id").isNotNull() | (F.col("partition") == UNKNOWN_PARTITION))
+        .select(F.coalesce("log_id", F.lit(NO_LOG)).alias("log_id"), "form", "records", "epochs")
+    )
+
+
+def in_packs(
+    frame: DataFrame, packing: Callable[[pa.RecordBatch], pa.RecordBatch], to: type = Packed
+) -> DataFrame:
+    """``frame`` in rows of ``to``, if it is not packed already."""
+    if "records" in frame.columns:
+        return frame
+
+    def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                yield packing(batch)
+
+    return frame.mapInArrow(pack_all, spark_schema(to))
 
 
 def unpack(table: pa.Table) -> tuple[Events, Objects]:
@@ -220,6 +283,7 @@ def unpack(table: pa.Table) -> tuple[Events, Objects]:
         state=number("state"),
         txn_index_empty=flags,
         stamp=number("stamp"),
+        newest=number("newest"),
         epochs=Ragged(entries["epoch"].astype(np.int64), offsets),
         epoch_starts=Ragged(entries["start"].astype(np.int64), offsets),
     )

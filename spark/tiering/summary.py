@@ -1,0 +1,133 @@
+"""What a run of split or of merge did: for people and programs, and for the worker's counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from spark.tiering.merge_partition import MergeOutcome
+from spark.tiering.split_file import Ended, SplitOutcome
+from tideline.control_plane.jobs import JobsControlPlane
+from tideline.domain.tiering_totals import Total, latency_buckets
+
+FAILURES_SHOWN = 20
+
+
+@dataclass
+class SplitSummary:
+    """What a run of split did. Sizes in bytes."""
+
+    rounds: int = 0
+    files: int = 0
+    batches: int = 0
+    split_files: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    stale: int = 0
+    """Files that another worker took over."""
+    failed: int = 0
+    failures: list[dict[str, object]] = field(default_factory=list)
+    elapsed_ms: int = 0
+
+    def add(self, outcome: SplitOutcome) -> None:
+        self.batches += outcome.batches
+        self.split_files += outcome.split_files
+        self.bytes_read += outcome.bytes_read
+        self.bytes_written += outcome.bytes_written
+        if outcome.ended == Ended.DONE:
+            self.files += 1
+        elif outcome.ended == Ended.STALE:
+            self.stale += 1
+        else:
+            self.failed += 1
+            if len(self.failures) < FAILURES_SHOWN:
+                self.failures.append({"object_key": outcome.object_key, "error": outcome.error})
+
+    @property
+    def complaint(self) -> str | None:
+        """Why the run is not good, in one line."""
+        if not self.failed:
+            return None
+        return (
+            f"{self.failed} WAL files could not be split, the first: {self.failures[0]['error']}. "
+            "They are tried again later; `tideline tiering status` shows what is parked"
+        )
+
+
+@dataclass
+class MergeSummary:
+    """What a run of merge did. Sizes in bytes."""
+
+    partitions: int = 0
+    """That had enough for a segment."""
+    segments: int = 0
+    batches: int = 0
+    """Rows that are gone from Postgres."""
+    records: int = 0
+    bytes: int = 0
+    split_files: int = 0
+    stale: int = 0
+    """Segments that another worker, retention or a deletion of the topic made needless."""
+    failed: int = 0
+    failures: list[dict[str, object]] = field(default_factory=list)
+    elapsed_ms: int = 0
+
+    def add(self, outcome: MergeOutcome) -> None:
+        if outcome.ended == Ended.DONE:
+            self.segments += 1
+            self.batches += outcome.batches
+            self.records += outcome.records
+            self.bytes += outcome.size_bytes
+            self.split_files += outcome.split_files
+        elif outcome.ended == Ended.STALE:
+            self.stale += 1
+        else:
+            self.failed += 1
+            if len(self.failures) < FAILURES_SHOWN:
+                where = {"topic": outcome.topic, "partition": outcome.partition}
+                self.failures.append({**where, "error": outcome.error})
+
+    @property
+    def complaint(self) -> str | None:
+        """Why the run is not good, in one line."""
+        if not self.failed:
+            return None
+        first = self.failures[0]
+        return (
+            f"{self.failed} segments could not be merged, the first of "
+            f"{first['topic']}-{first['partition']}: {first['error']}. They are tried again "
+            "later; `tideline tiering status` shows what is parked"
+        )
+
+
+class Totals:
+    """Sums of one round for the counters that the worker exports (002 §4.8.1), added in Postgres by
+    one call. A driver that is killed before it leaves its last round uncounted: the data is right
+    all the same."""
+
+    def __init__(self) -> None:
+        self._sums: Counter[str] = Counter()
+
+    def add_split(self, outcome: SplitOutcome) -> None:
+        self._sums[Total.BATCHES_SPLIT] += outcome.batches
+        if outcome.ended == Ended.DONE:
+            self._time(Total.SPLIT_LATENCY, outcome.elapsed_ms)
+        elif outcome.ended == Ended.FAILED:
+            self._sums[Total.FAILURES] += 1
+
+    def add_merge(self, outcome: MergeOutcome) -> None:
+        if outcome.ended == Ended.DONE:
+            self._sums[Total.SEGMENTS_CREATED] += 1
+            self._sums[Total.BATCHES_MERGED] += outcome.batches
+            self._time(Total.MERGE_LATENCY, outcome.elapsed_ms)
+        elif outcome.ended == Ended.FAILED:
+            self._sums[Total.FAILURES] += 1
+
+    def _time(self, total: Total, elapsed_ms: int) -> None:
+        for name, value in latency_buckets(total, elapsed_ms).items():
+            self._sums[name] += value
+
+    def add_to(self, plane: JobsControlPlane) -> None:
+        """Add the sums. Raises as the control plane does."""
+        if sums := {name: value for name, value in self._sums.items() if value}:
+            plane.add_tiering_totals(sums)
