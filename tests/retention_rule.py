@@ -36,7 +36,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class LogBounds:
+class RetainedLog:
     """Where the parts of one log begin and end. Starts are inclusive, ends exclusive."""
 
     prefix_start: int
@@ -54,7 +54,7 @@ class LogBounds:
 
 
 def prefix_units(
-    bounds: LogBounds, segments: Iterable[RemoteSegment], lineage: Sequence[EpochStart]
+    bounds: RetainedLog, segments: Iterable[RemoteSegment], lineage: Sequence[EpochStart]
 ) -> list[Unit]:
     """The readable remote segments of the log's own lineage, below B0, in offset order.
 
@@ -155,7 +155,7 @@ class Removal:
     """Why the run ended before the suffix although the rules would go on."""
 
 
-def plan(bounds: LogBounds, units: Iterable[Unit], policy: Policy, now_ms: int) -> Removal:
+def plan(bounds: RetainedLog, units: Iterable[Unit], policy: Policy, now_ms: int) -> Removal:
     """Apply ``policy`` to a whole log.
 
     ``units``: what :func:`prefix_units` gives, then the merged segments, then the WAL batches;
@@ -197,7 +197,7 @@ def excess(policy: Policy, total_bytes: int) -> int:
     return max(total_bytes - policy.retention_bytes, 0) if policy.retention_bytes >= 0 else 0
 
 
-def targets(bounds: LogBounds, before_offset: int) -> tuple[int | None, int | None]:
+def targets(bounds: RetainedLog, before_offset: int) -> tuple[int | None, int | None]:
     """Who is asked to delete below which offset: (Kafka, the control plane)."""
     boundary = bounds.boundary
     in_prefix = before_offset if boundary < 0 else min(before_offset, boundary)

@@ -66,8 +66,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How the job was asked to run."""
-
     master: str | None = None
     conf: tuple[str, ...] = ()
     result: Path | None = None

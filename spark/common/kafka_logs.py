@@ -28,8 +28,6 @@ AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class WantedLog:
-    """A partition to ask about."""
-
     log_id: int
     topic: str
     topic_id: UUID
@@ -43,7 +41,7 @@ class WantedLog:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLog:
-    """One partition's log in Kafka, or why it could not be told."""
+    """One partition's log in Kafka, or why it could not be observed."""
 
     log_id: int
     log_start: int = -1

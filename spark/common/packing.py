@@ -81,7 +81,7 @@ class Packed:
 
     log_id: int
     form: int
-    """A place in :data:`FORMS`."""
+    """Index in :data:`FORMS`."""
     records: bytes
     epochs: bytes
     """Of :data:`EPOCH`, for all records one after the other."""

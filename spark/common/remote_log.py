@@ -156,8 +156,6 @@ class RemoteLogSource(DataSource):
 
 @dataclass
 class MetadataPartition(InputPartition):
-    """One reader's work."""
-
     extent: Extent
 
 
@@ -244,7 +242,6 @@ def decoded(metadata_partition: int, offset: int, value: bytes | None) -> Metada
 
 
 def record_of(event: RemoteLogEvent, metadata_partition: int, offset: int) -> MetadataRecord:
-    """An event as a row."""
     record = MetadataRecord(
         metadata_partition,
         offset,

@@ -27,7 +27,6 @@ class Found:
 
     @classmethod
     def of(cls, objects: Objects, high: Ids, low: Ids) -> Found:
-        """Look the ids up."""
         rows = match(high, low, objects.id_high, objects.id_low)
         there = rows >= 0
         log_bytes = np.full(len(high), -1, dtype=np.int64)

@@ -76,7 +76,7 @@ class BadSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CoverageVerdict:
     """On one partition. Lists have at most :data:`SHOWN` entries, the counts count all."""
 
     log_id: int
@@ -115,8 +115,8 @@ class Verdict:
 def verdicts(
     logs: DataFrame, events: DataFrame, merged: DataFrame, objects: DataFrame, now_ms: int
 ) -> DataFrame:
-    """One :class:`Verdict` per partition of ``logs``; that of :data:`NO_LOG` counts metadata
-    records that could not be decoded.
+    """One :class:`CoverageVerdict` per partition of ``logs``; that of :data:`NO_LOG` counts
+    metadata records that could not be decoded.
 
     ``logs``: rows of :class:`CoveredLog`; only their partitions are judged. ``merged``: of
     ``MergedSegmentRow``. ``events`` and ``objects``: as their sources make them, in rows or packed
@@ -125,10 +125,10 @@ def verdicts(
 
     def judge(table: pa.Table) -> pa.Table:
         verdict = judge_log(table, now_ms)
-        return pa.Table.from_batches([to_batch(Verdict, [verdict] if verdict else [])])
+        return pa.Table.from_batches([to_batch(CoverageVerdict, [verdict] if verdict else [])])
 
     together = observations(logs, events, merged, objects)
-    return together.groupBy("log_id").applyInArrow(judge, spark_schema(Verdict))
+    return together.groupBy("log_id").applyInArrow(judge, spark_schema(CoverageVerdict))
 
 
 def observations(
@@ -168,8 +168,6 @@ def observations(
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """One partition, taken apart."""
-
     start: int
     boundary: int
     suffix_start: int
@@ -181,11 +179,11 @@ class _Log:
     objects: Objects
 
 
-def judge_log(table: pa.Table, now_ms: int) -> Verdict | None:
+def judge_log(table: pa.Table, now_ms: int) -> CoverageVerdict | None:
     """The verdict on one partition's packed observations; ``None`` without the log itself."""
     log_id = table["log_id"][0].as_py()
     if log_id == NO_LOG:
-        return Verdict(NO_LOG, anomalies=len(unpack(table)[0]))
+        return CoverageVerdict(NO_LOG, anomalies=len(unpack(table)[0]))
     log = _taken_apart(*unpack(table))
     if log is None:
         return None
@@ -194,7 +192,7 @@ def judge_log(table: pa.Table, now_ms: int) -> Verdict | None:
     )
     end = max(log.start, log.boundary)
     complete = not len(found.gap_starts)
-    verdict = Verdict(
+    verdict = CoverageVerdict(
         log_id,
         anomalies=log.segments.anomalies,
         complete=complete,
@@ -209,7 +207,9 @@ def judge_log(table: pa.Table, now_ms: int) -> Verdict | None:
     return _with_merged(_with_segments(verdict, log, found, now_ms), log)
 
 
-def _with_segments(verdict: Verdict, log: _Log, found: Cover, now_ms: int) -> Verdict:
+def _with_segments(
+    verdict: CoverageVerdict, log: _Log, found: Cover, now_ms: int
+) -> CoverageVerdict:
     base, objects, orphans = log.segments.base, log.objects, _orphans(log, now_ms)
     return replace(
         verdict,
@@ -298,7 +298,7 @@ def _orphans(log: _Log, now_ms: int) -> Ints:
     return np.flatnonzero((known < 0) & old)
 
 
-def _with_merged(verdict: Verdict, log: _Log) -> Verdict:
+def _with_merged(verdict: CoverageVerdict, log: _Log) -> CoverageVerdict:
     """Merged segments that the suffix still reads, and the offsets that it could not."""
     wanted = (log.merged.state == 1) & (log.merged.end >= log.suffix_start)
     merged = log.merged.take(np.flatnonzero(wanted))

@@ -2,7 +2,7 @@
 
 Order of observation: the log starts, then the end of the metadata topic, then the objects. What
 retention removes meanwhile makes a verdict stricter, never looser. A store that is away fails the
-run; it never becomes a verdict. A partition whose tieringComplete would be cleared is looked at a
+run; it never becomes a verdict. A partition whose tieringComplete would be cleared is observed a
 second time first, because retention may have run between two looks.
 """
 
@@ -17,7 +17,7 @@ from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog
 from spark.common.packing import NO_LOG
 from spark.common.rows import from_frame, to_frame
-from spark.coverage.frames import CoveredLog, Verdict, verdicts
+from spark.coverage.frames import CoverageVerdict, CoveredLog, verdicts
 from spark.coverage.report import CoverageRun, Judged, detail, publish, reason
 from spark.coverage.tasks import inventory
 from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, TopicDeleted, UnknownLog
@@ -28,11 +28,9 @@ from tideline.errors import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One observation of some partitions."""
-
     at_ms: int
     """When it began."""
-    verdicts: dict[int, Verdict]
+    verdicts: dict[int, CoverageVerdict]
     """By log id."""
     unobserved: dict[int, str]
     """Partitions whose log in Kafka could not be observed, and why. Their last verdict stays."""
@@ -99,7 +97,6 @@ def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False
 
 
 def observe(job: Job, targets: Sequence[PartitionRow]) -> Observation:
-    """Observe and judge ``targets``."""
     at_ms = time.time_ns() // 1_000_000
     if not targets:
         return Observation(at_ms, {}, {})
@@ -130,7 +127,7 @@ def observe(job: Job, targets: Sequence[PartitionRow]) -> Observation:
         inventory(spark, job.settings, rows, tasks * 4),
         at_ms,
     )
-    by_log = {verdict.log_id: verdict for verdict in from_frame(Verdict, judged)}
+    by_log = {verdict.log_id: verdict for verdict in from_frame(CoverageVerdict, judged)}
     undecoded = by_log.pop(NO_LOG, None)
     for log_id, verdict in by_log.items():
         if verdict.complete and (one := observed.get(log_id)) and one.unrolled:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark.common.rows import to_batch
-from spark.coverage.frames import Verdict
+from spark.coverage.frames import CoverageVerdict
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import ObjectStoreSettings
@@ -89,10 +89,8 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A partition with its verdict."""
-
     row: PartitionRow
-    verdict: Verdict
+    verdict: CoverageVerdict
     observed_at: int
     """ms; when the observation began."""
 
@@ -107,8 +105,6 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class CoverageRun:
-    """What one run found."""
-
     run_id: str
     started_at: datetime
     judged: Sequence[Judged]
@@ -168,7 +164,7 @@ def parquet_files(judged: Sequence[Judged]) -> Iterator[bytes]:
     for start in range(0, max(1, len(judged)), ROWS_PER_FILE):
         some = judged[start : start + ROWS_PER_FILE]
         identity = to_batch(ReportRow, [_row(one) for one in some])
-        verdicts = to_batch(Verdict, [one.verdict for one in some])
+        verdicts = to_batch(CoverageVerdict, [one.verdict for one in some])
         columns = [*identity.columns, *verdicts.columns]
         table = pa.Table.from_arrays(
             columns, schema=pa.schema([*identity.schema, *verdicts.schema])
@@ -223,7 +219,7 @@ def markdown(run: CoverageRun) -> str:
     return "\n".join(lines) + "\n"
 
 
-def reason(verdict: Verdict) -> str:
+def reason(verdict: CoverageVerdict) -> str:
     """One line: complete, or which offsets are missing and why."""
     if verdict.complete:
         if verdict.wanted_start >= verdict.wanted_end:
@@ -239,7 +235,7 @@ def reason(verdict: Verdict) -> str:
     return f"offsets {shown}{rest}"
 
 
-def remedies(verdict: Verdict) -> list[str]:
+def remedies(verdict: CoverageVerdict) -> list[str]:
     """What to do, one line for each cause, most urgent first."""
     if verdict.held_back:
         return [ROLL.what]
@@ -247,7 +243,7 @@ def remedies(verdict: Verdict) -> list[str]:
     return [REMEDIES[cause].what for cause in causes]
 
 
-def detail(verdict: Verdict) -> dict[str, Any]:
+def detail(verdict: CoverageVerdict) -> dict[str, Any]:
     """What is kept in Postgres with the verdict."""
     kept = {
         name: value
@@ -257,5 +253,5 @@ def detail(verdict: Verdict) -> dict[str, Any]:
     return kept | {"remedies": remedies(verdict)}
 
 
-def _range(verdict: Verdict) -> str:
+def _range(verdict: CoverageVerdict) -> str:
     return f"{verdict.wanted_start}, {verdict.wanted_end}"

@@ -23,8 +23,6 @@ DELETED = int(SegmentState.DELETE_SEGMENT_FINISHED)
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object of a segment."""
-
     object_key: str
     topic_id: UUID
     partition: int

@@ -131,7 +131,6 @@ class Collector:
 
 @contextmanager
 def opened(settings: JobsSettings) -> Iterator[Collector]:
-    """A task's connections."""
     with connect_jobs(settings, application_name=APPLICATION) as plane:
         yield Collector(
             ObjectStoreClient(settings),
@@ -153,7 +152,7 @@ class MarkedObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class KeyPrefix:
     prefix: str
 
 
@@ -183,15 +182,15 @@ def sweep_diskless(job: Job, split_prefixes: Sequence[str], dry_run: bool) -> Sw
     """List WAL objects and split files; mark or delete those that nothing refers to."""
     settings = job.settings
 
-    def sweep(prefixes: Iterator[Prefix]) -> Iterator[Sweep]:
+    def sweep(prefixes: Iterator[KeyPrefix]) -> Iterator[Sweep]:
         with opened(settings) as collector:
             for one in prefixes:
                 name = WAL_NAME if one.prefix.startswith("wal/") else SPLIT_NAME
                 yield collector.list_and_sweep(one.prefix, name, dry_run)
 
-    prefixes = [Prefix(prefix) for prefix in (*WAL_PREFIXES, *split_prefixes)]
-    frame = to_frame(job.spark, Prefix, prefixes, job.parallelism)
-    return added(map_rows(frame, Prefix, Sweep, sweep))
+    prefixes = [KeyPrefix(prefix) for prefix in (*WAL_PREFIXES, *split_prefixes)]
+    frame = to_frame(job.spark, KeyPrefix, prefixes, job.parallelism)
+    return added(map_rows(frame, KeyPrefix, Sweep, sweep))
 
 
 def listed_segments(job: Job, partitions: Sequence[PartitionRow]) -> DataFrame:
@@ -226,5 +225,4 @@ def sweep_tiered(job: Job, candidates: DataFrame, dry_run: bool) -> Sweep:
 
 
 def added(frame: DataFrame) -> Sweep:
-    """The sum of all rows."""
     return sum(from_frame(Sweep, frame), Sweep())

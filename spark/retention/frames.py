@@ -95,7 +95,8 @@ def prefix_units(logs: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def units_of_log(table: pa.Table) -> pa.Table:
-    """The units of one log's packed records; none without the log itself."""
+    """The units of one log's packed records. None without the log itself: it brings the lineage,
+    and nothing is within an empty one."""
     log_id, (everything, _) = table["log_id"][0].as_py(), unpack(table)
     log = everything.take(np.flatnonzero(everything.kind == LOG))
     found = fold(everything.take(np.flatnonzero(everything.kind <= PARTITION_DELETE))).base
@@ -107,7 +108,7 @@ def units_of_log(table: pa.Table) -> pa.Table:
         & ((found.start < boundary) | (boundary < 0))
         & within_lineage(found, log.epochs.values, log.epoch_starts.values)
     )
-    kept = np.flatnonzero(readable) if len(log) else readable[:0].nonzero()[0]
+    kept = np.flatnonzero(readable)
     columns = (found.start[kept], end[kept], found.size[kept], found.newest[kept])
     of_log = (np.full(len(kept), log_id), np.full(len(kept), PREFIX_REGION))
     return pa.Table.from_arrays(

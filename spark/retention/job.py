@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 NO_BOUNDARY = 2**62
-"""Stands for B0 where a log is looked at to its end."""
+"""Stands for B0 where a log is observed to its end."""
 SHOWN = 1_000
 """Partitions and problems that a result names; totals count all of them."""
 
@@ -49,7 +49,7 @@ class Survey:
         return [row for row in self.rows.values() if has_limit(row, self.policies)]
 
     def problems(self) -> dict[int, str]:
-        """Partitions that could not be looked at, and why."""
+        """Partitions that could not be observed, and why."""
         return {n: o.problem for n, o in self.observed.items() if o.problem is not None}
 
     def prefix_start(self, row: PartitionRow) -> int:

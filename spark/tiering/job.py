@@ -198,7 +198,7 @@ def ready(
 
 
 def with_lineages(job: Job, orders: list[MergeOrder]) -> list[MergeOrder]:
-    """Each with the leader epochs of its log: those below B0 as Kafka tells them."""
+    """Each with the leader epochs of its log: those below B0 as Kafka has them."""
     rows = {row.log_id: row for row in partitions(job.settings)}
     prefixed = [
         WantedLog(row.log_id, row.topic, row.topic_id, row.partition, row.boundary)

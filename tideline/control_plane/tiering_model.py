@@ -419,7 +419,8 @@ class WalCut:
 
 @dataclass(frozen=True, slots=True)
 class CutRequest:
-    """From ``from_offset`` on; ``cutoff_ms`` and ``excess_bytes`` as in ``LeadingRun``."""
+    """From ``from_offset`` (inclusive) on. Batches whose largest timestamp is at or before
+    ``cutoff_ms`` are too old (-1: none is); ``excess_bytes`` are too many."""
 
     log_id: int
     from_offset: int

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.retention_rule import (
-    LogBounds,
     Region,
     Removal,
+    RetainedLog,
     Unit,
     plan,
     prefix_units,
@@ -31,7 +31,7 @@ def units(*spans: tuple[Region, int, int, int], size: int = 10) -> list[Unit]:
     return [Unit(region, start, end, size, at) for region, start, end, at in spans]
 
 
-HYBRID = LogBounds(prefix_start=0, boundary=100, suffix_start=100, high_watermark=140)
+HYBRID = RetainedLog(prefix_start=0, boundary=100, suffix_start=100, high_watermark=140)
 WHOLE_LOG = units(
     (Region.PREFIX, 0, 49, 100),
     (Region.PREFIX, 50, 99, 200),
@@ -94,13 +94,13 @@ def test_a_young_unit_protects_what_is_older_behind_it() -> None:
 
 def test_an_empty_suffix_keeps_the_prefix() -> None:
     """Lesson 2 of the reference product: an empty suffix must not pull the start to B0."""
-    bounds = LogBounds(prefix_start=0, boundary=100, suffix_start=100, high_watermark=100)
+    bounds = RetainedLog(prefix_start=0, boundary=100, suffix_start=100, high_watermark=100)
     removal = plan(bounds, WHOLE_LOG[:2], keep_ms(100), NOW)
     assert (removal.before_offset, removal.suffix_before) == (50, None)
 
 
 def test_a_suffix_that_was_emptied_stays_as_it_is() -> None:
-    bounds = LogBounds(prefix_start=100, boundary=100, suffix_start=140, high_watermark=140)
+    bounds = RetainedLog(prefix_start=100, boundary=100, suffix_start=140, high_watermark=140)
     removal = plan(bounds, [], Policy(0, 0), NOW)
     assert removal == Removal(140, None, None, 0, 0, 0)
 
@@ -126,18 +126,18 @@ def test_a_gap_before_the_boundary_is_no_complaint_while_nothing_is_due() -> Non
 
 
 def test_units_below_the_start_are_gone_already_and_do_not_count() -> None:
-    bounds = LogBounds(prefix_start=50, boundary=100, suffix_start=100, high_watermark=140)
+    bounds = RetainedLog(prefix_start=50, boundary=100, suffix_start=100, high_watermark=140)
     assert plan(bounds, WHOLE_LOG, Policy(retention_bytes=40), NOW).before_offset == 50
 
 
 def test_a_partition_without_a_boundary_is_all_prefix() -> None:
-    bounds = LogBounds(prefix_start=0, boundary=-1, suffix_start=-1, high_watermark=-1)
+    bounds = RetainedLog(prefix_start=0, boundary=-1, suffix_start=-1, high_watermark=-1)
     removal = plan(bounds, WHOLE_LOG[:2], Policy(retention_bytes=10), NOW)
     assert (removal.prefix_before, removal.suffix_before) == (50, None)
 
 
 def test_a_topic_born_diskless_has_no_prefix() -> None:
-    bounds = LogBounds(prefix_start=0, boundary=0, suffix_start=0, high_watermark=20)
+    bounds = RetainedLog(prefix_start=0, boundary=0, suffix_start=0, high_watermark=20)
     log = units((Region.MERGED, 0, 9, 100), (Region.WAL, 10, 19, 900))
     removal = plan(bounds, log, keep_ms(100), NOW)
     assert (removal.prefix_before, removal.suffix_before) == (None, 10)
@@ -151,7 +151,7 @@ def test_nothing_is_too_old_while_the_clock_is_below_the_retention() -> None:
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> tuple[LogBounds, list[Unit]]:
+def logs(draw: st.DrawFn) -> tuple[RetainedLog, list[Unit]]:
     boundary = draw(st.sampled_from([-1, 0, 30]))
     offset, found = 0, []
     regions = {-1: [Region.PREFIX], 0: [Region.MERGED, Region.WAL]}.get(boundary, list(Region))
@@ -172,7 +172,7 @@ def logs(draw: st.DrawFn) -> tuple[LogBounds, list[Unit]]:
     start = draw(st.integers(0, max(offset, 0)))
     prefix_start = start if boundary < 0 else min(start, boundary)
     suffix_start = -1 if boundary < 0 else max(start, boundary)
-    return LogBounds(prefix_start, boundary, suffix_start, end), found
+    return RetainedLog(prefix_start, boundary, suffix_start, end), found
 
 
 policies = st.builds(Policy, st.integers(-1, 110), st.integers(-1, 120))
@@ -180,7 +180,7 @@ policies = st.builds(Policy, st.integers(-1, 110), st.integers(-1, 120))
 
 @given(logs(), policies, st.integers(0, 110))
 def test_retention_is_a_leading_run_that_never_touches_the_boundary(
-    log: tuple[LogBounds, list[Unit]], policy: Policy, now: int
+    log: tuple[RetainedLog, list[Unit]], policy: Policy, now: int
 ) -> None:
     bounds, all_units = log
     removal = plan(bounds, all_units, policy, now)
@@ -213,11 +213,11 @@ def assert_limits_hold(
 
 @given(logs(), policies, st.integers(0, 110))
 def test_applying_it_again_removes_nothing_more(
-    log: tuple[LogBounds, list[Unit]], policy: Policy, now: int
+    log: tuple[RetainedLog, list[Unit]], policy: Policy, now: int
 ) -> None:
     bounds, all_units = log
     first = plan(bounds, all_units, policy, now)
-    after = LogBounds(
+    after = RetainedLog(
         max(bounds.prefix_start, first.prefix_before or 0),
         bounds.boundary,
         max(bounds.suffix_start, first.suffix_before or -1),
@@ -270,7 +270,7 @@ def test_only_segments_of_the_logs_own_epochs_count(segment: RemoteSegment, with
 
 
 def test_segments_that_are_not_readable_are_no_units() -> None:
-    bounds = LogBounds(10, -1, -1, -1)
+    bounds = RetainedLog(10, -1, -1, -1)
     segments = [
         remote(10, 39, (2, 10), state=SegmentState.COPY_SEGMENT_STARTED),
         remote(0, 9, (1, 0)),

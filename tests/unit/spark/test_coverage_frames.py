@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark.common.packing import NO_LOG, kind_bits
 from spark.common.remote_log import MALFORMED, MetadataRecord
 from spark.common.rows import from_frame, to_frame
-from spark.coverage.frames import CoveredLog, Gap, Verdict, verdicts
+from spark.coverage.frames import CoverageVerdict, CoveredLog, Gap, verdicts
 from spark.coverage.report import detail, reason, remedies
 from spark.coverage.tasks import ListedSegment
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
@@ -74,7 +74,7 @@ class World:
             )
         return segment
 
-    def verdicts(self, spark: SparkSession) -> dict[str, Verdict]:
+    def verdicts(self, spark: SparkSession) -> dict[str, CoverageVerdict]:
         found = verdicts(
             to_frame(spark, CoveredLog, self.logs, 2),
             to_frame(spark, MetadataRecord, self.events, 2),
@@ -83,11 +83,11 @@ class World:
             NOW,
         )
         names = self.names | {NO_LOG: "malformed"}
-        return {names[verdict.log_id]: verdict for verdict in from_frame(Verdict, found)}
+        return {names[verdict.log_id]: verdict for verdict in from_frame(CoverageVerdict, found)}
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> dict[str, Verdict]:
+def found(spark: SparkSession) -> dict[str, CoverageVerdict]:
     w = World()
     whole = w.log("whole", 30)
     for first in (0, 10, 20):
@@ -177,12 +177,12 @@ GAPS = {
 }
 
 
-def test_every_partition_has_one_verdict(found: dict[str, Verdict]) -> None:
+def test_every_partition_has_one_verdict(found: dict[str, CoverageVerdict]) -> None:
     assert sorted(found) == sorted([*COVERED, *GAPS, "malformed"])
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_is_covered(found: dict[str, Verdict], name: str) -> None:
+def test_is_covered(found: dict[str, CoverageVerdict], name: str) -> None:
     assert found[name].complete
     assert found[name].gaps == ()
     assert remedies(found[name]) == []
@@ -190,7 +190,7 @@ def test_is_covered(found: dict[str, Verdict], name: str) -> None:
 
 @pytest.mark.parametrize("name", GAPS)
 def test_is_not_covered_and_says_which_offsets_and_why(
-    found: dict[str, Verdict], name: str
+    found: dict[str, CoverageVerdict], name: str
 ) -> None:
     start, end, cause = GAPS[name]
     verdict = found[name]
@@ -203,7 +203,7 @@ def test_is_not_covered_and_says_which_offsets_and_why(
 
 
 def test_overlaps_are_counted_and_a_deposed_leaders_segment_is_named(
-    found: dict[str, Verdict],
+    found: dict[str, CoverageVerdict],
 ) -> None:
     verdict = found["overlaps with a deposed leader"]
     assert verdict.overlapping == 1
@@ -211,7 +211,7 @@ def test_overlaps_are_counted_and_a_deposed_leaders_segment_is_named(
     assert verdict.foreign[0].startswith(f"{10:020d}-")
 
 
-def test_bad_objects_are_named_with_what_is_wrong(found: dict[str, Verdict]) -> None:
+def test_bad_objects_are_named_with_what_is_wrong(found: dict[str, CoverageVerdict]) -> None:
     assert found["truncated object"].broken[0].problem == (
         "its log object has 99 bytes instead of 100"
     )
@@ -219,14 +219,14 @@ def test_bad_objects_are_named_with_what_is_wrong(found: dict[str, Verdict]) -> 
     assert "log object is not" in found["missing object"].broken[0].problem
 
 
-def test_only_old_objects_that_nobody_knows_are_orphans(found: dict[str, Verdict]) -> None:
+def test_only_old_objects_that_nobody_knows_are_orphans(found: dict[str, CoverageVerdict]) -> None:
     assert found["orphan"].orphan_count == 1
     assert found["orphan"].orphans[0].startswith(f"{3:020d}-")
     assert all(v.orphan_count == 0 for n, v in found.items() if n not in ("orphan", "malformed"))
 
 
 def test_a_bad_merged_segment_is_reported_and_does_not_decide(
-    found: dict[str, Verdict],
+    found: dict[str, CoverageVerdict],
 ) -> None:
     verdict = found["merged segments"]
     assert verdict.merged_segments == 3
@@ -235,10 +235,10 @@ def test_a_bad_merged_segment_is_reported_and_does_not_decide(
 
 
 def test_a_state_that_goes_back_is_an_anomaly_and_takes_nothing_away(
-    found: dict[str, Verdict],
+    found: dict[str, CoverageVerdict],
 ) -> None:
     assert found["illegal history"].anomalies == 1
 
 
-def test_records_that_cannot_be_decoded_are_counted(found: dict[str, Verdict]) -> None:
+def test_records_that_cannot_be_decoded_are_counted(found: dict[str, CoverageVerdict]) -> None:
     assert found["malformed"].anomalies == 1

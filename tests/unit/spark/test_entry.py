@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.common.entry import Job, Outcome, failure_of, launch, run_job
+from spark.common.entry import Job, Outcome, TopicsOption, failure_of, launch, main, run_job
 from tideline.errors import ExitCode, RefusedError
 from tideline.object_store import ObjectStoreUnavailable
 
@@ -111,3 +111,24 @@ def test_an_error_that_was_wrapped_is_found_behind_its_wrapping() -> None:
     found = failure_of(caught.value)
     assert found is not None
     assert found.message == "no"
+
+
+def test_a_job_has_its_own_options_and_those_of_every_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def job(job: Job, topic: TopicsOption = None, *, not_an_option: int = 7) -> Outcome:
+        """Count."""
+        return Outcome({"topics": topic, "other": not_an_option})
+
+    file = tmp_path / "result.json"
+    arguments = ["--topic", "a", "--topic", "b", "--result", str(file)]
+    monkeypatch.setattr("sys.argv", ["example", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main("example", job)
+    assert ended.value.code == ExitCode.OK
+    document = json.loads(file.read_text())
+    assert (document["topics"], document["other"]) == (["a", "b"], 7)
+    monkeypatch.setattr("sys.argv", ["example", "--not-an-option", "8"])
+    with pytest.raises(SystemExit) as refused:
+        main("example", job)
+    assert refused.value.code == ExitCode.USAGE

@@ -12,7 +12,7 @@ from spark.common.remote_log import MetadataRecord, record_of
 from spark.common.rows import from_frame, to_frame
 from spark.retention import frames as retention
 from spark.retention.frames import MERGED_REGION, LimitedLog
-from tests.retention_rule import LeadingRun, LogBounds, Region, Unit, plan, prefix_units
+from tests.retention_rule import LeadingRun, Region, RetainedLog, Unit, plan, prefix_units
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import (
     EpochStart,
@@ -37,7 +37,7 @@ TOPIC = UUID(int=7)
 class Log:
     """One log with everything that retention looks at."""
 
-    bounds: LogBounds
+    bounds: RetainedLog
     policy: Policy
     segments: list[RemoteSegment] = field(default_factory=list)
     lineage: list[EpochStart] = field(default_factory=list)
@@ -89,7 +89,7 @@ def random_log(rng: random.Random, number: int) -> Log:
                 found.append(Unit(region, offset, end, rng.randrange(30), at))
                 offset = end + 1
     start = rng.choice([0, 0, rng.randrange(offset + 1)])
-    bounds = LogBounds(
+    bounds = RetainedLog(
         prefix_start=start if boundary < 0 else min(start, boundary + 2),
         boundary=boundary,
         suffix_start=-1 if boundary < 0 else max(start, boundary),
@@ -101,7 +101,7 @@ def random_log(rng: random.Random, number: int) -> Log:
 
 def empty_log(boundary: int) -> Log:
     """A log without any unit, under limits that allow nothing."""
-    return Log(LogBounds(max(boundary, 0), boundary, boundary, boundary), Policy(0, 0))
+    return Log(RetainedLog(max(boundary, 0), boundary, boundary, boundary), Policy(0, 0))
 
 
 def limited(number: int, log: Log) -> LimitedLog:
@@ -211,7 +211,7 @@ def test_the_frames_fold_the_metadata_as_the_index_does(spark: SparkSession) -> 
     for event in events:
         index.apply(event)
     rows = [record_of(event, 0, position) for position, event in enumerate(events)]
-    whole = Log(LogBounds(0, -1, -1, -1), Policy(), lineage=[EpochStart(1, 0)])
+    whole = Log(RetainedLog(0, -1, -1, -1), Policy(), lineage=[EpochStart(1, 0)])
     logs = [limited(number, whole) for number in range(200)]
     units = retention.prefix_units(
         to_frame(spark, LimitedLog, logs, 2), to_frame(spark, MetadataRecord, rows, 2)
