@@ -440,6 +440,11 @@ class Command:
         )
         self._written = self._errors = ""
 
+    def line(self) -> str:
+        """The next line on stdout, once it is written; it does not count as answered."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
     def wait(self, timeout_s: float) -> int:
         """Its exit code."""
         self._written, self._errors = self._process.communicate(timeout=timeout_s)

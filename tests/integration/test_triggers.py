@@ -7,20 +7,38 @@ import json
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
-from tests.harness import command, migration_case
+from tests.harness import Breakpoint, command, migration_case
 from tideline.domain.messages import TASK_QUEUE, TopicRef
+from tideline.domain.migration import Phase
 from tideline.errors import ExitCode
 from tideline.stack import Stack
 
 
-async def by_hand(stack: Stack, given: dict[str, Any], workflow_id: str) -> Any:
+async def by_hand(
+    stack: Stack, given: dict[str, Any], workflow_id: str
+) -> WorkflowHandle[Any, Any]:
     """What the Temporal UI does: a workflow type, an input, any id."""
     client = await Client.connect(stack.endpoints.temporal)
-    return await client.execute_workflow(
+    return await client.start_workflow(
         "TopicMigration", given, id=workflow_id, task_queue=TASK_QUEUE
     )
+
+
+async def follows(stack: Stack, given: dict[str, Any], workflow_id: str) -> None:
+    """Start by hand, until the workflow has found the topic's own."""
+    handle = await by_hand(stack, given, workflow_id)
+    for _ in range(600):
+        if (await handle.query("status"))["stage"].startswith("follows"):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{workflow_id} does not follow the topic's workflow")
+
+
+async def outcome_of(stack: Stack, workflow_id: str) -> Any:
+    client = await Client.connect(stack.endpoints.temporal)
+    return await client.get_workflow_handle(workflow_id).result()
 
 
 async def runs_of(stack: Stack, workflow_id: str) -> int:
@@ -31,12 +49,20 @@ async def runs_of(stack: Stack, workflow_id: str) -> int:
 
 def test_three_triggers_are_one_migration(stack: Stack) -> None:
     with migration_case(stack, name="triggers") as case:
-        case.trigger()
-        joined = command(stack, "migrate", case.topic, "--wait", "-o", "json")
-        outcome = asyncio.run(by_hand(stack, {"topic": case.topic}, f"by-hand-{case.topic}"))
+        ref = TopicRef(case.topic, str(case.topic_id), case.partitions)
+        # Held until all three have met: one that came after the end would start another run.
+        stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.VALIDATE)
+        try:
+            case.trigger()
+            joined = command(stack, "migrate", case.topic, "--wait")
+            assert case.topic in joined.line()
+            asyncio.run(follows(stack, {"topic": case.topic}, f"by-hand-{case.topic}"))
+        finally:
+            stop.release()
+        outcome = asyncio.run(outcome_of(stack, f"by-hand-{case.topic}"))
         assert outcome["outcome"] == "hybrid"
         assert joined.wait(120) == ExitCode.OK, joined.output()
-        ref = TopicRef(case.topic, str(case.topic_id), case.partitions)
+        assert "is hybrid" in joined.answer()
         assert asyncio.run(runs_of(stack, ref.workflow_id)) == 1
         shown = command(stack, "status", case.topic, "-o", "json")
         assert shown.wait(60) == ExitCode.OK, shown.output()
@@ -54,6 +80,8 @@ def test_three_triggers_are_one_migration(stack: Stack) -> None:
 def test_wrong_json_fails_at_once_and_names_the_field(
     stack: Stack, given: dict[str, Any], named: str
 ) -> None:
+    workflow_id = f"wrong-{named}-{len(str(given))}"
+    asyncio.run(by_hand(stack, given, workflow_id))
     with pytest.raises(WorkflowFailureError) as failed:
-        asyncio.run(by_hand(stack, given, f"wrong-{named}-{len(str(given))}"))
+        asyncio.run(outcome_of(stack, workflow_id))
     assert named in str(failed.value.cause)
