@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.activities.world import FakeKafka, FakePlane, FakeStore, World
+from tests.unit.activities.world import FakeKafka, FakeStore, WorkerPlane, World
 from tideline.migration.connections import (
     AckListener,
     EvidenceQueue,
@@ -19,7 +19,7 @@ from tideline.migration.connections import (
 
 @pytest.fixture
 def world() -> World:
-    plane = FakePlane()
+    plane = WorkerPlane()
     kafka = FakeKafka()
     store = FakeStore()
     services = WorkerServices(

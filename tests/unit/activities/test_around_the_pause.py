@@ -101,13 +101,14 @@ async def test_a_partition_out_of_sync_is_waited_for(world: World) -> None:
 
 
 async def test_a_topic_created_again_under_the_name_is_another_topic(world: World) -> None:
-    given = world.given()
-    given = replace(given, ref=replace(REF, topic_id=UUID(int=2).hex))
-    error = await failure_of(validate_partition(world.services, given))
+    world.kafka.topic_id = UUID(int=2)
+    error = await failure_of(validate_partition(world.services, world.given()))
     assert (error.type, error.non_retryable) == (failures.TOPIC_CHANGED, True)
 
 
 def crossed(world: World) -> Any:
+    if world.plane.row.boundary < 0:
+        hybrid(world, 100)
     return world.given(generation=1, boundary=100, leader_epoch=5)
 
 
@@ -172,8 +173,8 @@ async def test_a_boundary_below_the_log_start_is_reset_while_the_suffix_is_empty
     hybrid(world, 100)
     error = await failure_of(phase(world.services, crossed(world)))
     assert error.type == failures.BOUNDARY_RESET
-    assert world.plane.reset
-    assert world.plane.row.state is MigrationState.HYBRID
+    assert world.plane.row.state is MigrationState.MIGRATING
+    assert world.plane.row.boundary == -1
 
 
 async def gone(world: World, phase: Any, log_start: int, high_watermark: int) -> MigrationState:
@@ -182,7 +183,7 @@ async def gone(world: World, phase: Any, log_start: int, high_watermark: int) ->
     world.kafka.ends = world.kafka.watermarks = dict.fromkeys((1, 2, 3), log_start)
     hybrid(world, high_watermark)
     await phase(world.services, crossed(world))
-    assert not world.plane.reset
+    assert world.plane.row.boundary == 100
     return world.plane.row.state
 
 
@@ -206,7 +207,7 @@ async def test_a_diskless_partition_has_no_boundary_to_reset(world: World) -> No
     hybrid(world, 100)
     world.plane.row = replace(world.plane.row, state=MigrationState.DISKLESS_ONLY)
     await zombie_cleanup(world.services, crossed(world))
-    assert not world.plane.reset
+    assert world.plane.row.boundary == 100
 
 
 async def test_a_prefix_that_is_still_there_stays(world: World) -> None:
@@ -245,12 +246,12 @@ async def test_a_short_object_holds_readiness_back(world: World) -> None:
 
 async def test_tracking_waits_for_the_gateway_that_has_not_acknowledged(world: World) -> None:
     world.plane.status = TopicStatus.TRACKING
-    world.plane.tracking = [BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), False)]
+    world.plane.tracked_by(BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), False))
     error = await failure_of(await_tracking(world.services, STEP))
     assert error.type == failures.WAITING
     assert "gateway 2" in error.message
     assert world.plane.status is TopicStatus.TRACKING
-    world.plane.tracking = [BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), True)]
+    world.plane.tracked_by(BarrierEntry(gateway(1), True), BarrierEntry(gateway(2), True))
     await await_tracking(world.services, STEP)
     assert world.plane.status is TopicStatus.ACTIVE
 
@@ -272,7 +273,7 @@ async def test_partitions_that_a_gateway_let_through_before_it_knew_hold_the_top
 ) -> None:
     """Schedule 22."""
     world.plane.status = TopicStatus.TRACKING
-    world.plane.tracking = [BarrierEntry(gateway(1), True)]
+    world.plane.tracked_by(BarrierEntry(gateway(1), True))
     error = await failure_of(await_tracking(world.services, EMPTY))
     assert error.type == failures.TOPIC_CHANGED
     assert world.plane.status is TopicStatus.TRACKING
@@ -280,6 +281,7 @@ async def test_partitions_that_a_gateway_let_through_before_it_knew_hold_the_top
 
 async def test_an_abort_is_won_before_and_lost_after_the_boundary(world: World) -> None:
     assert (await abort_migration(world.services, STEP)).won
+    world.plane.status = TopicStatus.ACTIVE
     world.plane.row = replace(world.plane.row, boundary=100)
     lost = await abort_migration(world.services, STEP)
     assert not lost.won

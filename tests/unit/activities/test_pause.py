@@ -40,10 +40,10 @@ async def failure_of(call: Any) -> ApplicationError:
 
 
 async def test_a_quiesce_passes_when_every_gateway_has_acknowledged(world: World) -> None:
-    world.plane.barrier = [
+    world.plane.at_barrier(
         BarrierEntry(gateway(1), True, highest_acknowledged_offset=41),
         BarrierEntry(gateway(2), True, highest_acknowledged_offset=98),
-    ]
+    )
     result = await quiesce(world.services, world.given())
     assert (result.generation, result.highest_acknowledged_offset) == (1, 98)
     assert world.plane.row.quiesced
@@ -60,11 +60,11 @@ async def test_each_attempt_takes_a_newer_generation(world: World) -> None:
 
 async def test_a_gateway_whose_lease_has_ended_is_fenced_and_passed(world: World) -> None:
     world.services.leases.watch._margin_ms = 10
-    world.plane.gateways = [gateway(2)]
-    world.plane.barrier = [
+    world.plane.register(gateway(2))
+    world.plane.at_barrier(
         BarrierEntry(gateway(1), True, highest_acknowledged_offset=10),
         BarrierEntry(gateway(2), False),
-    ]
+    )
     await world.services.leases.read()
     result = await quiesce(world.services, world.given())
     assert result.fenced_gateways == [2]
@@ -75,7 +75,7 @@ async def test_a_gateway_whose_lease_has_ended_is_fenced_and_passed(world: World
 async def test_a_gateway_that_renews_but_does_not_acknowledge_voids_the_quiesce(
     world: World,
 ) -> None:
-    world.plane.barrier = [BarrierEntry(gateway(3), False)]
+    world.plane.at_barrier(BarrierEntry(gateway(3), False))
     error = await failure_of(quiesce(world.services, world.given()))
     assert error.type == failures.QUIESCE_VOID
     assert error.non_retryable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,13 +10,13 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from tideline.control_plane.errors import AbortRefused
+from tests.placed_plane import PlacedPlane
+from tideline.control_plane.memory.topics import Topic
 from tideline.control_plane.model import (
     BarrierEntry,
     BoundaryToPersist,
     ConfigOverride,
     GatewayRegistration,
-    PartitionMigrationStatus,
     TopicStatus,
     TrackedPartition,
     TrackedTopic,
@@ -65,69 +66,81 @@ def gateway(number: int, renewals: int = 1, status: str = "active") -> GatewayRe
     )
 
 
-@dataclass
-class FakePlane:
-    """Postgres as far as activities use it."""
+class WorkerPlane(PlacedPlane):
+    """The control plane in memory with one topic in it, seen and steered as tests of activities
+    need it: gateways that acknowledge by themselves, and refusals when a test asks."""
 
-    row: TrackedPartition = field(
-        default_factory=lambda: TrackedPartition(TOPIC_ID, 0, MigrationState.MIGRATING, 0, False)
-    )
-    status: TopicStatus = TopicStatus.ACTIVE
-    overrides: dict[str, ConfigOverride] = field(default_factory=dict)
-    barrier: list[BarrierEntry] = field(default_factory=list)
-    tracking: list[BarrierEntry] = field(default_factory=list)
-    gateways: list[GatewayRegistration] = field(default_factory=list)
-    fenced: list[int] = field(default_factory=list)
-    phases: list[tuple[Phase, PhaseStatus, dict[str, Any], str | None]] = field(
-        default_factory=list
-    )
-    persisted: list[BoundaryToPersist] = field(default_factory=list)
-    reset: bool = False
-    tiering: tuple[bool, str] | None = None
-    refuse: Exception | None = None
-    refuse_abort: Exception | None = None
+    def __init__(self) -> None:
+        super().__init__(lambda: 1_000)
+        self.acknowledging: dict[int, int] = {}
+        """Gateways that acknowledge a quiesce at once: what each has relayed."""
+        self.phases: list[tuple[Phase, PhaseStatus, Mapping[str, Any], str | None]] = []
+        self.persisted: list[BoundaryToPersist] = []
+        self.tiering: tuple[bool, str] | None = None
+        self.refuse: Exception | None = None
+        self.refuse_abort: Exception | None = None
+        row = TrackedPartition(TOPIC_ID, 0, MigrationState.MIGRATING, 0, False)
+        self.put(
+            TrackedTopic(
+                "orders", TOPIC_ID, TrackingKind.MIGRATED, TopicStatus.ACTIVE, "CreateTime", 1_000,
+                {0: row},
+            )
+        )  # fmt: skip
 
-    async def tracked_partition(self, topic_id: UUID, partition: int) -> TrackedPartition:
-        return self.row
+    @property
+    def topic(self) -> Topic:
+        return self.topics.rows[0]
 
-    async def tracked_topic(self, name: str) -> TrackedTopic:
-        return TrackedTopic(
-            name=name,
-            topic_id=TOPIC_ID,
-            kind=TrackingKind.MIGRATED,
-            status=self.status,
-            timestamp_type="CreateTime",
-            max_message_bytes=1_000,
-            partitions={0: self.row},
-            overrides=dict(self.overrides),
-        )
+    @property
+    def row(self) -> TrackedPartition:
+        return self.partition(LOG).tracked()
 
-    async def next_generation(self, log: TopicIdPartition) -> int:
-        self.row = replace(self.row, generation=self.row.generation + 1)
-        return self.row.generation
+    @row.setter
+    def row(self, row: TrackedPartition) -> None:
+        self.put_row(row, "orders")
 
-    async def close_generation(self, log: TopicIdPartition, generation: int, hold: int) -> None:
-        self.row = replace(self.row, quiesced=True)
+    @property
+    def status(self) -> TopicStatus:
+        return self.topic.status
 
-    async def reopen_generation(self, log: TopicIdPartition, generation: int) -> bool:
-        self.row = replace(self.row, quiesced=False)
-        return True
+    @status.setter
+    def status(self, status: TopicStatus) -> None:
+        self.topic.status = status
 
-    async def quiesce_barrier(self, log: TopicIdPartition, generation: int) -> list[BarrierEntry]:
-        return [e for e in self.barrier if e.gateway.gateway_id not in self.fenced]
+    @property
+    def overrides(self) -> dict[str, ConfigOverride]:
+        return self.topic.overrides
 
-    async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
-        return self.tracking
+    @property
+    def fenced(self) -> list[int]:
+        return [n for n, known in self.gateways.registered.items() if known.status == "fenced"]
 
-    async def activate_topic(self, name: str) -> None:
-        self.status = TopicStatus.ACTIVE
+    def register(self, *gateways: GatewayRegistration) -> None:
+        for known in gateways:
+            self.gateways.register(known)
 
-    async def fence_gateway(self, number: int, incarnation: UUID, reason: str) -> bool:
-        self.fenced.append(number)
-        return True
+    def at_barrier(self, *entries: BarrierEntry) -> None:
+        """Gateways, and whether they acknowledge a quiesce."""
+        for entry in entries:
+            self.register(entry.gateway)
+            if entry.acknowledged:
+                highest = entry.highest_acknowledged_offset
+                self.acknowledging[entry.gateway.gateway_id] = highest
 
-    async def list_gateways(self) -> list[GatewayRegistration]:
-        return self.gateways
+    def tracked_by(self, *entries: BarrierEntry) -> None:
+        """Gateways, and whether they have acknowledged the topic."""
+        for entry in entries:
+            self.register(entry.gateway)
+            if entry.acknowledged:
+                self.topic.acknowledged[entry.gateway.gateway_id] = entry.gateway.incarnation
+
+    async def close_generation(self, log: TopicIdPartition, generation: int, hold_ms: int) -> None:
+        await super().close_generation(log, generation, hold_ms)
+        for number, highest in self.acknowledging.items():
+            incarnation = self.gateways.registered[number].incarnation
+            await self.acknowledge_quiesce(
+                number, incarnation, log, generation, highest, highest + 1
+            )
 
     async def record_phase(
         self,
@@ -135,47 +148,28 @@ class FakePlane:
         generation: int,
         phase: Phase,
         status: PhaseStatus,
-        evidence: dict[str, Any],
-        reason: str | None = None,
+        evidence: Mapping[str, Any],
+        waiting_reason: str | None = None,
     ) -> None:
-        self.phases.append((phase, status, evidence, reason))
+        await super().record_phase(log, generation, phase, status, evidence, waiting_reason)
+        self.phases.append((phase, status, evidence, waiting_reason))
 
-    async def migration_status(self, topic: str) -> list[PartitionMigrationStatus]:
-        return []
-
-    async def initialize_diskless_migration(self, request: BoundaryToPersist) -> None:
+    async def initialize_diskless_migration(self, boundary: BoundaryToPersist) -> None:
         if self.refuse is not None:
             raise self.refuse
-        self.persisted.append(request)
-        self.row = replace(self.row, boundary=request.boundary, boundary_epoch=request.leader_epoch)
-
-    async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
-        self.reset = True
-
-    async def advance_prefix_start(self, log: TopicIdPartition, log_start: int) -> None:
-        if self.row.state is MigrationState.HYBRID and log_start >= self.row.boundary:
-            self.row = replace(self.row, state=MigrationState.DISKLESS_ONLY)
+        await super().initialize_diskless_migration(boundary)
+        self.persisted.append(boundary)
 
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str
     ) -> None:
+        await super().set_tiering_complete(log, generation, complete, reason)
         self.tiering = (complete, reason)
 
     async def abort_migration(self, topic_id: UUID) -> None:
         if self.refuse_abort is not None:
             raise self.refuse_abort
-        if self.row.boundary >= 0:
-            raise AbortRefused("partition 0 has its boundary")
-        self.status = TopicStatus.ABORTED
-
-    async def override_config(
-        self, topic_id: UUID, key: str, imposed: str | None, user: str | None
-    ) -> None:
-        known = self.overrides.get(key)
-        self.overrides[key] = ConfigOverride(key, imposed, known.user_value if known else user)
-
-    async def release_config(self, topic_id: UUID, key: str) -> None:
-        del self.overrides[key]
+        await super().abort_migration(topic_id)
 
 
 @dataclass
@@ -198,6 +192,7 @@ class FakeKafka:
     layout: PartitionLayout = field(
         default_factory=lambda: PartitionLayout(0, 1, 5, (1, 2, 3), (1, 2, 3))
     )
+    topic_id: UUID = TOPIC_ID
     log_start: int = 0
     ends: dict[int, int] = field(default_factory=lambda: {1: 100, 2: 100, 3: 100})
     local_starts: dict[int, int] = field(default_factory=lambda: {1: 100, 2: 100, 3: 100})
@@ -220,7 +215,7 @@ class FakeKafka:
     async def topic(self, name: str, node: int | None = None) -> TopicLayout | None:
         if name != "orders":
             return None
-        return TopicLayout(name, TOPIC_ID, False, {0: self.layout})
+        return TopicLayout(name, self.topic_id, False, {0: self.layout})
 
     async def partition(self, topic: str, partition: int, node: int | None = None) -> Any:
         return self.layout
@@ -380,12 +375,17 @@ class FakeStore:
 @dataclass
 class World:
     services: WorkerServices
-    plane: FakePlane
+    plane: WorkerPlane
     kafka: FakeKafka
     store: FakeStore
     topic_id: UUID
 
     def given(self, **changes: Any) -> PhaseInput:
+        """Input of a phase; with a generation, and no B0 yet, that one is closed."""
+        generation = changes.get("generation", 0)
+        if generation > self.plane.row.generation:
+            is_closed = self.plane.row.boundary < 0
+            self.plane.row = replace(self.plane.row, generation=generation, quiesced=is_closed)
         options = MigrationOptions(quiesce_hold_ms=800, **changes.pop("options", {}))
         return PhaseInput(REF, options, **changes)
 

@@ -12,12 +12,10 @@ from uuid import UUID, uuid4
 
 import crc32c
 
+from tests.placed_plane import PlacedPlane
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
-from tideline.control_plane.memory import MemoryControlPlane
-from tideline.control_plane.memory.partition import Partition, QuiesceState
 from tideline.control_plane.memory.suffix import Suffix
-from tideline.control_plane.memory.topics import Topic
 from tideline.control_plane.model import (
     BatchToCommit,
     CommitError,
@@ -150,7 +148,7 @@ class FakeObjectStore:
         return objects[key][start : start + size]
 
 
-class GatewayPlane(MemoryControlPlane):
+class GatewayPlane(PlacedPlane):
     """The control plane in memory, with the worker's hand in it, and faults when a test asks."""
 
     def __init__(self) -> None:
@@ -175,62 +173,16 @@ class GatewayPlane(MemoryControlPlane):
             raise ControlPlaneUnavailable("Postgres is down")
         return found
 
-    # What a worker or an operator does
-
-    def put(self, topic: TrackedTopic) -> None:
-        """The topic's rows as they are shown; a suffix that stays at its B0 keeps its batches."""
-        known = self.topics.live(topic.name)
-        made = Topic(
-            topic.name,
-            topic.topic_id,
-            topic.kind,
-            topic.timestamp_type,
-            topic.max_message_bytes,
-            topic.status,
-            overrides=dict(topic.overrides),
-        )
-        if known is not None:
-            self.topics.rows.remove(known)
-            if known.topic_id == topic.topic_id:
-                made.partitions = known.partitions
-        self.topics.rows.append(made)
-        for row in topic.partitions.values():
-            self._put(made, row)
-
     def put_row(self, row: TrackedPartition, name: str = TOPIC) -> None:
-        """Change one row, and tell who listens."""
-        self._put(self.topics.live_or_refuse(name), row)
-        self._notify_log(TopicIdPartition(row.topic_id, row.partition))
-
-    def _put(self, topic: Topic, row: TrackedPartition) -> None:
-        known = topic.partitions.get(row.partition)
-        made = Partition(TopicIdPartition(row.topic_id, row.partition), topic.name)
-        if row.boundary >= 0:
-            made.open_suffix(row.boundary, row.boundary_epoch, prefix_log_start=0)
-            assert made.suffix is not None
-            made.suffix.high_watermark = row.high_watermark
-            made.suffix.start = row.suffix_start
-            if known is not None and known.boundary == row.boundary:
-                made.suffix, made.log_start = known.suffix, known.log_start
-        made.generation, made.epoch = row.generation, row.boundary_epoch
-        if row.quiesced:
-            made.quiesce, made.deadline_ms = QuiesceState.CLOSED, self.append_time + 60_000
-        made.prefix_max_timestamp = row.prefix_max_timestamp
-        made.prefix_max_timestamp_offset = row.prefix_max_timestamp_offset
-        made.tiering_complete = row.ready
-        topic.partitions[row.partition] = made
-
-    def partition(self, log: TopicIdPartition = LOG) -> Partition:
-        return self.topics.known_partition(log)
+        super().put_row(row, name)
 
     def suffix(self, log: TopicIdPartition = LOG) -> Suffix:
-        found = self.partition(log).suffix
-        assert found is not None
-        return found
+        return super().suffix(log)
 
     def move_prefix(self, log_start: int, log: TopicIdPartition = LOG) -> None:
-        """Kafka's log start, as its retention leaves it."""
-        self.suffix(log).prefix_start = self.partition(log).log_start = log_start
+        super().move_prefix(log_start, log)
+
+    # What an operator does
 
     def activate(self, incarnation: UUID, gateway_id: int = 1) -> None:
         """The gateway has registered."""

@@ -136,7 +136,7 @@ async def test_a_quiesce_past_its_deadline_is_ended(bench: Bench) -> None:
     await until(lambda: bench.plane.quiesce_acks)
     await asyncio.sleep(0.03)
     assert not bench.reloaded
-    bench.plane.partition().deadline_ms = 0
+    bench.plane.partition(LOG).deadline_ms = 0
     await until(lambda: bench.reloaded == [LOG] or len(bench.reloaded) > 0)
     bench.show(tracked_row(generation=2, quiesced=False))
     assert bench.ceiling() == NO_CEILING
