@@ -244,10 +244,10 @@ class GroupConsumer:
     def _run(self) -> None:
         while not self._stop.is_set():
             for message in self._consumer.consume(500, 0.1):
-                self._take(message)
+                self._receive(message)
         self._consumer.close()
 
-    def _take(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         error = message.error()
         if error is not None:
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):

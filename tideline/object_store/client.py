@@ -242,7 +242,7 @@ def _translate(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectS
 
 
 def _refusal(code: str, status: int, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
-    """An error code and HTTP status of S3 (0: none was told) as one of our errors."""
+    """An error code and HTTP status of S3 (0: none was given) as one of our errors."""
     if status == 412 or code == "PreconditionFailed":
         return ObjectExists(f"{where}: the key is taken")
     if status >= 500 or status in (409, 429) or code in _TRANSIENT_CODES:
