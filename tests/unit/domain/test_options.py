@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
+from inspect import signature
 from pathlib import Path
 
 from tideline.airflow.wave import schemas
+from tideline.cli.migrate import migrate
 from tideline.domain.messages import TopicMigrationInput
 from tideline.domain.migration_input import parse_options
 from tideline.domain.options import OPTIONS, MigrationOptions, options_page
@@ -31,3 +33,7 @@ def test_every_default_is_allowed() -> None:
 
 def test_a_wave_has_a_parameter_for_each_option() -> None:
     assert schemas(5).keys() >= OPTIONS.keys()
+
+
+def test_the_command_line_has_an_option_for_each() -> None:
+    assert signature(migrate).parameters.keys() >= OPTIONS.keys()
