@@ -61,8 +61,9 @@ class Aging:
             covered = await self._prove_prefix()
             wal_before = await self._wal_keys()
             tiering = await self._tier_suffix()
-            early, collected = await self._collect_objects()
+            # At once: the longer the collection takes, the more rows the producer adds.
             tiered = await self._moment("tiered")
+            early, collected = await self._collect_objects()
             wal_after = await self._wal_keys()
         kept_up = await asyncio.to_thread(wait_until_consumed, self._demo.ledger, 60.0)
         self._step("another group reads the whole topic again, from the first offset")
