@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,6 +19,7 @@ from kio.schema.create_partitions.v3.response import (
     CreatePartitionsTopicResult,
 )
 from kio.schema.create_topics.v5 import request as make_v5
+from kio.schema.create_topics.v7 import request as make_v7
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
 from kio.schema.delete_topics.v6 import request as delete
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
@@ -31,16 +31,17 @@ from kio.schema.describe_transactions.v0.response import (
 from kio.schema.end_txn.v3.request import EndTxnRequest
 from kio.schema.end_txn.v3.response import EndTxnResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
 from kio.schema.share_fetch.v1 import request as share
 from kio.schema.share_fetch.v1.response import ShareFetchResponse
-from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.schema.types import BrokerId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i32Timedelta
 
+from tests.placed_plane import PlacedPlane
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import (
-    BarrierEntry,
     ConfigOverride,
     GatewayRegistration,
     TopicStatus,
@@ -152,39 +153,58 @@ async def ask_on(client: Client, request: Any) -> Any:
     return decode_response(frame, request.__api_key__, request.__version__)
 
 
-@dataclass
-class Plane:
-    """A control plane that notes what it is told."""
+class AdminPlane(PlacedPlane):
+    """The control plane in memory, beside two gateways that acknowledge a topic at once unless
+    they are ``missing``. Notes what changes it; is ``away`` for so many changes first."""
 
-    said: list[tuple[Any, ...]] = field(default_factory=list)
-    away: int = 0
-    missing: tuple[int, ...] = ()
-    heard: asyncio.Event = field(default_factory=asyncio.Event)
-    view: TrackingView | None = None
+    def __init__(
+        self, view: TrackingView | None = None, away: int = 0, missing: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(lambda: 1_000)
+        self.said: list[tuple[Any, ...]] = []
+        self.away, self.missing, self.heard = away, missing, asyncio.Event()
+        for n in (1, 2):
+            self.gateways.register(
+                GatewayRegistration(
+                    n, n, UUID(int=n), "active", 1, 3000, f"host-{n}:1", "1", datetime.now(UTC)
+                )
+            )
+        if view is not None and (topic := view.topic_by_name("tracked")) is not None:
+            self.put(topic)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in CHANGES:
+            return found
+
         async def call(*arguments: Any, **named: Any) -> None:
             if self.away > 0:
                 self.away -= 1
                 raise ControlPlaneUnavailable("Postgres: connection refused")
+            await found(*arguments, **named)
             self.said.append((name, *arguments))
             self.heard.set()
 
         return call
 
-    async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
-        return [
-            BarrierEntry(
-                GatewayRegistration(
-                    n, n, UUID(int=n), "active", 1, 3000, f"host-{n}:1", "1", datetime.now(UTC)
-                ),
-                n not in self.missing,
-            )
-            for n in (1, 2)
-        ]
+    async def begin_tracking(self, name: str, *how: Any, **named: Any) -> None:
+        await super().begin_tracking(name, *how, **named)
+        for n in {1, 2} - set(self.missing):
+            self.topics.live_or_refuse(name).acknowledged[n] = UUID(int=n)
 
-    async def tracked_topic(self, name: str) -> TrackedTopic | None:
-        return None if self.view is None else self.view.topic_by_name(name)
+
+CHANGES = {
+    "begin_tracking",
+    "complete_creation",
+    "activate_topic",
+    "add_partitions",
+    "stop_tracking",
+    "delete_topic",
+    "override_config",
+    "update_user_config",
+    "release_config",
+    "request_migration",
+}
 
 
 # -- transactions
@@ -382,7 +402,7 @@ def grow_to(count: int, *names: str) -> grow.CreatePartitionsRequest:
 async def test_partitions_are_not_added_while_a_topic_migrates() -> None:
     """Schedule 22."""
     view = tracked(5, -1)
-    kafka, plane = Kafka(CreatePartitionsRequest=grown), Plane(view=view)
+    kafka, plane = Kafka(CreatePartitionsRequest=grown), AdminPlane(view)
     async with (
         FakeBroker(kafka) as broker,
         gateway(broker, admin(view, plane)) as g,
@@ -397,10 +417,11 @@ async def test_partitions_are_not_added_while_a_topic_migrates() -> None:
 
 
 async def test_new_partitions_are_told_to_the_control_plane_until_it_hears() -> None:
-    kafka, plane = Kafka(CreatePartitionsRequest=grown), Plane(away=2)
+    view = tracked(5, 7)
+    kafka, plane = Kafka(CreatePartitionsRequest=grown), AdminPlane(view, away=2)
     async with (
         FakeBroker(kafka) as broker,
-        gateway(broker, admin(tracked(5, 7), plane)) as g,
+        gateway(broker, admin(view, plane)) as g,
     ):
         answer = await ask(g, grow_to(4, "tracked"))
         await asyncio.wait_for(plane.heard.wait(), 5)
@@ -424,11 +445,12 @@ async def test_a_deleted_topics_id_is_told_by_name_and_by_id() -> None:
         delete.DeleteTopicState(name=TopicName("tracked"), topic_id=None),
         delete.DeleteTopicState(name=None, topic_id=TRACKED_ID),
     ):
-        kafka, plane = Kafka(DeleteTopicsRequest=deleted), Plane(away=1)
+        view = tracked(5)
+        kafka, plane = Kafka(DeleteTopicsRequest=deleted), AdminPlane(view, away=1)
         classic = delete.DeleteTopicState(name=TopicName("classic"), topic_id=None)
         async with (
             FakeBroker(kafka) as broker,
-            gateway(broker, admin(tracked(5), plane)) as g,
+            gateway(broker, admin(view, plane)) as g,
         ):
             await ask(g, delete.DeleteTopicsRequest(topics=(asked, classic), timeout=SECONDS))
             await asyncio.wait_for(plane.heard.wait(), 5)
@@ -478,7 +500,7 @@ def created(code: ErrorCode = ErrorCode.none, refuse: str = "") -> Callable[[Any
 
 
 async def test_a_topic_is_tracked_everywhere_before_kafka_creates_it_sealed() -> None:
-    kafka, plane = Kafka(CreateTopicsRequest=created()), Plane()
+    kafka, plane = Kafka(CreateTopicsRequest=created()), AdminPlane()
     async with (
         FakeBroker(kafka) as broker,
         gateway(broker, admin(plane=plane)) as g,
@@ -498,8 +520,28 @@ async def test_a_topic_is_tracked_everywhere_before_kafka_creates_it_sealed() ->
     assert configs == {"max.message.bytes": "78"}
 
 
+def nowhere(request: Any) -> MetadataResponse:
+    """Kafka has no such topic."""
+    return MetadataResponse(
+        throttle_time=no_throttle(),
+        brokers=(),
+        cluster_id="c",
+        controller_id=BrokerId(1),
+        topics=(
+            MetadataResponseTopic(
+                error_code=ErrorCode.unknown_topic_or_partition,
+                name=request.topics[0].name,
+                topic_id=None,
+                is_internal=False,
+                partitions=(),
+            ),
+        ),
+    )
+
+
 async def test_a_gateway_that_does_not_track_holds_the_creation_up_by_name() -> None:
-    kafka, plane = Kafka(CreateTopicsRequest=created()), Plane(missing=(2,))
+    plane = AdminPlane(missing=(2,))
+    kafka = Kafka(CreateTopicsRequest=created(), MetadataRequest=nowhere)
     async with (
         FakeBroker(kafka) as broker,
         gateway(broker, admin(plane=plane)) as g,
@@ -508,11 +550,13 @@ async def test_a_gateway_that_does_not_track_holds_the_creation_up_by_name() -> 
     (result,) = answer.topics
     assert result.error_code is ErrorCode.request_timed_out
     assert "gateway 2 at host-2:1" in result.error_message
-    assert all(request.validate_only for request in kafka.asked)
+    creations = [r for r in kafka.asked if isinstance(r, make_v7.CreateTopicsRequest)]
+    assert creations
+    assert all(request.validate_only for request in creations)
 
 
 async def test_what_kafka_refuses_is_let_go_of() -> None:
-    kafka, plane = Kafka(CreateTopicsRequest=created(refuse="not here")), Plane()
+    kafka, plane = Kafka(CreateTopicsRequest=created(refuse="not here")), AdminPlane()
     async with (
         FakeBroker(kafka) as broker,
         gateway(broker, admin(plane=plane)) as g,
@@ -546,7 +590,7 @@ async def test_replacing_all_configs_keeps_what_tideline_holds() -> None:
         b=ConfigOverride("flush.messages", None, "7"),
         c=ConfigOverride("max.message.bytes", "78", None),
     )
-    kafka, plane = Kafka(AlterConfigsRequest=done), Plane(view=view)
+    kafka, plane = Kafka(AlterConfigsRequest=done), AdminPlane(view)
     wanted = {"retention.ms": "1", "max.message.bytes": "3000"}
     request = alter.AlterConfigsRequest(
         resources=(
