@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 MAX_ERROR_CHARACTERS = 2_000
+MODULES = frozenset({"split", "merge"})
+"""Jobs that are a module of the package ``spark``; each other one is a package of it."""
 
 
 class TidelineJobOperator(SparkSubmitOperator):
@@ -33,8 +35,8 @@ class TidelineJobOperator(SparkSubmitOperator):
     def __init__(
         self, *, job: str, arguments: Sequence[str] = (), applications: str = "", **kwargs: Any
     ) -> None:
-        """``applications``: the directory of the entry points on this machine; by default the
-        installed package ``spark``."""
+        """``applications``: the directory of the entry points; by default the installed package
+        ``spark``."""
         self.job = job
         self.arguments = tuple(arguments)
         directory = Path(applications) if applications else installed_jobs()
@@ -71,9 +73,9 @@ def explained(job: str, result: JobResult | None, error: AirflowException) -> Ai
 
 
 def entry_point(directory: Path, job: str) -> Path:
-    """The file that ``python -m`` runs: that of a module, or of a package."""
-    module = directory / f"{job}.py"
-    return module if module.exists() else directory / job / "__main__.py"
+    """The file that ``python -m`` runs: that of a module, or of a package. Not looked for: the
+    directory may be one that only the driver's machine has."""
+    return directory / (f"{job}.py" if job in MODULES else f"{job}/__main__.py")
 
 
 def installed_jobs() -> Path:

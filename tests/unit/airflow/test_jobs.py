@@ -40,7 +40,8 @@ class StandIn:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.directory = directory
-        (directory / "coverage.py").write_text(JOB)
+        (directory / "coverage").mkdir()
+        (directory / "coverage" / "__main__.py").write_text(JOB)
         submit = directory / "spark-submit"
         submit.write_text(SUBMIT)
         submit.chmod(0o755)
