@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.unit.gateway.fakes import tracked_row, tracked_topic
+from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, tracked_row, tracked_topic
 from tideline.control_plane.model import ConfigOverride
 from tideline.errors import UsageError
 from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
@@ -27,6 +28,66 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found is not None
     assert found.identity == POSTGRES
     assert found.topics == (topic, creating)
+
+
+WRITTEN = {
+    "format": 1,
+    "gateway_id": 1,
+    "identity": ["7001", 3],
+    "topics": [
+        {
+            "name": TOPIC,
+            "topic_id": str(TOPIC_ID),
+            "kind": "migrated",
+            "status": "active",
+            "timestamp_type": "CreateTime",
+            "max_message_bytes": 1_048_588,
+            "partitions": [
+                {
+                    "topic_id": str(TOPIC_ID),
+                    "partition": 0,
+                    "state": "HYBRID",
+                    "generation": 2,
+                    "quiesced": False,
+                    "boundary": 40,
+                    "boundary_epoch": 3,
+                    "high_watermark": 55,
+                    "suffix_log_start": 41,
+                    "prefix_max_timestamp": 900,
+                    "prefix_max_timestamp_offset": 39,
+                    "ready": True,
+                }
+            ],
+            "overrides": [
+                {"key": "retention.bytes", "imposed_value": "-1", "user_value": "5"},
+            ],
+        }
+    ],
+}
+"""Format 1 on disk."""
+
+
+def test_names_in_the_file_stay_when_the_code_renames_its_own(tmp_path: Path) -> None:
+    """A gateway that starts anew with another version goes on from what the last one wrote."""
+    row = tracked_row(
+        generation=2,
+        boundary=40,
+        boundary_epoch=3,
+        high_watermark=55,
+        suffix_start=41,
+        prefix_max_timestamp=900,
+        prefix_max_timestamp_offset=39,
+        ready=True,
+    )
+    topic = tracked_topic(row)
+    topic.overrides["retention.bytes"] = ConfigOverride("retention.bytes", "-1", "5")
+    file = SnapshotFile(tmp_path, 1)
+    file.path.write_text(json.dumps(WRITTEN))
+    found = file.read()
+    assert found is not None
+    assert found.topics == (topic,)
+    file.write(POSTGRES, [topic])
+    assert json.loads(file.path.read_text()) == WRITTEN
 
 
 def test_there_is_none_before_the_first_one(tmp_path: Path) -> None:

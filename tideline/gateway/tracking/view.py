@@ -28,7 +28,7 @@ _LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
 
 
 class TrackingView:
-    """Synchronous reads for the request path; :mod:`tracking_sync` keeps it up to date."""
+    """Synchronous reads for the request path; ``TrackingSync`` keeps it up to date."""
 
     def __init__(self, lease_valid: Callable[[], bool]) -> None:
         self._lease_valid = lease_valid
