@@ -199,6 +199,19 @@ async def test_an_acknowledgement_waits_for_the_lease_and_is_told_when_it_is_bac
     assert await asyncio.wait_for(passing, 1)
 
 
+async def test_an_acknowledgement_that_waits_is_dropped_as_soon_as_its_incarnation_is_fenced(
+    bench: Bench,
+) -> None:
+    """Schedule 1: not only when another incarnation has a lease."""
+    ticket = bench.fences.forwarded(LOG)
+    bench.clock.now += 10
+    waiting = asyncio.create_task(bench.fences.pass_gate(LOG, ticket, 42, 60.0))
+    await asyncio.sleep(0)
+    bench.lease.end_incarnation("lapsed")
+    with pytest.raises(IncarnationFenced):
+        await asyncio.wait_for(waiting, 1)
+
+
 async def test_the_acknowledgement_of_a_fenced_incarnation_is_dropped(bench: Bench) -> None:
     """Schedule 1: forward, pause, fence, wake, renew; then Kafka's answer is there."""
     ticket = bench.fences.forwarded(LOG)

@@ -258,6 +258,21 @@ async def test_a_new_incarnation_acknowledges_anew_without_another_drain(
     assert bench.drained == drained
 
 
+async def test_a_lease_that_comes_back_acknowledges_what_waited_for_it(
+    bench: Bench, plane: GatewayPlane
+) -> None:
+    bench.sync._poll_s = 60.0
+    await bench.sync.start()
+    await asyncio.sleep(0.05)
+    bench.clock.now += 1_000
+    plane.put(tracked_topic())
+    await bench.sync.reload()
+    await asyncio.sleep(0.05)
+    assert not plane.tracking_acks
+    await bench.lease.renew()
+    await until(lambda: plane.tracking_acks == [(bench.lease.incarnation, TOPIC)])
+
+
 async def test_a_topic_that_was_let_go_of_passes_again(bench: Bench, plane: GatewayPlane) -> None:
     plane.put(tracked_topic())
     await bench.sync.start()
