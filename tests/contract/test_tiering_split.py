@@ -22,6 +22,8 @@ from tideline.control_plane.errors import (
 )
 from tideline.control_plane.tiering_model import TieringScope
 
+LARGEST = 2**63 - 1
+
 
 @pytest.fixture
 async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIterator[Tiered]:
@@ -90,6 +92,21 @@ async def test_a_request_makes_everything_committed_until_then_eligible(tiered: 
     assert tiered.plane.merge_candidates() == []
     (status,) = tiered.plane.tiering_status()
     assert (status.requested_at, status.pending_batches) == (None, 1)
+
+
+async def test_a_batch_of_the_largest_timestamp_goes_only_with_others_of_its_file(
+    tiered: Tiered,
+) -> None:
+    name, (log,) = await tiered.scene.diskless_topic()
+    await tiered.commit(log, 1, timestamp=LARGEST)
+    tiered.plane.request_tiering(name)
+    assert tiered.worker.claim({}) == []
+    await tiered.scene.commit(
+        tiered.gateway, batch(log, timestamp=LARGEST), batch(log, timestamp=100)
+    )
+    tiered.plane.request_tiering(name)
+    (file,) = tiered.worker.claim({})
+    assert [b.base_offset for b in file.batches] == [1, 2]
 
 
 async def test_one_file_is_cut_into_one_run_per_partition(tiered: Tiered) -> None:

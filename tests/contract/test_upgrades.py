@@ -24,6 +24,7 @@ from tests.contract.schema import (
     row_counts,
     tags,
 )
+from tideline.control_plane import migrate
 from tideline.control_plane.errors import ControlPlaneFailure
 from tideline.control_plane.migrate import apply, schema_directory
 from tideline.errors import RefusedError
@@ -141,6 +142,25 @@ def test_starts_at_one_time_are_one(postgres_server: PostgresServer, database: D
         for start in [pool.submit(apply, dsn) for _ in range(4)]:
             start.result()
         assert described(dsn) == described(database.dsn)
+
+
+def test_an_older_start_that_a_newer_one_overtakes_leaves_the_functions_alone(
+    postgres_server: PostgresServer, schema: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_version(schema)
+    address = migrate._yoyo_uri
+    with new_database(postgres_server) as (_, dsn), monkeypatch.context() as patched:
+
+        def overtaken(given: str) -> str:
+            """The older one has found no newer migration, and has not begun with its own."""
+            patched.undo()
+            apply(dsn, schema)
+            return address(given)
+
+        patched.setattr(migrate, "_yoyo_uri", overtaken)
+        with pytest.raises(RefusedError, match=r"Add_note, which this version .* not know"):
+            apply(dsn)
+        assert "note_topic" in function_ids(dsn)
 
 
 def test_functions_of_others_stay_with_their_triggers(

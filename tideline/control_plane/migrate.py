@@ -48,15 +48,19 @@ def apply(dsn: str, directory: Path | None = None) -> None:
     """
     directory = directory or schema_directory()
     migrations = yoyo.read_migrations(str(directory / "migrations"))
+    known = {migration.id for migration in migrations}
     try:
         with psycopg.connect(dsn) as connection:
             # Serialises concurrent runs while roles are created; yoyo locks the rest.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
             connection.execute((directory / "roles.sql").read_bytes())
-            _refuse_newer(connection, {migration.id for migration in migrations})
+            _refuse_newer(connection, known)
         with yoyo.get_backend(_yoyo_uri(dsn)) as backend, backend.lock(timeout=LOCK_TIMEOUT_S):
             backend.apply_migrations(backend.to_apply(_in_order(migrations)))
         with psycopg.connect(dsn) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline functions'))")
+            # Again: a newer version may have started meanwhile.
+            _refuse_newer(connection, known)
             _replace_functions(connection, directory)
     except psycopg.Error as error:
         raise translate(error) from error
@@ -109,7 +113,6 @@ def _replace_functions(connection: psycopg.Connection, directory: Path) -> None:
     sources = [*sorted((directory / "functions").glob("*.sql")), directory / "grants.sql"]
     text = b"\n".join(source.read_bytes() for source in sources)
     mark = f"functions sha256 {sha256(text).hexdigest()}"
-    connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline functions'))")
     present = connection.execute("SELECT obj_description('tideline'::regnamespace, 'pg_namespace')")
     if present.fetchone() == (mark,):
         return

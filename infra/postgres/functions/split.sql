@@ -35,7 +35,8 @@ $$;
 
 -- The files that hold the oldest eligible batches, oldest first; none that is claimed, parked or
 -- waits after a failure. Logs whose oldest eligible batch is the oldest come first; of each the
--- index gives the oldest rows alone.
+-- index gives the oldest rows alone. A batch of the largest timestamp there is chooses no file: it
+-- goes with others.
 CREATE FUNCTION oldest_wal_files(
     p_max_files integer, p_max_batches integer, p_topic_ids uuid[], p_cutoffs bigint[]
 ) RETURNS bigint[]
@@ -54,7 +55,7 @@ BEGIN
             FROM horizons AS h CROSS JOIN LATERAL (
                 SELECT b.max_timestamp FROM eligible_batches(
                         h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
-                    WHERE b.file_id <> ALL (v_blocked)
+                    WHERE b.file_id <> ALL (v_blocked) AND b.max_timestamp < 9223372036854775807
                     ORDER BY b.max_timestamp LIMIT 1
             ) AS found
             ORDER BY found.max_timestamp LIMIT p_max_files * 4
@@ -63,7 +64,7 @@ BEGIN
         FROM oldest AS h CROSS JOIN LATERAL (
             SELECT b.file_id, b.max_timestamp FROM eligible_batches(
                     h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
-                WHERE b.file_id <> ALL (v_blocked)
+                WHERE b.file_id <> ALL (v_blocked) AND b.max_timestamp < 9223372036854775807
                 ORDER BY b.max_timestamp LIMIT p_max_batches
         ) AS found
         GROUP BY found.file_id
