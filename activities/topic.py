@@ -13,6 +13,7 @@ from uuid import UUID
 
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from activities.attempt import failure, heartbeat, rounds, typed_failures, waiting
 from tideline.control_plane.errors import AbortRefused, UnknownTopic
@@ -32,7 +33,7 @@ from tideline.domain.messages import (
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import DEFAULT_MAX_MESSAGE_BYTES
 from tideline.migration.connections import WorkerServices
-from tideline.temporal import start_or_join, temporal_errors
+from tideline.temporal import start_or_join
 
 POLL_MS = 100.0
 JOIN_POLL_S = 5.0
@@ -182,11 +183,15 @@ async def join_topic_migration(services: WorkerServices, request: JoinRequest) -
     client = services.temporal
     if client is None:
         raise failure(failures.UNREACHABLE, "this worker has no connection to Temporal")
-    with typed_failures(), temporal_errors():
+    with typed_failures():
         handle = await start_or_join(
             client, services.settings.temporal_task_queue, request.ref, request.given
         )
+    try:
         return await _result(handle, request.ref)
+    except RPCError as error:
+        # Whatever it is: if the run is not known any more, the next attempt begins anew.
+        raise failure(failures.UNREACHABLE, f"Temporal: {error}") from error
 
 
 async def _result(handle: WorkflowHandle[Any, TopicOutcome], ref: TopicRef) -> TopicOutcome:

@@ -41,7 +41,7 @@ async def keep_migration_metrics(plane: ControlPlane) -> None:
     async def update() -> None:
         gauges.update(await plane.migration_status())
 
-    await _keep_updated("migration", MIGRATION_EVERY_S, update)
+    await _keep_updated("migration gauges", MIGRATION_EVERY_S, update)
 
 
 async def keep_coverage_metrics(settings: WorkerSettings) -> None:
@@ -52,7 +52,7 @@ async def keep_coverage_metrics(settings: WorkerSettings) -> None:
         async def update() -> None:
             gauges.update(await asyncio.to_thread(plane.coverage_status), _now_ms())
 
-        await _keep_updated("coverage", COVERAGE_EVERY_S, update)
+        await _keep_updated("coverage gauges", COVERAGE_EVERY_S, update)
 
 
 async def keep_tiering_metrics(settings: WorkerSettings) -> None:
@@ -70,17 +70,17 @@ async def keep_tiering_metrics(settings: WorkerSettings) -> None:
             totals.update(counted)
             gauges.update(rows)
 
-        await _keep_updated("tiering", TIERING_EVERY_S, update)
+        await _keep_updated("tiering metrics", TIERING_EVERY_S, update)
 
 
-async def _keep_updated(of: str, every_s: float, update: Callable[[], Awaitable[None]]) -> None:
+async def _keep_updated(what: str, every_s: float, update: Callable[[], Awaitable[None]]) -> None:
     """The last values stay while a store is away."""
     log = structlog.get_logger()
     while True:
         try:
             await update()
         except TidelineError as error:
-            log.warning(f"{of} metrics are stale", reason=str(error))
+            log.warning(f"{what} are stale", reason=str(error))
         await asyncio.sleep(every_s)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.drain_transactions import drain_transactions
 from activities.readiness import readiness
@@ -16,6 +17,7 @@ from activities.topic import (
     abort_migration,
     await_tracking,
     begin_tracking,
+    join_topic_migration,
     observe_partition,
     reopen_partition,
     resolve_topic,
@@ -28,7 +30,7 @@ from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicPartition
-from tideline.domain.messages import TopicMigrationInput, TopicStep
+from tideline.domain.messages import JoinRequest, TopicMigrationInput, TopicStep
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.transactions import CoordinatorTransaction
@@ -312,3 +314,21 @@ async def test_an_unknown_topic_is_named(world: World) -> None:
     error = await failure_of(resolve_topic(world.services, TopicMigrationInput("nowhere")))
     assert error.type == failures.UNKNOWN_TOPIC
     assert "'nowhere'" in error.message
+
+
+@pytest.mark.parametrize("status", [RPCStatusCode.NOT_FOUND, RPCStatusCode.UNAVAILABLE])
+async def test_whoever_follows_a_run_that_temporal_lost_starts_or_joins_anew(
+    world: World, status: RPCStatusCode
+) -> None:
+    class Lost:
+        async def start_workflow(self, *_: object, **__: object) -> Any:
+            return self
+
+        async def describe(self) -> Any:
+            raise RPCError("no such run", status, b"")
+
+    world.services.temporal = cast(Any, Lost())
+    request = JoinRequest(TOPIC, TopicMigrationInput(TOPIC.topic))
+    error = await failure_of(join_topic_migration(world.services, request))
+    assert (error.type, error.non_retryable) == (failures.UNREACHABLE, False)
+    assert error.message == "Temporal: no such run"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
+from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
+from tideline.background import cancel_and_wait
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase, PhaseStatus
+from tideline.errors import UnreachableError
+from tideline.worker import metrics
 from tideline.worker.metrics import MigrationGauges
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,3 +54,28 @@ def test_a_topic_counts_as_its_least_advanced_partition() -> None:
     progress = value("inkless_migration_topic_progress", topic="orders")
     assert progress is not None
     assert round(progress) == 57
+
+
+async def test_gauges_that_are_stale_are_logged_and_updated_once_postgres_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = asyncio.Event()
+
+    class Plane:
+        away = True
+
+        async def migration_status(self) -> list[PartitionMigrationStatus]:
+            if self.away:
+                self.away = False
+                raise UnreachableError("Postgres is away")
+            asked.set()
+            return []
+
+    monkeypatch.setattr(metrics, "MIGRATION_EVERY_S", 0.0)
+    monkeypatch.setattr(metrics, "MigrationGauges", lambda: MigrationGauges(CollectorRegistry()))
+    with capture_logs() as logs:
+        keeping = asyncio.create_task(metrics.keep_migration_metrics(cast(Any, Plane())))
+        await asyncio.wait_for(asked.wait(), 10)
+        await cancel_and_wait(keeping)
+    [entry] = logs
+    assert (entry["event"], entry["reason"]) == ("migration gauges are stale", "Postgres is away")
