@@ -232,6 +232,19 @@ async def test_commits_elsewhere_are_found_by_one_query_for_all_who_wait() -> No
     assert source.asked == asked, "nobody waits, nothing is asked"
 
 
+async def test_a_route_that_changes_wakes_a_long_poll_and_a_reset_suffix_is_forgotten() -> None:
+    tracking = TrackingView(lambda: True)
+    tracking.replace_all([tracked_topic(tracked_row(boundary=100, boundary_epoch=1))])
+    watermarks = HighWatermarks(Source(), tracking, poll_s=60)
+    watermarks.observe(LOG, 120)
+    waiting = asyncio.create_task(watermarks.wait({LOG: 120}, 5))
+    await asyncio.sleep(0)
+    tracking.replace_all([tracked_topic(tracked_row(generation=2))])
+    assert await asyncio.wait_for(waiting, 1)
+    assert watermarks.known(LOG) == -1
+    await watermarks.close()
+
+
 async def test_a_long_poll_ends_with_its_time() -> None:
     watermarks = HighWatermarks(Source(), TrackingView(lambda: True), poll_s=60)
     assert not await watermarks.wait({LOG: 100}, 0.01)

@@ -194,6 +194,21 @@ async def test_one_request_may_go_three_ways(bench: TrackedBench) -> None:
     assert [topic.name for topic in forwarded.topic_data] == ["classic", TOPIC]
 
 
+async def test_what_a_full_buffer_parked_goes_on_when_there_is_room(
+    bench: TrackedBench,
+) -> None:
+    bench.parts.writer._buffer_max_bytes = len(BATCH)
+    bench.show(SUFFIX)
+    bench.store.holds[0] = asyncio.Event()
+    first = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
+    await until(lambda: bench.store.puts)
+    second = asyncio.create_task(bench.ask(produce((TOPIC, 0, BATCH))))
+    await until(lambda: bench.parts.parking.waiting(LOG))
+    bench.store.holds[0].set()
+    assert outcomes(await asyncio.wait_for(first, 5)) == {ME: ("none", 100)}
+    assert outcomes(await asyncio.wait_for(second, 5)) == {ME: ("none", 102)}
+
+
 async def test_a_duplicate_is_answered_with_its_original_offset(bench: TrackedBench) -> None:
     bench.show(SUFFIX)
     batch = record_batch(1, producer_id=3, epoch=0, sequence=0)
