@@ -16,7 +16,7 @@ from uuid import uuid4
 from spark.common.entry import Job, Launch
 from spark.common.rows import chunks
 from spark.gc.tasks import Sweep, sweep_diskless
-from tideline.object_store.client import ObjectStoreClient
+from tideline.object_store.client import DELETE_AT_ONCE, ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
@@ -91,7 +91,7 @@ def list_all(store: ObjectStoreClient, bucket: str) -> Sweep:
 def delete_all(store: ObjectStoreClient, bucket: str) -> Sweep:
     """A plain loop over pages, each deleted at once."""
     gone = 0
-    for some in chunks(entry.key for entry in store.list_objects(bucket, PLAIN)):
+    for some in chunks((e.key for e in store.list_objects(bucket, PLAIN)), DELETE_AT_ONCE):
         store.delete(bucket, some)
         gone += len(some)
     return Sweep(deleted=gone)

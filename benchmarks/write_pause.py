@@ -93,7 +93,7 @@ def to_markdown(results: dict[str, PauseResult], machine: str) -> str:
         ("longest gap, raw", lambda r: r.raw_gaps),
         ("longest gap of the same producers with no migration", lambda r: r.quiet_gaps),
         ("steady produce latency in the suffix, median per topic", lambda r: r.steady),
-        *((phase, lambda r, phase=phase: r.phases.get(phase, [])) for phase in phases),  # type: ignore[misc]
+        *((phase, lambda r, phase=phase: r.phases.get(phase, [])) for phase in phases),
     ]
     counts = " + ".join(str(len(result.pauses)) for result in results.values())
     failed = [check for result in results.values() for check in result.failed_checks]
