@@ -140,7 +140,9 @@ class ObjectStoreClient:
         options: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
         for page in self._pages(bucket, prefix, **options):
             for entry in page.get("Contents", ()):
-                yield ObjectEntry(entry["Key"], entry["Size"], entry["LastModified"], entry["ETag"])
+                yield ObjectEntry(
+                    entry["Key"], entry["Size"], entry["LastModified"], entry.get("ETag", "")
+                )
 
     def list_prefixes(self, bucket: str, prefix: str) -> Iterator[str]:
         """The "directories" right under ``prefix``, each with its slash at the end."""

@@ -62,6 +62,7 @@ class SegmentInventory:
 
     def __init__(self, settings: ObjectStoreSettings) -> None:
         self._store = ObjectStoreClient(settings, bounds=WORKER)
+        self._store.connect()  # boto3 must not make clients in several threads at once
         self._tiered_bucket = settings.s3_tiered_bucket
         self._prefix = settings.s3_tiered_prefix
         self._bucket = settings.s3_bucket
