@@ -152,6 +152,11 @@ class Patience:
     def waited_s(self) -> float:
         return self._clock() - self._began
 
+    @property
+    def stood_still(self) -> bool:
+        """Whether it is over because nothing moved, and not because of the last bound."""
+        return self._clock() - self._moved >= self._still_s
+
     def is_over(self) -> bool:
         now = self._clock()
         if (elapsed := now - self._measured) >= WORK_MEASURED_EVERY_S:
@@ -198,8 +203,9 @@ def await_ready(
         else:
             return
         time.sleep(PROBE_INTERVAL_S)
+    how = "and it makes no progress" if patience.stood_still else "though the start makes progress"
     raise StackError(
-        f"{part.name} is not ready after {patience.waited_s:.0f} s, and it makes no progress: "
+        f"{part.name} is not ready after {patience.waited_s:.0f} s, {how}: "
         f"{reason}\n{end_of_log(part)}"
     )
 

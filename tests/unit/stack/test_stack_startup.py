@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -124,6 +125,25 @@ def test_the_bound_on_readiness_names_what_was_awaited() -> None:
             cpu_seconds=lambda pid: 0.0,
         )
     assert time.monotonic() - since < 5
+
+
+def test_a_part_that_is_given_up_though_it_works_is_not_said_to_stand_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tideline.stack.startup.AT_MOST", 1)
+    monkeypatch.setattr("tideline.stack.startup.WORK_MEASURED_EVERY_S", 0.1)
+    part = FakePart("busy")
+    part.refusals = 10_000
+    used = itertools.count()
+    with pytest.raises(
+        StackError, match="busy is not ready after 1 s, though the start makes progress"
+    ):
+        await_ready(
+            part,
+            cast(Supervisor, FakeSupervisor(running=("busy",))),
+            within_s=1,
+            cpu_seconds=lambda pid: float(next(used)),
+        )
 
 
 class Waiting:
