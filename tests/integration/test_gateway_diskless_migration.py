@@ -293,7 +293,7 @@ def test_a_quiesce_that_nobody_ends_is_void_at_its_deadline(migration: Migration
         traffic.until_acknowledged(50)
         migration.track()
         for partition in range(migration.partitions):
-            migration.close(partition, hold_ms=1_500)
+            migration.close(partition, hold_ms=5_000)
         before = traffic.total
         time.sleep(0.5)
         assert traffic.total - before < 20, "the pause is one"

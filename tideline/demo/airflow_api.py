@@ -160,9 +160,22 @@ class AirflowApi:
         self.call("POST", f"/dags/{dag}/clearTaskInstances", body)
 
     def steps(self, dag: str, run: str) -> list[tuple[Any, ...]]:
-        """How far each task of a run has come: its attempt and that attempt's state."""
+        """How far each task of a run has come: its attempt, that attempt's state, and how much it
+        has logged while it runs."""
         fields = ("task_id", "map_index", "try_number", "state")
-        return sorted(tuple(task[field] for field in fields) for task in self.tasks(dag, run))
+        return sorted(
+            (*(task[field] for field in fields), self._logged(dag, run, task))
+            for task in self.tasks(dag, run)
+        )
+
+    def _logged(self, dag: str, run: str, task: Mapping[str, Any]) -> int:
+        if task["state"] != "running":
+            return 0
+        attempt = (task["task_id"], task["try_number"], task["map_index"])
+        try:
+            return len(self._entries(dag, run, *attempt))
+        except AirflowRefused:
+            return 0
 
     def until(
         self,
@@ -172,19 +185,24 @@ class AirflowApi:
         progress: Callable[[], object] = lambda: None,
     ) -> T:
         """Poll ``probe`` until it answers something true, over times at which Airflow does not
-        answer. ``timeout_s`` counts anew whenever ``progress`` answers something else than before.
-        Raises :class:`TidelineError`."""
+        answer. After ``timeout_s`` it is waited on as long as ``progress`` answers something else
+        than ``timeout_s`` before. Raises :class:`TidelineError`."""
         deadline = time.monotonic() + timeout_s
         seen: object = None
         why = ""
-        while time.monotonic() < deadline:
+        while True:
+            late = time.monotonic() >= deadline
             try:
                 if found := probe():
                     return found
-                if (now := progress()) != seen:
+                if late:
+                    if (now := progress()) == seen:
+                        break
                     seen, deadline = now, time.monotonic() + timeout_s
             except UnreachableError as error:
                 why = f" ({error})"
+                if late:
+                    break
             time.sleep(POLL_S)
         last = f"; last seen: {seen}" if seen else ""
         raise TidelineError(f"waited {timeout_s:g} s for {what}; see {self.url}{why}{last}")
