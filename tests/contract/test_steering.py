@@ -103,7 +103,7 @@ async def test_a_prefix_that_expired_leaves_a_diskless_partition(scene: Scene) -
     assert await advance(12) == (MigrationState.DISKLESS_ONLY, (10, -1))
 
 
-async def test_the_users_value_survives_what_is_imposed_on_it(scene: Scene) -> None:
+async def test_the_users_value_survives_its_override(scene: Scene) -> None:
     name, (log,) = await scene.tracking_topic()
     topic_id, key = log.topic_id, "retention.bytes"
     await scene.plane.override_config(topic_id, key, "-1", "1000")

@@ -101,7 +101,7 @@ def desired(
     is the user's own.
 
     Stages of one migration only add to or replace what an earlier one holds, so an earlier stage
-    that runs again (a retry, a workflow started anew) keeps what a later one has imposed.
+    that runs again (a retry, a workflow started anew) keeps what a later one has overridden.
     """
     # KAFKA-20732: a new leader may expire live segments by size, so size retention is Tideline's.
     overrides: dict[str, str | None] = {RETENTION_BYTES: "-1"}

@@ -72,7 +72,7 @@ def test_a_topic_that_is_not_tiered_is_only_sealed() -> None:
     assert "local.retention.bytes" not in desired(ConfigStage.ROLLING, plain, FSYNCED)
 
 
-def test_an_earlier_stage_that_runs_again_keeps_what_a_later_one_imposed() -> None:
+def test_an_earlier_stage_that_runs_again_keeps_what_a_later_one_overrode() -> None:
     armed = replace(BEGUN, overrides={"flush.messages": "1"})
     assert desired(ConfigStage.TRACKED, armed, FSYNCED)["flush.messages"] == "1"
     rolling = replace(CROSSED, overrides={"local.retention.bytes": "0"})

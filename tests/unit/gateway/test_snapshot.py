@@ -31,7 +31,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 WRITTEN = {
-    "format": 1,
+    "format": 2,
     "gateway_id": 1,
     "identity": ["7001", 3],
     "topics": [
@@ -52,23 +52,24 @@ WRITTEN = {
                     "boundary": 40,
                     "boundary_epoch": 3,
                     "high_watermark": 55,
-                    "suffix_log_start": 41,
+                    "suffix_start": 41,
                     "prefix_max_timestamp": 900,
                     "prefix_max_timestamp_offset": 39,
                     "ready": True,
                 }
             ],
             "overrides": [
-                {"key": "retention.bytes", "imposed_value": "-1", "user_value": "5"},
+                {"key": "retention.bytes", "override_value": "-1", "user_value": "5"},
             ],
         }
     ],
 }
-"""Format 1 on disk."""
+"""What is on disk."""
 
 
-def test_names_in_the_file_stay_when_the_code_renames_its_own(tmp_path: Path) -> None:
-    """A gateway that starts anew with another version goes on from what the last one wrote."""
+def test_the_file_has_the_names_that_its_format_promises(tmp_path: Path) -> None:
+    """A gateway that starts anew with another version goes on from what the last one wrote; one
+    that has another name for a field must have another format."""
     row = tracked_row(
         generation=2,
         boundary=40,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,9 @@ from tideline.control_plane.model import (
 from tideline.domain.migration import MigrationState
 from tideline.errors import UsageError
 
-FORMAT = 1
+FORMAT = 2
+"""The names in the file are those of the models' fields: who renames one raises this."""
 FILE_NAME = "tracking.json"
-_NAMES_ON_DISK = {"suffix_start": "suffix_log_start", "override_value": "imposed_value"}
-"""Where format 1 has another name than the field of the model."""
-_FIELDS = {name: field for field, name in _NAMES_ON_DISK.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +113,10 @@ def _topic_out(topic: TrackedTopic) -> dict[str, Any]:
         "timestamp_type": topic.timestamp_type,
         "max_message_bytes": topic.max_message_bytes,
         "partitions": [
-            _renamed(
-                {**asdict(row), "topic_id": str(row.topic_id), "state": row.state.value},
-                _NAMES_ON_DISK,
-            )
+            {**asdict(row), "topic_id": str(row.topic_id), "state": row.state.value}
             for row in topic.partitions.values()
         ],
-        "overrides": [
-            _renamed(asdict(override), _NAMES_ON_DISK) for override in topic.overrides.values()
-        ],
+        "overrides": [asdict(override) for override in topic.overrides.values()],
     }
 
 
@@ -132,9 +125,9 @@ def _topic_in(entry: dict[str, Any]) -> TrackedTopic:
         TrackedPartition(
             **{**row, "topic_id": UUID(row["topic_id"]), "state": MigrationState(row["state"])}
         )
-        for row in (_renamed(row, _FIELDS) for row in entry["partitions"])
+        for row in entry["partitions"]
     ]
-    overrides = [ConfigOverride(**_renamed(row, _FIELDS)) for row in entry["overrides"]]
+    overrides = [ConfigOverride(**row) for row in entry["overrides"]]
     return TrackedTopic(
         name=entry["name"],
         topic_id=UUID(entry["topic_id"]) if entry["topic_id"] else None,
@@ -145,7 +138,3 @@ def _topic_in(entry: dict[str, Any]) -> TrackedTopic:
         partitions={row.partition: row for row in rows},
         overrides={override.key: override for override in overrides},
     )
-
-
-def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {names.get(name, name): value for name, value in values.items()}
