@@ -85,6 +85,16 @@ def test_every_broker_becomes_its_gateway(api_key: ApiKey) -> None:
 
 
 @pytest.mark.parametrize("api_key", NAMING_BROKERS)
+def test_nothing_but_the_addresses_of_brokers_changes(api_key: ApiKey) -> None:
+    """Leaders, replicas and in-sync replicas reach the client as the broker said them."""
+    brokers = {1: ("broker-1", 9092), 2: ("broker-2", 9093)}
+    pairs = zip(messages(api_key, brokers), messages(api_key, PEERS), strict=True)
+    for (version, message), (_, moved) in pairs:
+        rewritten = REWRITER(encode_response(message, 7), api_key, version)
+        assert rewritten == encode_response(moved, 7), version
+
+
+@pytest.mark.parametrize("api_key", NAMING_BROKERS)
 def test_an_answer_that_names_gateways_already_keeps_its_bytes(api_key: ApiKey) -> None:
     for version, message in messages(api_key, PEERS):
         frame = encode_response(message, 7)
