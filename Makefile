@@ -71,7 +71,7 @@ test: $(STAMP) ## all tests, in two processes with an embedded stack each
 	@$(BIN)/pytest $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
 
 .PHONY: test-unit
-test-unit: $(STAMP) ## unit, contract and replay tests only: two minutes
+test-unit: $(STAMP) ## unit, contract and replay tests only: a few minutes
 	@$(BIN)/pytest tests/unit tests/contract tests/replay $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
 
 .PHONY: bench
