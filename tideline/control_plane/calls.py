@@ -42,8 +42,8 @@ def statement(name: str, parameters: int) -> bytes:
 
 
 def parameters(arguments: Iterable[object]) -> list[object]:
-    """As SQL takes them: a partition is a topic id and a number, an enum its value, a mapping or a
-    sequence of dataclasses a jsonb document, any other sequence an array."""
+    """As SQL takes them: a partition is a topic id and a number, an enum its value, a mapping a
+    jsonb document, a sequence an array. Dataclasses go through :func:`document`."""
     return [parameter for argument in arguments for parameter in _parameters(argument)]
 
 
