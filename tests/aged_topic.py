@@ -23,6 +23,7 @@ from spark.common.entry import Job, Outcome
 from spark.tiering import job as tiering
 from tests.harness import Case, migration_case
 from tideline.control_plane.jobs import connect_jobs
+from tideline.demo.patience import Patience
 from tideline.demo.topic import wait_until_tiered
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
@@ -85,8 +86,8 @@ class Readers:
         consumer = self.consumer(start)
         try:
             found: list[tuple[int, int, bytes]] = []
-            deadline = time.monotonic() + 60
-            while len(found) < count and time.monotonic() < deadline:
+            patience = Patience(60)
+            while len(found) < count and not patience.over:
                 message = consumer.poll(1)
                 if message is None:
                     continue

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Reso
 
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
+from tideline.demo.patience import Patience
 from tideline.demo.workload import GroupConsumer, LibrdkafkaProducer, wait_until_consumed
 from tideline.domain.migration import PHASE_ORDER, Phase, phase_rule
 from tideline.kafka.client import KafkaCluster
@@ -37,10 +38,10 @@ _numbers = itertools.count(1)
 
 
 def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
-    """Poll ``probe`` until it answers something true."""
-    deadline = time.monotonic() + timeout_s
+    """Poll ``probe`` until it answers something true, with :class:`Patience`."""
+    patience = Patience(timeout_s)
     while not (found := probe()):
-        if time.monotonic() > deadline:
+        if patience.over:
             raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
         time.sleep(0.02)
     return found
@@ -170,7 +171,7 @@ class Case:
         """Start a group member from the earliest offset."""
         member = GroupConsumer(name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger)
         member.start()
-        assert member.assigned.wait(60), "no assignment within 60 s"
+        until(f"an assignment for {name}", member.assigned.is_set)
         self.members.append(member)
 
     def until_acknowledged(self, more: int, timeout_s: float = 60.0) -> None:

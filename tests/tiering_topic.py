@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from spark.common.entry import Job
 from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.tiering_model import MergedSegmentRow
+from tideline.demo.patience import Patience
 from tideline.demo.topic import topic_id
 from tideline.domain.ids import topic_id_to_base64
 from tideline.settings import JobsSettings
@@ -83,10 +84,10 @@ class Topic:
              "auto.offset.reset": "error"}
         )  # fmt: skip
         consumer.assign([TopicPartition(self.name, p, OFFSET_BEGINNING) for p in ends])
-        deadline = time.monotonic() + 60
+        patience = Patience(60)
         try:
             while any(max(seen[p], default=-1) < end for p, end in ends.items()):
-                assert time.monotonic() < deadline, f"read up to {dict(seen).keys()}, not {ends}"
+                assert not patience.over, f"read up to {dict(seen).keys()}, not {ends}"
                 for m in consumer.consume(500, 0.5):
                     assert m.error() is None, m.error()
                     partition, offset = m.partition(), m.offset()

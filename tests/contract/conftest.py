@@ -23,6 +23,7 @@ from pydantic import SecretStr
 from tests.contract.scenes import MemoryScene, PostgresScene, Scene
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
+from tideline.demo.patience import Patience
 from tideline.settings import ControlPlaneSettings
 from tideline.stack.parts.postgres import as_system_user, system_user, usable_binaries
 
@@ -31,7 +32,7 @@ PASSWORDS = {
     "tideline_worker": "worker-secret",
     "tideline_jobs": "jobs-secret",
 }
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 
 
 class PostgresServer:
@@ -76,13 +77,13 @@ class PostgresServer:
                 [*self._prefix, str(self._bin / "postgres"), "-D", str(self._data), *flags],
                 cwd=self._directory, stdout=log, stderr=log,
             )  # fmt: skip
-        deadline = time.monotonic() + START_TIMEOUT_S
+        patience = Patience(START_TIMEOUT_S)
         while True:
             try:
                 psycopg.connect(self.dsn, connect_timeout=2).close()
                 return
             except psycopg.OperationalError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
+                if self._process.poll() is not None or patience.over:
                     raise RuntimeError(self._log.read_text()) from None
                 time.sleep(0.05)
 

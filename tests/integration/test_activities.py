@@ -33,6 +33,7 @@ from activities.readiness import prefix_coverage
 from activities.registration import ACTIVITIES
 from tests.harness import described, until
 from tideline.demo import topic as topics
+from tideline.demo.patience import Patience
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import (
@@ -172,9 +173,9 @@ class Subject:
 
 async def eventually(what: str, probe: Callable[[], Awaitable[T | None]], limit_s: float = 60) -> T:
     """Ask until the answer is true."""
-    ends = time.monotonic() + limit_s
+    patience = Patience(limit_s)
     while not (found := await probe()):
-        assert time.monotonic() < ends, f"waited {limit_s:.0f} s for {what}"
+        assert not patience.over, f"waited {limit_s:.0f} s for {what}"
         await asyncio.sleep(0.05)
     return found
 

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.harness import until
+from tideline.demo.patience import Patience
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -74,9 +75,9 @@ def consume(bootstrap: str, topic: str, wanted: int, **config: object) -> list[b
     )
     consumer.subscribe([topic])
     found: list[bytes] = []
-    deadline = time.monotonic() + 30
+    patience = Patience(30)
     try:
-        while len(found) < wanted and time.monotonic() < deadline:
+        while len(found) < wanted and not patience.over:
             for message in consumer.consume(500, 0.2):
                 assert message.error() is None, message.error()
                 found.append(message.value())

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
+from tideline.demo.patience import Patience
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -110,9 +111,9 @@ def consume(bootstrap: str, topic: str, wanted: int, **config: Any) -> dict[int,
     )
     consumer.subscribe([topic])
     found: dict[int, list[Any]] = {}
-    deadline = time.monotonic() + 40
+    patience = Patience(40)
     try:
-        while sum(map(len, found.values())) < wanted and time.monotonic() < deadline:
+        while sum(map(len, found.values())) < wanted and not patience.over:
             for message in consumer.consume(500, 0.2):
                 assert message.error() is None, message.error()
                 record = (message.key(), message.value(), message.headers() or [])
@@ -257,8 +258,8 @@ def test_two_members_share_the_partitions_and_long_polls_wake(bootstrap: str, to
     try:
         for wave in range(3):
             produce(bootstrap, topic, records(60, f"wave-{wave}-"))
-        deadline = time.monotonic() + 30
-        while len(found) < 180 and time.monotonic() < deadline:
+        patience = Patience(30)
+        while len(found) < 180 and not patience.over:
             stop.wait(0.05)
     finally:
         stop.set()
@@ -362,16 +363,16 @@ def test_an_outage_of_a_store_costs_time_and_no_record(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        deadline = time.monotonic() + 20
-        while len(acknowledged) < 100 and time.monotonic() < deadline:
+        patience = Patience(20)
+        while len(acknowledged) < 100 and not patience.over:
             stop.wait(0.05)
         stack.stop(part)
         during = len(acknowledged)
         stop.wait(OUTAGE_S)
         assert len(acknowledged) - during < 100, "the outage was one"
         stack.start(part)
-        after, deadline = len(acknowledged), time.monotonic() + 40
-        while len(acknowledged) < after + 500 and time.monotonic() < deadline:
+        after, patience = len(acknowledged), Patience(40)
+        while len(acknowledged) < after + 500 and not patience.over:
             stop.wait(0.05)
     finally:
         stop.set()

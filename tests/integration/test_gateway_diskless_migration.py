@@ -28,6 +28,7 @@ from pydantic import SecretStr
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.model import BarrierEntry, BoundaryToPersist, TrackingKind
 from tideline.demo import topic as topics
+from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.ids import TopicPartition as Place
 from tideline.domain.producer_tail import ProducerSeed
@@ -233,17 +234,17 @@ class Traffic:
 
     def until_acknowledged(self, more: int, timeout_s: float = 30.0) -> None:
         """So many further acknowledgements have come."""
-        wanted, deadline = self.total + more, time.monotonic() + timeout_s
+        wanted, patience = self.total + more, Patience(timeout_s)
         while self.total < wanted:
-            assert time.monotonic() < deadline, f"{self.total} of {wanted} acknowledged"
+            assert not patience.over, f"{self.total} of {wanted} acknowledged"
             time.sleep(0.01)
 
     def finish(self) -> None:
         """Stop writing, read everything, and compare."""
         self._stop_writing.set()
         self._writer.join(70)
-        deadline = time.monotonic() + 40
-        while sum(map(len, self.consumed.values())) < self.total and time.monotonic() < deadline:
+        patience = Patience(40)
+        while sum(map(len, self.consumed.values())) < self.total and not patience.over:
             time.sleep(0.05)
         self._stop_reading.set()
         self._reader.join(20)
@@ -407,8 +408,8 @@ def test_a_restart_without_postgres_serves_the_prefix_and_no_more(migration: Mig
         consumer = Consumer({"bootstrap.servers": migration.bootstrap, "group.id": "prefix"})
         consumer.assign([TopicPartition(migration.name, 0, 0)])
         values: list[bytes | None] = []
-        deadline = time.monotonic() + 20
-        while len(values) < 50 and time.monotonic() < deadline:
+        patience = Patience(20)
+        while len(values) < 50 and not patience.over:
             values += [m.value() for m in consumer.consume(50, 1.0) if m.error() is None]
         consumer.close()
         assert values == [str(n).encode() for n in range(50)]
@@ -423,9 +424,9 @@ def test_a_restart_without_postgres_serves_the_prefix_and_no_more(migration: Mig
         stack.wait_ready(gateway)
     found = Consumer({"bootstrap.servers": migration.bootstrap, "group.id": "suffix"})
     found.assign([TopicPartition(migration.name, 0, 50)])
-    deadline = time.monotonic() + 30
+    patience = Patience(30)
     seen: list[Message] = []
-    while not seen and time.monotonic() < deadline:
+    while not seen and not patience.over:
         seen = [m for m in found.consume(10, 1.0) if m.error() is None]
     found.close()
     assert seen[0].value() == b"in the suffix"

@@ -23,6 +23,7 @@ from spark.tiering.split_file import Ended, split_file
 from tests.harness import Case, migration_case, until
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
+from tideline.demo.patience import Patience
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.log_reader import LogReader
@@ -88,9 +89,9 @@ def read(case: Case, start: int, end: int) -> list[Seen]:
     )  # fmt: skip
     consumer.assign([TopicPartition(case.topic, 0, start)])
     seen: list[Seen] = []
-    deadline = time.monotonic() + 60
+    patience = Patience(60)
     try:
-        while start + len(seen) < end and time.monotonic() < deadline:
+        while start + len(seen) < end and not patience.over:
             for message in consumer.consume(500, 0.2):
                 assert message.error() is None, message.error()
                 offset, value = message.offset(), message.value()

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from tideline.demo.patience import Patience
 from tideline.stack import Stack
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ class TieredTopic:
         )
         consumer.assign([TopicPartition(self.name, 0, offset)])
         digests: list[str] = []
-        deadline = time.monotonic() + 60
+        patience = Patience(60)
         while len(digests) < len(self.produced) - offset:
-            assert time.monotonic() < deadline, f"{len(digests)} of {len(self.produced)} records"
+            assert not patience.over, f"{len(digests)} of {len(self.produced)} records"
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
                 value = message.value()

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
+from tideline.demo.patience import Patience
 from tideline.errors import TidelineError, UnreachableError
 
 T = TypeVar("T")
@@ -187,18 +188,19 @@ class AirflowApi:
         """Poll ``probe`` until it answers something true, over times at which Airflow does not
         answer. After ``timeout_s`` it is waited on as long as ``progress`` answers something else
         than ``timeout_s`` before. Raises :class:`TidelineError`."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         seen: object = None
         why = ""
         while True:
-            late = time.monotonic() >= deadline
+            late = patience.over
             try:
                 if found := probe():
                     return found
                 if late:
                     if (now := progress()) == seen:
                         break
-                    seen, deadline = now, time.monotonic() + timeout_s
+                    seen = now
+                    patience.renew()
             except UnreachableError as error:
                 why = f" ({error})"
                 if late:

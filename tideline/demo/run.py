@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from tideline.demo import topic as demo_topic
 from tideline.demo.aging import Aging, classic_moment
 from tideline.demo.context import DemoContext
 from tideline.demo.history import last_segment_starts
+from tideline.demo.patience import Patience
 from tideline.demo.prove import Evidence, prove
 from tideline.demo.report import Check, Proof
 from tideline.demo.workload import (
@@ -222,13 +222,13 @@ class Demo(DemoContext):
             yield
 
     async def _until_ready(self, ref: TopicRef) -> list[PartitionMigrationStatus]:
-        deadline = time.monotonic() + self.options.timeout_s
+        patience = Patience(self.options.timeout_s)
         while True:
             statuses = await self.control_plane.migration_status(ref.topic)
             self.output.progress(statuses)
             if len(statuses) == ref.partitions and all(map(is_ready, statuses)):
                 return statuses
-            if time.monotonic() > deadline:
+            if patience.over:
                 raise TidelineError(
                     f"{ref.topic} was not hybrid after {self.options.timeout_s:.0f} s; "
                     f"`tideline status {ref.topic}` shows the phase and the reason"

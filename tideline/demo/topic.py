@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tideline.demo.history import segment_of
+from tideline.demo.patience import Patience
 from tideline.domain.ids import topic_id_from_base64
 from tideline.object_store.client import ObjectEntry, ObjectStoreClient
 
@@ -62,7 +63,7 @@ def wait_until_tiered(
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, ObjectEntry]:
     """Wait until every partition has ``segments`` ``.log`` objects in S3; returns the listing."""
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s)
     while True:
         objects = {entry.key: entry for entry in store.list_objects(bucket, prefix)}
         files = [segment for key in objects if (segment := segment_of(key))]
@@ -70,7 +71,7 @@ def wait_until_tiered(
         progress(len(logs))
         if all(logs.count(p) >= segments for p in range(partitions)):
             return objects
-        if time.monotonic() > deadline:
+        if patience.over:
             raise TimeoutError(
                 f"only {len(logs)} segments of {partitions * segments} reached s3://{bucket}/"
                 f"{prefix} within {timeout_s:.0f} s: see `tideline stack logs kafka-1`"

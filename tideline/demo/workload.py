@@ -12,6 +12,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from tideline.demo.ledger import Acknowledgement, Ledger
+from tideline.demo.patience import Patience
 from tideline.stack.kafka_jars import tool_command
 
 STOP_TIMEOUT_S = 150.0
@@ -262,8 +263,8 @@ class GroupConsumer:
 
 def wait_until_consumed(ledger: Ledger, timeout_s: float) -> bool:
     """Wait until consumers have passed every acknowledged offset."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    patience = Patience(timeout_s)
+    while not patience.over:
         if all(
             ledger.consumed_through(p) >= ledger.acknowledged_through(p) for p in ledger.partitions
         ):
