@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -34,6 +36,8 @@ ATTEMPTS = 3
 caller's to report."""
 JOBS_STATEMENT_TIMEOUT_MS = 60_000
 """Jobs move many rows in one call: a segment of 100,000 batches takes seconds."""
+LINGER_S = 60.0
+"""How long a call that its caller gave up may go on before its connection is dropped."""
 HEARTBEAT_S = 10.0
 """A silent connection is probed this often: TCP alone may not notice that the server is gone."""
 
@@ -67,9 +71,23 @@ async def _discard_broken(connection: psycopg.AsyncConnection[DictRow]) -> None:
     connection.pgconn.consume_input()
 
 
+def _drop(connection: psycopg.AsyncConnection[DictRow]) -> None:
+    """End the connection as a broken network would: nothing is said to the server."""
+    with contextlib.suppress(psycopg.Error, OSError):
+        duplicate = os.dup(connection.fileno())
+        with socket.socket(fileno=duplicate) as both:
+            both.shutdown(socket.SHUT_RDWR)
+
+
 class Pool:
     """A pool for an event loop. Its calls raise the typed errors of
-    :mod:`tideline.control_plane.errors`."""
+    :mod:`tideline.control_plane.errors`.
+
+    A call that was sent is never cancelled, whatever becomes of its caller: Postgres takes a
+    CancelRequest, while a commit waits for its synchronous standby, for "do not wait", and shows
+    the commit to readers although a failover would undo it (``SyncRepWaitForLSN``). So the call
+    goes on, and keeps its connection: no more of them can be left behind than the pool is large.
+    """
 
     def __init__(self, settings: ControlPlaneSettings, application_name: str) -> None:
         self._conninfo = conninfo(settings, application_name)
@@ -91,12 +109,18 @@ class Pool:
             check=_discard_broken,
             open=False,
         )
+        self._calls: dict[asyncio.Task[list[DictRow]], psycopg.AsyncConnection[DictRow]] = {}
 
     async def open(self) -> None:
         """Start connecting in the background. Does not fail while Postgres is down."""
         await self._pool.open(wait=False)
 
     async def close(self) -> None:
+        """Drop what is still under way; Postgres ends it as it would have ended."""
+        for connection in self._calls.values():
+            _drop(connection)
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=2.0)
         await self._pool.close(timeout=2.0)
 
     async def call(self, function: Function[R], *arguments: object, retry: bool = True) -> R:
@@ -126,14 +150,41 @@ class Pool:
 
     async def _once(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
         try:
-            async with (
-                asyncio.timeout(self._call_timeout_s),
-                self._pool.connection() as connection,
-            ):
-                cursor = await connection.execute(query, given)
-                return await cursor.fetchall()
+            async with asyncio.timeout(self._call_timeout_s):
+                connection = await self._pool.getconn()
+                call = asyncio.create_task(self._run(connection, query, given))
+                self._calls[call] = connection
+                call.add_done_callback(self._ended)
+                return await self._not_cancelled(call)
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
+
+    async def _run(
+        self, connection: psycopg.AsyncConnection[DictRow], query: bytes, given: Sequence[object]
+    ) -> list[DictRow]:
+        try:
+            cursor = await connection.execute(query, given)
+            return await cursor.fetchall()
+        finally:
+            await self._pool.putconn(connection)
+
+    async def _not_cancelled(self, call: asyncio.Task[list[DictRow]]) -> list[DictRow]:
+        """The result of ``call``, which goes on when the caller does not."""
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            if not call.done():
+                asyncio.get_running_loop().call_later(LINGER_S, self._drop_call, call)
+            raise
+
+    def _ended(self, call: asyncio.Task[list[DictRow]]) -> None:
+        self._calls.pop(call, None)
+        if not call.cancelled():
+            call.exception()  # a caller that has given up does not look
+
+    def _drop_call(self, call: asyncio.Task[list[DictRow]]) -> None:
+        if (connection := self._calls.get(call)) is not None:
+            _drop(connection)
 
     async def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None

@@ -1,0 +1,121 @@
+"""A call that its caller gave up goes on: nobody asks Postgres to cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from tests.contract.conftest import Database
+from tests.unit.gateway.fakes import until
+from tideline.control_plane import pool as pools
+from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.pool import Pool
+
+KEY = 4711
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+    " AND wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+@contextmanager
+def held_lock(dsn: str) -> Iterator[psycopg.Connection[tuple[int]]]:
+    """A lock that a call has to wait for, as a commit waits for a standby that is away."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS marks (mark integer)")
+        connection.execute("TRUNCATE marks")
+        connection.execute("SELECT pg_advisory_lock(%s)", [KEY])
+        yield connection
+
+
+def marks(connection: psycopg.Connection[tuple[int]]) -> int:
+    row = connection.execute("SELECT count(*) FROM marks").fetchone()
+    assert row is not None
+    return row[0]
+
+
+def waiting(connection: psycopg.Connection[tuple[int]], application: str) -> int:
+    row = connection.execute(WAITING, [application]).fetchone()
+    assert row is not None
+    return row[0]
+
+
+LOCK_AND_MARK = (
+    b"WITH held AS MATERIALIZED (SELECT pg_advisory_xact_lock(4711))"
+    b" INSERT INTO marks SELECT 1 FROM held RETURNING mark"
+)
+
+
+@pytest.mark.parametrize("given_up_by", ["timeout", "cancellation"])
+async def test_a_call_that_was_given_up_is_not_cancelled_in_postgres(
+    database: Database, given_up_by: str
+) -> None:
+    """Cancelled while it waits for its standby, its commit would be shown to readers at once."""
+    settings = database.settings(postgres_pool_size=2)
+    pool = Pool(settings, f"given-up-by-{given_up_by}")
+    pool._call_timeout_s = 0.3 if given_up_by == "timeout" else 60.0
+    await pool.open()
+    with held_lock(database.dsn) as holder:
+        call = asyncio.create_task(pool.fetch(LOCK_AND_MARK, retry=False))
+        await until(lambda: waiting(holder, f"given-up-by-{given_up_by}") == 1)
+        if given_up_by == "cancellation":
+            call.cancel()
+        with pytest.raises((ControlPlaneUnavailable, asyncio.CancelledError)):
+            await call
+        assert waiting(holder, f"given-up-by-{given_up_by}") == 1
+        holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
+        await until(lambda: marks(holder) == 1)
+        assert await pool.fetch(b"SELECT 1 AS one") == [{"one": 1}]
+    await pool.close()
+
+
+async def test_what_is_left_behind_never_outnumbers_the_pool(database: Database) -> None:
+    pool = Pool(database.settings(postgres_pool_size=2), "left-behind")
+    pool._call_timeout_s = 0.3
+    await pool.open()
+    with held_lock(database.dsn) as holder:
+        calls = [pool.fetch(LOCK_AND_MARK, retry=False) for _ in range(6)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {ControlPlaneUnavailable}
+        assert waiting(holder, "left-behind") == 2
+        holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
+        await until(lambda: marks(holder) == 2)
+    await pool.close()
+
+
+async def test_a_connection_whose_call_never_ends_is_dropped_without_a_word(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session in Postgres goes on, and the pool has a connection again."""
+    monkeypatch.setattr(pools, "LINGER_S", 0.1)
+    pool = Pool(database.settings(postgres_pool_size=2), "dropped")
+    pool._call_timeout_s = 0.3
+    await pool.open()
+    with held_lock(database.dsn) as holder:
+        stuck = [pool.fetch(LOCK_AND_MARK, retry=False) for _ in range(2)]
+        await asyncio.gather(*stuck, return_exceptions=True)
+        pool._call_timeout_s = 60.0
+        assert await pool.fetch(b"SELECT 1 AS one") == [{"one": 1}]
+        assert waiting(holder, "dropped") == 2
+        holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
+        await until(lambda: marks(holder) == 2)
+    await pool.close()
+
+
+async def test_a_pool_that_closes_does_not_cancel_what_it_began(database: Database) -> None:
+    pool = Pool(database.settings(postgres_pool_size=2), "closing")
+    pool._call_timeout_s = 60.0
+    await pool.open()
+    with held_lock(database.dsn) as holder:
+        call = asyncio.create_task(pool.fetch(LOCK_AND_MARK, retry=False))
+        await until(lambda: waiting(holder, "closing") == 1)
+        await pool.close()
+        with pytest.raises(ControlPlaneUnavailable):
+            await call
+        assert waiting(holder, "closing") == 1
+        holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
+        await until(lambda: marks(holder) == 1)
