@@ -30,7 +30,7 @@ from tideline.domain.tiering import contiguous_runs
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.batches import InvalidBatch, parse_at, patch, verify_crc
 from tideline.kafka.segment_files import offset_name
-from tideline.object_store.byte_ranges import ByteRange, coalesce, slice_of
+from tideline.object_store.byte_ranges import ByteRange, ReadRanges, coalesce
 from tideline.object_store.client import ObjectMissing
 
 PARALLEL_PUTS = 8
@@ -129,10 +129,11 @@ def _cut(
         part: retry(partial(_get, services, part))
         for part in coalesce(byte_range(claimed.object_key, b) for b in claimed.batches)
     }
+    read = ReadRanges(bodies)
     pieces: list[_Piece] = []
     wrong: BatchMismatch | None = None
     for run in runs(claimed.batches):
-        parts = [slice_of(bodies, byte_range(claimed.object_key, batch)) for batch in run]
+        parts = [read.slice(byte_range(claimed.object_key, batch)) for batch in run]
         try:
             for part, batch in zip(parts, run, strict=True):
                 check(part, batch, claimed.object_key)

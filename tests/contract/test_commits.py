@@ -247,6 +247,18 @@ async def test_log_append_time_is_the_commits_time(scene: Scene) -> None:
     assert found.batches[0].max_timestamp == committed.append_time > 5
 
 
+async def test_a_read_of_many_logs_answers_a_bounded_number_of_batches_and_one_of_each(
+    scene: Scene,
+) -> None:
+    gateway = await scene.gateway()
+    _, logs = await scene.diskless_topic(7)
+    for log in logs:
+        await scene.commit(gateway, *[batch(log) for _ in range(450)])
+    found = await scene.plane.find_batches([FindBatchesRequest(log, 0, 2**31 - 1) for log in logs])
+    assert [len(answer.batches) for answer in found] == [450, 450, 450, 450, 200, 1, 1]
+    assert [answer.batches[-1].last_offset for answer in found[-2:]] == [0, 0]
+
+
 async def test_a_read_answers_at_least_one_batch_and_then_what_fits(scene: Scene) -> None:
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway, 10)

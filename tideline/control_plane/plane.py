@@ -310,7 +310,8 @@ class ControlPlane(Protocol):
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
         """Coordinates from each ``fetch_offset`` (inclusive) on, one answer per request.
 
-        At least one batch if any is available, even one larger than ``max_bytes``; at most 500.
+        At least one batch if any is available, even one larger than ``max_bytes``; at most 500,
+        and only one of each log once 2,000 were found in all.
         For an offset in a merged segment: the segment, whatever ``max_bytes``.
         ``log_start`` is the earliest readable offset of the whole log, prefix included.
         """

@@ -25,6 +25,9 @@ TIERED_READS = Counter(
 )
 LOCAL_READS = Counter("inkless_hybrid_local_reads", "partition reads while B0 is unset, from Kafka")
 DISKLESS_READS = Counter("inkless_hybrid_diskless_reads", "partition reads of WAL objects")
+BOUND_REACHED = Counter(
+    "inkless_gateway_bound_reached", "times a bound held something back, or refused it", ["bound"]
+)
 
 PRODUCE = Counter("inkless_gateway_produce", "produces to tracked partitions", ["path", "error"])
 ACKS_WITHHELD = Counter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -24,14 +25,6 @@ class ByteRange:
     def size(self) -> int:
         return self.end - self.start
 
-    def holds(self, other: ByteRange) -> bool:
-        """Whether every byte of ``other`` is in this range."""
-        return (
-            (self.key, self.tiered) == (other.key, other.tiered)
-            and self.start <= other.start
-            and other.end <= self.end
-        )
-
 
 def coalesce(wanted: Iterable[ByteRange]) -> list[ByteRange]:
     """The fewest ranges that hold all that are ``wanted``, each at most :data:`MAX_GET` unless one
@@ -51,9 +44,24 @@ def coalesce(wanted: Iterable[ByteRange]) -> list[ByteRange]:
     return found
 
 
-def slice_of(bodies: Mapping[ByteRange, bytes], wanted: ByteRange) -> memoryview:
-    """The bytes of ``wanted`` out of what was read of the ranges that :func:`coalesce` made."""
-    for held, body in bodies.items():
-        if held.holds(wanted):
-            return memoryview(body)[wanted.start - held.start : wanted.end - held.start]
-    raise AssertionError("coalesce() covers every range that it was given")
+class ReadRanges:
+    """What was read of the ranges that :func:`coalesce` made. A lookup costs the logarithm of how
+    many ranges of the object there are, so that thousands of batches are matched in milliseconds.
+    """
+
+    def __init__(self, bodies: Mapping[ByteRange, bytes | memoryview]) -> None:
+        self._of_object: dict[tuple[str, bool], tuple[list[int], list[bytes | memoryview]]] = {}
+        for held in sorted(bodies, key=lambda part: part.start):
+            starts, found = self._of_object.setdefault((held.key, held.tiered), ([], []))
+            starts.append(held.start)
+            found.append(bodies[held])
+
+    def slice(self, wanted: ByteRange) -> memoryview:
+        """The bytes of ``wanted``. Raises ``KeyError`` if they were not read."""
+        starts, bodies = self._of_object.get((wanted.key, wanted.tiered), ([], []))
+        # Of ranges that overlap, the last that begins at or before `wanted` is the one that
+        # coalesce() put it into, or one that begins with it and is longer.
+        at = bisect_right(starts, wanted.start) - 1
+        if at < 0 or wanted.end > starts[at] + len(bodies[at]):
+            raise KeyError(f"bytes {wanted.start} to {wanted.end} of {wanted.key} were not read")
+        return memoryview(bodies[at])[wanted.start - starts[at] : wanted.end - starts[at]]

@@ -54,7 +54,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Coordinates from each fetch offset on. At least one batch per log if any is available, even one
--- larger than p_max_bytes; then as many as fit, at most 500. An offset inside a merged segment
+-- larger than p_max_bytes; then as many as fit, at most 500, and only one of each log
+-- once 2000 were found in all, so that no answer is long whatever is asked for. An offset inside a merged segment
 -- answers one row with the segment. Refuses offsets below the boundary: a suffix that answered them
 -- would hide the prefix. A log without batches answers one row without an object key.
 CREATE FUNCTION find_batches(
@@ -70,6 +71,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS 
 DECLARE
     v_suffix record;
     v_bytes bigint;
+    v_found integer := 0;
 BEGIN
     FOR i IN 1 .. cardinality(p_topic_ids) LOOP
         v_suffix := suffix_bounds(p_topic_ids[i], p_partitions[i]);
@@ -100,8 +102,10 @@ BEGIN
                     ) AS b JOIN wal_files AS f USING (file_id)
                     ORDER BY b.last_offset
                 LOOP
-                    EXIT WHEN v_bytes > 0 AND v_bytes + byte_size > p_max_bytes[i];
+                    EXIT WHEN v_bytes > 0
+                        AND (v_bytes + byte_size > p_max_bytes[i] OR v_found >= 2000);
                     v_bytes := v_bytes + byte_size;
+                    v_found := v_found + 1;
                     RETURN NEXT;
                 END LOOP;
             END IF;

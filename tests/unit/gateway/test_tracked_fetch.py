@@ -31,6 +31,7 @@ from tests.unit.gateway.tracked_bench import (
 )
 from tideline.control_plane.model import TrackedPartition
 from tideline.gateway.context import ApiKey
+from tideline.gateway.fetch import from_suffix
 from tideline.kafka.batches import patch
 
 ME = (TOPIC, 0)
@@ -206,6 +207,24 @@ async def test_a_consumer_that_keeps_up_reads_from_memory(bench: TrackedBench) -
     await appended(bench, 3)
     await ask(bench, 100)
     assert not bench.store.gets
+
+
+async def test_one_answer_reads_a_bounded_number_of_objects_which_partitions_share(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch per object is what a topic with little traffic has. The rest comes with the next
+    fetch."""
+    monkeypatch.setattr(from_suffix, "OBJECTS_PER_ANSWER", 4)
+    other = tracked_row(boundary=0, boundary_epoch=0, partition=1, generation=1)
+    bench.show(SUFFIX, other)
+    await appended(bench, 6)
+    for _ in range(6):
+        await bench.ask(produce((TOPIC, 1, record_batch(1))))
+    assert (await ask(bench, 100)).offsets == [100, 101, 102, 103]
+    both = fetched(await bench.ask(fetch((TOPIC, 0, 100), (TOPIC, 1, 0), max_wait_ms=0)))
+    assert both[ME].offsets == [100, 101]
+    assert both[TOPIC, 1].offsets == [0, 1]
+    assert (await ask(bench, 104)).offsets == [104, 105]
 
 
 async def test_a_long_poll_of_the_suffix_wakes_with_the_commit(bench: TrackedBench) -> None:

@@ -247,14 +247,15 @@ class Partition:
             return "TOPIC_DELETED"
         return "BOUNDARY_UNSET" if self.suffix is None else "NONE"
 
-    def find(self, request: FindBatchesRequest) -> FoundBatches:
+    def find(self, request: FindBatchesRequest, limit: int) -> FoundBatches:
+        """At most ``limit`` batches, but one at least."""
         error = self.read_error()
         if error != "NONE":
             return FoundBatches(error, self.log_start, self.high_watermark)
         suffix, offset = self._opened(), request.fetch_offset
         error = suffix.find_error(offset)
         segment = suffix.segment_at(offset) if error == "NONE" else None
-        found = [] if segment else suffix.find(offset, request.max_bytes)
+        found = [] if segment else suffix.find(offset, request.max_bytes, limit)
         return FoundBatches(error, self.log_start, suffix.high_watermark, tuple(found), segment)
 
     def list_offsets(self, kind: ListOffsetsKind, timestamp: int) -> SuffixOffset:

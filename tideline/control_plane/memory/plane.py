@@ -17,6 +17,7 @@ from tideline.control_plane.errors import TopicDeleted, TrackingIncomplete, Unkn
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.gateways import Gateways
 from tideline.control_plane.memory.partition import Partition
+from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
 from tideline.control_plane.model import (
     BarrierEntry,
@@ -390,11 +391,17 @@ class MemoryControlPlane(ControlPlane):
         return partition.commit(batch, object_key, now_ms)
 
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
-        return [self._find(request) for request in requests]
-
-    def _find(self, request: FindBatchesRequest) -> FoundBatches:
-        partition = self.topics.partition(request.log)
-        return FoundBatches("UNKNOWN_LOG", -1, -1) if partition is None else partition.find(request)
+        answers: list[FoundBatches] = []
+        left = FIND_LIMIT_IN_ALL
+        for request in requests:
+            partition = self.topics.partition(request.log)
+            answers.append(
+                FoundBatches("UNKNOWN_LOG", -1, -1)
+                if partition is None
+                else partition.find(request, left)
+            )
+            left -= len(answers[-1].batches)
+        return answers
 
     async def list_offsets(
         self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None

@@ -34,7 +34,9 @@ from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.topic_configs import LOG_APPEND_TIME
 
 FIND_LIMIT = 500
-"""Batches that one answer of ``find_batches`` holds at most."""
+"""Batches of one log that one answer of ``find_batches`` holds at most."""
+FIND_LIMIT_IN_ALL = 2_000
+"""Batches of all its logs, but one of each log at least."""
 SEGMENT_LIMIT = 8
 """Segments that one search by timestamp answers at most."""
 
@@ -132,16 +134,18 @@ class Suffix:
         within = self.start <= fetch_offset <= self.high_watermark
         return "NONE" if within else "OFFSET_OUT_OF_RANGE"
 
-    def find(self, fetch_offset: int, max_bytes: int) -> list[BatchCoordinates]:
+    def find(
+        self, fetch_offset: int, max_bytes: int, limit: int = FIND_LIMIT
+    ) -> list[BatchCoordinates]:
         """Batches from ``fetch_offset`` on, as without tiering: at least one if any is there."""
         if self.find_error(fetch_offset) != "NONE":
             return []
         found: list[BatchCoordinates] = []
-        size = 0
+        size, limit = 0, min(limit, FIND_LIMIT)
         for batch in self.readable():
             if batch.last_offset < fetch_offset:
                 continue
-            if found and (size + batch.byte_size > max_bytes or len(found) == FIND_LIMIT):
+            if found and (size + batch.byte_size > max_bytes or len(found) >= limit):
                 break
             found.append(batch)
             size += batch.byte_size

@@ -23,7 +23,7 @@ from tideline.errors import TidelineError
 from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult
 from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
 from tideline.gateway.messages import named
-from tideline.gateway.metrics import DISKLESS_READS, TIERED_READS
+from tideline.gateway.metrics import BOUND_REACHED, DISKLESS_READS, TIERED_READS
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import ZSTD_SINCE_FETCH, uses_zstd
 from tideline.object_store import ObjectMissing
@@ -121,6 +121,9 @@ class HighWatermarks:
 log = structlog.get_logger()
 FIND_PATIENCE_S = 2.0
 """While Postgres is away, the prefix partitions of the same fetch wait no longer than this."""
+OBJECTS_PER_ANSWER = 64
+"""Objects of which one answer reads batches. A partition of a topic with little traffic has one
+batch per object; without a bound a consumer that catches up would wait for hundreds of GETs."""
 LOCATE_PATIENCE_S = 10.0
 """Reading a segment's index and the bytes behind it; a consumer gives up after 30 s by default."""
 
@@ -238,15 +241,24 @@ class _Chosen:
 
 
 def _chosen(answers: Mapping[PartitionFetch, PartitionResult], max_bytes: int) -> list[_Chosen]:
+    """What goes into one answer: up to ``max_bytes``, but one batch at least, out of
+    :data:`OBJECTS_PER_ANSWER` objects, which the partitions share."""
     chosen = []
     left, first = max_bytes, all(not a.size or a.found for a in answers.values())
+    objects: set[str] = set()
+    share = max(1, OBJECTS_PER_ANSWER // max(1, sum(a.found is not None for a in answers.values())))
     for asked, answer in answers.items():
         if answer.found is None:
             continue
-        batches = []
+        batches: list[BatchCoordinates] = []
+        may_open = min(len(objects) + share, OBJECTS_PER_ANSWER)
         for batch in answer.found.batches:
             if batch.byte_size > left and not first:
                 break
+            if batch.object_key not in objects and len(objects) >= may_open:
+                BOUND_REACHED.labels("objects").inc()
+                break
+            objects.add(batch.object_key)
             batches.append(batch)
             left -= batch.byte_size
             first = False

@@ -41,7 +41,7 @@ from tideline.kafka.batches import (
     patch,
 )
 from tideline.object_store import ObjectMissing, ObjectStore, ObjectStoreUnavailable
-from tideline.object_store.byte_ranges import ByteRange, coalesce, slice_of
+from tideline.object_store.byte_ranges import ByteRange, ReadRanges, coalesce
 
 log = structlog.get_logger()
 SEARCH_PATIENCE_S = 10.0
@@ -54,6 +54,9 @@ class HybridReadDisabled(TidelineError):
     """``inkless.hybrid.read.enabled`` is false and a merged segment would have to be read."""
 
 
+SEGMENTS_PER_ANSWER = 16
+"""Merged segments that one answer reads at most: each takes a GET of its index beside its batches.
+"""
 PAGE_BYTES = 2**31 - 1
 """Of coordinates that are looked through: as many batches as one answer may hold."""
 Search: TypeAlias = Callable[[SuffixOffset], Awaitable[FoundRecord | None]]
@@ -89,12 +92,13 @@ class SuffixReader:
     async def locate(
         self, requests: Sequence[FindBatchesRequest], found: Sequence[FoundBatches], max_bytes: int
     ) -> list[FoundBatches]:
-        """``found`` with the batches of each merged segment, up to ``max_bytes`` in all: segments
-        past that get none. One that cannot be read gets the error :data:`UNREADABLE`; nothing is
-        raised. Bytes are read ahead into the cache.
+        """``found`` with the batches of each merged segment, up to ``max_bytes`` and
+        :data:`SEGMENTS_PER_ANSWER` in all: segments past that get none. One that cannot be read
+        gets the error :data:`UNREADABLE`; nothing is raised. Bytes are read ahead into the cache.
         """
         located = list(found)
         waiting = [n for n, rows in enumerate(found) if rows.segment is not None]
+        waiting = waiting[:SEGMENTS_PER_ANSWER]
         while waiting and max_bytes > 0:
             some, waiting = waiting[:PARALLEL_SEGMENT_GETS], waiting[PARALLEL_SEGMENT_GETS:]
             answers = await asyncio.gather(*(self._located(requests[n], found[n]) for n in some))
@@ -287,8 +291,8 @@ class SuffixReader:
         CACHE_HITS.labels("s3").inc(len(missing))
         gets = coalesce(map(byte_range, missing))
         bodies = await asyncio.gather(*(self._objects.get(part) for part in gets))
-        read = dict(zip(gets, bodies, strict=True))
-        return pieces | {batch: slice_of(read, byte_range(batch)) for batch in missing}
+        read = ReadRanges(dict(zip(gets, bodies, strict=True)))
+        return pieces | {batch: read.slice(byte_range(batch)) for batch in missing}
 
 
 def _as_fetched(piece: memoryview, batch: BatchCoordinates, leader_epoch: int) -> bytearray:
