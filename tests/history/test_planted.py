@@ -1,0 +1,230 @@
+"""Each kind of breach, planted into a history that is otherwise right, is found and named."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.history.checker import judge
+from tests.history.operations import (
+    Commit,
+    Committed,
+    Deleted,
+    EpochEnd,
+    Fetch,
+    ListOffsets,
+    Operation,
+    Outcome,
+    Partition,
+    Produce,
+    TransactionEnd,
+    Truncated,
+    Value,
+    Which,
+)
+from tests.history.violations import Bounds, Kind
+
+ORDERS = Partition("orders", 0)
+
+
+def sent(number: int, offset: int | None, at: float | None = None, **more: object) -> Produce:
+    at = float(number) if at is None else at
+    outcome = Outcome.UNKNOWN if offset is None else Outcome.ACKNOWLEDGED
+    produce = Produce(
+        ORDERS, "p", "g1", at, at + 0.5, (f"r{number}",), outcome, number, base_offset=offset
+    )
+    return replace(produce, **more)  # type: ignore[arg-type]
+
+
+def read(offset: int, *values: Value, at: float = 100.0, **more: object) -> Fetch:
+    records = tuple((offset + place, value) for place, value in enumerate(values))
+    fetch = Fetch(ORDERS, "reader", "g2", at, at + 0.5, offset, records)
+    return replace(fetch, **more)  # type: ignore[arg-type]
+
+
+def latest(offset: int, at: float) -> ListOffsets:
+    return ListOffsets(ORDERS, "g2", at, at + 0.1, Which.LATEST, offset)
+
+
+def earliest(offset: int, at: float) -> ListOffsets:
+    return ListOffsets(ORDERS, "g2", at, at + 0.1, Which.EARLIEST, offset)
+
+
+RIGHT: tuple[Operation, ...] = (
+    sent(0, 0),
+    sent(1, 1),
+    sent(2, 2),
+    latest(3, 50.0),
+    read(0, "r0", "r1", "r2", high_watermark=3, log_start=0),
+)
+
+
+def kinds(*operations: Operation, bounds: Bounds | None = None) -> list[Kind]:
+    return [violation.kind for violation in judge(operations, bounds)]
+
+
+def test_a_history_that_keeps_every_promise_is_accepted() -> None:
+    assert judge(RIGHT) == []
+
+
+def test_an_acknowledged_record_that_nobody_was_shown_is_lost() -> None:
+    assert kinds(sent(0, 0), sent(1, 1), read(0, "r0")) == [Kind.LOST]
+
+
+def test_an_acknowledged_record_that_a_fetch_passes_over_is_lost_for_its_reader() -> None:
+    passing = Fetch(ORDERS, "other", "g1", 200.0, 200.5, 0, ((0, "r0"), (2, "r2")))
+    assert kinds(*RIGHT, passing) == [Kind.LOST]
+
+
+def test_a_record_that_was_acknowledged_after_the_fetch_was_sent_may_be_missing_in_it() -> None:
+    early = Fetch(ORDERS, "early", "g1", 0.6, 0.9, 0, ((0, "r0"),))
+    assert judge([*RIGHT, early]) == []
+
+
+def test_what_was_deleted_and_what_was_sent_with_acks_one_is_not_missed() -> None:
+    deleted = Deleted(ORDERS, before=1, at=10.0)
+    assert judge([sent(0, 0), sent(1, 1), sent(2, 2, acks=1), deleted, read(1, "r1")]) == []
+    assert judge([sent(0, 0), Deleted(ORDERS, sys.maxsize, 1.0)]) == []
+
+
+def test_a_start_of_the_log_beyond_what_was_deleted_is_a_loss() -> None:
+    assert kinds(*RIGHT, earliest(2, 200.0)) == [Kind.LOST]
+    assert kinds(*RIGHT, Deleted(ORDERS, 2, 150.0), earliest(2, 200.0)) == []
+
+
+def test_an_idempotent_record_at_two_offsets_is_there_twice() -> None:
+    assert kinds(sent(0, 0), sent(1, 1), read(0, "r0", "r1", "r0"))[0] is Kind.TWICE
+
+
+def test_a_producer_without_idempotence_may_find_a_record_once_for_each_attempt() -> None:
+    plain = sent(0, 1, idempotent=False, attempts=2)
+    assert judge([plain, read(0, "r0", "r0")]) == []
+    assert kinds(plain, read(0, "r0", "r0", "r0")) == [Kind.TWICE]
+
+
+def test_records_of_an_idempotent_producer_in_another_order_are_reordered() -> None:
+    assert kinds(sent(0, 1), sent(1, 0), read(0, "r1", "r0")) == [Kind.REORDERED]
+
+
+def test_a_fetch_whose_offsets_do_not_rise_is_reordered() -> None:
+    fetch = Fetch(ORDERS, "x", "g1", 200.0, 201.0, 0, ((1, "r1"), (0, "r0")))
+    assert Kind.REORDERED in kinds(*RIGHT, fetch)
+
+
+def test_two_readings_of_one_offset_with_different_values_are_found() -> None:
+    other = read(1, "r2", at=200.0, reader="other")
+    assert Kind.DIFFERENT in kinds(*RIGHT, other)
+
+
+def test_two_acknowledgements_of_one_offset_are_different_bytes() -> None:
+    twin = sent(3, 2, producer="q")
+    assert Kind.DIFFERENT in kinds(*RIGHT, twin)
+
+
+def test_an_offset_may_be_given_again_after_kafka_lost_it() -> None:
+    cut = Truncated(ORDERS, offset=2, at=10.0)
+    again = sent(3, 2, at=20.0)
+    first = read(0, "r0", "r1", "r2", at=5.0)
+    last = read(0, "r0", "r1", "r3", reader="after")
+    assert judge([sent(0, 0), sent(1, 1), sent(2, 2), first, cut, again, last]) == []
+
+
+def test_a_value_that_nobody_sent_or_that_was_refused_is_invented() -> None:
+    assert kinds(*RIGHT, read(3, "what", at=200.0)) == [Kind.INVENTED]
+    refused = sent(3, None, outcome=Outcome.REFUSED)
+    assert kinds(*RIGHT, refused, read(3, "r3", at=200.0)) == [Kind.INVENTED]
+
+
+def test_an_end_below_an_acknowledgement_is_stale_once_the_bound_is_over() -> None:
+    assert kinds(*RIGHT, latest(2, 3.0)) == [Kind.STALE]
+    assert judge([*RIGHT, latest(2, 3.0)], Bounds(stale=1.0)) == []
+
+
+def test_an_end_below_one_that_was_told_earlier_goes_back() -> None:
+    assert Kind.BACK in kinds(latest(3, 1.0), latest(2, 2.0))
+    assert judge([latest(3, 1.0), latest(2, 1.05)]) == []
+
+
+def test_a_high_watermark_in_a_fetch_is_an_end_too() -> None:
+    behind = Fetch(ORDERS, "x", "g1", 300.0, 301.0, 0, (), high_watermark=1)
+    assert Kind.STALE in kinds(*RIGHT, behind) or Kind.BACK in kinds(*RIGHT, behind)
+
+
+def test_a_start_that_goes_back_is_found() -> None:
+    moved = (Deleted(ORDERS, 2, 120.0), earliest(2, 130.0), earliest(1, 140.0))
+    assert kinds(*RIGHT, *moved) == [Kind.BACK]
+
+
+def test_a_reader_that_goes_on_elsewhere_was_sent_there() -> None:
+    back = read(1, "r1", "r2", at=200.0)
+    assert kinds(*RIGHT, back) == [Kind.SENT]
+    forward = read(5, at=200.0)
+    assert kinds(*RIGHT, forward) == [Kind.SENT]
+
+
+def test_out_of_range_within_the_log_sends_a_consumer_away() -> None:
+    refused = read(2, at=200.0, reader="x", error="OFFSET_OUT_OF_RANGE")
+    assert kinds(*RIGHT, refused) == [Kind.SENT]
+    beyond = read(7, at=200.0, reader="x", error="OFFSET_OUT_OF_RANGE")
+    assert judge([*RIGHT, beyond]) == []
+
+
+def test_a_truncation_told_to_a_consumer_at_a_valid_position_sends_it_back() -> None:
+    told = EpochEnd(ORDERS, "g1", 200.0, 200.1, position=3, end_offset=1)
+    assert kinds(*RIGHT, told) == [Kind.SENT]
+    assert judge([*RIGHT, replace(told, end_offset=3)]) == []
+
+
+def test_a_commit_that_is_forgotten_goes_back() -> None:
+    first = Commit(ORDERS, "group", "g1", 1.0, 1.1, 1)
+    second = Commit(ORDERS, "group", "g2", 2.0, 2.1, 3)
+    told = Committed(ORDERS, "group", "g1", 3.0, 3.1, 1)
+    assert kinds(*RIGHT, first, second, told) == [Kind.BACK]
+    assert kinds(*RIGHT, first, second, replace(told, offset=None)) == [Kind.BACK]
+    assert judge([*RIGHT, first, second, replace(told, offset=3)]) == []
+
+
+def test_a_commit_that_is_under_way_may_or_may_not_be_told() -> None:
+    first = Commit(ORDERS, "group", "g1", 1.0, 1.1, 1)
+    under_way = Commit(ORDERS, "group", "g2", 2.0, None, 3)
+    for offset in (1, 3):
+        assert (
+            judge([*RIGHT, first, under_way, Committed(ORDERS, "group", "g1", 3, 4, offset)]) == []
+        )
+
+
+def test_records_of_an_aborted_transaction_are_not_for_readers_of_committed_ones() -> None:
+    record = sent(3, 3, transaction="t")
+    shown = read(3, "r3", at=200.0, reader="committed", read_committed=True)
+    assert judge([*RIGHT, record, shown, TransactionEnd("t", 5.0, True)]) == []
+    assert kinds(*RIGHT, record, shown, TransactionEnd("t", 5.0, False)) == [Kind.ABORTED]
+    assert judge([*RIGHT, record, TransactionEnd("t", 5.0, False)]) == []
+    assert kinds(*RIGHT, record, TransactionEnd("t", 5.0, True)) == [Kind.LOST]
+
+
+def test_a_request_that_is_never_answered_is_stuck_at_the_bound() -> None:
+    unanswered = sent(3, None, answered=None)
+    assert kinds(*RIGHT, unanswered, bounds=Bounds(answer=10.0)) == [Kind.STUCK]
+    assert judge([*RIGHT, unanswered], Bounds(answer=1000.0)) == []
+
+
+def test_a_client_that_hears_nothing_but_errors_is_stuck_at_the_bound() -> None:
+    errors = [
+        read(3, at=200.0 + second, reader="x", error="NOT_LEADER_OR_FOLLOWER")
+        for second in range(20)
+    ]
+    assert kinds(*RIGHT, *errors, bounds=Bounds(progress=10.0)) == [Kind.STUCK]
+    recovered = [*errors[:5], read(3, at=206.0, reader="x"), *errors[12:]]
+    assert judge([*RIGHT, *recovered], Bounds(progress=10.0)) == []
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_violation_names_its_kind_its_partition_and_its_evidence(kind: Kind) -> None:
+    from tests.history.violations import Violation
+
+    text = str(Violation(kind, ORDERS, "what happened", (sent(0, 0),)))
+    assert kind.value in text
+    assert "orders-0: what happened" in text
+    assert "Produce(" in text
