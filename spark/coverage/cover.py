@@ -49,7 +49,10 @@ class Found:
         if self.log_bytes[row] < 0:
             return "its log object is not in the bucket"
         if self.log_bytes[row] != size:
-            return f"its log object has {self.log_bytes[row]} bytes instead of {size}"
+            return (
+                f"its log object has {self.log_bytes[row]} bytes instead of {size}"
+                " (compressed or encrypted?)"
+            )
         missing = int(self._missing(np.full(len(self.kinds), txn_index_empty))[row])
         kinds = sorted(kind for kind, bit in KIND_BITS.items() if missing & bit)
         return f"its {', '.join(kinds)} object is not in the bucket"

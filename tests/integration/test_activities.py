@@ -253,7 +253,10 @@ async def test_a_dry_run_names_what_stands_in_the_way(subject: Subject) -> None:
     report = await run_preflight(subject.services, subject.topic)
     found = {check.name: check for check in report.checks}
     assert found["compression_type"].verdict is Verdict.REFUSED
-    for name in ("tiered_storage", "tiered_storage_healthy", "replicas_in_sync", "no_share_group"):
+    for name in (
+        "tiered_storage", "tiered_storage_healthy", "remote_objects_recognised", "acls",
+        "transactional_producers", "replicas_in_sync", "no_share_group",
+    ):  # fmt: skip
         assert found[name].verdict is Verdict.PASSED, found[name]
 
 
@@ -264,6 +267,10 @@ async def test_an_open_transaction_is_seen_named_and_aborted(subject: Subject) -
     producer.begin_transaction()
     producer.produce(subject.topic, b"inside", partition=0)
     producer.flush(30)
+    report = await run_preflight(subject.services, subject.topic)
+    warned = next(c for c in report.checks if c.name == "transactional_producers")
+    assert warned.verdict is Verdict.WARNING
+    assert f"pay-{subject.topic}" in warned.found
     subject.services.wait_bound_ms = 500
     with pytest.raises(ApplicationError) as waits:
         await subject.activities.drain_transactions(subject.given())
@@ -374,6 +381,10 @@ async def test_a_missing_object_uncovers_the_prefix(subject: Subject, stack: Sta
     broken = await prefix_coverage(subject.services, subject.ref, layout, 600)
     assert broken.gaps[0].start == 0
     assert "not in the bucket" in broken.reason()
+    report = await run_preflight(subject.services, subject.topic)
+    refused = next(c for c in report.checks if c.name == "remote_objects_recognised")
+    assert refused.verdict is Verdict.REFUSED
+    assert "not in the bucket" in refused.found
 
 
 async def test_a_highest_tiered_offset_from_before_a_re_enable_is_no_proof(

@@ -129,7 +129,9 @@ def assess(
         if not mine:
             foreign.append(name)
             continue
-        if objects is not None and (problem := _problem(segment, objects.get(segment.segment_id))):
+        if objects is not None and (
+            problem := object_problem(segment, objects.get(segment.segment_id))
+        ):
             broken[name] = problem
             continue
         earliest = mine[0].start if earliest < 0 else min(earliest, mine[0].start)
@@ -176,11 +178,16 @@ def own_pieces(segment: RemoteSegment, lineage: Mapping[int, OffsetRange]) -> li
     return pieces
 
 
-def _problem(segment: RemoteSegment, found: SegmentObjects | None) -> str | None:
+def object_problem(segment: RemoteSegment, found: SegmentObjects | None) -> str | None:
+    """What is wrong with the objects of a finished segment; ``None``: nothing. A size other than
+    the metadata's is what a plugin that compresses or encrypts leaves; its bytes prove nothing."""
     if found is None or found.log_bytes is None:
         return "its log object is not in the bucket"
     if found.log_bytes != segment.size_bytes:
-        return f"its log object has {found.log_bytes} bytes instead of {segment.size_bytes}"
+        return (
+            f"its log object has {found.log_bytes} bytes instead of {segment.size_bytes}"
+            " (compressed or encrypted?)"
+        )
     if missing := found.missing(segment):
         return f"its {', '.join(missing)} object is not in the bucket"
     return None

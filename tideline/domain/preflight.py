@@ -62,6 +62,26 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteObjects:
+    """The finished remote segments of a topic, compared with what the bucket has of them."""
+
+    segments: int
+    """How many were compared."""
+    bad: tuple[str, ...] = ()
+    """Partition, segment and what is wrong, for each whose objects are not as they must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAcls:
+    """What the cluster's authorizer holds for a topic."""
+
+    authorizer: bool
+    """``False``: the brokers have none (``SECURITY_DISABLED``)."""
+    rules: tuple[str, ...] = ()
+    """ACLs whose pattern matches the topic's name, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class PreflightObservation:
     """Everything that the checks judge, observed once. ``None``: could not be observed."""
 
@@ -78,6 +98,10 @@ class PreflightObservation:
     remote_metadata_error: str | None = None
     stuck_copies: int = 0
     bucket_error: str | None = None
+    remote_objects: RemoteObjects | None = RemoteObjects(0)
+    transactional_ids: tuple[str, ...] | None = ()
+    """Transactional ids whose producers the topic's leaders remember."""
+    acls: TopicAcls | None = TopicAcls(authorizer=False)
     brokers: tuple[int, ...] = ()
     metadata_version: int | None = None
     """Highest ``metadata.version`` level that every broker supports: tells their release."""
@@ -291,6 +315,82 @@ def _healthy_tiering(o: PreflightObservation) -> CheckResult:
     )
 
 
+def _recognised_objects(o: PreflightObservation) -> CheckResult:
+    name = "remote_objects_recognised"
+    if o.empty and o.configs.get("remote.storage.enable", "false") != "true":
+        return CheckResult(name, Verdict.PASSED, "not needed: every partition is empty")
+    if o.remote_objects is None:
+        return CheckResult(
+            name,
+            Verdict.UNKNOWN,
+            "the segments' objects could not be compared with Kafka's metadata",
+            "make the bucket and __remote_log_metadata readable, then try again",
+        )
+    bad, compared = o.remote_objects.bad, o.remote_objects.segments
+    return _result(
+        name,
+        bad,
+        f"{len(bad)} of {compared} finished segments are not in the bucket as Kafka describes them:"
+        f" {'; '.join(bad[:3])}"
+        if bad
+        else f"{compared} finished segments are in the bucket as Kafka describes them",
+        "readiness could never be proven: check TIDELINE_S3_TIERED_BUCKET and "
+        "TIDELINE_S3_TIERED_PREFIX; segments that the storage plugin compresses or encrypts are "
+        "not supported (docs/coverage.md)",
+    )
+
+
+def _no_transactions(o: PreflightObservation) -> CheckResult:
+    name = "transactional_producers"
+    if o.transactional_ids is None:
+        return CheckResult(
+            name,
+            Verdict.WARNING,
+            "the topic's transactional producers could not be listed",
+            "look yourself: from tracking on a new transaction on the topic is refused",
+        )
+    ids = o.transactional_ids
+    more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+    return _result(
+        name,
+        ids,
+        f"{len(ids)} transactional producers wrote to it: {', '.join(ids[:5])}{more}"
+        if ids
+        else "none is remembered by the leaders",
+        "from tracking on a new transaction on the topic is refused: change these producers first",
+        warn=True,
+    )
+
+
+def _no_acls(o: PreflightObservation) -> CheckResult:
+    name = "acls"
+    if o.acls is None:
+        return CheckResult(
+            name,
+            Verdict.UNKNOWN,
+            "the topic's ACLs could not be read",
+            "give the worker's principal DESCRIBE on the cluster, then try again",
+        )
+    rules = o.acls.rules
+    if rules:
+        return CheckResult(
+            name,
+            Verdict.REFUSED,
+            f"{len(rules)} ACLs protect the topic: {'; '.join(rules[:3])}",
+            "gateways do not authorise: from B0 on whoever reaches one reads and writes the topic. "
+            "Remove the ACLs if that is as it should be",
+        )
+    return _result(
+        name,
+        o.acls.authorizer,
+        "no ACL names the topic, but the brokers have an authorizer"
+        if o.acls.authorizer
+        else "the brokers have no authorizer",
+        "gateways do not authorise: from B0 on whoever reaches one reads and writes the topic",
+        warn=True,
+    )
+
+
 def _postgres(o: PreflightObservation) -> CheckResult:
     name = "postgres_synchronous_commit"
     if o.synchronous_commit is None:
@@ -401,6 +501,9 @@ CHECKS: tuple[Check, ...] = (
     _replication,
     _no_share_group,
     _healthy_tiering,
+    _recognised_objects,
+    _no_transactions,
+    _no_acls,
     _postgres,
     _gateways,
     _versions,

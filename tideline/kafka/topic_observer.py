@@ -15,6 +15,8 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.api_versions.v3.response import ApiVersionsResponse
 from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
 from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
+from kio.schema.describe_acls.v2.request import DescribeAclsRequest
+from kio.schema.describe_acls.v2.response import AclDescription, DescribeAclsResponse
 from kio.schema.describe_configs.v4 import request as dc
 from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
@@ -37,13 +39,23 @@ from kio.static.primitive import i8, i32, i32Timedelta
 
 from tideline import __version__
 from tideline.domain.ids import TopicPartition
-from tideline.domain.preflight import GroupMember
+from tideline.domain.preflight import GroupMember, TopicAcls
 from tideline.domain.transactions import OPEN_STATES, CoordinatorTransaction, OpenProducer
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import milliseconds
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+ANY, MATCH = 1, 2
+"""``AclOperation.ANY`` and ``AclPermissionType.ANY``; ``PatternType.MATCH``: literal, prefixed and
+wildcard patterns that apply to the name."""
+OPERATIONS = {
+    2: "ALL", 3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
+    9: "CLUSTER_ACTION", 10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS", 12: "IDEMPOTENT_WRITE",
+}  # fmt: skip
+"""``AclOperation`` by code."""
+DENY = 2
+"""``AclPermissionType.DENY``."""
 DYNAMIC_TOPIC_CONFIG = 1
 """``DescribeConfigsResponse.ConfigSource.TOPIC_CONFIG``."""
 
@@ -200,20 +212,24 @@ class TopicObserver:
         found = await asyncio.gather(*(self._open_on(node) for node in nodes))
         return tuple(txn for on_node in found for txn in on_node)
 
-    async def _open_on(self, node: int) -> list[CoordinatorTransaction]:
+    async def _listed_on(self, node: int, states: tuple[str, ...]) -> list[tuple[str, int]]:
+        """Transactional id and producer id of each that coordinator ``node`` has in ``states``."""
         connection = await self._cluster.node(node)
         listed = await connection.send(
-            ListTransactionsRequest(
-                state_filters=tuple(sorted(OPEN_STATES)), producer_id_filters=()
-            ),
+            ListTransactionsRequest(state_filters=states, producer_id_filters=()),
             timeout_ms=self._timeout_ms,
         )
         assert isinstance(listed, ListTransactionsResponse)
         if listed.error_code is not ErrorCode.none:
             raise KafkaError(listed.error_code, f"transactions of coordinator {node}")
-        ids = tuple(TransactionalId(t.transactional_id) for t in listed.transaction_states)
+        return [(str(t.transactional_id), int(t.producer_id)) for t in listed.transaction_states]
+
+    async def _open_on(self, node: int) -> list[CoordinatorTransaction]:
+        listed = await self._listed_on(node, tuple(sorted(OPEN_STATES)))
+        ids = tuple(TransactionalId(transactional_id) for transactional_id, _ in listed)
         if not ids:
             return []
+        connection = await self._cluster.node(node)
         described = await connection.send(
             DescribeTransactionsRequest(transactional_ids=ids), timeout_ms=self._timeout_ms
         )
@@ -240,6 +256,35 @@ class TopicObserver:
                 )
             )
         return result
+
+    async def transactional_ids(self, producers: frozenset[int]) -> tuple[str, ...]:
+        """The transactional ids, in every state, that own one of these producer ids."""
+        if not producers:
+            return ()
+        nodes = await self._cluster.nodes()
+        found = await asyncio.gather(*(self._listed_on(node, ()) for node in nodes))
+        return tuple(sorted({i for on_node in found for i, p in on_node if p in producers}))
+
+    async def acls(self, topic: str) -> TopicAcls:
+        """The ACLs whose pattern applies to the topic's name. Raises :class:`KafkaError`."""
+        request = DescribeAclsRequest(
+            resource_type_filter=i8(TOPIC_RESOURCE),
+            resource_name_filter=topic,
+            pattern_type_filter=i8(MATCH),
+            principal_filter=None,
+            host_filter=None,
+            operation=i8(ANY),
+            permission_type=i8(ANY),
+        )
+        connection = await self._cluster.any()
+        response = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(response, DescribeAclsResponse)
+        if response.error_code is ErrorCode.security_disabled:
+            return TopicAcls(authorizer=False)
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, f"ACLs of {topic!r}: {response.error_message}")
+        rules = [_in_words(acl) for found in response.resources for acl in found.acls]
+        return TopicAcls(authorizer=True, rules=tuple(sorted(rules)))
 
     async def groups_on(self, topic: str) -> tuple[tuple[str, ...], tuple[GroupMember, ...]]:
         """The share groups on the topic, and the members of consumer groups that read it."""
@@ -303,6 +348,12 @@ class TopicObserver:
                 if topic in sm.subscribed_topic_names
             }
         return shares, members
+
+
+def _in_words(acl: AclDescription) -> str:
+    kind = "DENY" if int(acl.permission_type) == DENY else "ALLOW"
+    operation = OPERATIONS.get(int(acl.operation), str(int(acl.operation)))
+    return f"{kind} {operation} to {acl.principal} from {acl.host}"
 
 
 def _entries(found: dict[str, tuple[str | None, int]]) -> dict[str, ConfigEntry]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from tideline import __version__
 from tideline.control_plane.model import GatewayRegistration
+from tideline.domain.coverage import object_problem
+from tideline.domain.ids import TopicIdPartition
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import (
     GatewayHealth,
@@ -16,19 +18,23 @@ from tideline.domain.preflight import (
     PartitionHealth,
     PreflightObservation,
     PreflightReport,
+    RemoteObjects,
     judge,
 )
-from tideline.domain.remote_log import stuck_copies
+from tideline.domain.remote_log import RemoteSegment, SegmentState, stuck_copies
 from tideline.errors import TidelineError
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
 from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
 from tideline.migration.connections import WorkerServices, monotonic_ms
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 STUCK_AFTER_MS = 15 * 60_000
 """A copy that began this long ago and never finished counts as stuck."""
 LEASE_LOOK_S = 0.1
+AT_ONCE = 8
+"""Partitions whose objects, or whose producers, are asked for side by side."""
 TIERING_SWITCH = "remote.log.storage.system.enable"
 
 
@@ -80,7 +86,11 @@ async def observe(
     )
     alive()
     level = await _or_none(services.topics.metadata_version())
-    metadata_error, stuck = await _remote_metadata(services, layout, configs)
+    metadata_error, stuck, objects = await _remote_metadata(services, layout, configs, alive)
+    acls, transactional = await asyncio.gather(
+        _or_none(services.topics.acls(topic)),
+        _or_none(_transactional_ids(services, layout, alive)),
+    )
     held = tracked.overrides if tracked is not None else {}
     return PreflightObservation(
         topic=topic,
@@ -93,6 +103,9 @@ async def observe(
         remote_metadata_error=metadata_error,
         stuck_copies=stuck,
         bucket_error=bucket_error,
+        remote_objects=objects,
+        transactional_ids=transactional,
+        acls=acls,
         brokers=tuple(nodes),
         metadata_version=level,
         synchronous_commit=None
@@ -186,15 +199,81 @@ async def _partitions(services: WorkerServices, layout: TopicLayout) -> tuple[Pa
 
 
 async def _remote_metadata(
-    services: WorkerServices, layout: TopicLayout, configs: dict[str, str]
-) -> tuple[str | None, int]:
+    services: WorkerServices,
+    layout: TopicLayout,
+    configs: dict[str, str],
+    alive: Callable[[], None],
+) -> tuple[str | None, int, RemoteObjects | None]:
+    """Why the metadata cannot be read, the stuck copies, and the objects of the finished ones."""
     if configs.get("remote.storage.enable") != "true":
-        return None, 0
+        return None, 0, RemoteObjects(0)
     try:
         segments = await services.remote_log.topic_segments(layout.topic_id)
     except TidelineError as error:
-        return str(error), 0
-    return None, len(stuck_copies(segments, int(time.time() * 1000), STUCK_AFTER_MS))
+        return str(error), 0, None
+    alive()
+    objects = await _or_none(_remote_objects(services, layout, segments, alive))
+    return None, len(stuck_copies(segments, int(time.time() * 1000), STUCK_AFTER_MS)), objects
+
+
+async def _remote_objects(
+    services: WorkerServices,
+    layout: TopicLayout,
+    segments: Sequence[RemoteSegment],
+    alive: Callable[[], None],
+) -> RemoteObjects:
+    """Compare every finished segment with the bucket. One that retention takes meanwhile is no
+    fault: what looks bad is looked for in the metadata once more."""
+    finished = {s for s in segments if s.state is SegmentState.COPY_SEGMENT_FINISHED}
+    by_log: dict[TopicIdPartition, list[RemoteSegment]] = {}
+    for segment in finished:
+        by_log.setdefault(segment.log, []).append(segment)
+
+    async def compare(log: TopicIdPartition) -> dict[RemoteSegment, str]:
+        objects = await services.inventory.objects(layout.name, log)
+        alive()
+        return {
+            segment: problem
+            for segment in by_log[log]
+            if (problem := object_problem(segment, objects.get(segment.segment_id)))
+        }
+
+    bad = {s: p for found in await _few_at_once(compare, by_log) for s, p in found.items()}
+    if bad:
+        still = set(await services.remote_log.topic_segments(layout.topic_id))
+        bad = {segment: problem for segment, problem in bad.items() if segment in still}
+    told = sorted(bad.items(), key=lambda item: (item[0].log.partition, item[0].start_offset))
+    return RemoteObjects(
+        len(finished),
+        tuple(
+            f"partition {s.log.partition}, {s.start_offset:020d}-{s.segment_id}: {problem}"
+            for s, problem in told
+        ),
+    )
+
+
+async def _transactional_ids(
+    services: WorkerServices, layout: TopicLayout, alive: Callable[[], None]
+) -> tuple[str, ...]:
+    async def producers(partition: int) -> frozenset[int]:
+        leader = layout.partitions[partition].leader
+        found = await services.topics.producers(layout.name, partition, leader)
+        alive()
+        return frozenset(p.producer_id for p in found)
+
+    led = [number for number, where in layout.partitions.items() if where.leader >= 0]
+    found = await _few_at_once(producers, led)
+    return await services.topics.transactional_ids(frozenset().union(*found))
+
+
+async def _few_at_once(call: Callable[[K], Awaitable[T]], wanted: Iterable[K]) -> list[T]:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: K) -> T:
+        async with places:
+            return await call(item)
+
+    return await asyncio.gather(*map(one, wanted))
 
 
 def _gateways(

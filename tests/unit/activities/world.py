@@ -282,6 +282,10 @@ class FakeKafka:
     async def open_transactions(self) -> list[CoordinatorTransaction]:
         return list(self.transactions)
 
+    async def transactional_ids(self, producers: frozenset[int]) -> tuple[str, ...]:
+        known = ((t.transactional_id, t.producer_id) for t in self.transactions)
+        return tuple(name for name, producer_id in known if producer_id in producers)
+
     async def reassigning(self, topic: str, partitions: Any) -> frozenset[int]:
         return frozenset()
 
@@ -359,6 +363,9 @@ class FakeStore:
     exported: dict[str, bytes] = field(default_factory=dict)
 
     async def segments(self, log: TopicIdPartition) -> tuple[RemoteSegment, ...]:
+        return tuple(self.found)
+
+    async def topic_segments(self, topic_id: UUID) -> tuple[RemoteSegment, ...]:
         return tuple(self.found)
 
     async def objects(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:

@@ -12,6 +12,8 @@ from tideline.domain.preflight import (
     GroupMember,
     PartitionHealth,
     PreflightObservation,
+    RemoteObjects,
+    TopicAcls,
     Verdict,
     eligible,
     judge,
@@ -68,6 +70,8 @@ def test_of_an_unknown_topic_only_that_is_said() -> None:
         ("tiered_storage_healthy", {"remote_metadata_error": "timed out"}),
         ("tiered_storage_healthy", {"bucket_error": "403"}),
         ("tiered_storage_healthy", {"stuck_copies": 1_000}),
+        ("remote_objects_recognised", {"remote_objects": RemoteObjects(9, ("no log object",))}),
+        ("acls", {"acls": TopicAcls(True, ("ALLOW READ to User:a from *",))}),
         ("postgres_synchronous_commit", {"synchronous_commit": "off"}),
         ("gateways_alive", {"gateways": ()}),
         ("gateways_alive", {"gateways": (replace(GATEWAY, silent_ms=9_000),)}),
@@ -92,6 +96,9 @@ def test_what_breaks_a_rule_is_refused_with_a_remedy(check: str, changes: dict[s
         ("gateways_alive", {"gateways": (GATEWAY, replace(GATEWAY, status="fenced"))}),
         ("tiered_storage_healthy", {"stuck_copies": 1}),
         ("min_insync_replicas", {"configs": {"min.insync.replicas": "1"}}),
+        ("acls", {"acls": TopicAcls(authorizer=True)}),
+        ("transactional_producers", {"transactional_ids": ("pay-1",)}),
+        ("transactional_producers", {"transactional_ids": None}),
     ],
 )
 def test_what_an_operator_should_know_is_a_warning(check: str, changes: dict[str, Any]) -> None:
@@ -102,11 +109,15 @@ def test_what_cannot_be_observed_is_not_accepted() -> None:
     assert not judge(replace(GOOD, synchronous_commit=None)).accepted
     assert not judge(replace(GOOD, gateways=None)).accepted
     assert not judge(replace(GOOD, share_groups=None)).accepted
+    assert not judge(replace(GOOD, remote_objects=None)).accepted
+    assert not judge(replace(GOOD, acls=None)).accepted
 
 
 def test_an_empty_topic_needs_no_tiered_storage() -> None:
     empty = replace(PARTITION, log_start=5, log_end=5)
     changes: dict[str, Any] = {"configs": {}, "partitions": (empty,), "bucket_error": "away"}
+    changes["remote_objects"] = None
+    assert verdict("remote_objects_recognised", **changes) is Verdict.PASSED
     assert verdict("tiered_storage", **changes) is Verdict.PASSED
     assert verdict("tiered_storage_healthy", **changes) is Verdict.PASSED
 

@@ -213,7 +213,7 @@ def test_overlaps_are_counted_and_a_deposed_leaders_segment_is_named(
 
 def test_bad_objects_are_named_with_what_is_wrong(found: dict[str, CoverageVerdict]) -> None:
     assert found["truncated object"].broken[0].problem == (
-        "its log object has 99 bytes instead of 100"
+        "its log object has 99 bytes instead of 100 (compressed or encrypted?)"
     )
     assert found["missing index"].broken[0].problem == ("its index object is not in the bucket")
     assert "log object is not" in found["missing object"].broken[0].problem
