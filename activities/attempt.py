@@ -14,6 +14,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from tideline.background import spawn
 from tideline.domain import failures
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import Phase, PhaseStatus, phase_rule
@@ -139,7 +140,7 @@ class PhaseEvidence:
 
     def begin(self) -> None:
         """Write that the phase runs, while it makes its observations."""
-        self._beginning = asyncio.create_task(self._write(PhaseStatus.RUNNING, None)())
+        self._beginning = spawn(self._write(PhaseStatus.RUNNING, None)(), "evidence-running")
 
     async def begun(self) -> None:
         """Before the phase's decisive act: what it began stands in Postgres, and no newer

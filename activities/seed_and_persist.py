@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from activities.attempt import failure, phase_evidence
 from activities.drain_transactions import prefix_maximum
-from tideline.background import cancel_and_wait
+from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import errors as refusals
 from tideline.control_plane.model import BoundaryToPersist
 from tideline.domain import failures
@@ -40,7 +40,7 @@ async def seed_and_persist(services: WorkerServices, given: PhaseInput) -> None:
         services.pauses.left_on_failure(key),
         phase_evidence(services, given, Phase.SEED_AND_PERSIST) as evidence,
     ):
-        observing = asyncio.create_task(_observe(services, given))
+        observing = spawn(_observe(services, given), "observe")
         try:
             row = await plane.tracked_partition(key.topic_id, key.partition)
             if row is None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tideline import background
-from tideline.background import cancel_and_wait
+from tideline.background import BackgroundTaskEnded, cancel_and_wait, keep, spawn, watching
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +66,62 @@ async def test_what_a_task_raised_stays_with_it_and_nothing_is_awaited_without_t
     await cancel_and_wait()
     with pytest.raises(ValueError):  # noqa: PT011
         task.result()
+
+
+async def broken() -> None:
+    raise ValueError("a row that this version does not know")
+
+
+async def test_the_end_of_what_must_run_on_ends_the_process_with_the_reason() -> None:
+    with watching() as watch:
+        keep(broken(), "lease")
+        with pytest.raises(BackgroundTaskEnded, match=r"lease ended by ValueError: a row that"):
+            await asyncio.wait_for(watch.until(asyncio.Event()), 5)
+
+
+async def test_what_must_run_on_may_not_end_well_either() -> None:
+    with watching() as watch:
+        keep(asyncio.sleep(0), "poll")
+        with pytest.raises(BackgroundTaskEnded, match="poll ended without an error"):
+            await asyncio.wait_for(watch.until(asyncio.Event()), 5)
+
+
+async def test_vital_work_may_end_by_itself_but_not_by_an_error() -> None:
+    stop = asyncio.Event()
+    with watching() as watch:
+        await spawn(asyncio.sleep(0), "commit", vital=True)
+        await asyncio.wait([spawn(broken(), "an upload, whose error its commit hears")])
+        cancelled = keep(asyncio.sleep(3600), "poll")
+        await cancel_and_wait(cancelled)
+        stop.set()
+        await watch.until(stop)
+        spawn(broken(), "commit", vital=True)
+        with pytest.raises(BackgroundTaskEnded, match="commit"):
+            await asyncio.wait_for(watch.until(asyncio.Event()), 5)
+
+
+async def test_what_is_started_by_what_is_watched_is_watched_too() -> None:
+    async def starts_another() -> None:
+        keep(broken(), "inner")
+        await asyncio.sleep(3600)
+
+    with watching() as watch:
+        outer = keep(starts_another(), "outer")
+        with pytest.raises(BackgroundTaskEnded, match="inner"):
+            await asyncio.wait_for(watch.until(asyncio.Event()), 5)
+        await cancel_and_wait(outer)
+
+
+def test_tasks_are_started_by_the_background_module_only() -> None:
+    """``workflows`` has Temporal's own event loop, and tasks of it."""
+    assert not list(starts_of_tasks())
+
+
+def starts_of_tasks() -> Iterator[str]:
+    for package in ("tideline", "activities", "spark", "dags"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if path == Path(background.__file__):
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and node.attr in ("create_task", "TaskGroup"):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: use tideline.background"

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from tideline.background import spawn
 from tideline.errors import TidelineError
 from tideline.settings import AirflowSettings, load
 
@@ -49,7 +50,7 @@ class TopicMigrationTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        settled = asyncio.create_task(asyncio.sleep(SETTLED_AFTER_S))
+        settled = spawn(asyncio.sleep(SETTLED_AFTER_S), "settled")
         payload = await self._wait()
         await settled
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]

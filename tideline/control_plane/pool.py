@@ -27,6 +27,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from tideline.background import spawn
 from tideline.control_plane.calls import Function, mapper, parameters, statement
 from tideline.control_plane.errors import ControlPlaneUnavailable, translate
 from tideline.settings import ControlPlaneSettings
@@ -152,7 +153,7 @@ class Pool:
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 connection = await self._pool.getconn()
-                call = asyncio.create_task(self._run(connection, query, given))
+                call = spawn(self._run(connection, query, given), "sql-call")
                 self._calls[call] = connection
                 call.add_done_callback(self._ended)
                 return await self._not_cancelled(call)

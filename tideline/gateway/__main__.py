@@ -8,7 +8,7 @@ import sys
 
 import structlog
 
-from tideline.background import done_before
+from tideline.background import Watch, done_before, spawn, watching
 from tideline.control_plane import connect
 from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.assembly import build_parts, build_rules
@@ -26,10 +26,19 @@ log = structlog.get_logger()
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Run one gateway until a signal stops it. Listens once it is known what is tracked."""
+    """Run one gateway until a signal stops it. Listens once it is known what is tracked.
+
+    Raises :class:`tideline.background.BackgroundTaskEnded` if something that it cannot do without
+    has ended.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with watching() as watch:
+        await _serve(settings, stop, watch)
+
+
+async def _serve(settings: GatewaySettings, stop: asyncio.Event, watch: Watch) -> None:
     async with (
         connect(settings, application_name=f"tideline-gateway-{settings.gateway_id}") as plane,
         S3ObjectStore(settings) as store,
@@ -49,14 +58,14 @@ async def serve(settings: GatewaySettings) -> None:
             OpenTransactions(cluster, settings.gateway_broker_id),
             patience_s=settings.produce_timeout_ms / 1000,
         )
-        starting = asyncio.create_task(parts.start())
+        starting = spawn(parts.start(), "start")
         if not await done_before(starting, stop):
             return
         await starting
         server = GatewayServer(settings, rules, connections)
         await server.start()
         try:
-            await stop.wait()
+            await watch.until(stop)
         finally:
             await server.stop()
             await parts.close()

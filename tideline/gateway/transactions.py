@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i32
 
+from tideline.background import spawn
 from tideline.domain.ids import TopicPartition
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import nested, no_throttle
@@ -103,7 +104,7 @@ class OpenTransactions:
         until, asking = self._asked.get(at, (0.0, None))
         if asking is None or now >= until or _failed(asking):
             self._asked = {key: entry for key, entry in self._asked.items() if entry[0] > now}
-            asking = asyncio.get_running_loop().create_task(self._ask(at))
+            asking = spawn(self._ask(at), "open-transactions")
             self._asked[at] = (now + FRESH_S, asking)
         return (producer_id, producer_epoch) in await asyncio.shield(asking)
 

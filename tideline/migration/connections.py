@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 from temporalio.client import Client
 
 from tideline import control_plane as control_plane_package
-from tideline.background import cancel_and_wait
+from tideline.background import cancel_and_wait, keep, spawn
 from tideline.control_plane import ACKS_CHANNEL, ControlPlane
 from tideline.control_plane.model import GatewayRegistration
 from tideline.domain.ids import TopicIdPartition
@@ -138,7 +137,7 @@ class EvidenceQueue:
                 if self._last.get(key) is asyncio.current_task():
                     del self._last[key]
 
-        self._last[key] = asyncio.create_task(run())
+        self._last[key] = spawn(run(), f"evidence-{key}")
 
     async def flush(self, key: TopicIdPartition | None = None) -> None:
         """Wait for what was submitted for ``key``, or for everything."""
@@ -254,8 +253,8 @@ async def open_services(
             )
         )
         services = assemble(settings, control_plane, cluster, temporal)
-        for watch in (services.acks.run(), services.leases.run()):
-            stack.push_async_callback(cancel_and_wait, asyncio.create_task(_guarded(watch)))
+        stack.push_async_callback(cancel_and_wait, keep(services.acks.run(), "acknowledgements"))
+        stack.push_async_callback(cancel_and_wait, keep(services.leases.run(), "leases"))
         stack.push_async_callback(services.evidence.flush)
         yield services
 
@@ -284,13 +283,3 @@ def assemble(
         cluster=cluster,
         temporal=temporal,
     )
-
-
-async def _guarded(watch: Coroutine[Any, Any, None]) -> None:
-    try:
-        await watch
-    except asyncio.CancelledError:
-        raise
-    except Exception:
-        # A watch only makes waits shorter; without it every waiter still polls.
-        log.exception("watch_ended")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from tenacity import (
 
 from activities.registration import bound_activities
 from tideline import __version__, temporal
-from tideline.background import cancel_and_wait, done_before
+from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn, watching
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
 from tideline.migration.connections import WorkerServices, open_services
@@ -50,7 +50,8 @@ MANY_WAITS = 1_000
 
 
 async def run(settings: WorkerSettings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises :class:`UnreachableError` when a part stays away."""
+    """Serve until SIGTERM or SIGINT. Raises :class:`UnreachableError` when a part stays away,
+    :class:`tideline.background.BackgroundTaskEnded` when something of the worker has ended."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,19 +59,28 @@ async def run(settings: WorkerSettings) -> None:
     health = Health(versions={"version": __version__})
     stop_health = serve(settings.metrics_address, health)
     try:
-        async with AsyncExitStack() as stack:
-            starting = asyncio.create_task(_start(settings, health, stack))
-            if not await done_before(starting, stopping):
-                log.info("stopped_while_starting")
-                return
-            await starting
-            health.ready()
-            log.info("serving", task_queue=settings.temporal_task_queue, version=__version__)
-            await stopping.wait()
-            log.info("stopping", bound_ms=settings.worker_graceful_shutdown_ms)
-            health.waiting("stopping")
+        with watching() as watch:
+            await _serve(settings, health, stopping, watch)
     finally:
         stop_health()
+
+
+async def _serve(
+    settings: WorkerSettings, health: Health, stopping: asyncio.Event, watch: Watch
+) -> None:
+    async with AsyncExitStack() as stack:
+        starting = spawn(_start(settings, health, stack), "start")
+        if not await done_before(starting, stopping):
+            log.info("stopped_while_starting")
+            return
+        await starting
+        health.ready()
+        log.info("serving", task_queue=settings.temporal_task_queue, version=__version__)
+        try:
+            await watch.until(stopping)
+        finally:
+            log.info("stopping", bound_ms=settings.worker_graceful_shutdown_ms)
+            health.waiting("stopping")
 
 
 async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack) -> None:
@@ -85,13 +95,13 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     dispatcher = RequestDispatcher(
         services.control_plane, _starter(settings, client), _current_id(services)
     )
-    for background in (
-        dispatcher.run(),
-        keep_migration_metrics(services.control_plane),
-        keep_coverage_metrics(settings),
-        keep_tiering_metrics(settings),
+    for name, background in (
+        ("requests", dispatcher.run()),
+        ("migration-metrics", keep_migration_metrics(services.control_plane)),
+        ("coverage-metrics", keep_coverage_metrics(settings)),
+        ("tiering-metrics", keep_tiering_metrics(settings)),
     ):
-        stack.push_async_callback(cancel_and_wait, asyncio.create_task(_logged(background)))
+        stack.push_async_callback(cancel_and_wait, keep(background, name))
 
 
 def workers(settings: WorkerSettings, client: Client, services: WorkerServices) -> list[Worker]:
@@ -156,14 +166,3 @@ def _current_id(services: WorkerServices) -> Callable[[str], Awaitable[UUID | No
         return found.topic_id if found is not None else None
 
     return current_id
-
-
-async def _logged(background: Coroutine[Any, Any, None]) -> None:
-    try:
-        await background
-    except asyncio.CancelledError:
-        raise
-    except Exception:
-        log.exception("background_work_ended")
-        # Without it triggers would be ignored in silence: let the supervisor start us anew.
-        signal.raise_signal(signal.SIGTERM)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from tideline.background import cancel_and_wait
+from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import REQUESTS_CHANNEL, ControlPlane
 from tideline.control_plane.model import MigrationRequest
 from tideline.domain.messages import TopicMigrationInput, TopicRef
@@ -41,7 +41,7 @@ class RequestDispatcher:
 
     async def run(self) -> None:
         """Listen and poll."""
-        listening = asyncio.create_task(self._listen())
+        listening = keep(self._listen(), "listen-for-requests")
         try:
             while True:
                 try:

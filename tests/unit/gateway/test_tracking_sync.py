@@ -20,6 +20,7 @@ from tests.unit.gateway.fakes import (
     tracked_topic,
     until,
 )
+from tideline.background import BackgroundTaskEnded, watching
 from tideline.control_plane.model import TopicStatus
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import RouteKind
@@ -102,6 +103,22 @@ async def test_a_hint_is_enough_to_learn_of_a_quiesce_and_of_a_boundary(
     plane.put_row(tracked_row(generation=2, boundary=40, boundary_epoch=3))
     await until(lambda: bench.kind() is RouteKind.SUFFIX)
     assert bench.tracking.partition(TOPIC_ID, 0).boundary == 40
+
+
+async def test_a_row_that_this_version_does_not_understand_ends_the_process_with_the_reason(
+    bench: Bench, plane: GatewayPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks of a gateway used to end by it one after the other, unsaid, until its restart."""
+
+    async def unknown(*_: object) -> list[object]:
+        raise ValueError("'PAUSED' is not a valid MigrationState")
+
+    with watching() as watch:
+        await bench.sync.start()
+        for name in ("tracked_topics", "tracked_changes"):
+            monkeypatch.setattr(plane, name, unknown, raising=False)
+        with pytest.raises(BackgroundTaskEnded, match=r"tracking-\w+ ended by ValueError"):
+            await asyncio.wait_for(watch.until(asyncio.Event()), 5)
 
 
 async def test_polling_finds_what_no_hint_told(bench: Bench, plane: GatewayPlane) -> None:

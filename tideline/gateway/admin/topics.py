@@ -20,6 +20,7 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
+from tideline.background import spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import TrackedTopic
 from tideline.domain.migration import UNDEFINED_OFFSET
@@ -37,7 +38,6 @@ METADATA_TIMEOUT_MS = 5_000
 GONE = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 
 log = structlog.get_logger()
-_reporting: set[asyncio.Task[None]] = set()
 
 
 async def report_until_known(what: str, call: Callable[[], Awaitable[None]]) -> None:
@@ -55,9 +55,7 @@ async def report_until_known(what: str, call: Callable[[], Awaitable[None]]) -> 
         except TidelineError as error:
             log.error("the control plane refused what Kafka did", what=what, error=str(error))
 
-    task = asyncio.get_running_loop().create_task(until_known())
-    _reporting.add(task)
-    task.add_done_callback(_reporting.discard)
+    task = spawn(until_known(), "report-to-control-plane")
     await asyncio.wait({task}, timeout=REPORT_S)
 
 

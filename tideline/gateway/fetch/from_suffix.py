@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from tideline.background import cancel_and_wait
+from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, FoundBatches
@@ -86,7 +86,7 @@ class HighWatermarks:
         if any(self.known(log) > at for log, at in positions.items()):
             waiter.event.set()
         if self._polling is None or self._polling.done():
-            self._polling = asyncio.create_task(self._poll(), name="suffix-poll")
+            self._polling = spawn(self._poll(), "suffix-poll", vital=True)
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter.event.wait()

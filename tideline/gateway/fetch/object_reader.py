@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
+from tideline.background import spawn
 from tideline.gateway.metrics import CACHE_BYTES
 from tideline.object_store import ObjectStore
 from tideline.object_store.byte_ranges import ByteRange
@@ -115,7 +116,7 @@ class ObjectReader:
         """``part`` by a GET, which others that want the same share."""
         task = self._under_way.get(part)
         if task is None:
-            task = asyncio.create_task(self._fetch(part), name="suffix-get")
+            task = spawn(self._fetch(part), "suffix-get")
             self._under_way[part] = task
             task.add_done_callback(lambda done: self._done(part, done))
         return await asyncio.shield(task)

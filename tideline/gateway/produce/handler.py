@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tideline.background import spawn
 from tideline.control_plane.model import CommittedBatch
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket
 from tideline.domain.pipelining import ProducerBatch
@@ -320,7 +321,7 @@ class ProduceRequest:
             answer = self.context.forward()
         else:
             answer = self.context.forward(self._frame(parts))
-        task = asyncio.create_task(self._relay(parts, tickets, answer), name="produce-relay")
+        task = spawn(self._relay(parts, tickets, answer), "produce-relay")
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
 
@@ -499,7 +500,7 @@ class ProduceHandler:
         else:
             produce.admit(max_wait_s)
         if produce.acks == 0:
-            task = asyncio.create_task(produce.unanswered(), name="produce-acks-0")
+            task = spawn(produce.unanswered(), "produce-acks-0")
             self._background.add(task)
             task.add_done_callback(self._background.discard)
             return None

@@ -25,6 +25,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from tideline.background import spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
 from tideline.control_plane.model import (
@@ -266,10 +267,10 @@ class WalWriter:
             return
         appends.sort(key=lambda append: (append.log.topic_id.bytes, append.log.partition))
         obj = WalObject(appends, sum(len(append.batch) for append in appends))
-        obj.upload = asyncio.create_task(self._upload(obj), name="wal-upload")
+        obj.upload = spawn(self._upload(obj), "wal-upload")
         self._pipeline.append(obj)
         if self._committer is None or self._committer.done():
-            self._committer = asyncio.create_task(self._commit_in_order(), name="wal-commit")
+            self._committer = spawn(self._commit_in_order(), "wal-commit", vital=True)
 
     async def _upload(self, obj: WalObject) -> None:
         """Put one object within bounds. Raises what the last attempt raised."""
@@ -304,7 +305,7 @@ class WalWriter:
             await self._keys.refill()
             key = self._keys.take()
         if self._keys.low and (self._refill is None or self._refill.done()):
-            self._refill = asyncio.create_task(self._refill_quietly(), name="wal-keys")
+            self._refill = spawn(self._refill_quietly(), "wal-keys")
         return key
 
     async def _refill_quietly(self) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from tideline.background import cancel_and_wait
+from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
 from tideline.domain.ack_gate import AckTicket, AckVerdict, judge
@@ -166,7 +166,7 @@ class QuiesceKeeper:
             # The barrier may have passed the incarnation before this one, and B0 may be read from
             # the log end already: what Kafka shows from now on may lie past it (schedule 2).
             self._fences.of(at).ceiling.freeze()
-        task = asyncio.create_task(self._keep(at, route.generation), name=f"quiesce-{at}")
+        task = spawn(self._keep(at, route.generation), f"quiesce-{at}", vital=True)
         self._tasks[at] = (*wanted, task)
         task.add_done_callback(lambda done: self._forget(at, done))
 
@@ -177,8 +177,6 @@ class QuiesceKeeper:
     def _forget(self, at: TopicIdPartition, done: asyncio.Task[None]) -> None:
         if (running := self._tasks.get(at)) is not None and running[2] is done:
             del self._tasks[at]
-        if not done.cancelled() and (error := done.exception()) is not None:
-            log.error("quiesce.failed", partition=str(at), exc_info=error)
 
     def _start_over(self) -> None:
         """A new incarnation has to acknowledge by itself."""

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import structlog
 
-from tideline.background import cancel_and_wait
+from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import GatewayFenced
 from tideline.control_plane.model import TopicStatus, TrackedTopic
@@ -82,12 +82,12 @@ class TrackingSync:
             self._tracking.replace_all(stored.topics)
             self._note_drained()
         self._tasks = [
-            asyncio.create_task(self._lease.keep(self.learn_anew), name="lease"),
-            asyncio.create_task(self._poll(), name="tracking-poll"),
-            asyncio.create_task(self._listen(), name="tracking-listen"),
-            asyncio.create_task(self._follow_hints(), name="tracking-hints"),
-            asyncio.create_task(self._acknowledge(), name="tracking-acknowledge"),
-            asyncio.create_task(self._keep_snapshot(), name="tracking-snapshot"),
+            keep(self._lease.keep(self.learn_anew), "lease"),
+            keep(self._poll(), "tracking-poll"),
+            keep(self._listen(), "tracking-listen"),
+            keep(self._follow_hints(), "tracking-hints"),
+            keep(self._acknowledge(), "tracking-acknowledge"),
+            keep(self._keep_snapshot(), "tracking-snapshot"),
         ]
 
     async def close(self) -> None:

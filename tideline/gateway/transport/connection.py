@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import structlog
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 
+from tideline.background import spawn
 from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext, Rules
 from tideline.gateway.metrics import (
     CONNECTIONS,
@@ -175,9 +176,7 @@ class GatewayConnection(FrameProtocol):
         if rule is not None and rule.is_due():
             slot = self._open_slot(len(frame))
             context = RequestContext(header, frame, self)
-            task = asyncio.get_running_loop().create_task(
-                self._handle(rule.handler(context), slot, key)
-            )
+            task = spawn(self._handle(rule.handler(context), slot, key), "request")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             REQUESTS_HANDLED.inc()

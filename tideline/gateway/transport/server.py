@@ -8,7 +8,7 @@ import contextlib
 
 import structlog
 
-from tideline.background import cancel_and_wait
+from tideline.background import cancel_and_wait, keep
 from tideline.gateway.context import ConnectionRegistry, Rules
 from tideline.gateway.metrics import BROKER_UP
 from tideline.gateway.transport.addresses import ResponseRewriter
@@ -60,7 +60,7 @@ class GatewayServer:
         self._listening = await loop.create_server(
             self._accept, host, port, backlog=BACKLOG, reuse_address=True
         )
-        self._tasks = [loop.create_task(self._sweep()), loop.create_task(self._watch_broker())]
+        self._tasks = [keep(self._sweep(), "sweep"), keep(self._watch_broker(), "watch-broker")]
         log.info("gateway listens", address="{}:{}".format(*self.address))
 
     def _accept(self) -> GatewayConnection:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tideline.background import spawn
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import correlation_of
@@ -46,7 +47,7 @@ class Upstream(FrameProtocol):
         """Frames that wait for the connection; ``None`` once it is open."""
         self._closing = False
         self._refusal: str | None = None
-        self._dial = asyncio.get_running_loop().create_task(self._open())
+        self._dial = spawn(self._open(), "upstream")
 
     async def _open(self) -> None:
         host, port = self._address
