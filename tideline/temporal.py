@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -15,6 +16,7 @@ from temporalio.api.operatorservice.v1 import (
 )
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
@@ -42,6 +44,8 @@ _TYPES = {
     "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
     "Text": IndexedValueType.INDEXED_VALUE_TYPE_TEXT,
 }
+
+_LOOK_FOR = timedelta(seconds=5)
 
 
 class TemporalUnavailable(UnreachableError):
@@ -113,6 +117,22 @@ def handle_of(client: Client, topic: str, topic_id: UUID) -> WorkflowHandle[Any,
     """The workflow of the topic's migration, whether it runs or not."""
     ref = TopicRef(topic, topic_id.hex, 0)
     return client.get_workflow_handle(ref.workflow_id, result_type=TopicOutcome)
+
+
+async def outcome_of(client: Client, ref: TopicRef) -> TopicOutcome | None:
+    """How the topic's migration ended; ``None`` while it runs.
+
+    Raises :class:`MigrationFailed` with the workflow's own reason when it was refused or ended
+    from outside, :class:`NoSuchMigration` when Temporal knows none, :class:`TemporalUnavailable`.
+    """
+    handle: WorkflowHandle[Any, TopicOutcome] = client.get_workflow_handle(
+        ref.workflow_id, result_type=TopicOutcome
+    )
+    with temporal_errors(f"Temporal knows no workflow {ref.workflow_id}"):
+        status = (await handle.describe(rpc_timeout=_LOOK_FOR)).status
+        if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW):
+            return None
+        return await handle.result(rpc_timeout=_LOOK_FOR)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 -- What everybody reads.
 GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
-    get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status
+    get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
+    list_requests
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
@@ -21,7 +22,8 @@ GRANT EXECUTE ON FUNCTION
     add_partitions, stop_tracking, delete_topic, next_generation, close_generation,
     quiesce_barrier, reopen_generation, initialize_diskless_migration, seed_producer_state,
     set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
-    pending_requests, request_taken, record_phase, set_tiering_complete, override_config,
+    pending_requests, settle_request, call_off_request, record_configuration, accept_gap,
+    force_completion, list_operator_actions, record_phase, set_tiering_complete, override_config,
     update_user_config, release_config, advance_prefix_start,
     -- What is eligible depends on the topics' configs, which the worker reads for its gauges.
     log_id_range, tiering_partitions, read_tiering_totals

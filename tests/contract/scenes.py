@@ -28,8 +28,9 @@ from tideline.settings import JobsSettings
 TABLES = (
     "coverage_results", "marked_objects", "tiering_failures", "producer_snapshots",
     "merged_segments", "merge_claims", "split_files", "wal_file_claims",
-    "config_overrides", "migration_requests", "migration_phases", "quiesce_acks", "tracking_acks",
-    "producer_state", "batches", "wal_files", "logs", "topics", "ended_incarnations", "gateways",
+    "operator_actions", "config_overrides", "migration_requests", "migration_phases",
+    "quiesce_acks", "tracking_acks", "producer_state", "batches", "wal_files",
+    "logs", "topics", "ended_incarnations", "gateways",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.scenes import Scene, batch
 from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, UnknownTopic
-from tideline.control_plane.model import ConfigOverride
+from tideline.control_plane.model import ConfigOverride, RequestState
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 
 
@@ -19,7 +19,7 @@ async def test_a_second_request_joins_the_first_until_it_is_taken(scene: Scene) 
     (request,) = await scene.plane.pending_requests()
     assert (request.topic, request.topic_id) == ("orders", topic_id)
     assert (request.requested_by, request.options) == ("cli", {"parallel_partitions": 3})
-    await scene.plane.request_taken(topic_id)
+    await scene.plane.settle_request(topic_id, request.requested_at, RequestState.STARTED)
     assert await scene.plane.pending_requests() == []
     await scene.plane.request_migration("orders", topic_id, "admin", {})
     assert len(await scene.plane.pending_requests()) == 1

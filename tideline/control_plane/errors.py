@@ -165,6 +165,21 @@ class TieringMismatch(RefusedError):
     """What was split or merged is not what the control plane knows of the range."""
 
 
+@_sqlstate("TL041")
+class GapAcceptedAlready(RefusedError):
+    """More than this range was given up before, and consumers were told so."""
+
+
+@_sqlstate("TL042")
+class CompletionRefused(RefusedError):
+    """A partition has no B0: a sealed log would take none of its records."""
+
+
+@_sqlstate("TL043")
+class NothingToCallOff(RefusedError):
+    """No request of the topic waits to be started."""
+
+
 TRANSIENT_SQLSTATES = frozenset(
     {
         "40001",  # serialization_failure

@@ -63,6 +63,13 @@ class TrackedPartition:
     """ms; largest record timestamp below B0 and the offset of its first record, or -1."""
     prefix_max_timestamp_offset: int = -1
     ready: bool = False
+    accepted_gap_from: int = UNDEFINED_OFFSET
+    """First offset of a log gap up to B0 whose loss an operator accepted; -1: none."""
+
+    @property
+    def prefix_end(self) -> int:
+        """Where what Kafka must hold of the prefix ends (exclusive): B0, or an accepted gap."""
+        return self.accepted_gap_from if self.accepted_gap_from >= 0 else self.boundary
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,8 @@ class TrackedTopic:
     max_message_bytes: int
     partitions: dict[int, TrackedPartition] = field(default_factory=dict)
     overrides: dict[str, ConfigOverride] = field(default_factory=dict)
+    completion_forced_by: str | None = None
+    """Who had it frozen and sealed although a prefix is not complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,15 +293,50 @@ class PartitionMigrationStatus:
     phases: tuple[PhaseRecord, ...]
 
 
+class RequestState(StrEnum):
+    """What became of a request to migrate. The last three are final."""
+
+    RECEIVED = "received"
+    RETRYING = "retrying"
+    """It could not be started yet; the next try has a time."""
+    STARTED = "started"
+    DONE = "done"
+    REFUSED = "refused"
+    CALLED_OFF = "called_off"
+
+
 @dataclass(frozen=True, slots=True)
 class MigrationRequest:
-    """A trigger that waits for the worker to start or join its workflow."""
+    """A config change that asks for a migration, and what became of it."""
 
     topic: str
     topic_id: UUID
     requested_by: str
     options: dict[str, Any]
     requested_at: datetime
+    state: RequestState = RequestState.RECEIVED
+    reason: str = ""
+    """Why it was refused or called off, or why the last try failed."""
+    tries: int = 0
+    """How many failed."""
+    next_try_at: datetime | None = None
+    changed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorAction:
+    """A decision of an operator, as it is kept."""
+
+    topic: str
+    topic_id: UUID
+    partition: int | None
+    """``None``: the whole topic."""
+    action: str
+    """configure, accept_gap, force_completion or call_off_request."""
+    decided_by: str
+    reason: str
+    details: dict[str, Any]
+    decided_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

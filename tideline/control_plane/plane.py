@@ -8,6 +8,7 @@ runs one suite against both.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -23,7 +24,9 @@ from tideline.control_plane.model import (
     GatewayRegistration,
     ListOffsetsKind,
     MigrationRequest,
+    OperatorAction,
     PartitionMigrationStatus,
+    RequestState,
     SuffixOffset,
     TrackedPartition,
     TrackedTopic,
@@ -222,7 +225,8 @@ class ControlPlane(Protocol):
     async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
         """Unset B0 and migrate anew; a boundary that is unset is no error.
 
-        Raises ``StaleGeneration``; ``ResetRefused`` once the suffix holds data (schedule 7).
+        Raises ``StaleGeneration``; ``ResetRefused`` once the suffix holds data (schedule 7), and
+        after a forced completion.
         """
 
     async def abort_migration(self, topic_id: UUID) -> None:
@@ -238,10 +242,63 @@ class ControlPlane(Protocol):
         """Ask the worker for a migration. A second request joins the first."""
 
     async def pending_requests(self) -> list[MigrationRequest]:
-        """Requests that no worker has received, oldest first."""
+        """Requests that have to be started now, oldest first: received, or to be tried again."""
 
-    async def request_taken(self, topic_id: UUID) -> None:
-        """A workflow was started or joined for the request."""
+    async def list_requests(self, topic: str | None = None) -> list[MigrationRequest]:
+        """The newest request of each topic, whatever became of it."""
+
+    async def settle_request(
+        self,
+        topic_id: UUID,
+        requested_at: datetime,
+        state: RequestState,
+        reason: str = "",
+        retry_after_ms: int = 0,
+    ) -> bool:
+        """What became of the request of that moment. False, changing nothing, when another one
+        took its place or it has ended (done, refused, called off).
+        """
+
+    # What operators decide. Each raises ``InvalidInput`` without a name and a reason.
+
+    async def record_configuration(
+        self, topic: str, topic_id: UUID, decided_by: str, reason: str, details: Mapping[str, Any]
+    ) -> None:
+        """Keep that options of a running migration were changed. Its workflow has them."""
+
+    async def accept_gap(
+        self,
+        log: TopicIdPartition,
+        generation: int,
+        leader_epoch: int,
+        first: int,
+        end: int,
+        decided_by: str,
+        reason: str,
+        details: Mapping[str, Any],
+    ) -> None:
+        """Give up ``[first, end)``, which ends at B0 and which nobody holds: the caller asked every
+        replica and remote storage under this generation and leader epoch.
+
+        The same again changes nothing, a longer range replaces a shorter one. Raises
+        ``BoundaryUnset``, ``StaleGeneration``, ``StaleLeaderEpoch``, ``InvalidInput``,
+        ``GapAcceptedAlready``.
+        """
+
+    async def force_completion(self, topic_id: UUID, decided_by: str, reason: str) -> list[int]:
+        """Let the topic be frozen and sealed although the prefixes of the partitions that are
+        returned are not complete; nothing is recorded when there is none. Until a migration begins
+        anew no B0 of the topic is reset.
+
+        Raises ``UnknownTopic``, ``TopicDeleted``; ``CompletionRefused`` while a partition has no
+        B0.
+        """
+
+    async def call_off_request(self, topic_id: UUID, decided_by: str, reason: str) -> None:
+        """A request that was not started yet is not tried again. Raises ``NothingToCallOff``."""
+
+    async def list_operator_actions(self, topic: str | None = None) -> list[OperatorAction]:
+        """Everything that was decided so, oldest first."""
 
     async def record_phase(
         self,

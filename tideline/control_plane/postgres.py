@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -39,7 +40,9 @@ from tideline.control_plane.model import (
     GatewayRegistration,
     ListOffsetsKind,
     MigrationRequest,
+    OperatorAction,
     PartitionMigrationStatus,
+    RequestState,
     SegmentCoordinates,
     SuffixOffset,
     TrackedPartition,
@@ -219,8 +222,52 @@ class PostgresControlPlane(ControlPlane):
     async def pending_requests(self) -> list[MigrationRequest]:
         return await self._call(Function("pending_requests", rows(MigrationRequest)))
 
-    async def request_taken(self, topic_id: UUID) -> None:
-        await self._call(Function("request_taken", nothing), topic_id)
+    async def list_requests(self, topic: str | None = None) -> list[MigrationRequest]:
+        return await self._call(Function("list_requests", rows(MigrationRequest)), topic)
+
+    async def settle_request(
+        self,
+        topic_id: UUID,
+        requested_at: datetime,
+        state: RequestState,
+        reason: str = "",
+        retry_after_ms: int = 0,
+    ) -> bool:
+        function = Function("settle_request", value(bool))
+        return await self._call(function, topic_id, requested_at, state, reason, retry_after_ms)
+
+    # What operators decide
+
+    async def record_configuration(
+        self, topic: str, topic_id: UUID, decided_by: str, reason: str, details: Mapping[str, Any]
+    ) -> None:
+        function = Function("record_configuration", nothing)
+        await self._call(function, topic, topic_id, decided_by, reason, details)
+
+    async def accept_gap(
+        self,
+        log: TopicIdPartition,
+        generation: int,
+        leader_epoch: int,
+        first: int,
+        end: int,
+        decided_by: str,
+        reason: str,
+        details: Mapping[str, Any],
+    ) -> None:
+        function = Function("accept_gap", nothing)
+        about = (generation, leader_epoch, first, end, decided_by, reason, details)
+        await self._call(function, log, *about)
+
+    async def force_completion(self, topic_id: UUID, decided_by: str, reason: str) -> list[int]:
+        function = Function("force_completion", value(list))
+        return await self._call(function, topic_id, decided_by, reason)
+
+    async def call_off_request(self, topic_id: UUID, decided_by: str, reason: str) -> None:
+        await self._call(Function("call_off_request", nothing), topic_id, decided_by, reason)
+
+    async def list_operator_actions(self, topic: str | None = None) -> list[OperatorAction]:
+        return await self._call(Function("list_operator_actions", rows(OperatorAction)), topic)
 
     async def record_phase(
         self,

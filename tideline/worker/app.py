@@ -7,6 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -93,7 +94,10 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     for worker in workers(settings, client, services):
         await stack.enter_async_context(worker)
     dispatcher = RequestDispatcher(
-        services.control_plane, _starter(settings, client), _current_id(services)
+        services.control_plane,
+        _starter(settings, client),
+        _current_id(services),
+        partial(temporal.outcome_of, client),
     )
     for name, background in (
         ("requests", dispatcher.run()),

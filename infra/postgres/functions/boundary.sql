@@ -229,6 +229,12 @@ BEGIN
             format('%s is %s: it has no prefix that B0 could belong to', log_label(p_log),
                 p_log.migration_state),
             'Leave it as it is: its log begins with the suffix.');
+    ELSIF EXISTS (SELECT FROM topics WHERE topic_id = p_log.topic_id
+            AND completion_forced_by IS NOT NULL) THEN
+        PERFORM refuse('TL013',
+            format('the completion of topic %s was forced: its classic log is being sealed and '
+                'takes no records of %s', p_log.topic_name, log_label(p_log)),
+            'Migrate the topic again first: that takes the forced completion back.');
     END IF;
     DELETE FROM producer_state WHERE log_id = p_log.log_id;
     UPDATE logs SET
@@ -237,6 +243,7 @@ BEGIN
             tiered_high_offset = -1, prefix_max_timestamp = -1, prefix_max_timestamp_offset = -1,
             tiering_complete = false, tiering_reason = 'the boundary was reset',
             seeds_digest = NULL, seeds_last_offset = -1, migration_state = 'MIGRATING',
+            accepted_gap_from = -1, accepted_gap_epoch = -1,
             quiesce = 'open', quiesce_deadline = NULL
         WHERE log_id = p_log.log_id;
     PERFORM notify_log(p_log.topic_id, p_log.partition);

@@ -59,18 +59,17 @@ LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         VALUES (p_topic_id, p_topic, p_requested_by, p_options)
         ON CONFLICT (topic_id) DO UPDATE SET
             requested_by = excluded.requested_by, options = excluded.options, taken_at = NULL,
+            state = 'received', reason = '', tries = 0, next_try_at = NULL,
+            changed_at = clock_timestamp(),
             requested_at = CASE WHEN r.taken_at IS NULL THEN r.requested_at
                                 ELSE excluded.requested_at END;
     SELECT pg_notify('tideline_requests', p_topic);
 $$;
 
+-- What a worker has to start now.
 CREATE FUNCTION pending_requests() RETURNS SETOF migration_requests
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT * FROM migration_requests WHERE taken_at IS NULL ORDER BY requested_at
-$$;
-
-CREATE FUNCTION request_taken(p_topic_id uuid) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    UPDATE migration_requests SET taken_at = clock_timestamp()
-        WHERE topic_id = p_topic_id AND taken_at IS NULL
+    SELECT * FROM migration_requests
+        WHERE taken_at IS NULL AND (next_try_at IS NULL OR next_try_at <= clock_timestamp())
+        ORDER BY requested_at
 $$;

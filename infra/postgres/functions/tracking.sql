@@ -44,8 +44,9 @@ BEGIN
                 v_topic.kind, v_topic.topic_id, p_kind, p_topic_id),
             'Report its deletion first, or leave it as it is.');
     ELSE
+        -- A migration that begins anew means to complete every prefix.
         UPDATE topics SET timestamp_type = p_timestamp_type,
-                max_message_bytes = p_max_message_bytes
+                max_message_bytes = p_max_message_bytes, completion_forced_by = NULL
             WHERE topic_key = v_topic.topic_key;
         IF v_topic.status = 'aborted' THEN
             -- A new round: what was acknowledged or observed for the aborted one is void.
@@ -239,7 +240,8 @@ LANGUAGE sql STABLE AS $$
         'suffix_start', p_log.suffix_start,
         'prefix_max_timestamp', p_log.prefix_max_timestamp,
         'prefix_max_timestamp_offset', p_log.prefix_max_timestamp_offset,
-        'ready', p_log.tiering_complete)
+        'ready', p_log.tiering_complete,
+        'accepted_gap_from', p_log.accepted_gap_from)
 $$;
 
 -- Tracked topics with their partitions and overrides, in one snapshot. Deleted topics and those
@@ -247,14 +249,15 @@ $$;
 CREATE FUNCTION tracked_topics(p_name text)
 RETURNS TABLE (
     name text, topic_id uuid, kind text, status text, timestamp_type text,
-    max_message_bytes integer, partitions jsonb, overrides jsonb
+    max_message_bytes integer, partitions jsonb, overrides jsonb, completion_forced_by text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT t.name, t.topic_id, t.kind, t.status, t.timestamp_type, t.max_message_bytes,
            coalesce((SELECT jsonb_agg(partition_view(l) ORDER BY l.partition)
                FROM logs AS l WHERE l.topic_id = t.topic_id), '[]'),
            coalesce((SELECT jsonb_agg(to_jsonb(c) - 'topic_id' ORDER BY c.key)
-               FROM config_overrides AS c WHERE c.topic_id = t.topic_id), '[]')
+               FROM config_overrides AS c WHERE c.topic_id = t.topic_id), '[]'),
+           t.completion_forced_by
     FROM topics AS t
     WHERE t.tracked AND t.status <> 'deleted' AND (p_name IS NULL OR t.name = p_name)
     ORDER BY t.name

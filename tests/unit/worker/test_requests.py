@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
 
+from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.model import MigrationRequest
-from tideline.domain.messages import TopicMigrationInput, TopicRef
+from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.options import Durability
 from tideline.errors import UnreachableError
-from tideline.worker.requests import RequestDispatcher
+from tideline.temporal import MigrationFailed, NoSuchMigration
+from tideline.worker.requests import (
+    FIRST_RETRY_MS,
+    LONGEST_RETRY_MS,
+    RequestDispatcher,
+)
 
 
-@dataclass
-class Store:
-    pending: list[MigrationRequest] = field(default_factory=list)
-    taken: list[UUID] = field(default_factory=list)
-    notified: asyncio.Event = field(default_factory=asyncio.Event)
+class Store(MemoryControlPlane):
+    """The plane in memory, on a clock that the test moves."""
 
-    async def pending_requests(self) -> list[MigrationRequest]:
-        return [r for r in self.pending if r.topic_id not in self.taken]
+    def __init__(self) -> None:
+        super().__init__(lambda: self.clock_ms)
+        self.clock_ms = 1_700_000_000_000
+        self.listening = asyncio.Event()
 
-    async def request_taken(self, topic_id: UUID) -> None:
-        self.taken.append(topic_id)
+    def listen(
+        self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
+    ) -> AsyncIterator[tuple[str, str]]:
+        return super().listen(channels, self.listening.set)
 
-    async def listen(self, channels: Sequence[str]) -> AsyncIterator[tuple[str, str]]:
-        while True:
-            await self.notified.wait()
-            self.notified.clear()
-            yield channels[0], "orders"
+    async def ask(self, topic: str, **options: object) -> UUID:
+        """A gateway wrote a request for a topic with a new id."""
+        self.clock_ms += 1
+        topic_id = uuid4()
+        await self.request_migration(topic, topic_id, "User:alice", options)
+        return topic_id
+
+    async def states(self) -> dict[str, str]:
+        return {r.topic: r.state.value for r in await self.list_requests()}
+
+    async def only(self) -> MigrationRequest:
+        (found,) = await self.list_requests()
+        return found
 
 
 @dataclass
@@ -49,6 +63,7 @@ class Kafka:
 class Workflows:
     started: list[tuple[TopicRef, TopicMigrationInput]] = field(default_factory=list)
     away_for: set[str] = field(default_factory=set)
+    ended: dict[str, TopicOutcome | Exception] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, ref: TopicRef, given: TopicMigrationInput) -> None:
@@ -57,9 +72,13 @@ class Workflows:
         self.started.append((ref, given))
         self.news.set()
 
-
-def request(topic: str, **options: object) -> MigrationRequest:
-    return MigrationRequest(topic, uuid4(), "User:alice", dict(options), datetime.now(UTC))
+    async def outcome(self, ref: TopicRef) -> TopicOutcome | None:
+        if ref.topic in self.away_for:
+            raise UnreachableError("Temporal is away")
+        ended = self.ended.get(ref.topic)
+        if isinstance(ended, Exception):
+            raise ended
+        return ended
 
 
 @pytest.fixture
@@ -79,71 +98,132 @@ def workflows() -> Workflows:
 
 @pytest.fixture
 def dispatcher(store: Store, kafka: Kafka, workflows: Workflows) -> RequestDispatcher:
-    return RequestDispatcher(store, workflows.start, kafka.current_id)
+    return RequestDispatcher(store, workflows.start, kafka.current_id, workflows.outcome)
 
 
 async def test_a_request_starts_the_workflow_that_belongs_to_its_topic_id(
     store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
 ) -> None:
-    asked = request("orders", durability="tiered")
-    store.pending, kafka.ids = [asked], {"orders": asked.topic_id}
+    kafka.ids = {"orders": await store.ask("orders", durability="tiered")}
     await dispatcher.take_all()
     [(ref, given)] = workflows.started
     assert ref.workflow_id.startswith("tideline/topic/orders/")
     assert given.options.durability is Durability.TIERED
     assert given.requested_by == "User:alice"
-    assert store.taken == [asked.topic_id]
+    assert await store.states() == {"orders": "started"}
 
 
-async def test_a_request_stays_until_temporal_answers_and_holds_up_no_other(
+async def test_a_request_is_tried_again_until_temporal_answers_and_holds_up_no_other(
     store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
 ) -> None:
-    first, second = request("first"), request("second")
-    store.pending = [first, second]
-    kafka.ids = {"first": first.topic_id, "second": second.topic_id}
+    kafka.ids = {topic: await store.ask(topic) for topic in ("first", "second")}
     workflows.away_for = {"first"}
     await dispatcher.take_all()
-    assert store.taken == [second.topic_id]
-    workflows.away_for = set()
+    assert await store.states() == {"first": "retrying", "second": "started"}
+    first = (await store.list_requests("first"))[0]
+    assert (first.reason, first.tries) == ("Temporal is away", 1)
+    assert first.next_try_at is not None
     await dispatcher.take_all()
-    assert store.taken == [second.topic_id, first.topic_id]
+    assert (await store.list_requests("first"))[0].tries == 1
+    workflows.away_for = set()
+    store.clock_ms += FIRST_RETRY_MS
+    await dispatcher.take_all()
+    assert await store.states() == {"first": "started", "second": "started"}
+
+
+async def test_the_time_between_tries_grows_up_to_a_bound(
+    store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
+) -> None:
+    kafka.ids, workflows.away_for = {"orders": await store.ask("orders")}, {"orders"}
+    waits = []
+    for _ in range(10):
+        await dispatcher.take_all()
+        found = await store.only()
+        assert found.next_try_at is not None
+        waits.append(round(found.next_try_at.timestamp() * 1000) - store.clock_ms)
+        store.clock_ms += waits[-1]
+    assert waits[:3] == [3_000, 6_000, 12_000]
+    assert waits[-1] == LONGEST_RETRY_MS
+
+
+async def test_a_request_that_was_called_off_is_not_started(
+    store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
+) -> None:
+    topic_id = await store.ask("orders")
+    kafka.ids, workflows.away_for = {"orders": topic_id}, {"orders"}
+    await dispatcher.take_all()
+    await store.call_off_request(topic_id, "ada", "not today")
+    workflows.away_for = set()
+    store.clock_ms += LONGEST_RETRY_MS
+    await dispatcher.take_all()
+    assert workflows.started == []
+    assert await store.states() == {"orders": "called_off"}
 
 
 @pytest.mark.parametrize("now", [None, uuid4()], ids=["deleted", "created again"])
-async def test_a_request_for_a_topic_that_is_gone_is_dropped(
+async def test_a_request_for_a_topic_that_is_gone_is_kept_as_refused(
     store: Store,
     kafka: Kafka,
     workflows: Workflows,
     dispatcher: RequestDispatcher,
     now: UUID | None,
 ) -> None:
-    asked = request("orders")
-    store.pending = [asked]
+    await store.ask("orders")
     if now is not None:
         kafka.ids = {"orders": now}
     await dispatcher.take_all()
     assert workflows.started == []
-    assert store.taken == [asked.topic_id]
+    found = await store.only()
+    assert (found.state, found.reason) == ("refused", "the topic was deleted or created again")
 
 
-async def test_a_request_with_wrong_options_is_dropped(
+async def test_a_request_with_wrong_options_is_kept_as_refused_with_the_rule(
     store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
 ) -> None:
-    asked = request("orders", durability="maybe")
-    store.pending, kafka.ids = [asked], {"orders": asked.topic_id}
+    kafka.ids = {"orders": await store.ask("orders", durability="maybe")}
     await dispatcher.take_all()
     assert workflows.started == []
-    assert store.taken == [asked.topic_id]
+    found = await store.only()
+    assert found.state == "refused"
+    assert "choose among fsynced, replicated, tiered" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("ended", "state", "reason"),
+    [
+        (None, "started", ""),
+        (TopicOutcome("orders", "", "hybrid"), "done", ""),
+        (TopicOutcome("orders", "", "aborted"), "done", "the migration was aborted"),
+        (MigrationFailed("replica 2 is not in sync"), "refused", "replica 2 is not in sync"),
+        (NoSuchMigration("none"), "done", "Temporal does not know its workflow any more"),
+        (UnreachableError("away"), "started", ""),
+    ],
+)
+async def test_what_became_of_a_started_migration_is_kept_with_its_request(
+    store: Store,
+    kafka: Kafka,
+    workflows: Workflows,
+    dispatcher: RequestDispatcher,
+    ended: TopicOutcome | Exception | None,
+    state: str,
+    reason: str,
+) -> None:
+    """A preflight that refuses comes after the admin client has heard that all is well."""
+    kafka.ids = {"orders": await store.ask("orders")}
+    await dispatcher.take_all()
+    if ended is not None:
+        workflows.ended = {"orders": ended}
+    await dispatcher.follow_all()
+    found = await store.only()
+    assert (found.state, found.reason) == (state, reason)
 
 
 async def test_a_notification_is_followed_at_once(
     store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
 ) -> None:
     running = asyncio.create_task(dispatcher.run())
-    await asyncio.sleep(0)
-    asked = request("orders")
-    store.pending, kafka.ids = [asked], {"orders": asked.topic_id}
-    store.notified.set()
+    await asyncio.wait_for(store.listening.wait(), 1)
+    kafka.ids = {"orders": await store.ask("orders")}
     await asyncio.wait_for(workflows.news.wait(), 1)
     running.cancel()
     with suppress(asyncio.CancelledError):

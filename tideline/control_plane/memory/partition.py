@@ -17,6 +17,7 @@ from tideline.control_plane.errors import (
     BoundaryAlreadySet,
     BoundaryBelowAcknowledged,
     BoundaryUnset,
+    GapAcceptedAlready,
     InvalidInput,
     NotMigrating,
     OffsetOutOfRange,
@@ -83,6 +84,8 @@ class Partition:
     prefix_max_timestamp: int = -1
     prefix_max_timestamp_offset: int = -1
     tiering_complete: bool = False
+    accepted_gap_from: int = UNDEFINED_OFFSET
+    accepted_gap_epoch: int = -1
     deleted: bool = False
     phases: dict[Phase, PhaseRecord] = field(default_factory=dict)
 
@@ -192,12 +195,18 @@ class Partition:
         return True
 
     def persist_directly(
-        self, boundary: int, epoch: int, gateways: Sequence[GatewayRegistration], now_ms: int
+        self,
+        boundary: int,
+        epoch: int,
+        gateways: Sequence[GatewayRegistration],
+        now_ms: int,
+        *,
+        forced_by: str | None = None,
     ) -> bool:
         """Seed 000 ``setDisklessLogStartOffset``: -1 resets; never around the epoch or quiesce."""
         self._assert_epoch(epoch)
         if boundary == UNDEFINED_OFFSET:
-            return self.suffix is not None and self._reset()
+            return self.suffix is not None and self._reset(forced_by)
         if self.suffix is not None:
             self._assert_same_boundary(boundary)
             return False
@@ -222,10 +231,37 @@ class Partition:
             self._assert_below(seeds, None)
             self._write_seeds(seeds, now_ms)
 
-    def reset(self, generation: int) -> bool:
-        """Unset B0 while the suffix is empty; the epoch stays. Whether anything changed."""
+    def reset(self, generation: int, *, forced_by: str | None = None) -> bool:
+        """Unset B0 while the suffix is empty; the epoch stays. Whether anything changed.
+        ``forced_by``: who forced the topic's completion, if somebody did."""
         self.assert_generation(generation)
-        return self.suffix is not None and self._reset()
+        return self.suffix is not None and self._reset(forced_by)
+
+    def assert_gap(self, generation: int, leader_epoch: int, first: int, end: int) -> None:
+        """Whether ``[first, end)`` may be given up, as far as this row knows."""
+        if self.boundary < 0:
+            raise BoundaryUnset(f"{self.label} has no B0")
+        self.assert_generation(generation)
+        self._assert_epoch(leader_epoch)
+        start = max(self.log_start, 0)
+        if end != self.boundary:
+            raise InvalidInput(
+                f"a log gap of {self.label} ends at B0 {self.boundary}, not at {end}"
+            )
+        if not start <= first < end:
+            raise InvalidInput(
+                f"offset {first} of {self.label} lies outside {start} (log start) to {end} (B0)"
+            )
+        if leader_epoch < self.accepted_gap_epoch:
+            raise StaleLeaderEpoch(
+                f"leader epoch {leader_epoch} of {self.label} is stale: a gap was accepted at "
+                f"epoch {self.accepted_gap_epoch}"
+            )
+        if 0 <= self.accepted_gap_from < first:
+            raise GapAcceptedAlready(
+                f"the loss of {self.accepted_gap_from} to {end - 1} of {self.label} is accepted "
+                "already"
+            )
 
     def abort(self) -> None:
         """Back to tiered only. The caller has seen that no partition of the topic has B0."""
@@ -312,6 +348,7 @@ class Partition:
             prefix_max_timestamp=self.prefix_max_timestamp,
             prefix_max_timestamp_offset=self.prefix_max_timestamp_offset,
             ready=self.tiering_complete,
+            accepted_gap_from=self.accepted_gap_from,
         )
 
     def status(self) -> PartitionMigrationStatus:
@@ -415,7 +452,7 @@ class Partition:
         self.seeds = in_order(seeds)
         self.producers = entries_from_seeds(seeds, now_ms)
 
-    def _reset(self) -> bool:
+    def _reset(self, forced_by: str | None) -> bool:
         suffix = self._opened()
         if suffix.high_watermark > suffix.boundary:
             raise ResetRefused(
@@ -424,6 +461,12 @@ class Partition:
             )
         if self.state is not MigrationState.HYBRID:
             raise ResetRefused(f"{self.label} is {self.state}: it has no prefix")
+        if forced_by is not None:
+            raise ResetRefused(
+                f"the completion of topic {self.topic} was forced by {forced_by}: its classic log "
+                f"is being sealed and takes no records of {self.label}"
+            )
+        self.accepted_gap_from = self.accepted_gap_epoch = -1
         self.suffix, self.seeds, self.log_start = None, None, UNDEFINED_OFFSET
         self.producers = {}
         self.prefix_max_timestamp = self.prefix_max_timestamp_offset = -1

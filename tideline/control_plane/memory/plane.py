@@ -16,6 +16,7 @@ from uuid import UUID
 from tideline.control_plane.errors import TopicDeleted, TrackingIncomplete, UnknownTopic
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.gateways import Gateways
+from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
@@ -32,8 +33,10 @@ from tideline.control_plane.model import (
     GatewayRegistration,
     ListOffsetsKind,
     MigrationRequest,
+    OperatorAction,
     PartitionMigrationStatus,
     PhaseRecord,
+    RequestState,
     SuffixOffset,
     TopicStatus,
     TrackedPartition,
@@ -67,8 +70,7 @@ class MemoryControlPlane(ControlPlane):
         self.gateways = Gateways()
         self.topics = Topics()
         self.files = WalFiles()
-        self.requests: dict[UUID, MigrationRequest] = {}
-        """Pending ones, by topic id."""
+        self.operators = Operators()
         self._listeners: list[tuple[Sequence[str], asyncio.Queue[tuple[str, str]]]] = []
 
     # Gateways
@@ -248,7 +250,10 @@ class MemoryControlPlane(ControlPlane):
     ) -> None:
         gateways = self.gateways.at_quiesce_barrier()
         partition = self.topics.live_partition(log)
-        if partition.persist_directly(boundary, leader_epoch, gateways, self.now_ms()):
+        forced_by = self.topics.known_id(log.topic_id).completion_forced_by
+        if partition.persist_directly(
+            boundary, leader_epoch, gateways, self.now_ms(), forced_by=forced_by
+        ):
             self._notify_log(log)
 
     async def get_diskless_log_start_offset(self, log: TopicIdPartition) -> int:
@@ -260,7 +265,9 @@ class MemoryControlPlane(ControlPlane):
         self.topics.live_partition(log).seed(tuple(seeds), self.now_ms())
 
     async def reset_boundary(self, log: TopicIdPartition, generation: int) -> None:
-        if self.topics.live_partition(log).reset(generation):
+        partition = self.topics.live_partition(log)
+        forced_by = self.topics.known_id(log.topic_id).completion_forced_by
+        if partition.reset(generation, forced_by=forced_by):
             self._notify_log(log)
 
     async def abort_migration(self, topic_id: UUID) -> None:
@@ -276,18 +283,90 @@ class MemoryControlPlane(ControlPlane):
     async def request_migration(
         self, topic: str, topic_id: UUID, requested_by: str, options: Mapping[str, Any]
     ) -> None:
-        known = self.requests.get(topic_id)
-        requested_at = known.requested_at if known else self._now()
-        self.requests[topic_id] = MigrationRequest(
-            topic, topic_id, requested_by, dict(options), requested_at
-        )
+        self.operators.request(topic, topic_id, requested_by, dict(options), self._now())
         self._notify(REQUESTS_CHANNEL, topic)
 
     async def pending_requests(self) -> list[MigrationRequest]:
-        return sorted(self.requests.values(), key=lambda request: request.requested_at)
+        return self.operators.pending(self._now())
 
-    async def request_taken(self, topic_id: UUID) -> None:
-        self.requests.pop(topic_id, None)
+    async def list_requests(self, topic: str | None = None) -> list[MigrationRequest]:
+        found = [r for r in self.operators.requests.values() if topic in (None, r.topic)]
+        return sorted(found, key=lambda request: request.requested_at)
+
+    async def settle_request(
+        self,
+        topic_id: UUID,
+        requested_at: datetime,
+        state: RequestState,
+        reason: str = "",
+        retry_after_ms: int = 0,
+    ) -> bool:
+        settle = self.operators.settle
+        return settle(topic_id, requested_at, state, reason, retry_after_ms, self._now())
+
+    # What operators decide
+
+    async def record_configuration(
+        self, topic: str, topic_id: UUID, decided_by: str, reason: str, details: Mapping[str, Any]
+    ) -> None:
+        record = self.operators.record
+        record(topic, topic_id, None, "configure", decided_by, reason, details, self._now())
+
+    async def accept_gap(
+        self,
+        log: TopicIdPartition,
+        generation: int,
+        leader_epoch: int,
+        first: int,
+        end: int,
+        decided_by: str,
+        reason: str,
+        details: Mapping[str, Any],
+    ) -> None:
+        partition = self.topics.live_partition(log)
+        partition.assert_gap(generation, leader_epoch, first, end)
+        if partition.accepted_gap_from == first:
+            return
+        kept = {
+            **details,
+            "from": first,
+            "to": end,
+            "generation": generation,
+            "leader_epoch": leader_epoch,
+        }
+        self.operators.record(
+            partition.topic,
+            log.topic_id,
+            log.partition,
+            "accept_gap",
+            decided_by,
+            reason,
+            kept,
+            self._now(),
+        )
+        partition.accepted_gap_from, partition.accepted_gap_epoch = first, leader_epoch
+        self._notify_log(log)
+
+    async def force_completion(self, topic_id: UUID, decided_by: str, reason: str) -> list[int]:
+        topic = self.topics.known_id(topic_id)
+        if topic.status is TopicStatus.DELETED:
+            raise TopicDeleted(f"topic {topic.name} (id {topic_id}) was deleted")
+        incomplete = topic.incomplete_or_refuse()
+        if topic.completion_forced_by is None and incomplete:
+            details = {"incomplete": incomplete}
+            record, name = self.operators.record, topic.name
+            record(
+                name, topic_id, None, "force_completion", decided_by, reason, details, self._now()
+            )
+            topic.completion_forced_by = decided_by
+            self._notify_topic(name)
+        return incomplete
+
+    async def call_off_request(self, topic_id: UUID, decided_by: str, reason: str) -> None:
+        self.operators.call_off(topic_id, decided_by, reason, self._now())
+
+    async def list_operator_actions(self, topic: str | None = None) -> list[OperatorAction]:
+        return [action for action in self.operators.actions if topic in (None, action.topic)]
 
     async def record_phase(
         self,

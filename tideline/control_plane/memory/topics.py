@@ -8,6 +8,7 @@ from uuid import UUID
 
 from tideline.control_plane.errors import (
     AbortRefused,
+    CompletionRefused,
     NotMigrating,
     PartitionsMigrating,
     TopicDeleted,
@@ -43,6 +44,7 @@ class Topic:
     """By gateway: the incarnation that tracks it durably."""
     partitions: dict[int, Partition] = field(default_factory=dict)
     overrides: dict[str, ConfigOverride] = field(default_factory=dict)
+    completion_forced_by: str | None = None
 
     @property
     def identity(self) -> str:
@@ -58,6 +60,7 @@ class Topic:
             max_message_bytes=self.max_message_bytes,
             partitions={n: self.partitions[n].tracked() for n in sorted(self.partitions)},
             overrides=dict(sorted(self.overrides.items())),
+            completion_forced_by=self.completion_forced_by,
         )
 
     def add_partitions(self, total: int) -> None:
@@ -130,6 +133,17 @@ class Topic:
         self.status = TopicStatus.ABORTED
         for partition in self.partitions.values():
             partition.abort()
+
+    def incomplete_or_refuse(self) -> list[int]:
+        """Partitions whose prefix is not complete. Raises ``CompletionRefused`` if one has no B0:
+        a sealed log would take none of its records."""
+        rows = sorted(self.partitions.items())
+        without = [str(n) for n, partition in rows if partition.boundary < 0]
+        if without:
+            raise CompletionRefused(
+                f"topic {self.name} cannot be completed: partition {', '.join(without)} has no B0"
+            )
+        return [n for n, partition in rows if not partition.tiering_complete]
 
     def delete(self) -> None:
         self.status, self.is_tracked = TopicStatus.DELETED, False
@@ -204,6 +218,7 @@ class Topics:
                 f"topic {name} is tracked as {topic.identity}, not as {kind} with id {topic_id}"
             )
         topic.timestamp_type, topic.max_message_bytes = timestamp_type, max_message_bytes
+        topic.completion_forced_by = None
         if topic.status is TopicStatus.ABORTED:
             topic.begin_anew()
         if topic.status is TopicStatus.TRACKING:
