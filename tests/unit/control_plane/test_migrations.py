@@ -33,9 +33,9 @@ def without_comments(text: str) -> str:
     return re.sub(r"--.*", "", text)
 
 
-def test_versions_count_without_gap() -> None:
+def test_each_version_is_taken_once() -> None:
     versions = sorted(int(re.match(r"V(\d+)__", path.name)[1]) for path in MIGRATIONS)  # type: ignore[index]
-    assert versions == list(range(1, len(MIGRATIONS) + 1))
+    assert versions == sorted(set(versions))
 
 
 @pytest.mark.parametrize(
