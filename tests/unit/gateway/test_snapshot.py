@@ -56,6 +56,7 @@ WRITTEN = {
                     "prefix_max_timestamp": 900,
                     "prefix_max_timestamp_offset": 39,
                     "ready": True,
+                    "accepted_gap_from": -1,
                 }
             ],
             "overrides": [
