@@ -110,6 +110,10 @@ class Scene(ABC):
     def starts(self, log: TopicIdPartition) -> tuple[int, int]:
         """First readable offset of the whole log, and in tiered storage (-1: none)."""
 
+    @abstractmethod
+    def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
+        """The batches that end at ``first`` to ``last`` are gone, as nothing but damage does it."""
+
     async def gateway(self, gateway_id: int | None = None) -> GatewayProcess:
         process = GatewayProcess(gateway_id or next(self._numbers))
         await self.plane.register_gateway(
@@ -214,6 +218,11 @@ class MemoryScene(Scene):
         partition = self.memory.topics.known_partition(log)
         return partition.log_start, partition.suffix.tiered_start if partition.suffix else -1
 
+    def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
+        suffix = self.memory.topics.known_partition(log).suffix
+        assert suffix is not None
+        suffix.batches = [b for b in suffix.batches if not first <= b.last_offset <= last]
+
 
 class PostgresScene(Scene):
     """A plane in Postgres, whose tables the test sees as the superuser."""
@@ -255,3 +264,13 @@ class PostgresScene(Scene):
             log.partition,
         )
         return int(str(log_start)), int(str(tiered_start))
+
+    def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
+        self.sql(
+            "DELETE FROM batches USING logs AS l WHERE batches.log_id = l.log_id "
+            "AND topic_id = %s AND partition = %s AND last_offset BETWEEN %s AND %s",
+            log.topic_id,
+            log.partition,
+            first,
+            last,
+        )

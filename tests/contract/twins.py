@@ -55,6 +55,10 @@ class TwinScene(Scene):
         assert self.postgres.starts(log) == self.of_memory.starts(log)
         return self.of_memory.starts(log)
 
+    def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
+        self.postgres.lose(log, first, last)
+        self.of_memory.lose(log, first, last)
+
     def set_clock(self, answer: object = None) -> None:
         """The memory's clock to the present, or to when Postgres appended what it answers."""
         self.of_memory.clock.now = time.time_ns() // 1_000_000

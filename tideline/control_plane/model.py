@@ -213,7 +213,8 @@ class SegmentCoordinates:
 @dataclass(frozen=True, slots=True)
 class FoundBatches:
     """Answer of ``find_batches`` for one log. ``error`` is one of ``NONE``, ``UNKNOWN_LOG``,
-    ``BOUNDARY_UNSET``, ``BELOW_BOUNDARY``, ``OFFSET_OUT_OF_RANGE``, ``TOPIC_DELETED``."""
+    ``BOUNDARY_UNSET``, ``BELOW_BOUNDARY``, ``OFFSET_OUT_OF_RANGE``, ``TOPIC_DELETED``,
+    ``SUFFIX_HOLE``: the offset lies in the suffix, but neither in a segment nor in a batch."""
 
     error: str
     log_start: int

@@ -220,5 +220,6 @@ FIND_ERRORS: Mapping[str, KafkaErrorCode] = {
     "BELOW_BOUNDARY": KafkaErrorCode.NOT_LEADER_OR_FOLLOWER,
     "OFFSET_OUT_OF_RANGE": KafkaErrorCode.OFFSET_OUT_OF_RANGE,
     "TOPIC_DELETED": KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    "SUFFIX_HOLE": KafkaErrorCode.KAFKA_STORAGE_ERROR,
 }
 """How an outcome of ``find_batches`` or ``list_offsets`` is answered to a consumer."""

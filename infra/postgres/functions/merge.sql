@@ -69,11 +69,12 @@ BEGIN
                bool_and(s.base_offset <= s.expected)
                    OVER (PARTITION BY c.log_id ORDER BY s.base_offset) AS unbroken
         FROM candidates AS c
-        CROSS JOIN LATERAL (
+        -- Behind a hole at the frontier no segment may begin.
+        JOIN LATERAL (
             SELECT b.base_offset FROM batches AS b
                 WHERE b.log_id = c.log_id AND b.last_offset >= c.start
                 ORDER BY b.last_offset LIMIT 1
-        ) AS first
+        ) AS first ON first.base_offset <= c.start
         CROSS JOIN LATERAL (
             SELECT p.*, coalesce(lag(p.last_offset) OVER (ORDER BY p.base_offset) + 1,
                        first.base_offset) AS expected
@@ -93,8 +94,8 @@ BEGIN
 END
 $$;
 
--- The longest run of split batches from the frontier on that fits one segment. Kafka's offset
--- index holds offsets relative to the base in 31 bits.
+-- The longest run of split batches from the frontier on, without a hole, that fits one segment.
+-- Kafka's offset index holds offsets relative to the base in 31 bits.
 CREATE FUNCTION next_segment(
     p_log logs, p_max_bytes bigint, p_max_batches integer,
     OUT base_offset bigint, OUT last_offset bigint, OUT byte_size bigint, OUT batch_count integer,
@@ -107,8 +108,10 @@ LANGUAGE sql STABLE AS $$
                bool_or(b.split_id IS NULL OR b.base_offset <> b.expected) OVER w AS broken
         FROM (
             SELECT rows.*,
+                   -- The first may begin before the suffix does, where a deletion cut it.
                    coalesce(lag(rows.last_offset) OVER (ORDER BY rows.last_offset) + 1,
-                       rows.base_offset) AS expected
+                       least(rows.base_offset,
+                           greatest(merge_frontier(p_log), p_log.suffix_start))) AS expected
             FROM (
                 SELECT * FROM batches
                     WHERE log_id = p_log.log_id AND last_offset
@@ -351,6 +354,9 @@ DECLARE
         WHEN EXISTS (SELECT FROM batches WHERE log_id = p_log.log_id
             AND last_offset >= p_log.suffix_start AND last_offset < v_base) THEN format(
             'begins at offset %s, but below it are batches that are not merged', v_base)
+        WHEN v_base > greatest(merge_frontier(p_log), p_log.suffix_start) THEN format(
+            'begins at offset %s, but nothing holds those from %s on', v_base,
+            greatest(merge_frontier(p_log), p_log.suffix_start))
     END;
 BEGIN
     IF v_why IS NOT NULL THEN

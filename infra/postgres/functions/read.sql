@@ -53,11 +53,47 @@ LANGUAGE sql STABLE AS $$
     WHERE found.base_offset <= p_offset
 $$;
 
--- Coordinates from each fetch offset on. At least one batch per log if any is available, even one
--- larger than p_max_bytes; then as many as fit, at most 500, and only one of each log
--- once 2000 were found in all, so that no answer is long whatever is asked for. An offset inside a merged segment
--- answers one row with the segment. Refuses offsets below the boundary: a suffix that answered them
--- would hide the prefix. A log without batches answers one row without an object key.
+-- The batches from the one that holds p_offset on, each of which begins where the one before it
+-- ended: at least one, even one larger than p_max_bytes, then as many as fit, at most p_limit. What
+-- lies behind a hole is not answered, and nothing is when the hole is at p_offset.
+CREATE FUNCTION batches_from(
+    p_log_id bigint, p_offset bigint, p_max_bytes integer, p_limit integer
+) RETURNS TABLE (
+    object_key text, byte_offset bigint, byte_size integer, base_offset bigint,
+    last_offset bigint, log_append_time boolean, append_time bigint, max_timestamp bigint
+)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+    v_bytes bigint := 0;
+    v_next bigint := p_offset;
+BEGIN
+    FOR object_key, byte_offset, byte_size, base_offset, last_offset,
+        log_append_time, append_time, max_timestamp
+    IN SELECT f.object_key, b.byte_offset, b.byte_size, b.base_offset, b.last_offset,
+            b.log_append_time, b.append_time, b.max_timestamp
+        FROM (
+            SELECT * FROM batches
+                WHERE log_id = p_log_id AND last_offset >= p_offset
+                ORDER BY last_offset LIMIT p_limit
+        ) AS b JOIN wal_files AS f USING (file_id)
+        ORDER BY b.last_offset
+    LOOP
+        EXIT WHEN base_offset > v_next OR (v_bytes > 0 AND base_offset < v_next);
+        EXIT WHEN v_bytes > 0 AND v_bytes + byte_size > p_max_bytes;
+        v_bytes := v_bytes + byte_size;
+        v_next := last_offset + 1;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+-- Coordinates from each fetch offset on, as batches_from has them: at most 500 of a log, and only
+-- one of each log once 2000 were found in all, so that no answer is long whatever is asked for. An
+-- offset inside a merged segment answers one row with the segment. Refuses offsets below the boundary: a suffix that answered them
+-- would hide the prefix. At the high watermark there is one row without an object key. Below it
+-- every offset lies in a segment or in a batch: one that does not is an error (SUFFIX_HOLE), since
+-- the next offset that there is, or silence, would lose records without a sound.
 CREATE FUNCTION find_batches(
     p_topic_ids uuid[], p_partitions integer[], p_fetch_offsets bigint[], p_max_bytes integer[]
 ) RETURNS TABLE (
@@ -70,7 +106,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS 
 #variable_conflict use_column
 DECLARE
     v_suffix record;
-    v_bytes bigint;
+    v_there boolean;
     v_found integer := 0;
 BEGIN
     FOR i IN 1 .. cardinality(p_topic_ids) LOOP
@@ -85,34 +121,23 @@ BEGIN
                 OR p_fetch_offsets[i] > v_suffix.high_watermark THEN 'OFFSET_OUT_OF_RANGE'
             ELSE 'NONE'
         END;
+        v_there := error = 'NONE' AND p_fetch_offsets[i] < v_suffix.high_watermark;
+        segment := CASE
+            WHEN v_there THEN merged_segment_at(v_suffix.log_id, p_fetch_offsets[i]) END;
+        IF v_there AND segment IS NULL THEN
+            FOR object_key, byte_offset, byte_size, base_offset, last_offset,
+                log_append_time, append_time, max_timestamp
+            IN SELECT * FROM batches_from(v_suffix.log_id, p_fetch_offsets[i], p_max_bytes[i],
+                least(500, greatest(2000 - v_found, 1)))
+            LOOP
+                v_found := v_found + 1;
+                RETURN NEXT;
+            END LOOP;
+            CONTINUE WHEN FOUND;
+            error := 'SUFFIX_HOLE';
+        END IF;
         object_key := NULL;
-        segment := NULL;
-        v_bytes := 0;
-        IF error = 'NONE' AND p_fetch_offsets[i] < v_suffix.high_watermark THEN
-            segment := merged_segment_at(v_suffix.log_id, p_fetch_offsets[i]);
-            IF segment IS NULL THEN
-                FOR object_key, byte_offset, byte_size, base_offset, last_offset,
-                    log_append_time, append_time, max_timestamp
-                IN SELECT f.object_key, b.byte_offset, b.byte_size, b.base_offset, b.last_offset,
-                        b.log_append_time, b.append_time, b.max_timestamp
-                    FROM (
-                        SELECT * FROM batches
-                            WHERE log_id = v_suffix.log_id AND last_offset >= p_fetch_offsets[i]
-                            ORDER BY last_offset LIMIT 500
-                    ) AS b JOIN wal_files AS f USING (file_id)
-                    ORDER BY b.last_offset
-                LOOP
-                    EXIT WHEN v_bytes > 0
-                        AND (v_bytes + byte_size > p_max_bytes[i] OR v_found >= 2000);
-                    v_bytes := v_bytes + byte_size;
-                    v_found := v_found + 1;
-                    RETURN NEXT;
-                END LOOP;
-            END IF;
-        END IF;
-        IF v_bytes = 0 THEN
-            RETURN NEXT;
-        END IF;
+        RETURN NEXT;
     END LOOP;
 END
 $$;

@@ -292,6 +292,8 @@ class Partition:
         error = suffix.find_error(offset)
         segment = suffix.segment_at(offset) if error == "NONE" else None
         found = [] if segment else suffix.find(offset, request.max_bytes, limit)
+        if error == "NONE" and not segment and not found and offset < suffix.high_watermark:
+            error = "SUFFIX_HOLE"
         return FoundBatches(error, self.log_start, suffix.high_watermark, tuple(found), segment)
 
     def list_offsets(self, kind: ListOffsetsKind, timestamp: int) -> SuffixOffset:

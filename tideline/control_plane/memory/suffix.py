@@ -9,9 +9,9 @@ order, and what retention has removed never is (002 §4.7, §10.7 option B).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from tideline.control_plane.errors import StaleClaim, TieredRangeGone
 from tideline.control_plane.memory.producers import (
@@ -137,14 +137,13 @@ class Suffix:
     def find(
         self, fetch_offset: int, max_bytes: int, limit: int = FIND_LIMIT
     ) -> list[BatchCoordinates]:
-        """Batches from ``fetch_offset`` on, as without tiering: at least one if any is there."""
+        """Batches from the one that holds ``fetch_offset`` on, as without tiering, up to the next
+        hole: at least one, and none only at the high watermark or in a hole."""
         if self.find_error(fetch_offset) != "NONE":
             return []
         found: list[BatchCoordinates] = []
         size, limit = 0, min(limit, FIND_LIMIT)
-        for batch in self.readable():
-            if batch.last_offset < fetch_offset:
-                continue
+        for batch in unbroken(self.readable(), fetch_offset):
             if found and (size + batch.byte_size > max_bytes or len(found) >= limit):
                 break
             found.append(batch)
@@ -240,12 +239,8 @@ class Suffix:
 
     def mergeable(self) -> list[BatchCoordinates]:
         """The split batches that follow the frontier without a gap."""
-        found: list[BatchCoordinates] = []
-        for batch in self.unmerged():
-            if batch.base_offset not in self.split:
-                break
-            found.append(batch)
-        return found
+        whole = unbroken(self.unmerged(), self.frontier)
+        return list(takewhile(lambda batch: batch.base_offset in self.split, whole))
 
     def plan(self, token: int, max_bytes: int) -> MergeRun | None:
         """Whole batches up to ``max_bytes``, but one at least; older tokens are lost."""
@@ -266,6 +261,21 @@ class Suffix:
             raise TieredRangeGone(f"retention has removed all up to offset {self.start - 1}")
         self.segments.append(segment)
         self.token = 0
+
+
+def unbroken(batches: Sequence[BatchCoordinates], offset: int) -> Iterator[BatchCoordinates]:
+    """From the batch that holds ``offset`` on, each that begins where the one before it ended."""
+    behind = (batch for batch in batches if batch.last_offset >= offset)
+    first = next(behind, None)
+    if first is None or first.base_offset > offset:
+        return
+    yield first
+    following = first.last_offset + 1
+    for batch in behind:
+        if batch.base_offset != following:
+            return
+        yield batch
+        following = batch.last_offset + 1
 
 
 def _first_at(batches: Sequence[BatchCoordinates], timestamp: int) -> BatchCoordinates | None:
