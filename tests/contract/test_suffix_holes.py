@@ -1,4 +1,4 @@
-"""A suffix that lacks batches, by a defect or a restored database: never read over, never built over."""
+"""A suffix that lacks batches, by a defect or an old backup: neither read over nor built over."""
 
 from __future__ import annotations
 

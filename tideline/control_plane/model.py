@@ -210,11 +210,15 @@ class SegmentCoordinates:
     time_index_bytes: int
 
 
+SUFFIX_HOLE = "SUFFIX_HOLE"
+"""``FoundBatches.error``: the offset is in the suffix, but in no segment and in no batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class FoundBatches:
     """Answer of ``find_batches`` for one log. ``error`` is one of ``NONE``, ``UNKNOWN_LOG``,
     ``BOUNDARY_UNSET``, ``BELOW_BOUNDARY``, ``OFFSET_OUT_OF_RANGE``, ``TOPIC_DELETED``,
-    ``SUFFIX_HOLE``: the offset lies in the suffix, but neither in a segment nor in a batch."""
+    :data:`SUFFIX_HOLE`."""
 
     error: str
     log_start: int

@@ -29,6 +29,12 @@ BOUND_REACHED = Counter(
     "inkless_gateway_bound_reached", "times a bound held something back, or refused it", ["bound"]
 )
 
+SUFFIX_UNREADABLE = Counter(
+    "inkless_gateway_suffix_unreadable",
+    "partition reads of offsets that the suffix has and that cannot be read",
+    ["why"],
+)
+
 PRODUCE = Counter("inkless_gateway_produce", "produces to tracked partitions", ["path", "error"])
 ACKS_WITHHELD = Counter(
     "inkless_gateway_acks_withheld", "acknowledgements of Kafka at or past B0 that were not told"

@@ -6,6 +6,7 @@ from tideline.object_store.client import (
     ObjectMissing,
     ObjectStoreRefused,
     ObjectStoreUnavailable,
+    ObjectTruncated,
 )
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "ObjectStore",
     "ObjectStoreRefused",
     "ObjectStoreUnavailable",
+    "ObjectTruncated",
     "S3ObjectStore",
 ]

@@ -32,7 +32,7 @@ class ObjectStore(Protocol):
     async def get(self, key: str, start: int, size: int, *, tiered: bool = False) -> bytes:
         """``size`` bytes (at least 1) from ``start``. ``tiered``: of an object in the bucket of the
         segments, not in that of WAL objects. Raises :class:`ObjectMissing`,
-        :class:`ObjectStoreUnavailable` (also when the body is short) or
+        :class:`ObjectStoreUnavailable` (a body that is short: ``ObjectTruncated``) or
         :class:`ObjectStoreRefused`."""
 
 

@@ -60,6 +60,10 @@ class ObjectStoreRefused(TidelineError):
     """The store answered and said no (credentials, bucket, bad request): an operator must act."""
 
 
+class ObjectTruncated(ObjectStoreUnavailable):
+    """The object ends before the range that was asked for: trying again helps if it was the way."""
+
+
 class ObjectMissing(ObjectStoreRefused):
     """There is no such object."""
 
@@ -162,7 +166,7 @@ class ObjectStoreClient:
     ) -> bytes:
         """The object, or ``size`` bytes of it from ``start`` on (without ``size``: to its end).
 
-        Also raises :class:`ObjectMissing`; a body that is short is ``ObjectStoreUnavailable``.
+        Also raises :class:`ObjectMissing`, and :class:`ObjectTruncated` for a body that is short.
         """
         options: dict[str, Any] = {}
         where = f"bucket {bucket}: get {key}"
@@ -176,7 +180,7 @@ class ObjectStoreClient:
             body = answer["Body"].read()
             wanted = answer["ContentLength"] if size is None else size
             if len(body) != wanted:
-                raise ObjectStoreUnavailable(f"{where}: {len(body)} bytes came, not {wanted}")
+                raise ObjectTruncated(f"{where}: {len(body)} bytes came, not {wanted}")
             return body
 
         return self._call(where, read)

@@ -30,7 +30,12 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState
-from tideline.object_store import ObjectMissing, ObjectStoreUnavailable
+from tideline.object_store import (
+    ObjectMissing,
+    ObjectStoreRefused,
+    ObjectStoreUnavailable,
+    ObjectTruncated,
+)
 
 TOPIC = "orders"
 TOPIC_ID = UUID(int=0xABC)
@@ -124,6 +129,8 @@ class FakeObjectStore:
     gets: list[tuple[str, int, int]] = field(default_factory=list)
     puts: list[str] = field(default_factory=list)
     down: bool = False
+    refused: set[str] = field(default_factory=set)
+    """Keys that nobody may read."""
     holds: dict[int, asyncio.Event] = field(default_factory=dict)
     """The n-th put (from 0) waits for its event."""
 
@@ -145,7 +152,12 @@ class FakeObjectStore:
         objects = self.tiered if tiered else self.objects
         if key not in objects:
             raise ObjectMissing(key)
-        return objects[key][start : start + size]
+        if key in self.refused:
+            raise ObjectStoreRefused(f"get {key}: access denied")
+        body = objects[key][start : start + size]
+        if len(body) != size and not tiered:  # of segments: so that their reader is tried with it
+            raise ObjectTruncated(f"get {key}: {len(body)} bytes came, not {size}")
+        return body
 
 
 class GatewayPlane(PlacedPlane):

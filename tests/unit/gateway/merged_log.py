@@ -21,7 +21,7 @@ from tests.unit.gateway.fakes import (
 from tests.unit.kafka.segment_batches import EPOCH, Spec, build
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, SegmentCoordinates
 from tideline.gateway.fetch.object_reader import ObjectCache
-from tideline.gateway.fetch.suffix_reader import SuffixReader
+from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
 from tideline.kafka.batches import iter_batches, parse_at, patch
 from tideline.kafka.segment_files import SegmentFile
 from tideline.kafka.segment_writer import write_segment
@@ -164,8 +164,9 @@ class MergedLog:
         (rows,) = await self.reader.locate([request], found, max_bytes)
         if rows.error != "NONE":
             return rows.error, b""
-        (body,) = await self.reader.read([(rows.batches, EPOCH)])
-        return rows.error, body
+        (read,) = await self.reader.read([(rows.batches, EPOCH)])
+        failed = read.failure is not None and not read.records
+        return UNREADABLE if failed else rows.error, read.records
 
     async def read_on(self, offset: int, max_bytes: int = 1 << 20) -> list[bytes]:
         """What a consumer gets that starts at ``offset``, answer by answer."""

@@ -27,7 +27,7 @@ from tideline.gateway.fetch.segment_reader import (
     SegmentUnreadable,
 )
 from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
-from tideline.kafka.batches import FoundRecord, iter_batches
+from tideline.kafka.batches import FoundRecord, iter_batches, verify_crc
 from tideline.kafka.segment_files import SegmentFile
 from tideline.object_store import ObjectMissing
 
@@ -162,12 +162,13 @@ async def test_what_was_found_in_the_wal_is_read_though_it_was_merged_meanwhile(
     request = FindBatchesRequest(LOG, BOUNDARY, 1 << 20)
     (before,) = await log.reader.find([request])
     merge(log.store, log.suffix, 4)
-    (body,) = await log.reader.read([(before.batches, EPOCH)])
-    assert (await log.fetch(BOUNDARY))[1] == body
+    (read,) = await log.reader.read([(before.batches, EPOCH)])
+    assert (await log.fetch(BOUNDARY))[1] == read.records
     log.store.objects.clear()
     log.forget()
-    with pytest.raises(ObjectMissing):
-        await log.reader.read([(before.batches, EPOCH)])
+    (read,) = await log.reader.read([(before.batches, EPOCH)])
+    assert read.records == b""
+    assert isinstance(read.failure, ObjectMissing)
 
 
 async def test_a_segment_that_retention_took_is_looked_up_once_more() -> None:
@@ -241,7 +242,6 @@ async def test_a_search_that_meets_a_merge_on_its_way_begins_anew() -> None:
 async def test_damaged_bytes_are_an_error_or_harmless_and_never_another_offset(
     file: SegmentFile, at: float, change: bytes, offset: int
 ) -> None:
-    """Headers and indexes; the records themselves are covered by the consumer's CRC check."""
     log = MergedLog([sized(3, 100)] * 20, (20,), interval=600)
     key = log.segment.object_key_stem + file
     whole = bytearray(log.store.tiered[key])
@@ -253,6 +253,7 @@ async def test_damaged_bytes_are_an_error_or_harmless_and_never_another_offset(
         headers = list(iter_batches(body))
         assert headers[0].base_offset <= BOUNDARY + offset <= headers[0].last_offset
         assert headers[-1].last_offset <= log.segment.last_offset
+        assert all(verify_crc(body, header) for header in headers)
     reader = SegmentReader(ObjectReader(log.store, ObjectCache(1 << 20)))
     with suppress(SegmentUnreadable):
         record = await reader.first_at_or_after(log.segment, 1_001, BOUNDARY + offset)

@@ -31,6 +31,7 @@ from tideline.control_plane.errors import (
 from tideline.control_plane.memory.producers import ProducerEntry, entries_from_seeds, in_order
 from tideline.control_plane.memory.suffix import Suffix
 from tideline.control_plane.model import (
+    SUFFIX_HOLE,
     BatchToCommit,
     CommittedBatch,
     FindBatchesRequest,
@@ -293,7 +294,7 @@ class Partition:
         segment = suffix.segment_at(offset) if error == "NONE" else None
         found = [] if segment else suffix.find(offset, request.max_bytes, limit)
         if error == "NONE" and not segment and not found and offset < suffix.high_watermark:
-            error = "SUFFIX_HOLE"
+            error = SUFFIX_HOLE
         return FoundBatches(error, self.log_start, suffix.high_watermark, tuple(found), segment)
 
     def list_offsets(self, kind: ListOffsetsKind, timestamp: int) -> SuffixOffset:

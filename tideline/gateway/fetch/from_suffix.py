@@ -16,14 +16,20 @@ import structlog
 from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
-from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest, FoundBatches
+from tideline.control_plane.model import (
+    SUFFIX_HOLE,
+    BatchCoordinates,
+    FindBatchesRequest,
+    FoundBatches,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import FETCH_FAILURE, FIND_ERRORS, KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
+from tideline.gateway.fetch.batch_reader import why_unreadable
 from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult
 from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
 from tideline.gateway.messages import named
-from tideline.gateway.metrics import BOUND_REACHED, DISKLESS_READS, TIERED_READS
+from tideline.gateway.metrics import BOUND_REACHED, DISKLESS_READS, SUFFIX_UNREADABLE, TIERED_READS
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import ZSTD_SINCE_FETCH, uses_zstd
 from tideline.object_store import ObjectMissing
@@ -177,6 +183,8 @@ class SuffixSide:
     def _found(self, asked: PartitionFetch, rows: FoundBatches) -> PartitionResult:
         at = _log(asked)
         code = named(FIND_ERRORS.get(rows.error, FETCH_FAILURE), asked.at.key)
+        if rows.error == SUFFIX_HOLE:
+            unreadable("hole", at, asked.offset)
         if code is not KafkaErrorCode.NONE:
             return PartitionResult.refusal(code)
         self._watermarks.observe(at, rows.high_watermark)
@@ -199,32 +207,36 @@ class SuffixSide:
 
     async def read(self, answers: dict[PartitionFetch, PartitionResult], max_bytes: int) -> None:
         """Fill in the records of what was found, ``max_bytes`` in all, but at least one batch."""
-        parts = _chosen(answers, max_bytes)
-        try:
-            await self._fill(parts)
-        except ObjectMissing as error:
-            log.info("fetch.found_anew", why=str(error))
-            again = await self.find([part.asked for part in parts], sum(p.bytes for p in parts))
-            answers |= again
-            for part in _chosen(again, sum(part.bytes for part in parts)):
-                try:
-                    await self._fill([part])
-                except TidelineError as failure:
-                    _fail([part], failure)
-        except TidelineError as error:
-            _fail(parts, error)
-
-    async def _fill(self, parts: Sequence[_Chosen]) -> None:
-        if not parts:
+        gone = await self._fill(_chosen(answers, max_bytes))
+        if not gone:
             return
-        bodies = await self._reader.read([(part.batches, part.answer.epoch) for part in parts])
-        for part, body in zip(parts, bodies, strict=True):
+        again = await self.find([part.asked for part in gone], sum(part.bytes for part in gone))
+        answers |= again
+        for part in await self._fill(_chosen(again, sum(part.bytes for part in gone))):
+            unreadable("missing", _log(part.asked), part.batches[0].base_offset)
+            part.answer.fail(FETCH_FAILURE)
+
+    async def _fill(self, parts: Sequence[_Chosen]) -> list[_Chosen]:
+        """Read ``parts``; those whose first object is gone are answered."""
+        gone = []
+        wanted = [(part.batches, part.answer.epoch) for part in parts]
+        for part, read in zip(parts, await self._reader.read(wanted), strict=True):
             found = part.answer.found
             (DISKLESS_READS if found is None or found.segment is None else TIERED_READS).inc()
-            if self._version < ZSTD_SINCE_FETCH and uses_zstd(body):
+            if not read.records and isinstance(read.failure, ObjectMissing):
+                log.info("fetch.found_anew", why=str(read.failure))
+                gone.append(part)
+            elif not read.records and read.failure is not None:
+                unreadable(
+                    why_unreadable(read.failure), _log(part.asked), part.asked.offset, read.failure
+                )
+                part.answer.fail(FETCH_FAILURE)
+            elif self._version < ZSTD_SINCE_FETCH and uses_zstd(read.records):
                 part.answer.fail(KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
             else:
-                part.answer.records = body
+                # What follows a batch that cannot be read is left to the fetch that begins there.
+                part.answer.records = read.records
+        return gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +279,13 @@ def _chosen(answers: Mapping[PartitionFetch, PartitionResult], max_bytes: int) -
     return chosen
 
 
-def _fail(parts: Sequence[_Chosen], failure: TidelineError) -> None:
-    log.warning("fetch.suffix_not_read", error=str(failure))
-    for part in parts:
-        part.answer.fail(FETCH_FAILURE)
+def unreadable(
+    why: str, at: TopicIdPartition, offset: int, failure: TidelineError | None = None
+) -> None:
+    """Say that offsets which the suffix has cannot be given to anybody."""
+    SUFFIX_UNREADABLE.labels(why).inc()
+    say = log.warning if why == "unavailable" else log.error
+    say("fetch.suffix_not_read", why=why, log=str(at), offset=offset, error=str(failure or why))
 
 
 def _log(asked: PartitionFetch) -> TopicIdPartition:

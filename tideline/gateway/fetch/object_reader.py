@@ -73,6 +73,12 @@ class ObjectCache:
             self._remove(*next(iter(self._pieces)))
         CACHE_BYTES.set(self._bytes)
 
+    def forget(self, key: str) -> None:
+        """Keep nothing of the object."""
+        for start in list(self._starts.get(key, ())):
+            self._remove(key, start)
+        CACHE_BYTES.set(self._bytes)
+
     def _remove(self, key: str, start: int) -> None:
         self._bytes -= len(self._pieces.pop((key, start)))
         starts = self._starts[key]
@@ -96,6 +102,10 @@ class ObjectReader:
     def cached(self, part: ByteRange) -> memoryview | None:
         """The whole of ``part``, if one piece in memory holds it."""
         return self._cache.get(_name(part.key, part.tiered), part.start, part.size)
+
+    def forget(self, part: ByteRange) -> None:
+        """Its object is read anew by whoever asks next."""
+        self._cache.forget(_name(part.key, part.tiered))
 
     async def whole(self, part: ByteRange) -> memoryview:
         """The whole of ``part``, from memory or by a GET."""

@@ -8,7 +8,7 @@ whoever leads the partition now (schedule 8); nothing below B0 is ever read here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -26,22 +26,21 @@ from tideline.control_plane.model import (
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.errors import TidelineError
+from tideline.gateway.fetch.batch_reader import BatchReader, ReadBatches, why_unreadable
 from tideline.gateway.fetch.object_reader import (
     PARALLEL_SEGMENT_GETS,
     ObjectCache,
     ObjectReader,
 )
-from tideline.gateway.fetch.segment_reader import SegmentBatch, SegmentReader
-from tideline.gateway.metrics import CACHE_HITS
+from tideline.gateway.fetch.segment_reader import SegmentReader
+from tideline.gateway.metrics import SUFFIX_UNREADABLE
 from tideline.kafka.batches import (
     FoundRecord,
     first_record_at,
     largest,
     largest_record,
-    patch,
 )
 from tideline.object_store import ObjectMissing, ObjectStore, ObjectStoreUnavailable
-from tideline.object_store.byte_ranges import ByteRange, ReadRanges, coalesce
 
 log = structlog.get_logger()
 SEARCH_PATIENCE_S = 10.0
@@ -62,12 +61,6 @@ PAGE_BYTES = 2**31 - 1
 Search: TypeAlias = Callable[[SuffixOffset], Awaitable[FoundRecord | None]]
 
 
-def byte_range(batch: BatchCoordinates) -> ByteRange:
-    """Where the batch lies, in a WAL object or in a merged segment."""
-    end = batch.byte_offset + batch.byte_size
-    return ByteRange(batch.object_key, batch.byte_offset, end, isinstance(batch, SegmentBatch))
-
-
 class SuffixReader:
     """Reads what ``find_batches`` found."""
 
@@ -82,6 +75,7 @@ class SuffixReader:
         self._control_plane = control_plane
         self._objects = ObjectReader(store, cache)
         self._segments = SegmentReader(self._objects)
+        self._batches = BatchReader(self._objects)
         self._hybrid_read_enabled = hybrid_read_enabled
         self._said_disabled = False
 
@@ -121,10 +115,12 @@ class SuffixReader:
         except ObjectMissing as error:
             if again:
                 return await self._located_anew(request)
+            SUFFIX_UNREADABLE.labels("missing").inc()
             log.error("suffix.segment_is_gone", log=str(request.log), error=str(error))
         except HybridReadDisabled:
             pass
         except TidelineError as error:
+            SUFFIX_UNREADABLE.labels(why_unreadable(error)).inc()
             log.warning("suffix.segment_not_read", log=str(request.log), error=str(error))
         return FoundBatches(UNREADABLE, rows.log_start, rows.high_watermark)
 
@@ -149,18 +145,12 @@ class SuffixReader:
             log.error("suffix.hybrid_read_disabled", why=message)
         raise HybridReadDisabled(message)
 
-    async def read(self, wanted: Sequence[tuple[Sequence[BatchCoordinates], int]]) -> list[bytes]:
-        """For each (coordinates, leader epoch at B0): the batches, patched and concatenated.
-
-        Raises ``ObjectMissing`` when an object was deleted since it was found,
-        ``ObjectStoreUnavailable`` or ``ObjectStoreRefused`` if any byte is missing.
-        """
-        everything = [batch for batches, _ in wanted for batch in batches]
-        pieces = await self._pieces(everything)
-        return [
-            b"".join(_as_fetched(pieces[batch], batch, epoch) for batch in batches)
-            for batches, epoch in wanted
-        ]
+    async def read(
+        self, wanted: Sequence[tuple[Sequence[BatchCoordinates], int]]
+    ) -> list[ReadBatches]:
+        """For each (coordinates, leader epoch at B0): the batches, patched and concatenated, up to
+        the first that cannot be read. See :class:`BatchReader`."""
+        return await self._batches.read(wanted)
 
     async def first_at_or_after(
         self, at: TopicIdPartition, timestamp: int
@@ -267,7 +257,7 @@ class SuffixReader:
         piece: memoryview | bytes = b""
         append_time = batch.append_time if batch.timestamp_type == LOG_APPEND_TIME else None
         if append_time is None:
-            piece = (await self._pieces([batch]))[batch]
+            piece = await self._batches.piece(batch)
         return await asyncio.to_thread(
             how,
             piece,
@@ -275,28 +265,3 @@ class SuffixReader:
             log_append_time=append_time,
             not_before=start,
         )
-
-    async def _pieces(
-        self, batches: Sequence[BatchCoordinates]
-    ) -> Mapping[BatchCoordinates, memoryview]:
-        pieces: dict[BatchCoordinates, memoryview] = {}
-        missing: list[BatchCoordinates] = []
-        for batch in batches:
-            cached = self._objects.cached(byte_range(batch))
-            if cached is None:
-                missing.append(batch)
-            else:
-                pieces[batch] = cached
-        CACHE_HITS.labels("cache").inc(len(pieces))
-        CACHE_HITS.labels("s3").inc(len(missing))
-        gets = coalesce(map(byte_range, missing))
-        bodies = await asyncio.gather(*(self._objects.get(part) for part in gets))
-        read = ReadRanges(dict(zip(gets, bodies, strict=True)))
-        return pieces | {batch: read.slice(byte_range(batch)) for batch in missing}
-
-
-def _as_fetched(piece: memoryview, batch: BatchCoordinates, leader_epoch: int) -> bytearray:
-    copy = bytearray(piece)
-    append_time = batch.append_time if batch.timestamp_type == LOG_APPEND_TIME else None
-    patch(copy, batch.base_offset, leader_epoch, append_time)
-    return copy
