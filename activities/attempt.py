@@ -76,10 +76,16 @@ def heartbeat(detail: str = "") -> None:
 
 
 async def rounds(
-    bound_ms: float, every_ms: float, wake: asyncio.Event | None = None
+    bound_ms: float,
+    every_ms: float,
+    wake: asyncio.Event | None = None,
+    *,
+    growth: float = 1.0,
+    at_most_ms: float = 5_000.0,
 ) -> AsyncIterator[int]:
     """Yield 0, 1, 2 … at once and then each time ``every_ms`` have passed or ``wake`` is set;
-    ends when ``bound_ms`` have passed. Heartbeats at every round."""
+    ends when ``bound_ms`` have passed. Each pause is ``growth`` times the one before, up to
+    ``at_most_ms``. Heartbeats at every round."""
     ends = monotonic_ms() + bound_ms
     number = 0
     while True:
@@ -92,6 +98,8 @@ async def rounds(
         if left <= 0:
             return
         pause = min(every_ms, left) / 1000
+        if growth > 1:
+            every_ms = min(every_ms * growth, at_most_ms)
         if wake is None:
             await asyncio.sleep(pause)
         else:

@@ -28,8 +28,9 @@ from tideline.domain.topic_configs import (
     differences,
     refusal,
 )
-from tideline.kafka.observer import OffsetSpec
+from tideline.kafka.observer import OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices
+from tideline.migration.side_by_side import side_by_side
 
 log = structlog.get_logger()
 
@@ -141,31 +142,44 @@ async def offsets_proven_for_roll(services: WorkerServices, ref: TopicRef) -> di
     kept from before tiering was turned off and on again; what was never uploaded would be lost
     (schedules.md, 11). Returns the proven offsets (exclusive) by partition. Fails as Waiting.
     """
-    proven: dict[str, int] = {}
     with typed_failures():
         topic = await services.observer.topic(ref.topic)
         if topic is None or topic.topic_id != UUID(ref.topic_id):
             raise failure(failures.TOPIC_CHANGED, f"{ref.topic!r} is another topic now")
-        for number, layout in sorted(topic.partitions.items()):
-            heartbeat()
-            tiered = await services.observer.on_replicas(
-                ref.topic, layout, OffsetSpec.LATEST_TIERED
-            )
-            local = await services.observer.on_replicas(
-                ref.topic, layout, OffsetSpec.EARLIEST_LOCAL
-            )
-            silent = [str(node) for node, answer in tiered.items() if isinstance(answer, str)]
-            if silent:
-                raise waiting(f"{ref.topic}-{number}: replica {', '.join(silent)} does not answer")
-            highest = max(answer for answer in tiered.values() if isinstance(answer, int))
-            lowest = min((a for a in local.values() if isinstance(a, int)), default=0)
+        layouts = dict(sorted(topic.partitions.items()))
+
+        async def prove(number: int) -> int:
             partition = PartitionRef(ref.topic, ref.topic_id, number)
-            coverage = await prefix_coverage(services, partition, layout, highest + 1, lowest)
-            if not coverage.complete:
-                raise waiting(
-                    f"{ref.topic}-{number}: Kafka says that offsets up to {highest} are in remote "
-                    f"storage, but {coverage.reason()}. If tiering was turned off and on again, "
-                    "these offsets exist locally only and must not be rolled"
-                )
-            proven[str(number)] = coverage.wanted.end
-    return proven
+            end = services.proofs.of(partition.log)
+            if end is None:
+                end = await _proven_for_roll(services, partition, layouts[number])
+                services.proofs.keep(partition.log, end)
+                heartbeat()
+            return end
+
+        ends = await side_by_side(prove, layouts)
+        return {str(number): end for number, end in zip(layouts, ends, strict=True)}
+
+
+async def _proven_for_roll(
+    services: WorkerServices, partition: PartitionRef, layout: PartitionLayout
+) -> int:
+    """The proven end of one partition (exclusive)."""
+    name = f"{partition.topic}-{partition.partition}"
+    tiered, local = await asyncio.gather(
+        services.observer.on_replicas(partition.topic, layout, OffsetSpec.LATEST_TIERED),
+        services.observer.on_replicas(partition.topic, layout, OffsetSpec.EARLIEST_LOCAL),
+    )
+    silent = [str(node) for node, answer in tiered.items() if isinstance(answer, str)]
+    if silent:
+        raise waiting(f"{name}: replica {', '.join(silent)} does not answer")
+    highest = max(answer for answer in tiered.values() if isinstance(answer, int))
+    lowest = min((a for a in local.values() if isinstance(a, int)), default=0)
+    coverage = await prefix_coverage(services, partition, layout, highest + 1, lowest)
+    if not coverage.complete:
+        raise waiting(
+            f"{name}: Kafka says that offsets up to {highest} are in remote storage, but "
+            f"{coverage.reason()}. If tiering was turned off and on again, these offsets exist "
+            "locally only and must not be rolled"
+        )
+    return coverage.wanted.end

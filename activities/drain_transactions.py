@@ -17,9 +17,11 @@ from tideline.domain.producer_tail import LastSequence
 from tideline.domain.remote_log import SegmentState
 from tideline.domain.transactions import Blocker, Remedy, blockers, remedy
 from tideline.kafka.observer import CONSUMER, DEBUG_CONSUMER, OffsetSpec, PartitionLayout
-from tideline.migration.connections import CachedObservation, WorkerServices
+from tideline.migration.connections import CachedObservation, WorkerServices, monotonic_ms
 
 OBSERVE_EVERY_MS = 250.0
+FRESH_MS = 5_000.0
+"""A prefetch that is older than this is made anew before producers are parked."""
 
 
 async def drain_transactions(services: WorkerServices, given: PhaseInput) -> None:
@@ -117,6 +119,13 @@ async def _record(
 
 
 # What can be known before the write pause, so that the pause need not find out.
+
+
+async def look_ahead(services: WorkerServices, ref: PartitionRef) -> None:
+    """Prefetch, unless this process did so within :data:`FRESH_MS`."""
+    known = services.cached.get(ref.log)
+    if known is None or monotonic_ms() - known.at_ms > FRESH_MS:
+        await prefetch(services, ref)
 
 
 async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObservation:

@@ -1,7 +1,8 @@
 """Phase 3: close a new generation and wait until every gateway that may speak has parked.
 
-The write pause begins here. With all gateways alive it takes a few milliseconds: one update that
-takes the generation, one that closes it, and the gateways' acknowledgements.
+The write pause begins here, once this process has looked at the partition: what the drain saw may
+be another worker's knowledge, or old. With all gateways alive the pause takes a few milliseconds:
+one update that takes the generation, one that closes it, and the gateways' acknowledgements.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import structlog
 
 from activities.attempt import PhaseEvidence, failure, phase_evidence, rounds
+from activities.drain_transactions import look_ahead
 from tideline.control_plane.model import BarrierEntry
 from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
@@ -43,6 +45,7 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
                 f"{given.ref.topic}-{key.partition} has its boundary B0 = {row.boundary} already: "
                 "it is never quiesced again",
             )
+        await look_ahead(services, given.ref)
         hold = given.options.quiesce_hold_ms
         await services.pauses.enter(key, hold_ms=hold, bound_ms=hold / 4)
         started = monotonic_ms()

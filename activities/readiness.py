@@ -16,6 +16,8 @@ from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices, monotonic_ms
 
 OBSERVE_EVERY_MS = 500.0
+GROWTH = 1.3
+"""Each look comes later than the one before: a roll takes minutes with Kafka's defaults."""
 
 
 async def readiness(services: WorkerServices, given: PhaseInput) -> None:
@@ -26,7 +28,7 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
     bound = min(float(given.options.segment_wait_ms), services.wait_bound_ms)
     why = "nothing was observed"
     async with phase_evidence(services, given, Phase.READINESS) as evidence:
-        async for number in rounds(bound, OBSERVE_EVERY_MS):
+        async for number in rounds(bound, OBSERVE_EVERY_MS, growth=GROWTH):
             layout = await services.observer.partition(ref.topic, ref.partition)
             if layout.leader < 0:
                 why = "the partition has no leader"
@@ -45,10 +47,14 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
                     key, given.generation, True, "the prefix is empty"
                 )
                 return
-            unrolled = await _unrolled(services, ref, layout, given.boundary)
+            if why := await _unrolled(services, ref, layout, given.boundary):
+                # The bucket and the metadata are asked once it can matter.
+                if number:
+                    await evidence.waiting(why)
+                continue
             coverage = await prefix_coverage(services, ref, layout, given.boundary)
             evidence.observed |= coverage_evidence(coverage)
-            why = "; ".join(filter(None, [unrolled, coverage.reason()]))
+            why = coverage.reason()
             if not why:
                 evidence.observed |= {"waited_ms": round(monotonic_ms() - started, 1)}
                 await services.control_plane.set_tiering_complete(

@@ -98,8 +98,14 @@ async def _observe(
     epoch, boundary = given.leader_epoch, given.boundary
     with _unsettled():
         cached = services.cached.get(key)
-        layout = cached.layout if cached is not None else None
-        if layout is None or layout.leader_epoch != epoch:
+        if cached is None:
+            raise failure(
+                failures.NOT_SETTLED,
+                "this worker took over inside the write pause: what it would read first is not "
+                "read while producers wait",
+            )
+        layout = cached.layout
+        if layout.leader_epoch != epoch:
             layout = await services.observer.partition(topic, partition)
         if layout.leader_epoch != epoch:
             raise failure(
@@ -112,6 +118,13 @@ async def _observe(
             _offset(services, given, layout, OffsetSpec.EARLIEST_LOCAL),
             _offset(services, given, layout, OffsetSpec.EARLIEST),
         )
+        if local_start > cached.scanned_end:
+            raise failure(
+                failures.NOT_SETTLED,
+                f"local segments up to {local_start} went since the look ahead, which saw "
+                f"{cached.scanned_end}: their largest timestamp is not looked for while producers "
+                "wait",
+            )
         open_now = [p.open() for p in active if p.transaction_start >= 0]
         if open_still := blockers(
             TopicPartition(topic, partition), open_now, transactions, open_now

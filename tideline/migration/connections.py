@@ -54,6 +54,30 @@ class CachedObservation:
     max_timestamp: int = -1
     """ms; largest record timestamp seen so far, with the offset of its record."""
     max_timestamp_offset: int = -1
+    at_ms: float = field(default_factory=monotonic_ms)
+    """When it was observed, by :func:`monotonic_ms`."""
+
+
+class ProofsForRoll:
+    """What was proven to be in remote storage a moment ago, by partition: an attempt that ran out
+    of time goes on where it was, and the write of the configs does not prove it all again."""
+
+    LAST_MS = 120_000.0
+
+    def __init__(self, clock_ms: Callable[[], float]) -> None:
+        self._clock_ms = clock_ms
+        self._proven: dict[TopicIdPartition, tuple[float, int]] = {}
+
+    def keep(self, key: TopicIdPartition, end: int) -> None:
+        """Everything of ``key`` below ``end`` (exclusive) that Kafka takes for tiered is."""
+        now = self._clock_ms()
+        self._proven = {k: v for k, v in self._proven.items() if now - v[0] < self.LAST_MS}
+        self._proven[key] = (now, end)
+
+    def of(self, key: TopicIdPartition) -> int | None:
+        """The proven end (exclusive), if it was proven not long ago."""
+        at, end = self._proven.get(key, (0.0, 0))
+        return end if key in self._proven and self._clock_ms() - at < self.LAST_MS else None
 
 
 class AckListener:
@@ -219,6 +243,7 @@ class WorkerServices:
     pauses: PauseSlots = field(default_factory=lambda: PauseSlots(monotonic_ms))
     evidence: EvidenceQueue = field(default_factory=EvidenceQueue)
     cached: dict[TopicIdPartition, CachedObservation] = field(default_factory=dict)
+    proofs: ProofsForRoll = field(default_factory=lambda: ProofsForRoll(monotonic_ms))
 
     def cache(self, key: TopicIdPartition, observation: CachedObservation) -> None:
         """Remember ``observation`` for the pause of ``key``."""

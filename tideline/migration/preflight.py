@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tideline import __version__
@@ -26,15 +26,13 @@ from tideline.errors import TidelineError
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
 from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
 from tideline.migration.connections import WorkerServices, monotonic_ms
+from tideline.migration.side_by_side import side_by_side
 
-K = TypeVar("K")
 T = TypeVar("T")
 
 STUCK_AFTER_MS = 15 * 60_000
 """A copy that began this long ago and never finished counts as stuck."""
 LEASE_LOOK_S = 0.1
-AT_ONCE = 8
-"""Partitions whose objects, or whose producers, are asked for side by side."""
 TIERING_SWITCH = "remote.log.storage.system.enable"
 
 
@@ -238,7 +236,7 @@ async def _remote_objects(
             if (problem := object_problem(segment, objects.get(segment.segment_id)))
         }
 
-    bad = {s: p for found in await _few_at_once(compare, by_log) for s, p in found.items()}
+    bad = {s: p for found in await side_by_side(compare, by_log) for s, p in found.items()}
     if bad:
         still = set(await services.remote_log.topic_segments(layout.topic_id))
         bad = {segment: problem for segment, problem in bad.items() if segment in still}
@@ -262,18 +260,8 @@ async def _transactional_ids(
         return frozenset(p.producer_id for p in found)
 
     led = [number for number, where in layout.partitions.items() if where.leader >= 0]
-    found = await _few_at_once(producers, led)
+    found = await side_by_side(producers, led)
     return await services.topics.transactional_ids(frozenset().union(*found))
-
-
-async def _few_at_once(call: Callable[[K], Awaitable[T]], wanted: Iterable[K]) -> list[T]:
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def one(item: K) -> T:
-        async with places:
-            return await call(item)
-
-    return await asyncio.gather(*map(one, wanted))
 
 
 def _gateways(

@@ -11,6 +11,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.attempt import rounds
 from activities.drain_transactions import drain_transactions
 from activities.readiness import readiness
 from activities.topic import (
@@ -238,6 +239,34 @@ async def test_a_replica_that_has_not_rolled_holds_readiness_back(world: World) 
     assert error.type == failures.WAITING
     assert "replica 3 has not rolled" in error.message
     assert world.plane.tiering is None
+
+
+async def test_the_bucket_is_not_asked_while_replicas_have_not_rolled(world: World) -> None:
+    asked: list[str] = []
+
+    async def objects(topic: str, log: object) -> dict[UUID, SegmentObjects]:
+        asked.append(topic)
+        return {}
+
+    world.kafka.local_starts[3] = 40
+    world.store.objects = objects  # type: ignore[method-assign]
+    await failure_of(readiness(world.services, crossed(world)))
+    assert not asked
+
+
+async def test_the_looks_of_a_long_wait_come_farther_and_farther_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("activities.attempt.asyncio.sleep", sleep)
+    async for number in rounds(60_000, 1_000, growth=2, at_most_ms=5_000):
+        if number == 5:
+            break
+    assert slept == [1, 2, 4, 5, 5]
 
 
 async def test_a_short_object_holds_readiness_back(world: World) -> None:

@@ -15,6 +15,7 @@ from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStage, ConfigStep
 from tideline.domain.options import Durability, MigrationOptions
+from tideline.migration.connections import ProofsForRoll, monotonic_ms
 
 
 def step(stage: ConfigStage) -> ConfigStep:
@@ -204,6 +205,19 @@ async def test_a_new_migration_after_an_abort_outlives_the_abort_that_wakes_late
 async def test_what_is_tiered_and_there_may_roll(world: World) -> None:
     world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
     assert await offsets_proven_for_roll(world.services, TOPIC) == {"0": 100}
+
+
+async def test_a_roll_is_proven_once_for_a_while(world: World) -> None:
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    await offsets_proven_for_roll(world.services, TOPIC)
+    listing, world.store.listing = world.store.listing, {}
+    assert await offsets_proven_for_roll(world.services, TOPIC) == {"0": 100}
+    now = monotonic_ms() + ProofsForRoll.LAST_MS
+    world.services.proofs._clock_ms = lambda: now
+    with pytest.raises(ApplicationError, match="must not be rolled"):
+        await offsets_proven_for_roll(world.services, TOPIC)
+    world.store.listing = listing
+    await offsets_proven_for_roll(world.services, TOPIC)
 
 
 async def test_a_topic_of_which_nothing_is_tiered_yet_may_roll(world: World) -> None:

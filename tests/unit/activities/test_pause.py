@@ -9,10 +9,11 @@ from uuid import UUID
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from activities.drain_transactions import FRESH_MS, look_ahead
 from activities.quiesce import quiesce
 from activities.roll_and_flush import roll_and_flush
 from activities.seed_and_persist import seed_and_persist
-from tests.unit.activities.world import LOG, World, gateway
+from tests.unit.activities.world import LOG, REF, World, gateway
 from tideline.control_plane.errors import (
     BoundaryBelowAcknowledged,
     ControlPlaneUnavailable,
@@ -90,6 +91,52 @@ async def test_a_partition_with_a_boundary_is_never_quiesced_again(world: World)
     assert not world.plane.row.quiesced
 
 
+async def test_a_quiesce_on_a_worker_that_did_not_drain_looks_before_it_parks_anybody(
+    world: World,
+) -> None:
+    seen: list[bool] = []
+    scan = world.kafka.tails.scan
+
+    async def looking(*args: Any, **spots: int) -> Any:
+        seen.append(world.plane.row.quiesced)
+        return await scan(*args, **spots)
+
+    world.kafka.tails.scan = looking  # type: ignore[method-assign]
+    await quiesce(world.services, world.given())
+    assert seen == [False]
+    assert world.services.cached[LOG].scanned_end == 100
+
+
+async def test_a_look_ahead_that_is_old_is_made_anew_and_a_fresh_one_is_kept(world: World) -> None:
+    await look_ahead(world.services, REF)
+    first = world.services.cached[LOG]
+    await look_ahead(world.services, REF)
+    assert world.services.cached[LOG] is first
+    first.at_ms -= FRESH_MS + 1
+    await look_ahead(world.services, REF)
+    assert world.services.cached[LOG] is not first
+
+
+async def test_a_worker_that_takes_over_inside_the_pause_lets_producers_go_instead_of_reading(
+    world: World,
+) -> None:
+    error = await failure_of(
+        seed_and_persist(world.services, world.given(generation=1, boundary=100, leader_epoch=5))
+    )
+    assert error.type == failures.NOT_SETTLED
+    assert "took over" in error.message
+    assert world.plane.persisted == []
+
+
+async def test_local_segments_that_went_since_the_look_ahead_are_not_looked_for_in_the_pause(
+    world: World,
+) -> None:
+    world.services.cache(LOG, CachedObservation(world.kafka.layout, 50))
+    error = await failure_of(persisting(world))
+    assert error.type == failures.NOT_SETTLED
+    assert "local segments up to 100 went" in error.message
+
+
 async def test_the_boundary_is_where_every_in_sync_replica_ends(world: World) -> None:
     found = await roll_and_flush(world.services, world.given(generation=1))
     assert (found.boundary, found.leader_id, found.leader_epoch) == (100, 1, 5)
@@ -149,8 +196,11 @@ async def test_a_tiered_durability_holds_the_boundary_until_the_prefix_is_covere
     assert "[0, 100)" in error.message
 
 
-def persisting(world: World) -> Any:
-    return seed_and_persist(world.services, world.given(generation=1, boundary=100, leader_epoch=5))
+async def persisting(world: World, **given: Any) -> None:
+    """As it comes after a quiesce of the same process."""
+    await look_ahead(world.services, REF)
+    given = {"boundary": 100, **given}
+    await seed_and_persist(world.services, world.given(generation=1, leader_epoch=5, **given))
 
 
 async def test_the_boundary_is_persisted_with_seeds_and_the_prefixs_largest_timestamp(
@@ -178,8 +228,8 @@ async def test_a_larger_timestamp_in_remote_storage_wins(world: World) -> None:
 async def test_an_empty_log_crosses_without_a_prefix(world: World) -> None:
     world.kafka.ends = dict.fromkeys((1, 2, 3), 0)
     world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
-    given = world.given(generation=1, boundary=0, leader_epoch=5)
-    await seed_and_persist(world.services, given)
+    world.kafka.watermarks = dict.fromkeys((1, 2, 3), 0)
+    await persisting(world, boundary=0)
     (request,) = world.plane.persisted
     assert (request.boundary, request.prefix_max_timestamp) == (0, -1)
 
