@@ -72,10 +72,23 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
                     await services.control_plane.release_config(UUID(ref.topic_id), key)
                 log.info("topic_configs", topic=ref.topic, stage=stage.value, written=written)
                 return
+            # Kafka alters by name only, and another topic of the name would be sealed.
+            await _same_topic(services, ref)
             await services.admin.alter_configs(ref.topic, changes)
             written |= {change.key: change.value for change in changes}
     what = written or "not every broker agrees on them"
     raise waiting(f"Kafka does not show the configs of {ref.topic!r} that were written: {what}")
+
+
+async def _same_topic(services: WorkerServices, ref: TopicRef) -> None:
+    """Fails as TopicChanged when the name is another topic's now."""
+    found = await services.observer.topic(ref.topic)
+    if found is None or found.topic_id != UUID(ref.topic_id):
+        there = "gone" if found is None else f"another one, with id {found.topic_id.hex}"
+        raise failure(
+            failures.TOPIC_CHANGED,
+            f"{ref.topic!r} ({ref.topic_id}) is {there}: its configs are left alone",
+        )
 
 
 async def _dynamic(

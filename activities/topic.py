@@ -17,7 +17,6 @@ from temporalio.service import RPCError
 
 from activities.attempt import failure, heartbeat, rounds, typed_failures, waiting
 from tideline.control_plane.errors import AbortRefused, UnknownTopic
-from tideline.control_plane.model import TrackingKind
 from tideline.domain import failures
 from tideline.domain.messages import (
     AbortDecision,
@@ -31,7 +30,15 @@ from tideline.domain.messages import (
     TopicStep,
 )
 from tideline.domain.migration import MigrationState
-from tideline.domain.topic_configs import DEFAULT_MAX_MESSAGE_BYTES
+from tideline.domain.topic_configs import (
+    CREATE_TIME,
+    DEFAULT_AFTER_MAX_MS,
+    DEFAULT_BEFORE_MAX_MS,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    TIMESTAMP_AFTER_MAX_MS,
+    TIMESTAMP_BEFORE_MAX_MS,
+    TIMESTAMP_TYPE,
+)
 from tideline.migration.connections import WorkerServices
 from tideline.temporal import start_or_join
 
@@ -71,13 +78,20 @@ async def begin_tracking(services: WorkerServices, step: TopicStep) -> None:
         if tracked is not None and tracked.topic_id == UUID(ref.topic_id):
             # Kafka's value may be our own seal by now: what the user had was kept at the start.
             max_message_bytes = tracked.max_message_bytes
-        await services.control_plane.begin_tracking(
+        await services.control_plane.begin_migration(
             ref.topic,
             UUID(ref.topic_id),
-            TrackingKind.MIGRATED,
             ref.partitions,
-            value("message.timestamp.type", "CreateTime"),
+            value(TIMESTAMP_TYPE, CREATE_TIME),
             max_message_bytes,
+            await services.cluster.cluster_id(),
+        )
+        if tracked is not None and tracked.topic_id == UUID(ref.topic_id):
+            return  # Its limits are kept up by the gateways that answer changes of configs.
+        await services.control_plane.update_topic_limits(
+            UUID(ref.topic_id),
+            timestamp_before_max_ms=int(value(TIMESTAMP_BEFORE_MAX_MS, str(DEFAULT_BEFORE_MAX_MS))),
+            timestamp_after_max_ms=int(value(TIMESTAMP_AFTER_MAX_MS, str(DEFAULT_AFTER_MAX_MS))),
         )
 
 

@@ -25,6 +25,8 @@ class PlacedPlane(MemoryControlPlane):
             topic.max_message_bytes,
             topic.status,
             overrides=dict(topic.overrides),
+            timestamp_before_max_ms=topic.timestamp_before_max_ms,
+            timestamp_after_max_ms=topic.timestamp_after_max_ms,
         )
         if known is not None:
             self.topics.rows.remove(known)

@@ -62,6 +62,9 @@ NO_INPUT = RawValue(Payload())
 """Started without any input, as the Temporal UI allows."""
 JOINED_FOR = timedelta(days=365)
 """Longer than a migration that is paused over the holidays."""
+OPEN_AFTER_RESET = "open-the-classic-log-after-a-reset"
+"""A partition whose B0 was reset takes classic produces again: the seal goes at once, not only
+with the arming before its write pause."""
 REFUSALS = (failures.PREFLIGHT_REFUSED, failures.REFUSED, *TOPIC_IS_GONE)
 """Before anything is tracked these end the workflow."""
 
@@ -303,9 +306,13 @@ class TopicRun:
                 await self._configs(ConfigStage.TRACKED)
                 self._move_to(Stage.CROSSING)
             case Stage.CROSSING:
+                if state.sealed and workflow.patched(OPEN_AFTER_RESET):
+                    await self._configs(ConfigStage.TRACKED)
+                    state.sealed = False
                 await self._until(lambda: state.all_crossed)
                 self._move_to(Stage.ROLLING)
             case Stage.ROLLING:
+                state.sealed = True
                 await self._configs(ConfigStage.CROSSED)
                 prove = slow(TopicActivity.PROVE_COVERAGE_FOR_ROLL, seconds=120)
                 await self._do(prove, reraise=TOPIC_IS_GONE)

@@ -100,6 +100,8 @@ class TopicState:
     """The round up to which each partition's write pause may begin."""
     armed: bool = False
     rolled: bool = False
+    sealed: bool = False
+    """The classic log was asked to be sealed: every partition had its B0."""
     paused: bool = False
     aborted: bool = False
     """The SQL update has won."""

@@ -4,7 +4,7 @@
 GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
-    list_requests
+    list_requests, cluster_attestations_of
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
@@ -14,17 +14,20 @@ GRANT EXECUTE ON FUNCTION
     -- A gateway creates topics that are born diskless, with their classic log sealed, and reports
     -- what clients do to topics.
     begin_tracking, complete_creation, tracking_barrier, activate_topic, add_partitions,
-    stop_tracking, delete_topic, override_config, update_user_config, request_migration
+    stop_tracking, delete_topic, override_config, update_user_config, update_topic_limits,
+    request_migration
 TO tideline_gateway_rights;
 
 GRANT EXECUTE ON FUNCTION
-    fence_gateway, retire_gateway, begin_tracking, tracking_barrier, activate_topic,
+    fence_gateway, retire_gateway, attest_cluster, withdraw_attestation,
+    -- Not begin_tracking: a migration begins under an attestation only.
+    begin_migration, tracking_barrier, activate_topic,
     add_partitions, stop_tracking, delete_topic, next_generation, close_generation,
     quiesce_barrier, reopen_generation, initialize_diskless_migration, seed_producer_state,
     set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
     pending_requests, settle_request, call_off_request, record_configuration, accept_gap,
     force_completion, list_operator_actions, record_phase, set_tiering_complete, override_config,
-    update_user_config, release_config, advance_prefix_start,
+    update_user_config, update_topic_limits, release_config, advance_prefix_start,
     -- What is eligible depends on the topics' configs, which the worker reads for its gauges.
     log_id_range, tiering_partitions, read_tiering_totals
 TO tideline_worker_rights;

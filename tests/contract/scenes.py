@@ -31,7 +31,12 @@ TABLES = (
     "operator_actions", "config_overrides", "migration_requests", "migration_phases",
     "quiesce_acks", "tracking_acks", "producer_state", "batches", "wal_files",
     "logs", "topics", "ended_incarnations", "gateways",
+    "cluster_attestations",
 )  # fmt: skip
+
+
+CLUSTER = "contract"
+"""Id of the Kafka cluster that the scenes' topics are in."""
 
 
 @dataclass
@@ -124,8 +129,9 @@ class Scene(ABC):
     async def tracking_topic(self, partitions: int = 1) -> tuple[str, list[TopicIdPartition]]:
         """A topic whose migration has begun; no gateway has acknowledged it."""
         name, topic_id = f"topic-{next(self._numbers)}", uuid4()
-        await self.plane.begin_tracking(
-            name, topic_id, TrackingKind.MIGRATED, partitions, "CreateTime", 1_048_588
+        await self.plane.attest_cluster(CLUSTER, "the tests", "there is no broker at all")
+        await self.plane.begin_migration(
+            name, topic_id, partitions, "CreateTime", 1_048_588, CLUSTER
         )
         return name, [TopicIdPartition(topic_id, p) for p in range(partitions)]
 

@@ -26,7 +26,7 @@ from kafka import TopicPartition as PythonTopicPartition
 from pydantic import SecretStr
 
 from tideline.control_plane import ControlPlane, connect
-from tideline.control_plane.model import BarrierEntry, BoundaryToPersist, TrackingKind
+from tideline.control_plane.model import BarrierEntry, BoundaryToPersist
 from tideline.demo import topic as topics
 from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicIdPartition
@@ -90,13 +90,14 @@ class Migration:
         """Tracked by every gateway."""
 
         async def work(plane: ControlPlane) -> None:
-            await plane.begin_tracking(
+            (attested, *_) = await plane.attestations()
+            await plane.begin_migration(
                 self.name,
                 self.topic_id,
-                TrackingKind.MIGRATED,
                 self.partitions,
                 "CreateTime",
                 1_048_588,
+                attested.cluster_id,
             )
             await passed(lambda: plane.tracking_barrier(self.name))
             await plane.activate_topic(self.name)

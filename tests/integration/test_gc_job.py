@@ -18,7 +18,6 @@ from tests.aged_topic import produce as produce_to
 from tests.tiering_topic import Rereader, Topic, diskless_topic
 from tideline import control_plane
 from tideline.control_plane.jobs import connect_jobs
-from tideline.control_plane.model import TrackingKind
 from tideline.demo import topic as topics
 from tideline.demo.topic import wait_until_tiered
 from tideline.domain.ids import topic_id_to_base64
@@ -124,8 +123,9 @@ def tracked_tiered_topic(stack: Stack) -> Iterator[Readers]:
         worker = WorkerSettings.of(stack.environment("worker"))
         async with control_plane.connect(worker, application_name="test") as plane:
             if begin:
-                await plane.begin_tracking(
-                    name, topic_id, TrackingKind.MIGRATED, 1, "CreateTime", 1_048_588
+                (attested, *_) = await plane.attestations()
+                await plane.begin_migration(
+                    name, topic_id, 1, "CreateTime", 1_048_588, attested.cluster_id
                 )
             else:
                 await plane.delete_topic(topic_id)

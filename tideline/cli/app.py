@@ -11,7 +11,17 @@ from typing import Annotated
 import typer
 
 from tideline import __version__
-from tideline.cli import coverage, export, gateway, migrate, preflight, status, steer, tiering
+from tideline.cli import (
+    cluster,
+    coverage,
+    export,
+    gateway,
+    migrate,
+    preflight,
+    status,
+    steer,
+    tiering,
+)
 from tideline.errors import ExitCode, TidelineError, UsageError
 
 PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -65,6 +75,7 @@ app.command()(steer.pause)
 app.command()(steer.resume)
 app.command()(steer.abort)
 app.command()(coverage.coverage)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(export.app, name="export")
 app.add_typer(tiering.app, name="tiering")

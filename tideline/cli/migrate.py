@@ -55,9 +55,6 @@ def migrate(
     quiesce_hold_ms: Annotated[int | None, _option("quiesce_hold_ms")] = None,
     segment_wait_ms: Annotated[int | None, _option("segment_wait_ms")] = None,
     parallel_partitions: Annotated[int | None, _option("parallel_partitions")] = None,
-    attested_closed_to_bypass: Annotated[bool, _option("attested_closed_to_bypass")] = OPTIONS[
-        "attested_closed_to_bypass"
-    ].default,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Start the migration of TOPIC, or join the one that runs."""

@@ -165,6 +165,11 @@ class TieringMismatch(RefusedError):
     """What was split or merged is not what the control plane knows of the range."""
 
 
+@_sqlstate("TL040")
+class ClusterNotAttested(RefusedError):
+    """Nobody attests that clients reach this cluster's brokers only through gateways."""
+
+
 @_sqlstate("TL041")
 class GapAcceptedAlready(RefusedError):
     """More than this range was given up before, and consumers were told so."""

@@ -6,8 +6,9 @@ in :mod:`tideline.control_plane.tiering_model`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,11 @@ from uuid import UUID
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
+from tideline.domain.topic_configs import (
+    DEFAULT_AFTER_MAX_MS,
+    DEFAULT_BEFORE_MAX_MS,
+    TopicLimits,
+)
 
 KEYS_KEPT_AHEAD_MS = 60_000
 """A gateway registers object keys ahead and uses one at most this much later: the collector's grace
@@ -99,6 +105,45 @@ class TrackedTopic:
     overrides: dict[str, ConfigOverride] = field(default_factory=dict)
     completion_forced_by: str | None = None
     """Who had it frozen and sealed although a prefix is not complete."""
+    timestamp_before_max_ms: int = DEFAULT_BEFORE_MAX_MS
+    """How far a record's timestamp may lie before the gateway's clock, and after it, ms."""
+    timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
+
+    @property
+    def limits(self) -> TopicLimits:
+        """What the suffix enforces on batches; whoever validates one reads it here."""
+        return TopicLimits(
+            timestamp_type=self.timestamp_type,
+            max_message_bytes=self.max_message_bytes,
+            timestamp_before_max_ms=self.timestamp_before_max_ms,
+            timestamp_after_max_ms=self.timestamp_after_max_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAttestation:
+    """An operator's word that clients reach the cluster's brokers only through gateways."""
+
+    cluster_id: str
+    attested_by: str
+    reason: str
+    attested_at: datetime
+    withdrawn_by: str | None = None
+    withdrawn_reason: str | None = None
+    withdrawn_at: datetime | None = None
+
+    @property
+    def in_force(self) -> bool:
+        return self.withdrawn_at is None
+
+    def __str__(self) -> str:
+        when = f"{self.attested_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        return f"attested by {self.attested_by} at {when}: {self.reason}"
+
+
+def in_force(attestations: Iterable[ClusterAttestation]) -> str:
+    """Who attests, when and why, in words; empty when nobody does."""
+    return next((str(one) for one in attestations if one.in_force), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tideline.control_plane.model import (
     BarrierEntry,
     BatchToCommit,
     BoundaryToPersist,
+    ClusterAttestation,
     CommitDurability,
     CommittedBatch,
     ConfigOverride,
@@ -90,6 +91,23 @@ class ControlPlane(Protocol):
     async def identity(self) -> tuple[str, int]:
         """System identifier and timeline: another pair means another history (schedule 16)."""
 
+    # Attestations: nobody but gateways reaches the brokers of a cluster as a client.
+
+    async def attest_cluster(self, cluster_id: str, attested_by: str, reason: str) -> None:
+        """Record who made sure, and how. One that is in force stays as it is.
+
+        Raises ``InvalidInput`` when one of the three is empty.
+        """
+
+    async def withdraw_attestation(self, cluster_id: str, withdrawn_by: str, reason: str) -> None:
+        """No migration begins from now on; those that have begun go on.
+
+        Raises ``ClusterNotAttested``, ``InvalidInput``.
+        """
+
+    async def attestations(self, cluster_id: str | None = None) -> list[ClusterAttestation]:
+        """Of one cluster or of all, withdrawn ones too, newest first."""
+
     # Tracked topics, and the barrier before any of them starts to migrate.
 
     async def tracked_topics(self) -> list[TrackedTopic]:
@@ -118,6 +136,21 @@ class ControlPlane(Protocol):
         After an abort this begins a new round with fresh generations and no acknowledgements.
         Raises ``TopicIdentityConflict`` while another id or kind is live under the name,
         ``TopicDeleted`` for a deleted id.
+        """
+
+    async def begin_migration(
+        self,
+        name: str,
+        topic_id: UUID,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+        cluster_id: str,
+    ) -> None:
+        """Track a topic that is to migrate, as :meth:`begin_tracking`; what a worker may do.
+
+        Raises ``ClusterNotAttested`` when a round would begin and nobody attests that
+        ``cluster_id`` is closed to clients; a round that has begun may be repeated.
         """
 
     async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
@@ -332,6 +365,20 @@ class ControlPlane(Protocol):
 
     async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
         """The user changed a config that is overridden; another key is left alone."""
+
+    async def update_topic_limits(
+        self,
+        topic_id: UUID,
+        *,
+        timestamp_type: str | None = None,
+        max_message_bytes: int | None = None,
+        timestamp_before_max_ms: int | None = None,
+        timestamp_after_max_ms: int | None = None,
+    ) -> None:
+        """What the suffix enforces from now on; ``None`` leaves a limit as it is.
+
+        Raises ``UnknownTopic``.
+        """
 
     async def release_config(self, topic_id: UUID, key: str) -> None:
         """End the override of ``key``."""

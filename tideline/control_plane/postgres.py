@@ -32,6 +32,7 @@ from tideline.control_plane.model import (
     BatchCoordinates,
     BatchToCommit,
     BoundaryToPersist,
+    ClusterAttestation,
     CommitDurability,
     CommittedBatch,
     ConfigOverride,
@@ -94,6 +95,19 @@ class PostgresControlPlane(ControlPlane):
     async def identity(self) -> tuple[str, int]:
         return await self._call(Function("server_identity", _identity))
 
+    # Attestations
+
+    async def attest_cluster(self, cluster_id: str, attested_by: str, reason: str) -> None:
+        await self._call(Function("attest_cluster", nothing), cluster_id, attested_by, reason)
+
+    async def withdraw_attestation(self, cluster_id: str, withdrawn_by: str, reason: str) -> None:
+        function = Function("withdraw_attestation", nothing)
+        await self._call(function, cluster_id, withdrawn_by, reason)
+
+    async def attestations(self, cluster_id: str | None = None) -> list[ClusterAttestation]:
+        function = Function("cluster_attestations_of", rows(ClusterAttestation))
+        return await self._call(function, cluster_id)
+
     # Tracking
 
     async def tracked_topics(self) -> list[TrackedTopic]:
@@ -119,6 +133,20 @@ class PostgresControlPlane(ControlPlane):
         function = Function("begin_tracking", nothing)
         await self._call(
             function, name, topic_id, kind, partitions, timestamp_type, max_message_bytes
+        )
+
+    async def begin_migration(
+        self,
+        name: str,
+        topic_id: UUID,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+        cluster_id: str,
+    ) -> None:
+        function = Function("begin_migration", nothing)
+        await self._call(
+            function, name, topic_id, partitions, timestamp_type, max_message_bytes, cluster_id
         )
 
     async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
@@ -298,6 +326,25 @@ class PostgresControlPlane(ControlPlane):
 
     async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
         await self._call(Function("update_user_config", nothing), topic_id, key, user_value)
+
+    async def update_topic_limits(
+        self,
+        topic_id: UUID,
+        *,
+        timestamp_type: str | None = None,
+        max_message_bytes: int | None = None,
+        timestamp_before_max_ms: int | None = None,
+        timestamp_after_max_ms: int | None = None,
+    ) -> None:
+        function = Function("update_topic_limits", nothing)
+        await self._call(
+            function,
+            topic_id,
+            timestamp_type,
+            max_message_bytes,
+            timestamp_before_max_ms,
+            timestamp_after_max_ms,
+        )
 
     async def release_config(self, topic_id: UUID, key: str) -> None:
         await self._call(Function("release_config", nothing), topic_id, key)

@@ -15,6 +15,8 @@ from tideline.domain.messages import TopicMigrationInput
 from tideline.domain.options import OPTIONS, MigrationOptions, Option
 
 EXAMPLE = '{"topic": "orders"}'
+RETIRED = frozenset({"attested_closed_to_bypass"})
+"""Options of earlier versions: without effect, but migrations that run were started with them."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's own rule (``org.apache.kafka.common.internals.Topic``)."""
 
@@ -66,9 +68,11 @@ def parse_options(given: object) -> MigrationOptions:
         return MigrationOptions()
     if not isinstance(given, Mapping):
         raise InvalidMigrationInput(f"options: {_kind(given)} instead of a JSON object")
-    _no_unknown("options.", given, set(OPTIONS))
+    _no_unknown("options.", given, {*OPTIONS, *RETIRED})
     values: dict[str, Any] = {
-        name: _read(OPTIONS[name], value) for name, value in given.items() if value is not None
+        name: _read(OPTIONS[name], value)
+        for name, value in given.items()
+        if value is not None and name not in RETIRED
     }
     return MigrationOptions(**values)
 

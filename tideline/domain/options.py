@@ -90,13 +90,6 @@ class MigrationOptions:
             high=DAY_MS,
         ),
     )
-    attested_closed_to_bypass: bool = field(
-        default=True,
-        metadata=_row(
-            "You attest that clients reach the brokers only through gateways.",
-            flag="--attest/--no-attest",
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,10 @@ class PreflightObservation:
     gateways: tuple[GatewayHealth, ...] | None = None
     outside_members: tuple[GroupMember, ...] | None = ()
     """Group members whose host is no gateway's."""
-    attested_closed_to_bypass: bool = False
+    attested: str | None = ""
+    """Who attests that clients reach the cluster's brokers only through gateways, when and why;
+    empty: nobody does."""
+    cluster_id: str = ""
     already: str | None = None
     """The topic is tracked already: the status of its migration."""
     tideline_version: str = ""
@@ -464,27 +467,32 @@ def _size_retention(o: PreflightObservation) -> CheckResult:
 
 def _bypass(o: PreflightObservation) -> CheckResult:
     name = "closed_to_bypass"
-    if not o.attested_closed_to_bypass:
+    if o.attested is None:
+        return CheckResult(
+            name, Verdict.UNKNOWN, "Postgres did not answer", "bring Postgres back, then try again"
+        )
+    if not o.attested:
         return CheckResult(
             name,
             Verdict.REFUSED,
-            "nobody attested that clients reach the brokers only through gateways",
-            "close the brokers' listeners to clients and set attested_closed_to_bypass",
+            "nobody attests that clients reach the brokers of cluster "
+            f"{o.cluster_id or '(unknown)'} only through gateways",
+            "close the brokers' listeners to clients, then run `tideline cluster attest --reason`",
         )
     if o.outside_members is None:
         return CheckResult(
             name,
             Verdict.WARNING,
-            "attested; the groups' members could not be listed",
+            f"{o.attested}; the groups' members could not be listed",
             "look at the group coordinators",
         )
     outside = [f"{m.group}: {m.client_id} at {m.host}" for m in o.outside_members]
     return _result(
         name,
         outside,
-        f"attested, but these members come from no gateway's host: {'; '.join(outside[:5])}"
+        f"{o.attested}; but these members come from no gateway's host: {'; '.join(outside[:5])}"
         if outside
-        else "attested",
+        else o.attested,
         "let them bootstrap to the gateways, else they will not see the suffix",
         warn=True,
     )
@@ -538,9 +546,11 @@ ELIGIBILITY_CHECKS: tuple[Check, ...] = (
     _not_compacted,
     _tiered,
     _compression,
+    _bypass,
 )
 
 
 def eligible(observation: PreflightObservation) -> PreflightReport:
-    """The checks that an Admin API trigger answers at once: those of the topic alone."""
+    """The checks that an Admin API trigger answers at once: those of the topic alone, and whether
+    the brokers are attested to be closed."""
     return _report(observation, ELIGIBILITY_CHECKS)

@@ -26,6 +26,11 @@ TIMESTAMP_TYPE = "message.timestamp.type"
 CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
 """Its values."""
 
+TIMESTAMP_BEFORE_MAX_MS = "message.timestamp.before.max.ms"
+TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
+DEFAULT_BEFORE_MAX_MS, DEFAULT_AFTER_MAX_MS = 2**63 - 1, 3_600_000
+"""Kafka's own defaults (``LogConfig``, Kafka 4)."""
+
 MANAGED_KEYS = (
     RETENTION_BYTES,
     FLUSH_MESSAGES,
@@ -35,6 +40,18 @@ MANAGED_KEYS = (
     MAX_MESSAGE_BYTES,
 )
 """Every key that a migration may ever touch. No other key is read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What is enforced on a batch of the suffix, as Kafka's ``LogValidator`` would."""
+
+    timestamp_type: str
+    """``CreateTime`` or ``LogAppendTime``."""
+    max_message_bytes: int
+    timestamp_before_max_ms: int = DEFAULT_BEFORE_MAX_MS
+    timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
+
 
 SEAL_BYTES = "78"
 """``max.message.bytes`` of a sealed topic: the size of a control batch. Transaction markers still
@@ -91,7 +108,13 @@ def refusal(stage: ConfigStage, progress: TopicProgress) -> str | None:
 
 
 def _frozen(progress: TopicProgress) -> bool:
-    return progress.overrides.get(MAX_MESSAGE_BYTES) == SEAL_BYTES and progress.all_ready
+    """Of a topic that is not tiered nothing is frozen: its seal holds from the crossing on."""
+    return progress.overrides.get(COPY_DISABLE) == "true" and progress.all_ready
+
+
+_SEALED = frozenset({ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN})
+"""Every partition has its B0: what a producer still appends to the classic log, past the gateways,
+would be acknowledged by Kafka and served to nobody."""
 
 
 def desired(
@@ -105,6 +128,9 @@ def desired(
     """
     # KAFKA-20732: a new leader may expire live segments by size, so size retention is Tideline's.
     overrides: dict[str, str | None] = {RETENTION_BYTES: "-1"}
+    if stage in _SEALED:
+        # Not before the last partition has crossed: the others still take classic produces.
+        overrides[MAX_MESSAGE_BYTES] = SEAL_BYTES
     match stage:
         case ConfigStage.RESTORED:
             return {}
@@ -128,7 +154,6 @@ def desired(
             if progress.tiered:
                 overrides[LOCAL_RETENTION_BYTES] = "0"
         case ConfigStage.FROZEN:
-            overrides[MAX_MESSAGE_BYTES] = SEAL_BYTES
             if progress.tiered:
                 overrides |= {
                     COPY_DISABLE: "true",

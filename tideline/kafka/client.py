@@ -292,6 +292,10 @@ class KafkaCluster:
         await self.refresh()
         return dict(self._nodes)
 
+    async def cluster_id(self) -> str:
+        """The id that the brokers' metadata names, asked now; empty when it names none."""
+        return (await self._metadata(())).cluster_id or ""
+
     async def refresh(self) -> None:
         """Learn the brokers' addresses anew."""
         await self._metadata(())

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tideline import __version__
-from tideline.control_plane.model import GatewayRegistration
+from tideline.control_plane.model import GatewayRegistration, in_force
 from tideline.domain.coverage import object_problem
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.options import MigrationOptions
@@ -72,7 +72,14 @@ async def observe(
     }
     partitions = await _partitions(services, layout)
     alive()
-    registrations, durability, tracked, groups, switches, bucket_error = await asyncio.gather(
+    (
+        registrations,
+        durability,
+        tracked,
+        groups,
+        switches,
+        bucket_error,
+    ) = await asyncio.gather(
         _or_none(_watched(services, alive)),
         _or_none(services.control_plane.check_synchronous_commit()),
         _or_none(services.control_plane.tracked_topic(topic)),
@@ -84,6 +91,7 @@ async def observe(
     )
     alive()
     level = await _or_none(services.topics.metadata_version())
+    attested = await _or_none(_attested(services))
     metadata_error, stuck, objects = await _remote_metadata(services, layout, configs, alive)
     acls, transactional = await asyncio.gather(
         _or_none(services.topics.acls(topic)),
@@ -113,10 +121,17 @@ async def observe(
         else "off",
         gateways=None if registrations is None else _gateways(services, registrations),
         outside_members=None if groups is None else _outside(groups[1], registrations or ()),
-        attested_closed_to_bypass=options.attested_closed_to_bypass,
+        attested=None if attested is None else attested[1],
+        cluster_id="" if attested is None else attested[0],
         already=tracked.status.value if tracked is not None and held else None,
         tideline_version=__version__,
     )
+
+
+async def _attested(services: WorkerServices) -> tuple[str, str]:
+    """The cluster's id, and who attests that its brokers are closed to clients."""
+    cluster_id = await services.cluster.cluster_id()
+    return cluster_id, in_force(await services.control_plane.attestations(cluster_id))
 
 
 async def _watched(

@@ -41,3 +41,24 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT key, override_value, user_value FROM config_overrides
         WHERE topic_id = p_topic_id ORDER BY key
 $$;
+
+-- What the suffix enforces from now on. A limit that is not named stays as it is.
+CREATE FUNCTION update_topic_limits(
+    p_topic_id uuid, p_timestamp_type text, p_max_message_bytes integer,
+    p_timestamp_before_max_ms bigint, p_timestamp_after_max_ms bigint
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    UPDATE topics SET
+            timestamp_type = coalesce(p_timestamp_type, timestamp_type),
+            max_message_bytes = coalesce(p_max_message_bytes, max_message_bytes),
+            timestamp_before_max_ms = coalesce(p_timestamp_before_max_ms, timestamp_before_max_ms),
+            timestamp_after_max_ms = coalesce(p_timestamp_after_max_ms, timestamp_after_max_ms)
+        WHERE topic_id = p_topic_id AND status <> 'deleted';
+    IF NOT FOUND THEN
+        PERFORM refuse('TL019', format('topic id %s is not tracked', p_topic_id),
+            'Read the tracked topics again.');
+    END IF;
+    PERFORM notify_topic_id(p_topic_id);
+END
+$$;

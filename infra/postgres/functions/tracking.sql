@@ -249,10 +249,12 @@ $$;
 CREATE FUNCTION tracked_topics(p_name text)
 RETURNS TABLE (
     name text, topic_id uuid, kind text, status text, timestamp_type text,
-    max_message_bytes integer, partitions jsonb, overrides jsonb, completion_forced_by text
+    max_message_bytes integer, timestamp_before_max_ms bigint, timestamp_after_max_ms bigint,
+    partitions jsonb, overrides jsonb, completion_forced_by text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT t.name, t.topic_id, t.kind, t.status, t.timestamp_type, t.max_message_bytes,
+           t.timestamp_before_max_ms, t.timestamp_after_max_ms,
            coalesce((SELECT jsonb_agg(partition_view(l) ORDER BY l.partition)
                FROM logs AS l WHERE l.topic_id = t.topic_id), '[]'),
            coalesce((SELECT jsonb_agg(to_jsonb(c) - 'topic_id' ORDER BY c.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -77,6 +78,25 @@ async def test_a_whole_migration_ends_frozen_and_sealed(world: World) -> None:
     }
 
 
+async def test_a_boundary_that_is_reset_opens_the_classic_log_again(world: World) -> None:
+    await reach(world, ConfigStage.TRACKED, ConfigStage.ARMED, ConfigStage.CROSSED)
+    assert world.kafka.own_configs["max.message.bytes"] == "78"
+    world.plane.row = replace(world.plane.row, boundary=-1)
+    await reach(world, ConfigStage.TRACKED)
+    assert world.kafka.own_configs == {"retention.bytes": "-1"}
+
+
+async def test_the_seal_is_not_written_to_another_topic_of_the_name(world: World) -> None:
+    """The tracked one was deleted past the gateways, and one was created under its name."""
+    await reach(world, ConfigStage.TRACKED)
+    world.kafka.topic_id = UUID(int=77)
+    world.kafka.done.clear()
+    world.plane.row = replace(world.plane.row, boundary=100)
+    error = await refused(reconcile_configs(world.services, step(ConfigStage.CROSSED)))
+    assert error.type == failures.TOPIC_CHANGED
+    assert world.kafka.done == []
+
+
 async def test_a_stage_that_holds_already_writes_nothing(world: World) -> None:
     await reach(world, ConfigStage.TRACKED)
     world.kafka.done.clear()
@@ -140,7 +160,11 @@ async def test_a_crash_before_the_key_is_let_go_forgets_nothing(world: World) ->
         await reach(world, ConfigStage.CROSSED)
     world.plane.release_config = release  # type: ignore[method-assign]
     await reach(world, ConfigStage.CROSSED)
-    assert world.kafka.own_configs == {"flush.messages": "9", "retention.bytes": "-1"}
+    assert world.kafka.own_configs == {
+        "flush.messages": "9",
+        "retention.bytes": "-1",
+        "max.message.bytes": "78",
+    }
 
 
 async def test_a_broker_that_lags_does_not_pass_for_what_the_user_had(world: World) -> None:
@@ -199,7 +223,7 @@ async def test_a_new_migration_after_an_abort_outlives_the_abort_that_wakes_late
         error = await refused(reconcile_configs(world.services, step(ConfigStage.RESTORED)))
         assert error.type == failures.STALE_STAGE
         assert world.kafka.own_configs == held
-    assert held == {"retention.bytes": "-1"}
+    assert held == {"retention.bytes": "-1", "max.message.bytes": "78"}
 
 
 async def test_what_is_tiered_and_there_may_roll(world: World) -> None:

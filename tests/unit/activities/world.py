@@ -79,6 +79,7 @@ class WorkerPlane(PlacedPlane):
         self.tiering: tuple[bool, str] | None = None
         self.refuse: Exception | None = None
         self.refuse_abort: Exception | None = None
+        self.attested.attest("the cluster", "the tests", "there is no broker at all")
         row = TrackedPartition(TOPIC_ID, 0, MigrationState.MIGRATING, 0, False)
         self.put(
             TrackedTopic(
@@ -211,6 +212,9 @@ class FakeKafka:
     lagging: list[dict[str, ConfigEntry]] = field(default_factory=list)
     """What one broker says first, while it follows the controller."""
     before_end: Any = None
+
+    async def cluster_id(self) -> str:
+        return "the cluster"
 
     async def topic(self, name: str, node: int | None = None) -> TopicLayout | None:
         if name != "orders":

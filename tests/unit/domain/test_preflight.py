@@ -29,7 +29,7 @@ GOOD = PreflightObservation(
     brokers=(1, 2, 3),
     synchronous_commit="on",
     gateways=(GATEWAY,),
-    attested_closed_to_bypass=True,
+    attested="attested by ann at 2026-01-01 00:00 UTC: listeners are firewalled",
     tideline_version="0.1.0",
 )
 
@@ -76,7 +76,7 @@ def test_of_an_unknown_topic_only_that_is_said() -> None:
         ("gateways_alive", {"gateways": ()}),
         ("gateways_alive", {"gateways": (replace(GATEWAY, silent_ms=9_000),)}),
         ("gateway_versions", {"gateways": (replace(GATEWAY, version="0.0.9"),)}),
-        ("closed_to_bypass", {"attested_closed_to_bypass": False}),
+        ("closed_to_bypass", {"attested": "", "cluster_id": "c1"}),
     ],
 )
 def test_what_breaks_a_rule_is_refused_with_a_remedy(check: str, changes: dict[str, Any]) -> None:
@@ -108,6 +108,7 @@ def test_what_an_operator_should_know_is_a_warning(check: str, changes: dict[str
 def test_what_cannot_be_observed_is_not_accepted() -> None:
     assert not judge(replace(GOOD, synchronous_commit=None)).accepted
     assert not judge(replace(GOOD, gateways=None)).accepted
+    assert not judge(replace(GOOD, attested=None)).accepted
     assert not judge(replace(GOOD, share_groups=None)).accepted
     assert not judge(replace(GOOD, remote_objects=None)).accepted
     assert not judge(replace(GOOD, acls=None)).accepted
@@ -137,3 +138,13 @@ def test_one_of_kafkas_own_names_is_called_internal_even_before_the_topic_exists
     for report in (judge(unborn), eligible(unborn)):
         assert not report.accepted
         assert "internal topic" in report.refusal()
+
+
+def test_every_trigger_demands_the_attestation_and_shows_who_made_it() -> None:
+    for judged in (judge, eligible):
+        report = judged(replace(GOOD, attested="", cluster_id="c1"))
+        assert not report.accepted
+        assert "cluster c1" in report.refusal()
+        assert "tideline cluster attest" in report.refusal()
+        (found,) = (c.found for c in judged(GOOD).checks if c.name == "closed_to_bypass")
+        assert "by ann" in found

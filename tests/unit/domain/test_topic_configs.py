@@ -46,9 +46,18 @@ def test_a_migration_that_begins_anew_after_a_reset_lets_the_freeze_go() -> None
     assert desired(ConfigStage.TRACKED, frozen, FSYNCED) == {"retention.bytes": "-1"}
 
 
-def test_flushing_ends_when_all_have_crossed() -> None:
+def test_flushing_ends_when_all_have_crossed_and_the_classic_log_is_sealed() -> None:
     armed = replace(CROSSED, overrides={"retention.bytes": "-1", "flush.messages": "1"})
-    assert desired(ConfigStage.CROSSED, armed, FSYNCED) == {"retention.bytes": "-1"}
+    assert desired(ConfigStage.CROSSED, armed, FSYNCED) == {
+        "retention.bytes": "-1",
+        "max.message.bytes": "78",
+    }
+
+
+@pytest.mark.parametrize("stage", [ConfigStage.TRACKED, ConfigStage.ARMED, ConfigStage.RESTORED])
+def test_nothing_is_sealed_while_a_partition_takes_classic_produces(stage: ConfigStage) -> None:
+    sealed = replace(BEGUN, crossed=2, overrides={"max.message.bytes": "78"})
+    assert "max.message.bytes" not in desired(stage, sealed, FSYNCED)
 
 
 def test_the_roll_is_by_local_retention() -> None:
@@ -90,7 +99,7 @@ def test_an_earlier_stage_that_runs_again_keeps_what_a_later_one_overrode() -> N
         (ConfigStage.FROZEN, ABORTED),
         (ConfigStage.CROSSED, replace(BEGUN, crossed=2)),
         (ConfigStage.ROLLING, replace(BEGUN, crossed=2)),
-        (ConfigStage.ROLLING, replace(READY, overrides={"max.message.bytes": "78"})),
+        (ConfigStage.ROLLING, replace(READY, overrides={"remote.log.copy.disable": "true"})),
         (ConfigStage.FROZEN, replace(CROSSED, ready=2)),
     ],
 )
@@ -107,6 +116,7 @@ def test_a_stage_that_postgres_does_not_allow_is_refused_with_its_reason(
         (ConfigStage.ARMED, replace(BEGUN, crossed=2)),
         (ConfigStage.CROSSED, CROSSED),
         (ConfigStage.ROLLING, CROSSED),
+        (ConfigStage.ROLLING, replace(READY, overrides={"max.message.bytes": "78"})),
         (ConfigStage.FROZEN, READY),
         (ConfigStage.RESTORED, ABORTED),
     ],

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from tideline.control_plane.errors import TopicDeleted, TrackingIncomplete, UnknownTopic
+from tideline.control_plane.memory.attestations import Attestations
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.gateways import Gateways
 from tideline.control_plane.memory.operators import Operators
@@ -24,6 +25,7 @@ from tideline.control_plane.model import (
     BarrierEntry,
     BatchToCommit,
     BoundaryToPersist,
+    ClusterAttestation,
     CommitDurability,
     CommitError,
     CommittedBatch,
@@ -68,6 +70,7 @@ class MemoryControlPlane(ControlPlane):
         self.server = ("memory", 1)
         """System identifier and timeline (schedule 16)."""
         self.gateways = Gateways()
+        self.attested = Attestations(self._now)
         self.topics = Topics()
         self.files = WalFiles()
         self.operators = Operators()
@@ -113,6 +116,17 @@ class MemoryControlPlane(ControlPlane):
     async def identity(self) -> tuple[str, int]:
         return self.server
 
+    # Attestations
+
+    async def attest_cluster(self, cluster_id: str, attested_by: str, reason: str) -> None:
+        self.attested.attest(cluster_id, attested_by, reason)
+
+    async def withdraw_attestation(self, cluster_id: str, withdrawn_by: str, reason: str) -> None:
+        self.attested.withdraw(cluster_id, withdrawn_by, reason)
+
+    async def attestations(self, cluster_id: str | None = None) -> list[ClusterAttestation]:
+        return self.attested.of(cluster_id)
+
     # Tracking
 
     async def tracked_topics(self) -> list[TrackedTopic]:
@@ -140,6 +154,23 @@ class MemoryControlPlane(ControlPlane):
     ) -> None:
         self.topics.begin(name, topic_id, kind, partitions, timestamp_type, max_message_bytes)
         self._notify_topic(name)
+
+    async def begin_migration(
+        self,
+        name: str,
+        topic_id: UUID,
+        partitions: int,
+        timestamp_type: str,
+        max_message_bytes: int,
+        cluster_id: str,
+    ) -> None:
+        live = self.topics.live(name)
+        begun = (TopicStatus.TRACKING, TopicStatus.ACTIVE)
+        if live is None or live.topic_id != topic_id or live.status not in begun:
+            self.attested.demand(cluster_id)
+        await self.begin_tracking(
+            name, topic_id, TrackingKind.MIGRATED, partitions, timestamp_type, max_message_bytes
+        )
 
     async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
         self.topics.complete_creation(name, topic_id, partitions)
@@ -426,6 +457,26 @@ class MemoryControlPlane(ControlPlane):
         if topic is not None and key in topic.overrides:
             topic.overrides[key] = replace(topic.overrides[key], user_value=user_value)
             self._notify_topic(topic.name)
+
+    async def update_topic_limits(
+        self,
+        topic_id: UUID,
+        *,
+        timestamp_type: str | None = None,
+        max_message_bytes: int | None = None,
+        timestamp_before_max_ms: int | None = None,
+        timestamp_after_max_ms: int | None = None,
+    ) -> None:
+        topic = self.topics.known_id(topic_id)
+        if topic.status is TopicStatus.DELETED:
+            raise UnknownTopic(f"topic id {topic_id} is not tracked")
+        topic.limit(
+            timestamp_type=timestamp_type,
+            max_message_bytes=max_message_bytes,
+            timestamp_before_max_ms=timestamp_before_max_ms,
+            timestamp_after_max_ms=timestamp_after_max_ms,
+        )
+        self._notify_topic(topic.name)
 
     async def release_config(self, topic_id: UUID, key: str) -> None:
         topic = self.topics.by_id(topic_id)

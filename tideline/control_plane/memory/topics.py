@@ -27,6 +27,7 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState
+from tideline.domain.topic_configs import DEFAULT_AFTER_MAX_MS, DEFAULT_BEFORE_MAX_MS
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ class Topic:
     partitions: dict[int, Partition] = field(default_factory=dict)
     overrides: dict[str, ConfigOverride] = field(default_factory=dict)
     completion_forced_by: str | None = None
+    timestamp_before_max_ms: int = DEFAULT_BEFORE_MAX_MS
+    timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
 
     @property
     def identity(self) -> str:
@@ -61,7 +64,27 @@ class Topic:
             partitions={n: self.partitions[n].tracked() for n in sorted(self.partitions)},
             overrides=dict(sorted(self.overrides.items())),
             completion_forced_by=self.completion_forced_by,
+            timestamp_before_max_ms=self.timestamp_before_max_ms,
+            timestamp_after_max_ms=self.timestamp_after_max_ms,
         )
+
+    def limit(
+        self,
+        *,
+        timestamp_type: str | None,
+        max_message_bytes: int | None,
+        timestamp_before_max_ms: int | None,
+        timestamp_after_max_ms: int | None,
+    ) -> None:
+        """What the suffix enforces; ``None`` leaves a limit as it is."""
+        if timestamp_type is not None:
+            self.timestamp_type = timestamp_type
+        if max_message_bytes is not None:
+            self.max_message_bytes = max_message_bytes
+        if timestamp_before_max_ms is not None:
+            self.timestamp_before_max_ms = timestamp_before_max_ms
+        if timestamp_after_max_ms is not None:
+            self.timestamp_after_max_ms = timestamp_after_max_ms
 
     def add_partitions(self, total: int) -> None:
         """Partitions up to ``total`` (exclusive), as the topic's kind has them."""

@@ -171,7 +171,9 @@ class ConfigsHandler:
         topic_id = tracked.topic_id if tracked else None
         try:
             if change.trigger and tracked is None:
-                topic_id = await eligible_topic(self.cluster, change.name, change.changes)
+                topic_id = await eligible_topic(
+                    self.cluster, self.control_plane.attestations, change.name, change.changes
+                )
             if request.validate_only:
                 return
             if change.for_kafka.configs or ctx.header.api_key == ApiKey.ALTER_CONFIGS:

@@ -7,12 +7,13 @@ all of them (:mod:`tideline.domain.preflight`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from tideline.control_plane.model import ClusterAttestation, in_force
 from tideline.domain.preflight import (
     INTERNAL_TOPICS,
     PartitionHealth,
@@ -31,12 +32,17 @@ from tideline.kafka.observer import (
 )
 from tideline.kafka.topic_observer import TopicObserver
 
+Attestations = Callable[[str], Awaitable[Sequence[ClusterAttestation]]]
+"""Those of a cluster, as Postgres has them."""
 TIMEOUT_MS = 5_000
 METADATA_LAG_S = 3.0
 
 
 async def eligible_topic(
-    cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]
+    cluster: KafkaCluster,
+    attestations: Attestations,
+    topic: str,
+    changes: Mapping[str, str | None],
 ) -> UUID:
     """The id of a topic that may migrate once ``changes`` (configs of the same request) hold.
 
@@ -51,11 +57,17 @@ async def eligible_topic(
         reraise=True,
     ):
         with attempt:
-            return await _eligible(cluster, topic, changes)
+            return await _eligible(cluster, attestations, topic, changes)
     raise AssertionError("tenacity ends by a result or by the last error")
 
 
-async def _eligible(cluster: KafkaCluster, topic: str, changes: Mapping[str, str | None]) -> UUID:
+async def _eligible(
+    cluster: KafkaCluster,
+    attestations: Attestations,
+    topic: str,
+    changes: Mapping[str, str | None],
+) -> UUID:
+    cluster_id = await cluster.cluster_id()
     observer = KafkaObserver(cluster, TIMEOUT_MS)
     layout = await observer.topic(topic)
     configs: dict[str, str] = {}
@@ -71,6 +83,8 @@ async def _eligible(cluster: KafkaCluster, topic: str, changes: Mapping[str, str
             internal=topic in INTERNAL_TOPICS or (layout is not None and layout.internal),
             configs=configs,
             partitions=() if layout is None else await _health(observer, layout, needed=not tiered),
+            attested=in_force(await attestations(cluster_id)),
+            cluster_id=cluster_id,
         )
     )
     if not report.accepted or layout is None:

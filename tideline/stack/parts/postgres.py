@@ -39,6 +39,10 @@ SETTINGS = {
 """Durability stays at Postgres' defaults: fsync and synchronous_commit on."""
 
 
+ATTESTED = "its brokers listen on loopback, and its clients are told of gateways only"
+"""Why the embedded stack attests that its brokers are closed to clients."""
+
+
 class Postgres(StackPart):
     name = "postgres"
 
@@ -122,6 +126,20 @@ class Postgres(StackPart):
         dsn = self.plan.endpoints.postgres_dsn(SUPERUSER)
         apply(dsn)
         provision_roles(dsn, self.plan.credentials.login_passwords)
+        self._attest(dsn)
+
+    def _attest(self, dsn: str) -> None:
+        """Once for a cluster: what an operator of this stack withdrew stays withdrawn."""
+        cluster_id = self.plan.state.kafka_cluster_id
+        with psycopg.connect(dsn, autocommit=True, connect_timeout=2) as connection:
+            known = connection.execute(
+                "SELECT 1 FROM tideline.cluster_attestations_of(%s) LIMIT 1", (cluster_id,)
+            ).fetchone()
+            if known is None:
+                connection.execute(
+                    "SELECT tideline.attest_cluster(%s, %s, %s)",
+                    (cluster_id, "the embedded stack", ATTESTED),
+                )
 
     def _connect(self, database: str) -> psycopg.Connection:
         host, port = self.plan.address("postgres")
