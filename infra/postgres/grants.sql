@@ -4,7 +4,7 @@
 GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
-    list_requests, cluster_attestations_of
+    list_requests, cluster_attestations_of, live_topics, deleted_topics
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
@@ -22,7 +22,8 @@ GRANT EXECUTE ON FUNCTION
     fence_gateway, retire_gateway, attest_cluster, withdraw_attestation,
     -- Not begin_tracking: a migration begins under an attestation only.
     begin_migration, tracking_barrier, activate_topic,
-    add_partitions, stop_tracking, delete_topic, next_generation, close_generation,
+    add_partitions, stop_tracking, delete_topic, release_birth, complete_creation,
+    next_generation, close_generation,
     quiesce_barrier, reopen_generation, initialize_diskless_migration, seed_producer_state,
     set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
     pending_requests, settle_request, call_off_request, record_configuration, accept_gap,

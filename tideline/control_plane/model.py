@@ -147,6 +147,31 @@ def in_force(attestations: Iterable[ClusterAttestation]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveTopic:
+    """A name and the topic that it stands for, tracked or let go of after an abort."""
+
+    topic_key: int
+    """Of the row: names come again, and a birth has no id yet."""
+    name: str
+    topic_id: UUID | None
+    kind: TrackingKind
+    status: TopicStatus
+    tracked: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A deleted topic, or a creation that did not end (then without an id)."""
+
+    topic_id: UUID | None
+    name: str
+    deleted_at: datetime
+    deleted_by: str
+    deleted_why: str
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayRegistration:
     """One row of ``gateways``."""
 

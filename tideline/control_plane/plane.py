@@ -24,11 +24,13 @@ from tideline.control_plane.model import (
     FoundBatches,
     GatewayRegistration,
     ListOffsetsKind,
+    LiveTopic,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
     RequestState,
     SuffixOffset,
+    Tombstone,
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
@@ -180,8 +182,20 @@ class ControlPlane(Protocol):
         Raises ``AbortRefused`` while a partition migrates or has B0. Generations are kept.
         """
 
-    async def delete_topic(self, topic_id: UUID) -> None:
-        """Kafka deleted the topic: its id is refused for ever. An untracked id is no error."""
+    async def delete_topic(
+        self, topic_id: UUID, by: str = "gateway", why: str = "Kafka deleted it"
+    ) -> None:
+        """Kafka deleted the topic: its id is refused for ever, its name is free. Who says so and
+        why is kept from the first call. An untracked id is no error."""
+
+    async def live_topics(self) -> list[LiveTopic]:
+        """Every topic that is not deleted, by name, also one let go of after an abort."""
+
+    async def deleted_topics(self, within_ms: int, limit: int) -> list[Tombstone]:
+        """The tombstones of the last ``within_ms``, newest first, at most ``limit``."""
+
+    async def release_birth(self, topic_key: int, by: str, why: str) -> bool:
+        """A creation that did not end lets go of its name. False when it has an id by now."""
 
     # Generations, quiesce, B0 and its abort. Each raises ``UnknownLog`` for a partition without a
     # row and ``TopicDeleted`` for one of a deleted topic.

@@ -40,12 +40,14 @@ from tideline.control_plane.model import (
     FoundBatches,
     GatewayRegistration,
     ListOffsetsKind,
+    LiveTopic,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
     RequestState,
     SegmentCoordinates,
     SuffixOffset,
+    Tombstone,
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
@@ -167,8 +169,19 @@ class PostgresControlPlane(ControlPlane):
     async def stop_tracking(self, name: str) -> None:
         await self._call(Function("stop_tracking", nothing), name)
 
-    async def delete_topic(self, topic_id: UUID) -> None:
-        await self._call(Function("delete_topic", nothing), topic_id)
+    async def delete_topic(
+        self, topic_id: UUID, by: str = "gateway", why: str = "Kafka deleted it"
+    ) -> None:
+        await self._call(Function("delete_topic", nothing), topic_id, by, why)
+
+    async def live_topics(self) -> list[LiveTopic]:
+        return await self._call(Function("live_topics", rows(LiveTopic)))
+
+    async def deleted_topics(self, within_ms: int, limit: int) -> list[Tombstone]:
+        return await self._call(Function("deleted_topics", rows(Tombstone)), within_ms, limit)
+
+    async def release_birth(self, topic_key: int, by: str, why: str) -> bool:
+        return await self._call(Function("release_birth", value(bool)), topic_key, by, why)
 
     # Quiesce and B0
 

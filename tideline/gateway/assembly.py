@@ -15,6 +15,7 @@ from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.delete_records import DeleteRecordsHandler
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
+from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import TopicsHandler
 from tideline.gateway.context import ConnectionRegistry, Rules
 from tideline.gateway.fetch.from_suffix import HighWatermarks
@@ -58,6 +59,7 @@ class Parts:
     refused: RefusedProduces
     writer: WalWriter
     parking: ParkingLot
+    tellings: Tellings
 
     async def start(self) -> None:
         """Returns when tracked topics are known (see :meth:`TrackingSync.start`)."""
@@ -68,6 +70,7 @@ class Parts:
         await self.quiesce.close()
         await self.writer.close(patience_s)
         await self.watermarks.close()
+        await self.tellings.close()
         await self.sync.close()
 
 
@@ -137,6 +140,7 @@ def build_parts(
         refused=refused,
         writer=writer,
         parking=parking,
+        tellings=Tellings(),
     )
 
 
@@ -181,8 +185,8 @@ def build_rules(
         **ListOffsetsHandler(tracking, parts.fences, parts.reader, control_plane).rules(),
         **LeaderEpochHandler(tracking, control_plane).rules(),
         **TransactionsHandler(tracking).rules(),
-        **CreateTopicsHandler(tracking, control_plane, cluster).rules(),
-        **TopicsHandler(tracking, control_plane, cluster).rules(),
+        **CreateTopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
+        **TopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
         **ConfigsHandler(tracking, control_plane, cluster).rules(),
         **DeleteRecordsHandler(tracking, control_plane).rules(),
         **ShareGroupsHandler(tracking).rules(),

@@ -59,6 +59,18 @@ TRACKED_TOPICS = Gauge("inkless_gateway_tracked_topics", "topics that are not pa
 TRACKED_PARTITIONS = Gauge(
     "inkless_gateway_tracked_partitions", "tracked partitions by route", ["route"]
 )
+TOMBSTONES = Gauge("inkless_gateway_tombstones", "deleted topics whose ids this gateway remembers")
+DISPLACED = Gauge(
+    "inkless_gateway_displaced_topics",
+    "tracked topics refused because Kafka has another topic, or none, under their names",
+)
+TELLINGS_PENDING = Gauge(
+    "inkless_gateway_tellings_pending",
+    "deletions and creations that the control plane has not heard of yet",
+)
+TELLINGS_LOST = Counter(
+    "inkless_gateway_tellings_lost", "those without room to be told by this process"
+)
 STOPPED = Gauge(
     "inkless_gateway_tracked_traffic_stopped", "1: Postgres is another one than was pinned"
 )

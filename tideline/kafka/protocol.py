@@ -113,7 +113,7 @@ def decode_request(frame: bytes, header: RequestHeader | None = None) -> Request
         raise UnsupportedVersion(
             f"version {header.api_version} of API {header.api_key} is not known here"
         )
-    clean = guard(frame, (schema.__header_schema__, schema))
+    clean = guard(frame, (schema.__header_schema__, schema), trailing_allowed=True)
     return cast(RequestPayload, _read(clean, (schema.__header_schema__, schema)))
 
 

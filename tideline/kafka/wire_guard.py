@@ -292,8 +292,13 @@ def _entity(entity: type[Entity]) -> tuple[Step, int]:
     return walk_entity, max(least, 1)
 
 
-def guard(frame: bytes, schemas: tuple[type[Entity], ...]) -> bytes:
+def guard(
+    frame: bytes, schemas: tuple[type[Entity], ...], *, trailing_allowed: bool = False
+) -> bytes:
     """Check that ``frame`` is the schemas one after the other, and nothing else.
+
+    ``trailing_allowed``: bytes behind the message are not looked at, as Kafka's brokers do not
+    (``AbstractRequest.parseRequest``); librdkafka's Metadata requests have some.
 
     Returns the frame itself, or a copy without what kio cannot decode. Raises
     :class:`MalformedFrame`.
@@ -302,7 +307,7 @@ def guard(frame: bytes, schemas: tuple[type[Entity], ...]) -> bytes:
     at = 0
     for schema in schemas:
         at = _entity(schema)[0](walk, at)
-    if at != walk.end:
+    if at != walk.end and not trailing_allowed:
         raise MalformedFrame(f"{walk.end - at} bytes follow after the end of the message")
     return _apply(frame, walk.edits) if walk.edits else frame
 

@@ -199,32 +199,13 @@ BEGIN
     END IF;
     DELETE FROM tracking_acks WHERE topic_key = v_topic.topic_key;
     IF v_topic.topic_id IS NULL THEN
-        DELETE FROM topics WHERE topic_key = v_topic.topic_key;
+        PERFORM bury_birth(v_topic, 'gateway', 'its creation failed');
     ELSE
         -- The rows stay: generations of a later migration go on from here.
         UPDATE topics SET tracked = false, status = 'aborted'
             WHERE topic_key = v_topic.topic_key;
     END IF;
     PERFORM notify_topic(p_name);
-END
-$$;
-
--- A tombstone: the id is refused for ever. Waits for commits that hold a partition, and every
--- later one sees it. The rows go later, in small steps, by prune_batches.
-CREATE FUNCTION delete_topic(p_topic_id uuid) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-DECLARE
-    v_topic topics;
-BEGIN
-    SELECT * INTO v_topic FROM topics WHERE topic_id = p_topic_id
-        FOR NO KEY UPDATE;
-    IF NOT FOUND OR v_topic.status = 'deleted' THEN
-        RETURN;
-    END IF;
-    UPDATE topics SET status = 'deleted', tracked = false WHERE topic_key = v_topic.topic_key;
-    PERFORM FROM logs WHERE topic_id = p_topic_id ORDER BY log_id FOR NO KEY UPDATE;
-    UPDATE logs SET deleted_at = clock_timestamp() WHERE topic_id = p_topic_id;
-    PERFORM notify_topic(v_topic.name);
 END
 $$;
 

@@ -179,3 +179,13 @@ def test_tags_of_a_response_are_found_without_decoding_it() -> None:
     assert not protocol.response_has_tags(encode_response(fetch_response(), 7), 1, 17)
     with_tags = encode_response(fetch_response(node_endpoints=(endpoint,)), 7)
     assert protocol.response_has_tags(with_tags, 1, 17)
+
+
+def test_bytes_behind_a_request_are_not_looked_at_as_kafka_does_not() -> None:
+    """librdkafka's Metadata requests have some; a client must not be cut off for them."""
+    for version in (4, 9, 12):
+        schema = protocol.request_class(3, version)
+        assert schema is not None
+        message = random_message(schema, random.Random(1))
+        frame = encode_request(message, 7, "rdkafka")
+        assert decode_request(frame + b"\x00\x00\x07junk") == decode_request(frame)

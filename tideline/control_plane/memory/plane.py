@@ -34,12 +34,14 @@ from tideline.control_plane.model import (
     FoundBatches,
     GatewayRegistration,
     ListOffsetsKind,
+    LiveTopic,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
     PhaseRecord,
     RequestState,
     SuffixOffset,
+    Tombstone,
     TopicStatus,
     TrackedPartition,
     TrackedTopic,
@@ -153,6 +155,8 @@ class MemoryControlPlane(ControlPlane):
         max_message_bytes: int,
     ) -> None:
         self.topics.begin(name, topic_id, kind, partitions, timestamp_type, max_message_bytes)
+        topic = self.topics.live_or_refuse(name)
+        topic.created_at = topic.created_at or self._now()
         self._notify_topic(name)
 
     async def begin_migration(
@@ -205,14 +209,30 @@ class MemoryControlPlane(ControlPlane):
     async def stop_tracking(self, name: str) -> None:
         topic = self.topics.live(name)
         if topic is not None:
-            self.topics.stop(topic)
+            self.topics.stop(topic, self._now())
             self._notify_topic(name)
 
-    async def delete_topic(self, topic_id: UUID) -> None:
+    async def delete_topic(
+        self, topic_id: UUID, by: str = "gateway", why: str = "Kafka deleted it"
+    ) -> None:
         topic = self.topics.by_id(topic_id)
         if topic is not None and topic.status is not TopicStatus.DELETED:
-            topic.delete()
+            topic.delete(self._now(), by, why)
             self._notify_topic(topic.name)
+
+    async def live_topics(self) -> list[LiveTopic]:
+        return self.topics.all_live()
+
+    async def deleted_topics(self, within_ms: int, limit: int) -> list[Tombstone]:
+        return self.topics.tombstones(self._now(), within_ms, limit)
+
+    async def release_birth(self, topic_key: int, by: str, why: str) -> bool:
+        topic = self.topics.birth(topic_key)
+        if topic is None:
+            return False
+        topic.delete(self._now(), by, why)
+        self._notify_topic(topic.name)
+        return True
 
     # Quiesce and B0
 

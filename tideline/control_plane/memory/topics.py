@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from tideline.control_plane.errors import (
@@ -21,6 +22,8 @@ from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.model import (
     ConfigOverride,
     GatewayRegistration,
+    LiveTopic,
+    Tombstone,
     TopicStatus,
     TrackedTopic,
     TrackingKind,
@@ -28,6 +31,9 @@ from tideline.control_plane.model import (
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import DEFAULT_AFTER_MAX_MS, DEFAULT_BEFORE_MAX_MS
+
+_NEVER = datetime.fromtimestamp(0, UTC)
+"""Of rows that a test has put where they are."""
 
 
 @dataclass(slots=True)
@@ -48,6 +54,8 @@ class Topic:
     completion_forced_by: str | None = None
     timestamp_before_max_ms: int = DEFAULT_BEFORE_MAX_MS
     timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
+    created_at: datetime | None = None
+    tombstone: Tombstone | None = None
 
     @property
     def identity(self) -> str:
@@ -168,8 +176,11 @@ class Topic:
             )
         return [n for n, partition in rows if not partition.tiering_complete]
 
-    def delete(self) -> None:
+    def delete(self, at: datetime, by: str, why: str) -> None:
         self.status, self.is_tracked = TopicStatus.DELETED, False
+        self.tombstone = Tombstone(self.topic_id, self.name, at, by, why)
+        if self.topic_id is None:
+            self.acknowledged.clear()
         for partition in self.partitions.values():
             partition.deleted = True
 
@@ -258,11 +269,49 @@ class Topics:
         topic.topic_id = topic_id
         topic.add_partitions(partitions)
 
-    def stop(self, topic: Topic) -> None:
+    def stop(self, topic: Topic, at: datetime) -> None:
         """Gateways let go of it; generations are kept for a later migration."""
         topic.assert_may_stop()
         topic.acknowledged.clear()
         if topic.topic_id is None:
-            self.rows.remove(topic)
+            topic.delete(at, "gateway", "its creation failed")
         else:
             topic.is_tracked, topic.status = False, TopicStatus.ABORTED
+
+    def all_live(self) -> list[LiveTopic]:
+        """By name. The key of a row is its place: rows are never taken out."""
+        return sorted(
+            (
+                LiveTopic(
+                    key,
+                    t.name,
+                    t.topic_id,
+                    t.kind,
+                    t.status,
+                    t.is_tracked,
+                    t.created_at or _NEVER,
+                )
+                for key, t in enumerate(self.rows)
+                if t.status is not TopicStatus.DELETED
+            ),
+            key=lambda topic: topic.name,
+        )
+
+    def tombstones(self, now: datetime, within_ms: int, limit: int) -> list[Tombstone]:
+        """Newest first."""
+        since = now - timedelta(milliseconds=within_ms)
+        found = [
+            (t.tombstone.deleted_at, key, t.tombstone)
+            for key, t in enumerate(self.rows)
+            if t.tombstone and t.tombstone.deleted_at > since
+        ]
+        newest = sorted(found, key=lambda entry: entry[:2], reverse=True)[:limit]
+        return [tombstone for _, _, tombstone in newest]
+
+    def birth(self, topic_key: int) -> Topic | None:
+        """The creation of that row, if it has not ended."""
+        if not 0 <= topic_key < len(self.rows):
+            return None
+        topic = self.rows[topic_key]
+        ended = topic.topic_id is not None or topic.status is TopicStatus.DELETED
+        return None if ended else topic

@@ -8,7 +8,7 @@ whether it would create the topic at all, so that a refusal changes nothing.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -43,13 +43,16 @@ from tideline.domain.topic_configs import (
     SEAL_BYTES,
     TIMESTAMP_TYPE,
 )
-from tideline.errors import RefusedError
-from tideline.gateway.admin.topics import kafka_topic, report_until_known
+from tideline.errors import RefusedError, UnreachableError
+from tideline.gateway.admin.tellings import Tellings
+from tideline.gateway.admin.topics import kafka_topic
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import response_class
+from tideline.kafka.topic_identity import Presence, TopicIdentity
 from tideline.kafka.topic_observer import TopicObserver
 
 BARRIER_POLL_S = 0.02
@@ -75,6 +78,7 @@ class CreateTopicsHandler:
     tracking: TrackingView
     control_plane: ControlPlane
     cluster: KafkaCluster
+    tellings: Tellings = field(default_factory=Tellings)
 
     def rules(self) -> Rules:
         return {ApiKey.CREATE_TOPICS: Rule(self.create_topics, always)}
@@ -82,15 +86,19 @@ class CreateTopicsHandler:
     async def create_topics(self, ctx: RequestContext) -> bytes | None:
         """Classic topics are forwarded as they are; diskless ones one by one."""
         unfinished = {t.name for t in self.tracking.topics() if t.topic_id is None}
-        if MARK not in ctx.frame and not unfinished:
+        if MARK not in ctx.frame and self.tracking.is_empty:
             return await ctx.forward()
         request: Any = ctx.request()
+        known = [t for asked in request.topics if (t := self.tracking.topic_by_name(asked.name))]
+        if MARK not in ctx.frame and not known:
+            return await ctx.forward()
         born: dict[str, Any] = {}
         results: dict[str, Any] = {}
         classic = []
         for topic in request.topics:
             try:
                 diskless, stripped = _split(topic)
+                await self._make_way(topic.name)
                 if diskless:
                     born[topic.name] = stripped
                 elif topic.name in unfinished:
@@ -109,12 +117,34 @@ class CreateTopicsHandler:
         for name, topic in born.items():
             creation = _Creation(ctx, self, name, _as_v7(topic), timeout_s)
             try:
-                results[name] = await creation.run(validate_only)
+                results[name] = await self.tellings.whatever_the_client_does(
+                    creation.run(validate_only)
+                )
             except CreationRefused as refusal:
                 results[name] = _refusal(name, refusal)
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
         in_order = tuple(_in_version(schema, results[topic.name]) for topic in request.topics)
         return ctx.respond(build(schema, throttle_time=throttle, topics=in_order))
+
+    async def _make_way(self, name: str) -> None:
+        """A topic that Kafka has deleted is deleted in the control plane *before* another can be
+        created under its name: from then on nothing is acknowledged for the dead one."""
+        topic = self.tracking.topic_by_name(name)
+        if topic is None or topic.topic_id is None:
+            return
+        found = await TopicIdentity(self.cluster).find(topic.topic_id)
+        try:
+            if found.presence is Presence.GONE:
+                await self.control_plane.delete_topic(topic.topic_id, "gateway", found.why)
+            elif found.presence is Presence.UNKNOWN:
+                raise KafkaUnavailable(found.why)
+        except UnreachableError as error:
+            raise CreationRefused(
+                ErrorCode.request_timed_out,
+                f"a topic {name} with id {topic.topic_id} is tracked, and whether it is gone "
+                f"cannot be established now ({error}): try again, or see `tideline topic check "
+                f"{name}`",
+            ) from None
 
 
 @dataclass(slots=True)
@@ -183,7 +213,9 @@ class _Creation:
                 return created
         except BaseException:
             # Whether Kafka created it is unknown: look, then finish it or let go of the name.
-            await report_until_known(f"creation of {self.name} failed", self._settle)
+            await self.handler.tellings.tell_and_wait(
+                f"creation of {self.name} failed", self._settle
+            )
             raise
         topic_id, partitions = created.topic_id, int(created.num_partitions)
         if topic_id is None or partitions < 1:

@@ -8,8 +8,9 @@ nobody (schedule 22).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -18,45 +19,30 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from tideline.background import spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import TrackedTopic
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.errors import TidelineError, UnreachableError
+from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import decode_response, response_class
+from tideline.kafka.topic_identity import Presence, TopicIdentity
 
-REPORT_S = 2.0
-"""How long an answer waits until the control plane knows; then it leaves, and reporting goes on."""
+SETTLED_S = 15.0
+"""How long after a lost answer Kafka may still do what it was asked; from then on the worker's
+reconciler looks."""
+LOOK_EVERY_S = 1.0
 METADATA_TIMEOUT_MS = 5_000
 GONE = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+UNCLEAR = GONE | {ErrorCode.request_timed_out, ErrorCode.not_controller}
+"""Answers of DeleteTopics after which the topic may be gone, or may go."""
 
 log = structlog.get_logger()
-
-
-async def report_until_known(what: str, call: Callable[[], Awaitable[None]]) -> None:
-    """Repeat ``call`` while Postgres is away: for :data:`REPORT_S` here, then in the background
-    for as long as the process lives. A refusal is logged and ends it."""
-
-    async def until_known() -> None:
-        try:
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception_type(UnreachableError),
-                wait=wait_random_exponential(0.1, max=5.0),
-            ):
-                with attempt:
-                    await call()
-        except TidelineError as error:
-            log.error("the control plane refused what Kafka did", what=what, error=str(error))
-
-    task = spawn(until_known(), "report-to-control-plane")
-    await asyncio.wait({task}, timeout=REPORT_S)
 
 
 async def kafka_topic(cluster: KafkaCluster, name: str) -> tuple[UUID, int] | None:
@@ -86,6 +72,7 @@ class TopicsHandler:
     tracking: TrackingView
     control_plane: ControlPlane
     cluster: KafkaCluster
+    tellings: Tellings = field(default_factory=Tellings)
 
     def rules(self) -> Rules:
         return {
@@ -94,21 +81,37 @@ class TopicsHandler:
         }
 
     async def delete_topics(self, ctx: RequestContext) -> bytes | None:
-        """Forwarded; what was deleted is deleted in the control plane too."""
+        """Forwarded; what was deleted is deleted in the control plane too, whether or not the
+        client waits for it."""
         request: Any = ctx.request()
         concerned = self._named(request, ctx.header.api_version)
-        response = await ctx.forward()
+        answer = ctx.forward()
         if not concerned:
-            return response
-        answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
-        for result in answer.responses:
+            return await answer
+        return await self.tellings.whatever_the_client_does(self._deleted(ctx, answer, concerned))
+
+    async def _deleted(
+        self,
+        ctx: RequestContext,
+        answer: Awaitable[bytes],
+        concerned: dict[str | UUID | None, TrackedTopic],
+    ) -> bytes:
+        try:
+            response = await answer
+        except KafkaUnavailable:
+            self._find_out(concerned.values())
+            raise
+        decoded: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+        unclear = []
+        for result in decoded.responses:
             topic = concerned.get(result.name) or concerned.get(getattr(result, "topic_id", None))
             if topic is None:
                 continue
-            if result.error_code is ErrorCode.none or (
-                result.error_code in GONE and await self._is_gone(topic)
-            ):
+            if result.error_code is ErrorCode.none:
                 await self._forget(topic)
+            elif result.error_code in UNCLEAR:
+                unclear.append(topic)
+        self._find_out(unclear)
         return response
 
     def _named(self, request: Any, version: int) -> dict[str | UUID | None, TrackedTopic]:
@@ -129,26 +132,45 @@ class TopicsHandler:
                 found[topic.topic_id] = topic
         return found
 
-    async def _is_gone(self, topic: TrackedTopic) -> bool:
-        """Kafka says "unknown" to those who may not see a topic, too: ask for ourselves."""
-        try:
-            found = await kafka_topic(self.cluster, topic.name)
-        except TidelineError:
-            return False
-        return found is None or found[0] != topic.topic_id
+    def _find_out(self, topics: Iterable[TrackedTopic]) -> None:
+        """Whether Kafka has deleted them is not known: look, and tell it if so. Of a birth there
+        is no id to look for; what became of it the next creation or the reconciler finds."""
+        for topic in topics:
+            if topic.topic_id is not None:
+                self.tellings.tell(
+                    f"whether {topic.name} ({topic.topic_id}) was deleted",
+                    partial(self._tell_if_gone, topic.topic_id),
+                )
+
+    async def _tell_if_gone(self, topic_id: UUID) -> None:
+        """Kafka says "unknown" to those who may not see a topic, too, and a request whose answer
+        was lost may be done later: ask for ourselves, by id, of every broker."""
+        identity, loop = TopicIdentity(self.cluster), asyncio.get_running_loop()
+        deadline = loop.time() + SETTLED_S
+        while True:
+            found = await identity.find(topic_id)
+            if found.presence is Presence.UNKNOWN:
+                raise KafkaUnavailable(found.why)
+            if found.presence is Presence.GONE:
+                await self.control_plane.delete_topic(topic_id, "gateway", found.why)
+                return
+            if loop.time() > deadline:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _forget(self, topic: TrackedTopic) -> None:
         topic_id = topic.topic_id
         log.info("tracked topic deleted", topic=topic.name, topic_id=str(topic_id))
         if topic_id is None:
-            await report_until_known(
-                f"{topic.name} was not created",
-                lambda: self.control_plane.stop_tracking(topic.name),
-            )
+            # Not repeated: by name it could let go of a creation that begins meanwhile.
+            try:
+                await self.control_plane.stop_tracking(topic.name)
+            except TidelineError as error:
+                log.warning("birth.not_released", topic=topic.name, why=str(error))
         else:
-            deleted = topic_id
-            await report_until_known(
-                f"{topic.name} was deleted", lambda: self.control_plane.delete_topic(deleted)
+            await self.tellings.tell_and_wait(
+                f"{topic.name} ({topic_id}) was deleted",
+                partial(self.control_plane.delete_topic, topic_id),
             )
 
     async def create_partitions(self, ctx: RequestContext) -> bytes | None:
@@ -172,12 +194,11 @@ class TopicsHandler:
         answers: dict[str, Any] = dict(refused)
         throttle = no_throttle()
         if rest:
-            answer: Any = await ctx.forward_message(replace(request, topics=rest))
+            answer: Any = await self.tellings.whatever_the_client_does(
+                self._grow(ctx, replace(request, topics=rest), tracked)
+            )
             throttle = answer.throttle_time
             answers |= {found.name: found for found in answer.results}
-            for asked in rest:
-                if asked.name in tracked and not request.validate_only:
-                    await self._grown(tracked[asked.name], asked.count, answers[asked.name])
         return ctx.respond(
             build(
                 schema,
@@ -185,6 +206,16 @@ class TopicsHandler:
                 results=tuple(answers[topic.name] for topic in request.topics),
             )
         )
+
+    async def _grow(
+        self, ctx: RequestContext, request: Any, tracked: dict[str, TrackedTopic]
+    ) -> Any:
+        answer: Any = await ctx.forward_message(request)
+        results = {found.name: found for found in answer.results}
+        for asked in request.topics:
+            if asked.name in tracked and not request.validate_only:
+                await self._grown(tracked[asked.name], asked.count, results[asked.name])
+        return answer
 
     async def _no_growth(self, name: str) -> list[tuple[ErrorCode, str]]:
         """Why the topic may not get partitions now, by what Postgres says; nothing if it may."""
@@ -213,10 +244,9 @@ class TopicsHandler:
             count = found[1]
         elif result.error_code is not ErrorCode.none:
             return
-        total = count
-        await report_until_known(
-            f"{topic.name} has {total} partitions",
-            lambda: self.control_plane.add_partitions(topic.name, total),
+        await self.tellings.tell_and_wait(
+            f"{topic.name} has {count} partitions",
+            partial(self.control_plane.add_partitions, topic.name, count),
         )
 
 
