@@ -108,6 +108,12 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
     gateway_max_inflight_per_connection: int = Field(
         64, ge=1, description="unanswered requests of one connection; beyond: not read"
     )
+    gateway_memory_max_bytes: int = Field(
+        1_073_741_824,
+        ge=268_435_456,
+        description="requests, answers, parked produces, WAL objects and cache together, in bytes; "
+        "beyond: the cache gives way, then clients are not read",
+    )
     gateway_park_max_bytes: int = Field(
         67_108_864, ge=1_048_576, description="parked produces, in bytes"
     )

@@ -62,7 +62,7 @@ async def _serve(settings: GatewaySettings, stop: asyncio.Event, watch: Watch) -
         if not await done_before(starting, stop):
             return
         await starting
-        server = GatewayServer(settings, rules, connections)
+        server = GatewayServer(settings, rules, connections, parts.room)
         await server.start()
         try:
             await watch.until(stop)

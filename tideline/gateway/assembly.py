@@ -28,6 +28,7 @@ from tideline.gateway.paired_broker import PairedBroker
 from tideline.gateway.produce.handler import ProduceHandler
 from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
 from tideline.gateway.produce.wal import ObjectKeys, RefusedProduces, WalWriter
+from tideline.gateway.room import Room
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.quiesce import Fences, QuiesceKeeper
 from tideline.gateway.tracking.snapshot import SnapshotFile
@@ -48,6 +49,7 @@ WAL_PATIENCE_S = 5.0
 class Parts:
     """What serves tracked topics; one set per process, shared by its handlers."""
 
+    room: Room
     lease: Lease
     tracking: TrackingView
     fences: Fences
@@ -80,8 +82,11 @@ def build_parts(
     store: ObjectStore,
     cluster: KafkaCluster,
     connections: ConnectionRegistry,
+    room: Room | None = None,
 ) -> Parts:
-    """Nothing runs before :meth:`Parts.start`."""
+    """Nothing runs before :meth:`Parts.start`. ``room`` is the process's, which its server shares;
+    without one the settings' bound holds for these parts alone."""
+    room = room or Room(settings.gateway_memory_max_bytes)
     lease = _lease(settings, control_plane)
     tracking = TrackingView(lease.valid)
     fences = Fences(tracking, lease)
@@ -102,7 +107,7 @@ def build_parts(
         reload=sync.reload_partition,
     )
     watermarks = HighWatermarks(control_plane, tracking, poll_s=settings.suffix_poll_ms / 1000)
-    cache = ObjectCache(settings.cache_max_bytes)
+    cache = ObjectCache(settings.cache_max_bytes, room)
     reader = SuffixReader(
         store, control_plane, cache, hybrid_read_enabled=settings.hybrid_read_enabled
     )
@@ -120,6 +125,7 @@ def build_parts(
         buffer_max_bytes=settings.wal_buffer_max_bytes,
         parallel_uploads=settings.wal_parallel_uploads,
         upload_patience_s=settings.produce_timeout_ms / 1000 * UPLOAD_SHARE,
+        room=room,
     )
     parking = ParkingLot(
         ProduceAdmission(tracking, lease, writer),
@@ -127,8 +133,10 @@ def build_parts(
         max_bytes=settings.gateway_park_max_bytes,
         max_wait_s=settings.gateway_park_max_ms / 1000,
         clock=time.monotonic,
+        room=room,
     )
     return Parts(
+        room=room,
         lease=lease,
         tracking=tracking,
         fences=fences,
@@ -177,7 +185,7 @@ def build_rules(
         patience_s,
     )
     fetch = FetchHandler(
-        tracking, parts.fences, parts.reader, parts.watermarks, parts.paired_broker
+        tracking, parts.fences, parts.reader, parts.watermarks, parts.paired_broker, parts.room
     )
     return {
         **produce.rules(),

@@ -10,6 +10,14 @@ CONNECTIONS_REFUSED = Counter(
     "inkless_gateway_connections_refused", "connections beyond the bound, closed at once"
 )
 BROKER_UP = Gauge("inkless_gateway_broker_up", "1 while the paired broker answers")
+LISTENING = Gauge(
+    "inkless_gateway_listening", "1 while connections are accepted; 0: the broker is away"
+)
+UPSTREAM_DROPPED = Counter(
+    "inkless_gateway_upstream_dropped",
+    "connections to the broker that ended while nothing was owed, their clients' kept",
+)
+HELD_BYTES = Gauge("inkless_gateway_held_bytes", "bytes that count into the memory bound", ["kind"])
 
 _REQUESTS = Counter("inkless_gateway_requests", "requests of clients", ["path"])
 REQUESTS_PASSED = _REQUESTS.labels("passed")

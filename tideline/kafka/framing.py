@@ -30,6 +30,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def frame_refused(self, reason: str) -> None:
         """The peer sent a length that is not acceptable. The connection is closed after it."""
 
+    def buffer_changed(self, size: int) -> None:
+        """The buffer of a large frame that is half read has ``size`` bytes now; 0: it is whole."""
+
+    @property
+    def within_frame(self) -> bool:
+        """Whether a frame is half read."""
+        return self._filled > 0
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
@@ -56,11 +64,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def _continue_large(self, large: bytearray) -> None:
         if self._filled == self._size:
             self._large, self._filled = None, 0
+            self.buffer_changed(0)
             self.frame_received(bytes(large))
         elif self._filled == len(large):
             grown = bytearray(min(self._size, 2 * len(large)))
             grown[: self._filled] = large
             self._large = grown
+            self.buffer_changed(len(grown))
 
     def _cut_small(self) -> None:
         buffer, at, filled = self._small, 0, self._filled
@@ -89,3 +99,4 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._size, self._filled = size, filled - start
         self._large = bytearray(min(size, _FIRST))
         self._large[: self._filled] = self._small[start:filled]
+        self.buffer_changed(len(self._large))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 
+import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 
-from tests.unit.gateway.gateway_under_test import gateway
+from tests.unit.gateway.fakes import until
+from tests.unit.gateway.gateway_under_test import Gateway, gateway
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline.gateway.context import RequestContext, Rule, always
+from tideline.gateway.transport import connection as transport
 from tideline.gateway.transport.connection import GatewayConnection
+from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.protocol import RequestHeader, encode_request, parse_header
 
 HEARTBEAT, SOME_HANDLED = 12, 13
@@ -110,17 +114,160 @@ async def test_requests_without_an_answer_are_delivered_when_the_client_leaves_a
         await broker.until_received(seen + 50)
 
 
-async def test_a_dead_broker_disconnects_the_client() -> None:
+async def test_a_broker_that_ends_with_an_answer_owed_takes_the_client_with_it() -> None:
+    async def silent(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == HEARTBEAT:
+            await asyncio.Event().wait()
+        return await echo(header, request)
+
+    async with FakeBroker(silent) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1))
+        await broker.until_received(2)
+        broker.hang_up()
+        await client.disconnected()
+
+
+async def test_a_broker_that_ends_an_idle_connection_leaves_the_clients_alone() -> None:
+    """Kafka does so after ten minutes, and when it restarts. A producer of the suffix alone would
+    repeat what it has in flight."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        for correlation in range(3):
+            await client.send(frame(correlation))
+            assert parse_header((await client.receive())[4:]).correlation_id == correlation
+            broker.hang_up()
+            await until_upstream_is_gone(under_test)
+        client.close()
+
+
+async def test_a_broker_that_ends_after_requests_without_an_answer_takes_the_client_with_it() -> (
+    None
+):
+    """So it says that they failed: their producer asks for the leader anew. An answer to a later
+    request proves that they were served."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        served, failed = await under_test.connect(), await under_test.connect()
+        await served.send(produce(1, 0), frame(2))
+        await served.receive()
+        await failed.send(frame(1), produce(2, 0))
+        await failed.receive()
+        await broker.until_received(5)
+        broker.hang_up()
+        await failed.disconnected()
+        await served.send(frame(3))
+        assert await served.receive()
+        served.close()
+
+
+async def test_a_client_that_has_logged_in_at_the_broker_ends_with_that_connection() -> None:
+    """Another one would not know who it is."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1, 17))
+        await client.receive()
+        broker.hang_up()
+        await client.disconnected()
+
+
+async def test_while_the_broker_is_away_connections_are_refused_and_kept_ones_stay() -> None:
+    """Accepting and closing costs a client its retries; a refusal sends it to another broker."""
     async with FakeBroker(echo) as broker, gateway(broker) as under_test:
         client = await under_test.connect()
         await client.send(frame(1))
         await client.receive()
-        broker.hang_up()
-        await client.disconnected()
-    async with gateway(("127.0.0.1", 1)) as under_test:
+        address = under_test.server.address
+        await broker.stop()
+        await until(lambda: not under_test.server.listening)
+        with pytest.raises(ConnectionRefusedError):
+            await under_test.connect()
+        assert len(under_test.connections) == 1
+        await broker.start_again()
+        await until(lambda: under_test.server.listening)
+        assert under_test.server.address == address
+        newcomer = await under_test.connect()
+        for one in (client, newcomer):
+            await one.send(frame(2))
+            assert await one.receive()
+            one.close()
+
+
+async def test_a_gateway_that_starts_before_its_broker_refuses_until_it_is_there() -> None:
+    async with FakeBroker(echo) as broker:
+        await broker.stop()
+        async with gateway(broker) as under_test:
+            with pytest.raises(ConnectionRefusedError):
+                await under_test.connect()
+            await broker.start_again()
+            await until(lambda: under_test.server.listening)
+            client = await under_test.connect()
+            await client.send(frame(1))
+            assert await client.receive()
+            client.close()
+
+
+async def test_one_slow_answer_to_a_probe_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[str | None] = [None, "no answer in time", None]
+
+    async def problem(*_: object) -> str | None:
+        return problems.pop(0) if problems else None
+
+    monkeypatch.setattr(GatewayServer, "_broker_problem", problem)
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        under_test.server._probe_due.set()
+        await until(lambda: not problems)
+        assert under_test.server.listening
+
+
+async def test_nothing_is_started_for_a_client_that_takes_no_answers() -> None:
+    """64 pipelined fetches were all answered into its buffer: gigabytes per connection."""
+    begun = 0
+
+    async def large(ctx: RequestContext) -> bytes:
+        nonlocal begun
+        begun += 1
+        return ctx.header.correlation_id.to_bytes(4, "big") + bytes(8_000_000)
+
+    rules = {SOME_HANDLED: Rule(large, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
         client = await under_test.connect()
-        await client.send(frame(1))
-        await client.disconnected()
+        await client.send(*(frame(n, SOME_HANDLED) for n in range(40)))
+        (connection,) = under_test.connections
+        assert isinstance(connection, GatewayConnection)
+        await until(lambda: connection._client_stalls)
+        held = begun
+        assert held < 5
+        assert under_test.server._room.held("answers") > 1_000_000
+        for n in range(40):
+            assert (await client.receive())[:4] == n.to_bytes(4, "big")
+        await until(lambda: under_test.server._room.held("answers") == 0)
+        client.close()
+
+
+async def test_a_closed_connection_does_not_wait_for_ever_for_a_client_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "CLOSE_GRACE_S", 0.05)
+
+    async def large(ctx: RequestContext) -> bytes:
+        return ctx.header.correlation_id.to_bytes(4, "big") + bytes(30_000_000)
+
+    rules = {SOME_HANDLED: Rule(large, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1, SOME_HANDLED))
+        (connection,) = under_test.connections
+        assert isinstance(connection, GatewayConnection)
+        await until(lambda: connection._client_stalls)
+        connection.close("a frame that is not one")
+        await until(lambda: under_test.server._room.held("answers") == 0)
+        client.close()
+
+
+async def until_upstream_is_gone(under_test: Gateway) -> None:
+    (connection,) = under_test.connections
+    assert isinstance(connection, GatewayConnection)
+    await until(lambda: connection._upstream is None)
 
 
 async def test_a_frame_beyond_the_bound_disconnects_the_client() -> None:
@@ -228,7 +375,7 @@ async def test_the_drain_barrier_waits_for_everything_that_was_sent_before() -> 
         broken = connection.drain_barrier()
         broker.hang_up()
         await asyncio.wait_for(asyncio.ensure_future(broken), 5)
-        await client.disconnected()
+        client.close()
 
 
 async def test_a_stopping_gateway_answers_what_has_arrived() -> None:
@@ -242,7 +389,7 @@ async def test_a_stopping_gateway_answers_what_has_arrived() -> None:
     async with FakeBroker(held) as broker, gateway(broker) as under_test:
         client = await under_test.connect()
         await client.send(frame(1))
-        await broker.until_received(1)
+        await broker.until_received(2)
         stopping = asyncio.create_task(under_test.server.stop(5))
         await asyncio.sleep(0)
         release.set()

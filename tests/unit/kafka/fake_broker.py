@@ -43,10 +43,13 @@ class FakeBroker:
         self.frames: list[bytes] = []
         self.writers: list[asyncio.StreamWriter] = []
         self.arrived = asyncio.Condition()
+        self._stopped_at = ("", 0)
 
     @property
     def address(self) -> tuple[str, int]:
         assert self._server is not None
+        if not self._server.sockets:
+            return self._stopped_at
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
@@ -63,6 +66,17 @@ class FakeBroker:
         assert self._server is not None
         self._server.close()
         self.hang_up()
+
+    async def stop(self) -> None:
+        """As a broker that is stopped: no connections, and no new ones."""
+        assert self._server is not None
+        self._stopped_at = self.address
+        self._server.close()
+        self.hang_up()
+
+    async def start_again(self) -> None:
+        """Where it was."""
+        self._server = await asyncio.start_server(self._serve, *self._stopped_at)
 
     def hang_up(self) -> None:
         """End every connection at once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tideline.domain.request_handling import (
@@ -40,6 +40,7 @@ from tideline.gateway.messages import (
     named,
 )
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.room import Room
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 
@@ -60,6 +61,7 @@ class TrackedFetch:
         self.context = context
         self.request = request
         self.tracking = handler.tracking
+        self.room = handler.room
         self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
         self.asked = partitions_of(request, handler.tracking)
         self.kafka = KafkaSide(
@@ -128,7 +130,12 @@ class TrackedFetch:
         self, answers: dict[PartitionFetch, PartitionResult], max_bytes: int
     ) -> bytes:
         left = max_bytes - sum(a.size for a in answers.values() if a.found is None)
-        await self.suffix.read(answers, left)
+        found = sum(a.size for a in answers.values() if a.found is not None)
+        with self.room.answer(max(0, min(left, found))) as granted:
+            await self.suffix.read(answers, min(left, granted) if granted < found else left)
+            return self._response(answers)
+
+    def _response(self, answers: dict[PartitionFetch, PartitionResult]) -> bytes:
         rows = [(asked.at.key, answers[asked].row(self.messages, asked)) for asked in self.asked]
         return self.context.respond(
             self.messages.response(
@@ -197,6 +204,7 @@ class FetchHandler:
     reader: SuffixReader
     watermarks: HighWatermarks
     paired_broker: PairedBroker
+    room: Room = field(default_factory=Room)
 
     def rules(self) -> Rules:
         return {ApiKey.FETCH: Rule(self.fetch, self.tracking.has_topics)}

@@ -11,6 +11,7 @@ from collections import OrderedDict
 
 from tideline.background import spawn
 from tideline.gateway.metrics import CACHE_BYTES
+from tideline.gateway.room import Room
 from tideline.object_store import ObjectStore
 from tideline.object_store.byte_ranges import ByteRange
 
@@ -26,8 +27,10 @@ class ObjectCache:
     do not read S3 at all.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, room: Room | None = None) -> None:
         self._max_bytes = max_bytes
+        self._room = room or Room()
+        self._room.shrink.add(self._shrink)
         self._pieces: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._starts: dict[str, list[int]] = {}
         self._bytes = 0
@@ -60,7 +63,7 @@ class ObjectCache:
 
     def put(self, key: str, start: int, piece: bytes) -> None:
         """Keep ``piece``, which begins at ``start`` of the object, and make room for it."""
-        if len(piece) > self._max_bytes:
+        if len(piece) > min(self._max_bytes, self._bytes + self._room.left):
             return
         if (old := self._pieces.get((key, start))) is not None:
             if len(old) >= len(piece):
@@ -69,7 +72,13 @@ class ObjectCache:
         self._pieces[key, start] = piece
         self._starts.setdefault(key, []).append(start)
         self._bytes += len(piece)
-        while self._bytes > self._max_bytes:
+        self._room.take("cache", len(piece))
+        self._shrink(max(self._bytes - self._max_bytes, self._room.excess))
+
+    def _shrink(self, size: int) -> None:
+        """Let go of ``size`` bytes at least, or of all."""
+        wanted = max(0, self._bytes - size) if size > 0 else self._bytes
+        while self._bytes > wanted:
             self._remove(*next(iter(self._pieces)))
         CACHE_BYTES.set(self._bytes)
 
@@ -80,7 +89,9 @@ class ObjectCache:
         CACHE_BYTES.set(self._bytes)
 
     def _remove(self, key: str, start: int) -> None:
-        self._bytes -= len(self._pieces.pop((key, start)))
+        size = len(self._pieces.pop((key, start)))
+        self._bytes -= size
+        self._room.give("cache", size)
         starts = self._starts[key]
         starts.remove(start)
         if not starts:

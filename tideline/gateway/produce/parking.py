@@ -26,8 +26,9 @@ from tideline.domain.request_handling import (
     RouteKind,
     handling,
 )
-from tideline.gateway.metrics import PARK_REFUSED, PARK_SECONDS, PARKED, PARKED_BYTES
+from tideline.gateway.metrics import BOUND_REACHED, PARK_REFUSED, PARK_SECONDS, PARKED, PARKED_BYTES
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
+from tideline.gateway.room import Room
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.view import TrackingView
 
@@ -126,8 +127,10 @@ class ParkingLot:
         max_bytes: int,
         max_wait_s: float,
         clock: Callable[[], float],
+        room: Room | None = None,
     ) -> None:
         self._rules = rules
+        self._room = room or Room()
         self._refused = refused
         self._max_bytes = max_bytes
         self._max_wait_s = max_wait_s
@@ -252,6 +255,8 @@ class ParkingLot:
     ) -> None:
         self._refused.refuse((log, entry.source), entry.batch)
         PARK_REFUSED.labels(bound).inc()
+        if bound == "bytes":
+            BOUND_REACHED.labels("parked").inc()
         entry.refuse(error)
 
     def _take(self, log: TopicIdPartition, lane: deque[ParkedProduce]) -> ParkedProduce:
@@ -261,6 +266,10 @@ class ParkingLot:
 
     def _account(self, count: int, size: int) -> None:
         self._bytes += size
+        if size > 0:
+            self._room.take("parked", size)
+        else:
+            self._room.give("parked", -size)
         PARKED.inc(count)
         PARKED_BYTES.inc(size)
 

@@ -42,6 +42,7 @@ from tideline.gateway import metrics
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.listeners import Listeners
+from tideline.gateway.room import Room
 from tideline.gateway.tracking.lease import Lease
 from tideline.object_store import ObjectStore, ObjectStoreUnavailable
 
@@ -52,6 +53,8 @@ RefusedProduces: TypeAlias = RefusedSequences[tuple[TopicIdPartition, object]]
 behind it is refused until it comes."""
 _TRANSIENT = (ControlPlaneUnavailable, ObjectStoreUnavailable)
 
+COPIES = 2
+"""Of a batch that is under way: itself, and within the object that is put."""
 KEY_POOL_SIZE = 16
 KEY_MAX_AGE_S = KEYS_KEPT_AHEAD_MS / 1000
 
@@ -169,7 +172,9 @@ class WalWriter:
         parallel_uploads: int,
         upload_patience_s: float,
         clock: Callable[[], float] = time.monotonic,
+        room: Room | None = None,
     ) -> None:
+        self._room = room or Room()
         self._store = store
         self._control_plane = control_plane
         self._keys = keys
@@ -211,6 +216,9 @@ class WalWriter:
         self._buffer.append(append)
         self._buffer_bytes += len(append.batch)
         self._unfinished_bytes += len(append.batch)
+        self._room.take("wal", COPIES * len(append.batch))
+        if not self.has_room:
+            metrics.BOUND_REACHED.labels("wal").inc()
         metrics.WAL_BUFFERED.set(self._unfinished_bytes)
         if self._buffer_bytes >= self._max_bytes:
             self._cut()
@@ -399,6 +407,7 @@ class WalWriter:
 
     def _finish(self, append: Append, outcome: CommittedBatch | TidelineError) -> None:
         self._unfinished_bytes -= len(append.batch)
+        self._room.give("wal", COPIES * len(append.batch))
         append.batch = b""
         metrics.WAL_BUFFERED.set(self._unfinished_bytes)
         if append.outcome.done():

@@ -1,15 +1,19 @@
 """One client connection: requests in order of arrival, answers in the order of the requests.
 
-Memory is bounded by the number and bytes of unanswered requests; past a bound the client is not
-read until answers have left. A client that does not read its answers holds back its own broker
-connection, and after a while is disconnected.
+Memory is bounded by the number and bytes of unanswered requests, and by the room that the process
+has; past a bound the client is not read until answers have left. A client that does not read its
+answers holds back its own broker connection and its own next requests, and after a while is
+disconnected.
+
+The connection to the broker may end before the client's: while nothing is owed the client keeps its
+own, and the next request opens another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -19,11 +23,14 @@ from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from tideline.background import spawn
 from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext, Rules
 from tideline.gateway.metrics import (
+    BOUND_REACHED,
     CONNECTIONS,
     CONNECTIONS_REFUSED,
     REQUESTS_HANDLED,
     REQUESTS_PASSED,
+    UPSTREAM_DROPPED,
 )
+from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import UNSUPPORTED_VERSION, ResponseRewriter
 from tideline.gateway.transport.upstream import Expected, Upstream, keep_alive
 from tideline.kafka.errors import KafkaUnavailable, MalformedFrame, UnsupportedVersion
@@ -38,7 +45,14 @@ from tideline.settings import GatewaySettings
 
 WRITE_STALL_S = 30.0
 """A client that takes none of its answers for so long is disconnected."""
+CLOSE_GRACE_S = 10.0
+"""How long a connection that is closed may take to send what was written."""
+PARTIAL_FRAME_S = 30.0
+"""A client that has sent a part of a request and then nothing for so long is disconnected."""
 _BARRIER_CORRELATION = -2_000_000_000
+
+_AUTHENTICATING = frozenset({17, 36})
+"""SaslHandshake and SaslAuthenticate."""
 
 S = TypeVar("S")
 log = structlog.get_logger()
@@ -63,8 +77,13 @@ class GatewayConnection(FrameProtocol):
         rules: Rules,
         rewriter: ResponseRewriter,
         connections: ConnectionRegistry,
+        room: Room,
+        broker_is_gone: Callable[[], None],
     ) -> None:
+        """``broker_is_gone`` hears that the broker ended a connection, or took none."""
         super().__init__(settings.gateway_max_frame_bytes)
+        self._room = room
+        self._broker_is_gone = broker_is_gone
         self._settings = settings
         self._rules = rules
         self._rewriter = rewriter
@@ -81,13 +100,20 @@ class GatewayConnection(FrameProtocol):
         self._forwarded: set[asyncio.Future[bytes]] = set()
         self._states: dict[type[Any], Any] = {}
         self._upstream_full = False
+        self._authenticated = False
+        """The broker knows who the client is by this connection alone."""
+        self._large_bytes = 0
+        self._large_since = 0.0
+        self._unread = 0
+        """Bytes written that the client has not taken, while it takes none."""
+        self._client_stalls = False
         self._reading = True
         self._draining = False
         self._ended = False
         self._counted = False
         self._stall: asyncio.TimerHandle | None = None
         self.peer = "?"
-        self.last_active = asyncio.get_running_loop().time()
+        self.last_active = self._last_read = asyncio.get_running_loop().time()
 
     # -- the client's side
 
@@ -110,7 +136,7 @@ class GatewayConnection(FrameProtocol):
             return
         self.last_active = asyncio.get_running_loop().time()
         self._arrived.append(frame)
-        self._held_bytes += len(frame)
+        self._hold(len(frame))
         if not self._admitting:
             self._admit()
         self._regulate()
@@ -120,8 +146,39 @@ class GatewayConnection(FrameProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end("the client disconnected")
+        self._taken()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._last_read = asyncio.get_running_loop().time()
+        super().buffer_updated(nbytes)
+
+    def buffer_changed(self, size: int) -> None:
+        before, self._large_bytes = self._large_bytes, size
+        if before == 0:
+            self._large_since = self._last_read
+        if size > before:
+            self._room.take("requests", size - before)
+        elif size < before:
+            self._room.give("requests", before - size)
+        if size == 0:
+            self._room.finished(self)
+        self._regulate()
+
+    def stalled_since(self, before: float) -> bool:
+        """Whether the client has sent a part of a request and then, since ``before``, nothing; or,
+        where others have to wait for the end of it, not the end."""
+        last = self._large_since if self._room.full else self._last_read
+        return self._large_bytes > 0 and self._reading and last < before
 
     def pause_writing(self) -> None:
+        BOUND_REACHED.labels("unread_answers").inc()
+        self._client_stalls = True
+        if self.transport is not None:
+            self._unread = self.transport.get_write_buffer_size()
+            self._room.take("answers", self._unread)
         if self._upstream is not None:
             self._upstream.pause(True)
         self._stall = asyncio.get_running_loop().call_later(
@@ -132,8 +189,24 @@ class GatewayConnection(FrameProtocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+        self._client_stalls = False
+        self._taken()
         if self._upstream is not None:
             self._upstream.pause(False)
+        if not self._admitting:
+            self._admit()
+
+    def _taken(self) -> None:
+        self._room.give("answers", self._unread)
+        self._unread = 0
+
+    def _hold(self, size: int) -> None:
+        """``size`` bytes of requests more, or less, are held until they are answered."""
+        self._held_bytes += size
+        if size > 0:
+            self._room.take("requests", size)
+        else:
+            self._room.give("requests", -size)
 
     @property
     def is_idle(self) -> bool:
@@ -149,9 +222,10 @@ class GatewayConnection(FrameProtocol):
 
     def _admit(self) -> None:
         """Start requests in their order of arrival. A handler runs up to its first ``await`` in
-        the next pass of the event loop, so what arrived behind it waits for that."""
+        the next pass of the event loop, so what arrived behind it waits for that. While the client
+        takes no answers nothing is started that would make more."""
         self._admitting = False
-        while self._arrived and not self._ended:
+        while self._arrived and not self._ended and not self._client_stalls:
             frame = self._arrived.popleft()
             try:
                 started = self._start(frame)
@@ -167,14 +241,14 @@ class GatewayConnection(FrameProtocol):
     def _start(self, frame: bytes) -> bool:
         """Begin one request; whether a handler was started for it."""
         header = parse_header(frame)
-        key, version = header.api_key, header.api_version
+        key, version, size = header.api_key, header.api_version, len(frame)
         if not self._rewriter.decodable(key, version):
             if key != ApiKey.API_VERSIONS:
                 raise UnsupportedVersion(f"version {version} of API {key} is not known here")
             frame, version = _as_version_0(frame, header), 0
         rule = self._rules.get(key)
         if rule is not None and rule.is_due():
-            slot = self._open_slot(len(frame))
+            slot = self._open_slot(size)
             context = RequestContext(header, frame, self)
             task = spawn(self._handle(rule.handler(context), slot, key), "request")
             self._tasks.add(task)
@@ -182,11 +256,12 @@ class GatewayConnection(FrameProtocol):
             REQUESTS_HANDLED.inc()
             return True
         REQUESTS_PASSED.inc()
+        self._authenticated = self._authenticated or key in _AUTHENTICATING
         if key == ApiKey.PRODUCE and produce_acks(frame, header) == 0:
-            self._held_bytes -= len(frame)
+            self._hold(-len(frame))
             self._broker().send(frame, None)
             return False
-        slot = self._open_slot(len(frame))
+        slot = self._open_slot(size)
         refused = version != header.api_version
 
         def fill(response: bytes) -> None:
@@ -218,12 +293,24 @@ class GatewayConnection(FrameProtocol):
 
     def _fill(self, slot: Slot, response: bytes | None) -> None:
         slot.response, slot.done = response, True
+        if self._ended:
+            return
+        if response is not None:
+            self._room.take("answers", len(response))
         while self._slots and self._slots[0].done:
             first = self._slots.popleft()
-            self._held_bytes -= first.size
+            self._hold(-first.size)
             if first.response is not None:
-                self.send_frame(first.response)
+                self._write(first.response)
         self._regulate()
+
+    def _write(self, response: bytes) -> None:
+        stalled = self._client_stalls
+        self.send_frame(response)
+        if stalled:
+            self._unread += len(response)  # accounted for by _fill, and until it is taken
+        else:
+            self._room.give("answers", len(response))
 
     def _regulate(self) -> None:
         """Read from the client, or not."""
@@ -235,13 +322,28 @@ class GatewayConnection(FrameProtocol):
         else:
             read = waiting <= self._limit // 2 and self._held_bytes <= self._byte_limit // 2
         read = read and not self._upstream_full and not self._draining
+        read = read and not self._client_stalls and self._has_room()
+        if not read:
+            self._room.finished(self)
         if read == self._reading or self.transport.is_closing():
             return
         self._reading = read
         if read:
+            self._last_read = self._large_since = asyncio.get_running_loop().time()
             self.transport.resume_reading()
         else:
+            if waiting >= self._limit or self._held_bytes >= self._byte_limit:
+                BOUND_REACHED.labels("in_flight").inc()
             self.transport.pause_reading()
+
+    def _has_room(self) -> bool:
+        return self._room.may_finish(self) if self._large_bytes else not self._room.full
+
+    def room_changed(self) -> None:
+        """The process has room again, or the turn to finish a frame is free."""
+        self._regulate()
+        if self._upstream is not None:
+            self._upstream.regulate()
 
     # -- the broker's side
 
@@ -250,14 +352,32 @@ class GatewayConnection(FrameProtocol):
             self._upstream = Upstream(
                 self._settings.gateway_broker,
                 self._settings.gateway_max_frame_bytes,
+                self._room,
                 on_lost=self._broker_lost,
                 on_pressure=self._broker_pressure,
             )
+            self._upstream.pause(self._client_stalls)
         return self._upstream
 
-    def _broker_lost(self, reason: str) -> None:
+    def _broker_lost(self, reason: str, owes: bool) -> None:
+        """Kafka closes idle connections, and all when it restarts: a client that it owes nothing
+        keeps its own (a producer of the suffix would repeat records for it)."""
+        self._broker_is_gone()
         host, port = self._settings.gateway_broker
-        self.close(f"broker {host}:{port}: {reason}")
+        if owes or self._authenticated or self._draining:
+            self.close(f"broker {host}:{port}: {reason}")
+            return
+        UPSTREAM_DROPPED.inc()
+        log.debug("connection to the broker dropped", client=self.peer, reason=reason)
+        self._upstream = None
+        self._upstream_full = False
+        self._reach_barriers()
+        self._regulate()
+
+    def close_if_broker_stalls(self, before: float) -> None:
+        """End it if the broker has sent a part of an answer and then, since ``before``, nothing."""
+        if self._upstream is not None and self._upstream.stalled_since(before):
+            self._abort("the broker sent a part of an answer and then nothing")
 
     def _broker_pressure(self, full: bool) -> None:
         self._upstream_full = full
@@ -300,8 +420,13 @@ class GatewayConnection(FrameProtocol):
                 done.set_result(None)
 
         probe = encode_request(ApiVersionsRequest(), _BARRIER_CORRELATION, "tideline-gateway")
-        self._upstream.send(probe, Expected(_BARRIER_CORRELATION, reached))
+        self._upstream.send(probe, Expected(_BARRIER_CORRELATION, reached, own=True))
         return done
+
+    def _reach_barriers(self) -> None:
+        for barrier in tuple(self._barriers):
+            if not barrier.done():
+                barrier.set_result(None)
 
     def state(self, kind: type[S]) -> S:
         """See :class:`tideline.gateway.context.ClientConnection`."""
@@ -312,12 +437,15 @@ class GatewayConnection(FrameProtocol):
     # -- the end
 
     def close(self, reason: str) -> None:
-        """End both sides. Answers that were written are still sent."""
+        """End both sides. Answers that were written are still sent, for :data:`CLOSE_GRACE_S`."""
         if not self._ended:
             log.info("connection closed", client=self.peer, reason=reason)
             self._end(reason)
         if self.transport is not None:
             self.transport.close()
+            if self._stall is None and self.transport.get_write_buffer_size():
+                loop = asyncio.get_running_loop()
+                self._stall = loop.call_later(CLOSE_GRACE_S, self.transport.abort)
 
     def _abort(self, reason: str) -> None:
         self.close(reason)
@@ -330,15 +458,19 @@ class GatewayConnection(FrameProtocol):
         self._ended = True
         if self._stall is not None:
             self._stall.cancel()
+            self._stall = None
         if self._upstream is not None:
             self._upstream.close()
         for task in tuple(self._tasks):
             task.cancel()
         for answer in tuple(self._forwarded):
             _fail(answer, reason)
-        for barrier in tuple(self._barriers):
-            if not barrier.done():
-                barrier.set_result(None)
+        self._reach_barriers()
+        for slot in self._slots:
+            if slot.done and slot.response is not None:
+                self._room.give("answers", len(slot.response))
+        self._hold(-self._held_bytes)
+        self.buffer_changed(0)
         self._arrived.clear()
         self._slots.clear()
         self._connections.discard(self)

@@ -11,8 +11,10 @@ import structlog
 from tideline.background import cancel_and_wait, keep
 from tideline.gateway.context import ConnectionRegistry, Rules
 from tideline.gateway.metrics import BROKER_UP
+from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
-from tideline.gateway.transport.connection import GatewayConnection
+from tideline.gateway.transport.connection import PARTIAL_FRAME_S, GatewayConnection
+from tideline.gateway.transport.listener import Listener
 from tideline.kafka.client import KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.settings import GatewaySettings
@@ -23,8 +25,9 @@ SWEEP_S = 15.0
 DRAIN_S = 10.0
 """How long a shutdown waits for answers that are owed."""
 PROBE_S = 2.0
+PROBE_AGAIN_S = 0.05
+"""After a connection to the broker has ended it is asked this soon whether it is there."""
 PROBE_TIMEOUT_MS = 3_000
-BACKLOG = 512
 
 log = structlog.get_logger()
 
@@ -32,44 +35,63 @@ log = structlog.get_logger()
 class GatewayServer:
     """Serves clients on ``gateway_listen`` until it is stopped.
 
-    A broker that does not answer does not stop the gateway: clients are disconnected as a dead
-    broker would, it is logged with the broker's address, and ``inkless_gateway_broker_up`` is 0.
+    What always holds: while the paired broker does not answer no connection is accepted, so that
+    clients hear at once, as from a dead broker, that they have to ask another one; and one that a
+    client has is kept for as long as it is not owed an answer.
     """
 
     def __init__(
-        self, settings: GatewaySettings, rules: Rules, connections: ConnectionRegistry
+        self,
+        settings: GatewaySettings,
+        rules: Rules,
+        connections: ConnectionRegistry,
+        room: Room | None = None,
     ) -> None:
         self._settings = settings
         self._rules = rules
         self._connections = connections
+        self._room = room or Room(settings.gateway_memory_max_bytes)
         self._rewriter = ResponseRewriter(settings.gateway_peers, rules)
-        self._listening: asyncio.Server | None = None
+        self._listener = Listener(*settings.gateway_listen, self._accept)
+        self._broker_up: bool | None = None
+        self._probe_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._room.changed.add(self._room_changed)
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
-        assert self._listening is not None, "the gateway does not listen yet"
-        host, port = self._listening.sockets[0].getsockname()[:2]
-        return str(host), int(port)
+        """Where it listens, or will once the broker answers."""
+        return self._listener.address
+
+    @property
+    def listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._listener.listening
 
     async def start(self) -> None:
-        """Begin to accept clients. Raises ``OSError`` if the address is taken."""
-        loop = asyncio.get_running_loop()
-        host, port = self._settings.gateway_listen
-        self._listening = await loop.create_server(
-            self._accept, host, port, backlog=BACKLOG, reuse_address=True
-        )
+        """Begin to accept clients, at once if the broker answers. Raises ``OSError`` if the address
+        is taken."""
+        await self._listener.bind()
+        await self._look_at_broker()
         self._tasks = [keep(self._sweep(), "sweep"), keep(self._watch_broker(), "watch-broker")]
-        log.info("gateway listens", address="{}:{}".format(*self.address))
 
     def _accept(self) -> GatewayConnection:
-        return GatewayConnection(self._settings, self._rules, self._rewriter, self._connections)
+        return GatewayConnection(
+            self._settings,
+            self._rules,
+            self._rewriter,
+            self._connections,
+            self._room,
+            self._probe_due.set,
+        )
+
+    def _room_changed(self) -> None:
+        for connection in self._own():
+            connection.room_changed()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
         """Accept nobody, answer what has arrived within ``drain_s``, then close."""
-        if self._listening is not None:
-            self._listening.close()
+        self._listener.close()
         for task in self._tasks:
             task.cancel()
         connections = self._own()
@@ -92,30 +114,47 @@ class GatewayServer:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            before = asyncio.get_running_loop().time() - IDLE_S
+            now = asyncio.get_running_loop().time()
             for connection in self._own():
-                if connection.is_idle and connection.last_active < before:
+                connection.close_if_broker_stalls(now - PARTIAL_FRAME_S)
+                if connection.is_idle and connection.last_active < now - IDLE_S:
                     connection.close(f"idle for {IDLE_S:.0f} s")
+                elif connection.stalled_since(now - PARTIAL_FRAME_S):
+                    connection.close("it sent a part of a request and not the rest")
 
     async def _watch_broker(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_S):
+                    await self._probe_due.wait()
+                await asyncio.sleep(PROBE_AGAIN_S)  # a broker that ends cuts every connection
+            self._probe_due.clear()
+            await self._look_at_broker()
+
+    async def _look_at_broker(self) -> None:
         host, port = self._settings.gateway_broker
         broker = f"{host}:{port}"
-        up: bool | None = None
-        while True:
+        reason = await self._broker_problem(host, port)
+        if reason is not None and self._broker_up and not _is_refusal(reason):
+            # Slow is not dead: nobody is refused for one probe that did not end in time.
             reason = await self._broker_problem(host, port)
-            if (reason is None) is not up:
-                up = reason is None
-                BROKER_UP.set(int(up))
-                if up:
-                    log.info("broker answers", broker=broker)
-                else:
-                    log.error(
-                        "the paired broker does not answer: clients are disconnected until it "
-                        "does. Start the broker, or correct TIDELINE_GATEWAY_BROKER",
-                        broker=broker,
-                        reason=reason,
-                    )
-            await asyncio.sleep(PROBE_S)
+        up = reason is None
+        if up is not self._broker_up:
+            self._broker_up = up
+            BROKER_UP.set(int(up))
+            if up:
+                log.info("broker answers", broker=broker)
+            else:
+                log.error(
+                    "the paired broker does not answer: connections are refused until it does. "
+                    "Start the broker, or correct TIDELINE_GATEWAY_BROKER",
+                    broker=broker,
+                    reason=reason,
+                )
+        if up and not self._listener.listening:
+            await self._listener.listen()
+        elif not up and self._listener.listening:
+            self._listener.refuse()
 
     async def _broker_problem(self, host: str, port: int) -> str | None:
         try:
@@ -127,3 +166,7 @@ class GatewayServer:
         with contextlib.suppress(KafkaUnavailable):
             connection.close()
         return None
+
+
+def _is_refusal(reason: str) -> bool:
+    return "refused" in reason.lower()

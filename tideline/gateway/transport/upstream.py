@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tideline.background import spawn
+from tideline.gateway.room import Room
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import correlation_of
@@ -24,6 +25,8 @@ class Expected:
 
     correlation_id: int
     sink: Sink
+    own: bool = False
+    """Asked by the gateway itself: no client waits for it."""
 
 
 class Upstream(FrameProtocol):
@@ -33,16 +36,26 @@ class Upstream(FrameProtocol):
         self,
         address: Address,
         max_frame_bytes: int,
+        room: Room,
         *,
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[str, bool], None],
         on_pressure: Callable[[bool], None],
     ) -> None:
-        """``on_lost`` hears why it ended, once; ``on_pressure`` whether its buffer is full."""
+        """``on_lost`` hears, once, why it ended and whether the client was owed something;
+        ``on_pressure`` whether its buffer is full."""
         super().__init__(max_frame_bytes)
+        self._room = room
+        self._large_bytes = 0
+        self._sent_without_answer = 0
+        self._served_without_answer = 0
+        self._paused = False
+        self._held_back = False
+        self.last_read = asyncio.get_running_loop().time()
         self._address = address
         self._on_lost = on_lost
         self._on_pressure = on_pressure
-        self._expected: deque[Expected] = deque()
+        self._expected: deque[tuple[Expected, int]] = deque()
+        """With each, how many requests without an answer were sent before it."""
         self._waiting: list[bytes] | None = []
         """Frames that wait for the connection; ``None`` once it is open."""
         self._closing = False
@@ -62,11 +75,22 @@ class Upstream(FrameProtocol):
         if self._closing:
             return
         if expected is not None:
-            self._expected.append(expected)
+            self._expected.append((expected, self._sent_without_answer))
+        else:
+            self._sent_without_answer += 1
         if self._waiting is not None:
             self._waiting.append(frame)
         else:
             self.send_frame(frame)
+
+    @property
+    def owes(self) -> bool:
+        """Whether the client would miss it: an answer is due, or it has sent requests without one
+        that no later answer has proven served. Kafka tells the sender of those that they failed by
+        closing the connection."""
+        return self._sent_without_answer > self._served_without_answer or any(
+            not expected.own for expected, _ in self._expected
+        )
 
     def close(self) -> None:
         """End it after what was queued is written: requests without an answer are not lost."""
@@ -74,17 +98,48 @@ class Upstream(FrameProtocol):
             return
         self._closing = True
         self._expected.clear()
+        self.buffer_changed(0)
         if self.transport is not None:
             self.transport.close()
 
     def pause(self, paused: bool) -> None:
-        """Stop or go on reading answers."""
+        """Stop or go on reading answers: the client takes none."""
+        self._paused = paused
+        self.regulate()
+
+    def regulate(self) -> None:
+        """Read from the broker, or not. Short answers are always read: they free memory."""
         if self.transport is None or self.transport.is_closing():
             return
-        if paused:
+        hold = self._paused or (self._large_bytes > 0 and not self._room.may_finish(self))
+        if self._paused:
+            self._room.finished(self)
+        if hold is self._held_back:
+            return
+        self._held_back = hold
+        if hold:
             self.transport.pause_reading()
         else:
+            self.last_read = asyncio.get_running_loop().time()
             self.transport.resume_reading()
+
+    def stalled_since(self, before: float) -> bool:
+        """Whether the broker has sent a part of an answer and then, since ``before``, nothing."""
+        return self._large_bytes > 0 and not self._held_back and self.last_read < before
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_read = asyncio.get_running_loop().time()
+        super().buffer_updated(nbytes)
+
+    def buffer_changed(self, size: int) -> None:
+        before, self._large_bytes = self._large_bytes, size
+        if size > before:
+            self._room.take("answers", size - before)
+        elif size < before:
+            self._room.give("answers", before - size)
+        if size == 0:
+            self._room.finished(self)
+        self.regulate()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -94,14 +149,16 @@ class Upstream(FrameProtocol):
             self.send_frame(frame)
         if self._closing and self.transport is not None:
             self.transport.close()
+        self.regulate()
 
     def frame_received(self, frame: bytes) -> None:
         if self._closing:
             return
         try:
-            if not self._expected or self._expected[0].correlation_id != correlation_of(frame):
+            if not self._expected or self._expected[0][0].correlation_id != correlation_of(frame):
                 raise MalformedFrame("an answer that is not due")
-            self._expected.popleft().sink(frame)
+            expected, self._served_without_answer = self._expected.popleft()
+            expected.sink(frame)
         except MalformedFrame as error:
             self._lost(f"the broker sent {error}")
 
@@ -120,8 +177,9 @@ class Upstream(FrameProtocol):
     def _lost(self, reason: str) -> None:
         if self._closing:
             return
+        owes = self.owes
         self.close()
-        self._on_lost(reason)
+        self._on_lost(reason, owes)
 
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}

@@ -1,0 +1,118 @@
+"""One budget of bytes for a process: what gives way, what waits, and that all of it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.gateway.fakes import until
+from tests.unit.gateway.gateway_under_test import gateway
+from tests.unit.gateway.test_transport import HEARTBEAT, echo, frame
+from tests.unit.kafka.fake_broker import FakeBroker
+from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.room import Room
+from tideline.kafka.protocol import RequestHeader
+
+
+def test_once_full_it_is_full_until_an_eighth_is_free() -> None:
+    room, heard = Room(800), 0
+
+    def changed() -> None:
+        nonlocal heard
+        heard += 1
+
+    room.changed.add(changed)
+    room.take("requests", 801)
+    assert (room.full, room.left, heard) == (True, 0, 1)
+    room.give("requests", 100)
+    assert (room.full, heard) == (True, 1)
+    room.give("requests", 1)
+    assert (room.full, heard) == (False, 2)
+
+
+def test_the_cache_gives_way_before_anybody_waits() -> None:
+    room = Room(1_000)
+    cache = ObjectCache(900, room)
+    for number in range(9):
+        cache.put(f"wal/{number}", 0, bytes(100))
+    room.take("requests", 400)
+    assert not room.full
+    assert cache.size == 600
+    assert cache.get("wal/0", 0, 10) is None
+    assert cache.get("wal/8", 0, 10) is not None
+    room.take("requests", 800)
+    assert room.full
+    assert cache.size == 0
+    cache.put("wal/9", 0, bytes(100))
+    assert cache.size == 0
+
+
+def test_an_answer_is_as_large_as_there_is_room() -> None:
+    room = Room(1_000)
+    with room.answer(700) as first, room.answer(700) as second, room.answer(700) as third:
+        assert (first, second, third) == (700, 300, 0)
+    assert room.left == 1_000
+
+
+def test_when_full_frames_that_are_half_read_are_finished_one_after_the_other() -> None:
+    room, one, another = Room(100), object(), object()
+    assert room.may_finish(one)
+    assert room.may_finish(another)
+    room.take("requests", 101)
+    assert room.may_finish(one)
+    assert not room.may_finish(another)
+    assert room.may_finish(one)
+    room.finished(another)
+    assert not room.may_finish(another)
+    room.finished(one)
+    assert room.may_finish(another)
+
+
+async def test_a_process_without_room_reads_nobody_and_then_answers_everybody() -> None:
+    release = asyncio.Event()
+
+    async def held(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == HEARTBEAT:
+            await release.wait()
+        return await echo(header, request)
+
+    async with FakeBroker(held) as broker, gateway(broker) as under_test:
+        room = under_test.server._room
+        room._max = 5_000_000
+        clients = [await under_test.connect() for _ in range(8)]
+        sending = [
+            asyncio.ensure_future(client.send(*(frame(n, body=bytes(1_000_000)) for n in range(4))))
+            for client in clients
+        ]
+        await until(lambda: room.full)
+        most = 0
+        for _ in range(50):
+            await asyncio.sleep(0.002)
+            most = max(most, room.held("requests"))
+        assert most < 5_000_000 + 2 * 1_048_576
+        release.set()
+        for client in clients:
+            for n in range(4):
+                assert (await client.receive())[:4] == n.to_bytes(4, "big")
+        await asyncio.gather(*sending)
+        assert not room.full
+        for client in clients:
+            client.close()
+        await until(lambda: len(under_test.connections) == 0)
+        assert room.left == 5_000_000
+
+
+@pytest.mark.parametrize("part", [b"", b"x" * 20_000])
+async def test_a_client_that_ends_within_a_frame_gives_its_room_back(part: bytes) -> None:
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        room = under_test.server._room
+        before = room.left
+        client = await under_test.connect()
+        client.writer.write((30_000_000).to_bytes(4, "big") + part)
+        await until(lambda: len(under_test.connections) == 1)
+        if part:
+            await until(lambda: room.held("requests") > 0)
+        client.close()
+        await until(lambda: len(under_test.connections) == 0)
+        assert room.left == before
