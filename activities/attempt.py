@@ -69,6 +69,11 @@ def typed_failures() -> Iterator[None]:
         raise translate(error) from error
 
 
+def current_run() -> str | None:
+    """The run of the workflow that asks, ``None`` outside of Temporal."""
+    return activity.info().workflow_run_id if activity.in_activity() else None
+
+
 def heartbeat(detail: str = "") -> None:
     """Tell Temporal that the activity lives; a local one needs not, and nothing outside of one."""
     if activity.in_activity() and not activity.info().is_local:

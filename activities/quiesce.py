@@ -104,7 +104,11 @@ async def _fence(
         f"no lease renewal for {gateway.lease_ms} ms and a margin while "
         f"{given.ref.topic}-{given.ref.partition} was quiesced"
     )
-    await services.control_plane.fence_gateway(gateway.gateway_id, gateway.incarnation, reason)
+    # Refused if it has renewed since it was looked at: its lease is valid again, it may tell.
+    if not await services.control_plane.fence_gateway(
+        gateway.gateway_id, gateway.incarnation, gateway.renewals, reason
+    ):
+        return
     fenced.append(gateway.gateway_id)
     log.warning("gateway_fenced", gateway=gateway.gateway_id, why=reason)
 

@@ -8,6 +8,7 @@ serving the topic as a classic one right now.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.attempt import failure, heartbeat, rounds, typed_failures, waiting
+from activities.attempt import current_run, failure, heartbeat, rounds, typed_failures, waiting
 from tideline.control_plane.errors import AbortRefused, UnknownTopic
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -85,6 +86,7 @@ async def begin_tracking(services: WorkerServices, step: TopicStep) -> None:
             value(TIMESTAMP_TYPE, CREATE_TIME),
             max_message_bytes,
             await services.cluster.cluster_id(),
+            run=current_run(),
         )
         if tracked is not None and tracked.topic_id == UUID(ref.topic_id):
             return  # Its limits are kept up by the gateways that answer changes of configs.
@@ -104,6 +106,8 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
     ref = step.ref
     missing = "no gateway was asked"
     with typed_failures():
+        tracked = await services.control_plane.tracked_topic(ref.topic)
+        round_ = tracked.round if tracked is not None else None
         async with services.acks.subscribe(f"tracking:{ref.topic}") as acknowledged:
             async for _ in rounds(services.wait_bound_ms, POLL_MS, acknowledged):
                 entries = await services.control_plane.tracking_barrier(ref.topic)
@@ -111,7 +115,7 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
                 if not open_entries:
                     # From here on no gateway lets partitions be added.
                     await _refuse_growth(services, ref)
-                    await services.control_plane.activate_topic(ref.topic)
+                    await services.control_plane.activate_topic(ref.topic, round_)
                     return
                 missing = ", ".join(
                     f"{e.gateway.gateway_id} at {e.gateway.address}" for e in open_entries
@@ -139,7 +143,9 @@ async def stop_tracking(services: WorkerServices, step: TopicStep) -> None:
     """Let the gateways treat the topic as a classic one again, after an abort."""
     ref = step.ref
     with typed_failures():
-        await services.control_plane.stop_tracking(ref.topic)
+        tracked = await services.control_plane.tracked_topic(ref.topic)
+        if tracked is not None:
+            await services.control_plane.stop_tracking(ref.topic, tracked.round)
     for partition in range(ref.partitions):
         services.forget(PartitionRef(ref.topic, ref.topic_id, partition).log)
     services.remote_log.forget(UUID(ref.topic_id))
@@ -150,12 +156,21 @@ async def abort_migration(services: WorkerServices, step: TopicStep) -> AbortDec
     that is not tracked has nothing to restore."""
     with typed_failures():
         try:
-            await services.control_plane.abort_migration(UUID(step.ref.topic_id))
+            await _abort(services, UUID(step.ref.topic_id))
         except AbortRefused as error:
             return AbortDecision(False, str(error))
         except UnknownTopic as error:
             return AbortDecision(True, str(error), tracked=False)
     return AbortDecision(True)
+
+
+async def _abort(services: WorkerServices, topic_id: UUID) -> None:
+    """Abort what is tracked, and what an attempt of this run that sleeps now may begin yet."""
+    with suppress(UnknownTopic):
+        await services.control_plane.abort_migration(topic_id)
+    if (run := current_run()) is not None:
+        await services.control_plane.end_tracking_run(run)
+    await services.control_plane.abort_migration(topic_id)
 
 
 async def observe_partition(services: WorkerServices, ref: PartitionRef) -> PartitionSituation:

@@ -57,6 +57,16 @@ class PlacedPlane(MemoryControlPlane):
         made.generation, made.epoch = row.generation, row.boundary_epoch
         if row.quiesced:
             made.quiesce, made.deadline_ms = QuiesceState.CLOSED, self.now_ms() + LONGEST_HOLD_MS
+            repeated = (
+                known is not None
+                and known.quiesce is QuiesceState.CLOSED
+                and known.generation == row.generation
+            )
+            if repeated and known is not None:
+                made.witnesses, made.acknowledged = known.witnesses, known.acknowledged
+            else:
+                active = self.gateways.at_quiesce_barrier()
+                made.witnesses = frozenset(gateway.incarnation for gateway in active)
         made.prefix_max_timestamp = row.prefix_max_timestamp
         made.prefix_max_timestamp_offset = row.prefix_max_timestamp_offset
         made.tiering_complete = row.ready

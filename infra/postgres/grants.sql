@@ -8,7 +8,8 @@ GRANT EXECUTE ON FUNCTION
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
-    register_gateway, renew_lease, acknowledge_tracking, acknowledge_quiesce,
+    register_gateway, renew_lease, release_gateway, acknowledge_tracking, acknowledge_quiesce,
+    confirm_partitions,
     void_expired_quiesce, register_object_keys, commit_file, find_batches,
     delete_records, advance_prefix_start,
     -- A gateway creates topics that are born diskless, with their classic log sealed, and reports
@@ -21,7 +22,7 @@ TO tideline_gateway_rights;
 GRANT EXECUTE ON FUNCTION
     fence_gateway, retire_gateway, attest_cluster, withdraw_attestation,
     -- Not begin_tracking: a migration begins under an attestation only.
-    begin_migration, tracking_barrier, activate_topic,
+    begin_migration, end_tracking_run, tracking_barrier, activate_topic,
     add_partitions, stop_tracking, delete_topic, release_birth, complete_creation,
     next_generation, close_generation,
     quiesce_barrier, reopen_generation, initialize_diskless_migration, seed_producer_state,

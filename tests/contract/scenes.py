@@ -23,13 +23,15 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_tail import ProducerSeed
+from tideline.domain.quiescence import LeaseReading
 from tideline.settings import JobsSettings
 
 TABLES = (
     "coverage_results", "marked_objects", "tiering_failures", "producer_snapshots",
     "merged_segments", "merge_claims", "split_files", "wal_file_claims",
     "operator_actions", "config_overrides", "migration_requests", "migration_phases",
-    "quiesce_acks", "tracking_acks", "producer_state", "batches", "wal_files",
+    "quiesce_acks", "quiesce_witnesses", "tracking_acks", "tracking_runs",
+    "producer_state", "batches", "wal_files",
     "logs", "topics", "ended_incarnations", "gateways",
     "cluster_attestations",
 )  # fmt: skip
@@ -120,11 +122,33 @@ class Scene(ABC):
         """The batches that end at ``first`` to ``last`` are gone, as nothing but damage does it."""
 
     async def gateway(self, gateway_id: int | None = None) -> GatewayProcess:
+        """One that has registered, over another one whose lease it has watched lapse."""
         process = GatewayProcess(gateway_id or next(self._numbers))
         await self.plane.register_gateway(
-            process.gateway_id, process.gateway_id, process.incarnation, "127.0.0.1:9", "1", 3_000
+            process.gateway_id,
+            process.gateway_id,
+            process.incarnation,
+            "127.0.0.1:9",
+            "1",
+            3_000,
+            await self.reading(process.gateway_id),
         )
         return process
+
+    async def reading(self, gateway_id: int) -> LeaseReading | None:
+        """The gateway's renewal counter as it is now."""
+        for g in await self.plane.list_gateways():
+            if g.gateway_id == gateway_id:
+                return LeaseReading(gateway_id, g.incarnation, g.renewals, g.lease_ms)
+        return None
+
+    async def fence(self, process: GatewayProcess, reason: str = "lapsed") -> bool:
+        """Fence it at the counter that it has now."""
+        seen = await self.reading(process.gateway_id)
+        assert seen is not None
+        return await self.plane.fence_gateway(
+            process.gateway_id, process.incarnation, seen.renewals, reason
+        )
 
     async def tracking_topic(self, partitions: int = 1) -> tuple[str, list[TopicIdPartition]]:
         """A topic whose migration has begun; no gateway has acknowledged it."""

@@ -77,8 +77,19 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
 
             @rule(gateway_id=st.integers(1, 2))
             def fence(self, gateway_id: int) -> None:
+                fenced = runner.run(scene.fence(self.processes[gateway_id]))
+                happened.add(f"fenced: {fenced}")
+
+            @rule(gateway_id=st.integers(1, 2))
+            def release(self, gateway_id: int) -> None:
                 incarnation = self.processes[gateway_id].incarnation
-                assert self.attempt("fence_gateway", gateway_id, incarnation, "lapsed")
+                runner.run(plane.release_gateway(gateway_id, incarnation))
+
+            @rule(gateway_id=st.integers(1, 2))
+            def confirm(self, gateway_id: int) -> None:
+                incarnation = self.processes[gateway_id].incarnation
+                found = self.attempt("confirm_partitions", gateway_id, incarnation, [self.log])
+                happened.add(f"confirms: {found[self.log].confirms}")  # type: ignore[index]
 
             @rule(gateway_id=st.integers(1, 2))
             def register_anew(self, gateway_id: int) -> None:

@@ -122,7 +122,7 @@ async def test_b0_waits_for_every_gateway_but_a_fenced_one(scene: Scene) -> None
     generation = await scene.quiesce(log, [first])
     with pytest.raises(QuiesceNotClosed, match=f"gateway {lapsed.gateway_id} has not"):
         await scene.persist(log, 10, generation)
-    assert await scene.plane.fence_gateway(lapsed.gateway_id, lapsed.incarnation, "lapsed")
+    assert await scene.fence(lapsed)
     await scene.persist(log, 10, generation)
 
 

@@ -116,7 +116,7 @@ async def test_a_fenced_gateway_commits_nothing(scene: Scene) -> None:
     gateway = await scene.gateway()
     _, (log,) = await scene.diskless_topic()
     await scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
-    await scene.plane.fence_gateway(gateway.gateway_id, gateway.incarnation, "lapsed")
+    await scene.fence(gateway)
     with pytest.raises(GatewayFenced):
         await scene.commit(gateway, batch(log), key="k")
     assert await scene.plane.high_watermarks([log]) == {log: 0}

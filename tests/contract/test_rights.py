@@ -84,7 +84,7 @@ async def test_jobs_collect_but_do_not_fence(
         assert collector.claim_dead_files(1) == []
     async with connect(database.settings("tideline_jobs"), application_name="test") as plane:
         with pytest.raises(ControlPlaneFailure, match="permission denied"):
-            await plane.fence_gateway(process.gateway_id, process.incarnation, "no")
+            await plane.fence_gateway(process.gateway_id, process.incarnation, 0, "no")
         with pytest.raises(ControlPlaneFailure, match="permission denied"):
             await plane.next_generation(TopicIdPartition(process.incarnation, 0))
 

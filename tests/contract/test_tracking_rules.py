@@ -40,7 +40,7 @@ async def test_the_topic_becomes_active_when_every_gateway_has_acknowledged(scen
 async def test_a_fenced_gateway_that_never_heard_of_the_topic_holds_it_back(scene: Scene) -> None:
     """It wakes, and until it learns of its fence it passes produces through untracked."""
     asleep = await scene.gateway()
-    await scene.plane.fence_gateway(asleep.gateway_id, asleep.incarnation, "lapsed")
+    await scene.fence(asleep)
     name, _ = await scene.tracking_topic()
     with pytest.raises(TrackingIncomplete, match="fenced"):
         await scene.plane.activate_topic(name)
@@ -73,7 +73,7 @@ async def test_a_new_incarnation_fences_the_old_one_for_ever(scene: Scene) -> No
         await scene.plane.register_gateway(
             old.gateway_id, 1, old.incarnation, "127.0.0.1:9", "1", 3_000
         )
-    assert not await scene.plane.fence_gateway(old.gateway_id, old.incarnation, "late")
+    assert not await scene.fence(old, "late")
     (registered,) = await scene.plane.list_gateways()
     assert (registered.incarnation, registered.status) == (new.incarnation, "active")
 
@@ -81,7 +81,7 @@ async def test_a_new_incarnation_fences_the_old_one_for_ever(scene: Scene) -> No
 async def test_a_fenced_incarnation_may_not_register_again(scene: Scene) -> None:
     gateway = await scene.gateway()
     for _ in range(2):
-        assert await scene.plane.fence_gateway(gateway.gateway_id, gateway.incarnation, "lapsed")
+        assert await scene.fence(gateway)
     with pytest.raises(GatewayFenced, match=r"fenced \(lapsed\)"):
         await scene.plane.renew_lease(gateway.gateway_id, gateway.incarnation)
     with pytest.raises(GatewayFenced):

@@ -337,7 +337,9 @@ def test_a_gateway_that_sleeps_through_the_crossing_acknowledges_nothing_false(
                 gateways = await plane.list_gateways()
                 (gateway,) = [g for g in gateways if g.gateway_id == sleeper]
                 await asyncio.sleep(gateway.lease_ms / 1000 * 1.2)
-                assert await plane.fence_gateway(sleeper, gateway.incarnation, "its lease lapsed")
+                assert await plane.fence_gateway(
+                    sleeper, gateway.incarnation, gateway.renewals, "its lease lapsed"
+                )
                 await passed(lambda: plane.quiesce_barrier(migration.log(0), generation))
 
             migration.do(fence)

@@ -185,6 +185,16 @@ class NothingToCallOff(RefusedError):
     """No request of the topic waits to be started."""
 
 
+@_sqlstate("TL027")
+class GatewayIdHeld(RefusedError):
+    """Another incarnation holds the gateway id, and may be alive."""
+
+
+@_sqlstate("TL028")
+class RoundOver(FencedError):
+    """The round of tracking was aborted, or the migration's run may begin none any more."""
+
+
 TRANSIENT_SQLSTATES = frozenset(
     {
         "40001",  # serialization_failure

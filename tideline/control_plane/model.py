@@ -109,6 +109,9 @@ class TrackedTopic:
     """How far a record's timestamp may lie before the gateway's clock, and after it, ms."""
     timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
 
+    round: int = 1
+    """Ends with an abort: what was drained or acknowledged in one round counts in no other."""
+
     @property
     def limits(self) -> TopicLimits:
         """What the suffix enforces on batches; whoever validates one reads it here."""
@@ -179,7 +182,7 @@ class GatewayRegistration:
     broker_id: int
     incarnation: UUID
     status: str
-    """``active``, ``fenced`` or ``retired``."""
+    """``active``, ``fenced``, ``released`` (stopped cleanly) or ``retired``."""
     renewals: int
     """Renewal counter of the lease: a waiter times how long it stays unchanged, by its clock."""
     lease_ms: int

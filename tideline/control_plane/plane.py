@@ -35,9 +35,11 @@ from tideline.control_plane.model import (
     TrackedTopic,
     TrackingKind,
 )
+from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
+from tideline.domain.quiescence import LeaseReading
 
 CONTROL_CHANNEL = "tideline_control"
 """``topic:<name>`` or ``log:<topic_id>:<partition>``: read it again."""
@@ -65,8 +67,13 @@ class ControlPlane(Protocol):
         address: str,
         version: str,
         lease_ms: int,
+        watched: LeaseReading | None = None,
     ) -> None:
-        """Register this process. An older incarnation of the id is fenced for ever.
+        """Register this process. An older incarnation of the id is over for ever.
+
+        Over one that is active this needs ``watched``: its counter as the caller has seen it stand
+        still for its lease and a margin. Raises ``GatewayIdHeld`` without it, or when the counter
+        has moved since.
 
         Load the tracked topics only after this has returned, and serve only after that: whoever
         counts gateways at a barrier then either sees this one or has been seen by it.
@@ -81,8 +88,19 @@ class ControlPlane(Protocol):
     async def list_gateways(self) -> list[GatewayRegistration]:
         """Every gateway ever registered, by id, retired ones included."""
 
-    async def fence_gateway(self, gateway_id: int, incarnation: UUID, reason: str) -> bool:
-        """Fence the incarnation. False when a newer one has registered or it is retired."""
+    async def release_gateway(self, gateway_id: int, incarnation: UUID) -> None:
+        """The process stops and has nothing left to tell: the incarnation is over, and the next
+        one may register at once. No error if it is over already.
+        """
+
+    async def fence_gateway(
+        self, gateway_id: int, incarnation: UUID, renewals: int, reason: str
+    ) -> bool:
+        """Fence the incarnation, whose counter the caller has seen stand still at ``renewals``.
+
+        False when it was renewed since, a newer one has registered, or it is released or retired:
+        look again.
+        """
 
     async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
         """Remove the id from every barrier: ``attested_by`` made sure that it is cut off.
@@ -131,13 +149,15 @@ class ControlPlane(Protocol):
         partitions: int,
         timestamp_type: str,
         max_message_bytes: int,
-    ) -> None:
-        """Track ``name``; repeats succeed. Topics that are to migrate get ``MIGRATING``
-        partitions; topics born diskless with a known id get B0 = 0 at epoch 0.
+        run: str | None = None,
+    ) -> int:
+        """Track ``name`` and answer the round; repeats succeed. Topics that are to migrate get
+        ``MIGRATING`` partitions; topics born diskless with a known id get B0 = 0 at epoch 0.
 
         After an abort this begins a new round with fresh generations and no acknowledgements.
-        Raises ``TopicIdentityConflict`` while another id or kind is live under the name,
-        ``TopicDeleted`` for a deleted id.
+        ``run`` names the migration's run: it belongs to one round, and to none once it is over.
+        Raises ``RoundOver``, ``TopicIdentityConflict`` while another id or kind is live under the
+        name, ``TopicDeleted`` for a deleted id.
         """
 
     async def begin_migration(
@@ -148,6 +168,7 @@ class ControlPlane(Protocol):
         timestamp_type: str,
         max_message_bytes: int,
         cluster_id: str,
+        run: str | None = None,
     ) -> None:
         """Track a topic that is to migrate, as :meth:`begin_tracking`; what a worker may do.
 
@@ -158,17 +179,24 @@ class ControlPlane(Protocol):
     async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
         """Kafka has given a topic born diskless its id. Raises ``TopicIdentityConflict``."""
 
-    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None:
-        """This incarnation tracks ``name`` durably. Raises ``GatewayFenced``, ``UnknownTopic``."""
+    async def end_tracking_run(self, run: str) -> None:
+        """The migration's run begins no round any more, not even by an attempt that sleeps now."""
 
-    async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
-        """Every gateway that is not retired. A fenced one counts: when it wakes it would pass a
-        topic that it does not know through untracked, until it learns of the fence.
+    async def acknowledge_tracking(
+        self, gateway_id: int, incarnation: UUID, name: str, round: int | None = None
+    ) -> None:
+        """This incarnation tracks ``name`` durably, in ``round`` (``None``: the present one).
+        Raises ``GatewayFenced``, ``UnknownTopic``, ``RoundOver``.
         """
 
-    async def activate_topic(self, name: str) -> None:
+    async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
+        """Every gateway that is not retired. One that is fenced or stopped counts: when it wakes
+        it would pass a topic that it does not know through untracked, until it learns of that.
+        """
+
+    async def activate_topic(self, name: str, round: int | None = None) -> None:
         """TRACKING → ACTIVE. Raises ``TrackingIncomplete`` naming the gateways that are missing,
-        ``NotMigrating`` after an abort.
+        ``NotMigrating`` after an abort, ``RoundOver`` when it is not in ``round``.
         """
 
     async def add_partitions(self, name: str, new_total: int) -> None:
@@ -176,10 +204,11 @@ class ControlPlane(Protocol):
         ``PartitionsMigrating`` while one of the topic has no B0 (schedule 22).
         """
 
-    async def stop_tracking(self, name: str) -> None:
+    async def stop_tracking(self, name: str, round: int | None = None) -> None:
         """Gateways let go of the topic after an abort, or of a creation that failed.
 
-        Raises ``AbortRefused`` while a partition migrates or has B0. Generations are kept.
+        Raises ``AbortRefused`` while a partition migrates or has B0, ``RoundOver`` when it is not
+        in ``round``. Generations are kept.
         """
 
     async def delete_topic(
@@ -230,8 +259,16 @@ class ControlPlane(Protocol):
         Raises ``GatewayFenced``, ``StaleGeneration``, ``QuiesceNotClosed``.
         """
 
+    async def confirm_partitions(
+        self, gateway_id: int, incarnation: UUID, logs: Sequence[TopicIdPartition]
+    ) -> dict[TopicIdPartition, Standing]:
+        """How the incarnation and each of ``logs`` stand, in one snapshot taken during this call.
+        A partition without a row, or of a deleted topic, is not in the answer. Not retried: the
+        caller has asked anew by then.
+        """
+
     async def quiesce_barrier(self, log: TopicIdPartition, generation: int) -> list[BarrierEntry]:
-        """Every gateway that is neither fenced nor retired."""
+        """Every gateway that is active: neither fenced nor released nor retired."""
 
     async def reopen_generation(self, log: TopicIdPartition, generation: int) -> bool:
         """End the quiesce before its deadline. True when the partition takes classic appends

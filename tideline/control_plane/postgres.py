@@ -54,9 +54,11 @@ from tideline.control_plane.model import (
 )
 from tideline.control_plane.plane import ControlPlane
 from tideline.control_plane.pool import Pool
+from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
+from tideline.domain.quiescence import LeaseReading
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 from tideline.settings import ControlPlaneSettings
 
@@ -76,9 +78,19 @@ class PostgresControlPlane(ControlPlane):
         address: str,
         version: str,
         lease_ms: int,
+        watched: LeaseReading | None = None,
     ) -> None:
-        function = Function("register_gateway", nothing)
-        await self._call(function, gateway_id, broker_id, incarnation, address, version, lease_ms)
+        await self._call(
+            Function("register_gateway", nothing),
+            gateway_id,
+            broker_id,
+            incarnation,
+            address,
+            version,
+            lease_ms,
+            watched.incarnation if watched else None,
+            watched.renewals if watched else None,
+        )
 
     async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
         function = Function("renew_lease", value(int))
@@ -87,9 +99,14 @@ class PostgresControlPlane(ControlPlane):
     async def list_gateways(self) -> list[GatewayRegistration]:
         return await self._call(Function("list_gateways", rows(GatewayRegistration)))
 
-    async def fence_gateway(self, gateway_id: int, incarnation: UUID, reason: str) -> bool:
+    async def release_gateway(self, gateway_id: int, incarnation: UUID) -> None:
+        await self._call(Function("release_gateway", nothing), gateway_id, incarnation)
+
+    async def fence_gateway(
+        self, gateway_id: int, incarnation: UUID, renewals: int, reason: str
+    ) -> bool:
         function = Function("fence_gateway", value(bool))
-        return await self._call(function, gateway_id, incarnation, reason)
+        return await self._call(function, gateway_id, incarnation, renewals, reason)
 
     async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
         await self._call(Function("retire_gateway", nothing), gateway_id, attested_by)
@@ -131,10 +148,11 @@ class PostgresControlPlane(ControlPlane):
         partitions: int,
         timestamp_type: str,
         max_message_bytes: int,
-    ) -> None:
-        function = Function("begin_tracking", nothing)
-        await self._call(
-            function, name, topic_id, kind, partitions, timestamp_type, max_message_bytes
+        run: str | None = None,
+    ) -> int:
+        function = Function("begin_tracking", value(int))
+        return await self._call(
+            function, name, topic_id, kind, partitions, timestamp_type, max_message_bytes, run
         )
 
     async def begin_migration(
@@ -145,29 +163,36 @@ class PostgresControlPlane(ControlPlane):
         timestamp_type: str,
         max_message_bytes: int,
         cluster_id: str,
+        run: str | None = None,
     ) -> None:
         function = Function("begin_migration", nothing)
         await self._call(
-            function, name, topic_id, partitions, timestamp_type, max_message_bytes, cluster_id
+            function, name, topic_id, partitions, timestamp_type, max_message_bytes, cluster_id, run
         )
+
+    async def end_tracking_run(self, run: str) -> None:
+        await self._call(Function("end_tracking_run", nothing), run)
 
     async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
         await self._call(Function("complete_creation", nothing), name, topic_id, partitions)
 
-    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None:
-        await self._call(Function("acknowledge_tracking", nothing), gateway_id, incarnation, name)
+    async def acknowledge_tracking(
+        self, gateway_id: int, incarnation: UUID, name: str, round: int | None = None
+    ) -> None:
+        function = Function("acknowledge_tracking", nothing)
+        await self._call(function, gateway_id, incarnation, name, round)
 
     async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
         return await self._call(Function("tracking_barrier", rows(BarrierEntry)), name)
 
-    async def activate_topic(self, name: str) -> None:
-        await self._call(Function("activate_topic", nothing), name)
+    async def activate_topic(self, name: str, round: int | None = None) -> None:
+        await self._call(Function("activate_topic", nothing), name, round)
 
     async def add_partitions(self, name: str, new_total: int) -> None:
         await self._call(Function("add_partitions", nothing), name, new_total)
 
-    async def stop_tracking(self, name: str) -> None:
-        await self._call(Function("stop_tracking", nothing), name)
+    async def stop_tracking(self, name: str, round: int | None = None) -> None:
+        await self._call(Function("stop_tracking", nothing), name, round)
 
     async def delete_topic(
         self, topic_id: UUID, by: str = "gateway", why: str = "Kafka deleted it"
@@ -208,6 +233,17 @@ class PostgresControlPlane(ControlPlane):
             generation,
             highest_acknowledged_offset,
             read_ceiling,
+        )
+
+    async def confirm_partitions(
+        self, gateway_id: int, incarnation: UUID, logs: Sequence[TopicIdPartition]
+    ) -> dict[TopicIdPartition, Standing]:
+        return await self._call(
+            Function("confirm_partitions", _standings),
+            gateway_id,
+            incarnation,
+            *columns(logs, "topic_id", "partition"),
+            retry=False,
         )
 
     async def quiesce_barrier(self, log: TopicIdPartition, generation: int) -> list[BarrierEntry]:
@@ -524,6 +560,11 @@ def _suffix_offset(found: Sequence[Row]) -> SuffixOffset:
         segments=tuple(map(mapper(SegmentCoordinates), row["segments"])),
         suffix_start=row["suffix_start"],
     )
+
+
+def _standings(found: Sequence[Row]) -> dict[TopicIdPartition, Standing]:
+    standing = mapper(Standing)
+    return {TopicIdPartition(row["topic_id"], row["partition"]): standing(row) for row in found}
 
 
 def _high_watermarks(found: Sequence[Row]) -> dict[TopicIdPartition, int]:

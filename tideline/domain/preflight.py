@@ -423,7 +423,9 @@ def _gateways(o: PreflightObservation) -> CheckResult:
             name, Verdict.REFUSED, "no gateway is registered", "start a gateway beside each broker"
         )
     silent = [f"{g.gateway_id} at {g.address}" for g in active if g.silent_ms > g.lease_ms]
-    fenced = [f"{g.gateway_id} at {g.address}" for g in o.gateways if g.status == "fenced"]
+    fenced = [
+        f"{g.gateway_id} at {g.address}" for g in o.gateways if g.status in ("fenced", "released")
+    ]
     if silent:
         return CheckResult(
             name,
@@ -434,7 +436,7 @@ def _gateways(o: PreflightObservation) -> CheckResult:
     return _result(
         name,
         fenced,
-        f"fenced, must register anew: gateway {', '.join(fenced)}"
+        f"fenced or stopped, must register anew: gateway {', '.join(fenced)}"
         if fenced
         else f"{len(active)} gateways renew their leases",
         "it does so by itself when it reaches Postgres; clients use the others meanwhile",

@@ -123,7 +123,7 @@ class Behaviour(StrEnum):
     PASS = "pass"
     """Kafka answers; its answer is relayed as it is."""
     GATE = "gate"
-    """Kafka answers; the answer goes through the ack gate or the read ceiling."""
+    """Kafka answers; the answer goes through the ack gate or the read ceiling, or is confirmed."""
     PARK = "park"
     """Waits in arrival order, within bounds of bytes and time."""
     SPLIT = "split"
@@ -168,8 +168,8 @@ _GONE = Handling(Behaviour.REFUSE, KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 ANSWERS: Mapping[RouteKind, Mapping[Request, Handling]] = {
     #                         produce     fetch       list        epoch       delete records
     RouteKind.CLASSIC: _row(_PASS, _PASS, _PASS, _PASS, _PASS),
-    RouteKind.PENDING: _row(_GATE, _GATE, _GATE, _PASS, _GATE),
-    RouteKind.QUIESCING: _row(_PARK, _GATE, _GATE, _PASS, _WAIT),
+    RouteKind.PENDING: _row(_GATE, _GATE, _GATE, _GATE, _GATE),
+    RouteKind.QUIESCING: _row(_PARK, _GATE, _GATE, _GATE, _WAIT),
     RouteKind.SUFFIX: _row(_SUFFIX, _SPLIT, _SPLIT, _SPLIT, _SPLIT),
     RouteKind.DELETED: _row(_GONE, _GONE, _GONE, _GONE, _GONE),
     RouteKind.UNKNOWN: _row(_ELSEWHERE, _ELSEWHERE, _ELSEWHERE, _ELSEWHERE, _ELSEWHERE),

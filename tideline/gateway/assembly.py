@@ -29,6 +29,7 @@ from tideline.gateway.produce.handler import ProduceHandler
 from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
 from tideline.gateway.produce.wal import ObjectKeys, RefusedProduces, WalWriter
 from tideline.gateway.room import Room
+from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.quiesce import Fences, QuiesceKeeper
 from tideline.gateway.tracking.snapshot import SnapshotFile
@@ -52,6 +53,7 @@ class Parts:
     room: Room
     lease: Lease
     tracking: TrackingView
+    confirmations: Confirmations
     fences: Fences
     sync: TrackingSync
     paired_broker: PairedBroker
@@ -74,6 +76,8 @@ class Parts:
         await self.watermarks.close()
         await self.tellings.close()
         await self.sync.close()
+        await self.confirmations.close()
+        await self.lease.release()
 
 
 def build_parts(
@@ -89,7 +93,8 @@ def build_parts(
     room = room or Room(settings.gateway_memory_max_bytes)
     lease = _lease(settings, control_plane)
     tracking = TrackingView(lease.valid)
-    fences = Fences(tracking, lease)
+    confirmations = Confirmations(control_plane, lease)
+    fences = Fences(tracking, lease, confirmations)
     sync = TrackingSync(
         control_plane,
         tracking,
@@ -105,6 +110,7 @@ def build_parts(
         fences,
         high_watermark=paired_broker.high_watermark,
         reload=sync.reload_partition,
+        drained=sync.until_drained,
     )
     watermarks = HighWatermarks(control_plane, tracking, poll_s=settings.suffix_poll_ms / 1000)
     cache = ObjectCache(settings.cache_max_bytes, room)
@@ -139,6 +145,7 @@ def build_parts(
         room=room,
         lease=lease,
         tracking=tracking,
+        confirmations=confirmations,
         fences=fences,
         sync=sync,
         paired_broker=paired_broker,
@@ -191,11 +198,11 @@ def build_rules(
         **produce.rules(),
         **fetch.rules(),
         **ListOffsetsHandler(tracking, parts.fences, parts.reader, control_plane).rules(),
-        **LeaderEpochHandler(tracking, control_plane).rules(),
+        **LeaderEpochHandler(tracking, parts.fences, control_plane).rules(),
         **TransactionsHandler(tracking).rules(),
         **CreateTopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
         **TopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
         **ConfigsHandler(tracking, control_plane, cluster).rules(),
-        **DeleteRecordsHandler(tracking, control_plane).rules(),
+        **DeleteRecordsHandler(tracking, parts.fences, control_plane).rules(),
         **ShareGroupsHandler(tracking).rules(),
     }

@@ -63,6 +63,20 @@ LEASE_VALID = Gauge("inkless_gateway_lease_valid", "1 while the lease on tracked
 LEASE_RENEWALS = Counter("inkless_gateway_lease_renewals", "registrations and renewals")
 LEASE_FENCED = Counter("inkless_gateway_lease_fenced", "incarnations of this process fenced")
 
+ID_HELD = Gauge(
+    "inkless_gateway_id_held", "1 while another process that lives holds this gateway's id"
+)
+CONFIRM_SECONDS = Histogram(
+    "inkless_gateway_confirm_seconds",
+    "one question to Postgres whether what Kafka answered may be told",
+    buckets=_SECONDS,
+)
+CONFIRMATIONS = Counter(
+    "inkless_gateway_confirmations",
+    "answers of Kafka for partitions without B0, by what Postgres said of telling them",
+    ["outcome"],
+)
+
 TRACKED_TOPICS = Gauge("inkless_gateway_tracked_topics", "topics that are not passed through")
 TRACKED_PARTITIONS = Gauge(
     "inkless_gateway_tracked_partitions", "tracked partitions by route", ["route"]

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tideline.domain.request_handling import FAILURE_ERRORS, Failure, KafkaErrorCode, RouteKind
+from tideline.domain.request_handling import (
+    FAILURE_ERRORS,
+    Failure,
+    KafkaErrorCode,
+    PartitionRoute,
+    RouteKind,
+)
 from tideline.errors import TidelineError, UnreachableError
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.messages import (
@@ -22,6 +28,9 @@ from tideline.gateway.messages import (
 )
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.protocol import decode_response, encode_request
+
+CONSUMER = -1
+"""Replica id of every client that is neither a broker nor a debugging consumer (-2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class SplitRequest:
         request: Any = context.request()
         self._request = request
         self._throttle = NO_TIME
+        self.replica_id = int(getattr(request, "replica_id", CONSUMER))
         self.items = [
             PartitionEntry(locate(tracking, topic_key(topic), int(getattr(row, names.index))), row)
             for topic in request.topics
@@ -115,6 +125,14 @@ class SplitRequest:
                 ),
             )
         )
+
+
+def refusal_when_stopped(tracking: TrackingView, route: PartitionRoute) -> KafkaErrorCode | None:
+    """The answer of every tracked partition while Postgres is another one than was pinned: what it
+    says of offsets may be older than what clients were told (schedule 16)."""
+    if tracking.stopped is None or route.kind is RouteKind.CLASSIC:
+        return None
+    return FAILURE_ERRORS[Failure.HARD]
 
 
 def failure_code(failure: TidelineError) -> KafkaErrorCode:

@@ -196,6 +196,24 @@ def truncate_at(buffer: Buffer, boundary: int) -> Buffer:
     return buffer if end == len(buffer) else buffer[:end]
 
 
+def newest_epoch(buffer: Buffer) -> int:
+    """The highest leader epoch of the batches in ``buffer``, -1 if it has none."""
+    epochs = (header.partition_leader_epoch for header in iter_fetched(buffer))
+    return max(epochs, default=-1)
+
+
+def until_epoch(buffer: Buffer, leader_epoch: int) -> Buffer:
+    """The leading batches that are no newer than ``leader_epoch``; all of them if it is -1."""
+    if leader_epoch < 0:
+        return buffer
+    end = 0
+    for header in iter_fetched(buffer):
+        if header.partition_leader_epoch > leader_epoch:
+            break
+        end = header.end
+    return buffer if end == len(buffer) else buffer[:end]
+
+
 class RefusedBatch(ValueError):
     """Not appended: ``code`` is the answer, the message says what is wrong with the batch."""
 

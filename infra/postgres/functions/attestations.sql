@@ -60,7 +60,7 @@ $$;
 -- topic is tracked, and its gateways would have to forget it first.
 CREATE FUNCTION begin_migration(
     p_name text, p_topic_id uuid, p_partitions integer, p_timestamp_type text,
-    p_max_message_bytes integer, p_cluster_id text
+    p_max_message_bytes integer, p_cluster_id text, p_run text
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
@@ -74,6 +74,6 @@ BEGIN
         END IF;
     END IF;
     PERFORM begin_tracking(p_name, p_topic_id, 'migrated', p_partitions, p_timestamp_type,
-        p_max_message_bytes);
+        p_max_message_bytes, p_run);
 END
 $$;

@@ -321,6 +321,8 @@ BEGIN
             'After B0 a migration only goes forward: resume it.');
     END IF;
     UPDATE topics SET status = 'aborted' WHERE topic_key = v_topic.topic_key;
+    -- Whoever has begun or joined this round begins no other.
+    UPDATE tracking_runs SET ended = true WHERE topic_key = v_topic.topic_key;
     UPDATE logs SET migration_state = 'TIERED_ONLY', generation = generation + 1,
             quiesce = 'open', quiesce_deadline = NULL, seeds_digest = NULL,
             seeds_last_offset = -1

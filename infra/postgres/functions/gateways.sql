@@ -20,10 +20,28 @@ BEGIN
 END
 $$;
 
--- A new incarnation fences the one before it for ever; the same one may register again (a retry).
+-- The same incarnation may register again (a retry). Over another one that is active only who has
+-- watched its counter stand still for its lease and a margin registers, and names what it saw:
+-- where the counter has moved since, the holder lives and keeps the id.
+CREATE FUNCTION assert_may_replace(p_holder gateways, p_watched uuid, p_renewals bigint)
+RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_holder.status = 'active' AND (p_holder.incarnation, p_holder.renewals)
+            IS DISTINCT FROM (p_watched, p_renewals) THEN
+        PERFORM refuse('TL027',
+            format('gateway id %s is held by incarnation %s at %s (renewal %s)',
+                p_holder.gateway_id, p_holder.incarnation, p_holder.address, p_holder.renewals),
+            'Wait until its counter has not moved for its lease and a margin. If it moves, '
+            'another process runs under this id: stop one of them or give it its own id.');
+    END IF;
+END
+$$;
+
 CREATE FUNCTION register_gateway(
     p_gateway_id integer, p_broker_id integer, p_incarnation uuid,
-    p_address text, p_version text, p_lease_ms integer
+    p_address text, p_version text, p_lease_ms integer,
+    p_watched uuid, p_watched_renewals bigint
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
@@ -49,6 +67,7 @@ BEGIN
             'Register with a new incarnation.');
     END IF;
     IF v_known.incarnation <> p_incarnation THEN
+        PERFORM assert_may_replace(v_known, p_watched, p_watched_renewals);
         INSERT INTO ended_incarnations (incarnation, gateway_id, reason)
             VALUES (v_known.incarnation, p_gateway_id, 'replaced by ' || p_incarnation)
             ON CONFLICT DO NOTHING;
@@ -57,6 +76,19 @@ BEGIN
                 status_reason = NULL, lease_ms = p_lease_ms, address = p_address,
                 version = p_version, renewals = renewals + 1, registered_at = clock_timestamp()
             WHERE gateway_id = p_gateway_id;
+    END IF;
+END
+$$;
+
+-- The process stops and has nothing left to tell: whoever comes next need not wait.
+CREATE FUNCTION release_gateway(p_gateway_id integer, p_incarnation uuid) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    UPDATE gateways SET status = 'released', status_reason = 'stopped'
+        WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active';
+    IF FOUND THEN
+        INSERT INTO ended_incarnations (incarnation, gateway_id, reason)
+            VALUES (p_incarnation, p_gateway_id, 'stopped') ON CONFLICT DO NOTHING;
     END IF;
 END
 $$;
@@ -82,13 +114,16 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 $$;
 
 -- True when the incarnation is fenced now. False when it is not the registered one (a newer one
--- has taken over: look again) or the gateway is retired.
-CREATE FUNCTION fence_gateway(p_gateway_id integer, p_incarnation uuid, p_reason text)
-RETURNS boolean
+-- has taken over), has renewed its lease since it was looked at, has released it, or the gateway is
+-- retired: look again.
+CREATE FUNCTION fence_gateway(
+    p_gateway_id integer, p_incarnation uuid, p_renewals bigint, p_reason text
+) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
     UPDATE gateways SET status = 'fenced', status_reason = p_reason
-        WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active';
+        WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active'
+            AND renewals = p_renewals;
     IF FOUND THEN
         INSERT INTO ended_incarnations (incarnation, gateway_id, reason)
             VALUES (p_incarnation, p_gateway_id, p_reason) ON CONFLICT DO NOTHING;

@@ -19,13 +19,72 @@ LANGUAGE sql AS $$
         ON CONFLICT (topic_id, partition) DO NOTHING
 $$;
 
+-- The run is over, whatever it has begun or will yet try to begin.
+CREATE FUNCTION end_tracking_run(p_run text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    INSERT INTO tracking_runs (run, ended) VALUES (p_run, true)
+        ON CONFLICT (run) DO UPDATE SET ended = true
+$$;
+
+-- Locked until the end of the transaction, so that it either comes before the end of the run, and
+-- the abort finds what it began, or sees it.
+CREATE FUNCTION lock_tracking_run(p_run text) RETURNS tracking_runs
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_run tracking_runs;
+BEGIN
+    IF p_run IS NULL THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO tracking_runs (run) VALUES (p_run) ON CONFLICT DO NOTHING;
+    SELECT * INTO STRICT v_run FROM tracking_runs WHERE run = p_run FOR UPDATE;
+    IF v_run.ended THEN
+        PERFORM refuse('TL028',
+            format('run %s is over (round %s): it tracks no topic any more', p_run,
+                coalesce(v_run.round::text, 'none')),
+            'Start the migration again: a new run begins a new round.');
+    END IF;
+    RETURN v_run;
+END
+$$;
+
+-- A run belongs to one round: an attempt that slept over an abort would undo it, and nobody would
+-- drive what it began.
+CREATE FUNCTION join_round(p_run tracking_runs, p_topic topics) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_run.round <> p_topic.round OR p_run.topic_key <> p_topic.topic_key THEN
+        PERFORM refuse('TL028',
+            format('run %s belongs to round %s, topic %s is in round %s', p_run.run, p_run.round,
+                p_topic.name, p_topic.round),
+            'Start the migration again: a new run begins a new round.');
+    END IF;
+    UPDATE tracking_runs SET topic_key = p_topic.topic_key, round = p_topic.round
+        WHERE run = p_run.run AND round IS NULL;
+END
+$$;
+
+CREATE FUNCTION assert_round(p_topic topics, p_round integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_round <> p_topic.round THEN
+        PERFORM refuse('TL028',
+            format('round %s of topic %s is over: it is in round %s', p_round, p_topic.name,
+                p_topic.round),
+            'Read the tracked topics again.');
+    END IF;
+END
+$$;
+
+-- ``p_run`` names the migration's run, if one asks. Answers the round.
 CREATE FUNCTION begin_tracking(
     p_name text, p_topic_id uuid, p_kind text, p_partitions integer,
-    p_timestamp_type text, p_max_message_bytes integer
-) RETURNS void
+    p_timestamp_type text, p_max_message_bytes integer, p_run text
+) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_topic topics;
+    v_run tracking_runs := lock_tracking_run(p_run);
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('tideline topic ' || p_name, 0));
     SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted'
@@ -51,7 +110,7 @@ BEGIN
         IF v_topic.status = 'aborted' THEN
             -- A new round: what was acknowledged or observed for the aborted one is void.
             DELETE FROM tracking_acks WHERE topic_key = v_topic.topic_key;
-            UPDATE topics SET status = 'tracking', tracked = true
+            UPDATE topics SET status = 'tracking', tracked = true, round = round + 1
                 WHERE topic_key = v_topic.topic_key RETURNING * INTO v_topic;
             PERFORM FROM logs WHERE topic_id = p_topic_id ORDER BY log_id FOR NO KEY UPDATE;
             UPDATE logs SET migration_state = 'MIGRATING', generation = generation + 1,
@@ -59,6 +118,7 @@ BEGIN
                 WHERE topic_id = p_topic_id;
         END IF;
     END IF;
+    PERFORM join_round(v_run, v_topic);
     IF v_topic.status = 'tracking' AND p_topic_id IS NOT NULL THEN
         IF p_kind = 'migrated' THEN
             PERFORM add_migrating_logs(v_topic, p_partitions);
@@ -67,6 +127,7 @@ BEGIN
         END IF;
     END IF;
     PERFORM notify_topic(p_name);
+    RETURN v_topic.round;
 END
 $$;
 
@@ -91,8 +152,10 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION acknowledge_tracking(p_gateway_id integer, p_incarnation uuid, p_name text)
-RETURNS void
+-- Counts for the round that the gateway has drained; null: whichever it is.
+CREATE FUNCTION acknowledge_tracking(
+    p_gateway_id integer, p_incarnation uuid, p_name text, p_round integer
+) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_topic topics;
@@ -103,15 +166,17 @@ BEGIN
         PERFORM refuse('TL019', format('topic %s is not tracked', p_name),
             'Read the tracked topics again.');
     END IF;
-    INSERT INTO tracking_acks (topic_key, gateway_id, incarnation)
-        VALUES (v_topic.topic_key, p_gateway_id, p_incarnation)
+    PERFORM assert_round(v_topic, p_round);
+    INSERT INTO tracking_acks (topic_key, gateway_id, incarnation, round)
+        VALUES (v_topic.topic_key, p_gateway_id, p_incarnation, v_topic.round)
         ON CONFLICT (topic_key, gateway_id) DO UPDATE
-            SET incarnation = excluded.incarnation, acknowledged_at = excluded.acknowledged_at;
+            SET incarnation = excluded.incarnation, round = excluded.round,
+                acknowledged_at = excluded.acknowledged_at;
     PERFORM pg_notify('tideline_acks', 'tracking:' || p_name);
 END
 $$;
 
--- Every gateway that is not retired. A fenced one counts too: while it does not know the topic it
+-- Every gateway that is not retired. One that is fenced or stopped counts too: while it does not know the topic it
 -- would pass produces through untracked when it wakes; it holds the start back until it registers
 -- anew or an operator retires it.
 CREATE FUNCTION tracking_barrier(p_name text)
@@ -125,17 +190,18 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     FROM gateways AS g
     LEFT JOIN topics AS t ON t.name = p_name AND t.status <> 'deleted'
     LEFT JOIN tracking_acks AS a ON a.topic_key = t.topic_key AND a.gateway_id = g.gateway_id
-        AND a.incarnation = g.incarnation
+        AND a.incarnation = g.incarnation AND a.round = t.round
     WHERE g.status <> 'retired'
     ORDER BY g.gateway_id
 $$;
 
-CREATE FUNCTION activate_topic(p_name text) RETURNS void
+CREATE FUNCTION activate_topic(p_name text, p_round integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_topic topics := lock_live_topic(p_name);
     v_missing text;
 BEGIN
+    PERFORM assert_round(v_topic, p_round);
     IF v_topic.status = 'active' THEN
         RETURN;
     ELSIF v_topic.status <> 'tracking' THEN
@@ -175,7 +241,7 @@ END
 $$;
 
 -- Gateways let go of the topic. Refused once a partition has B0: nobody else could serve it.
-CREATE FUNCTION stop_tracking(p_name text) RETURNS void
+CREATE FUNCTION stop_tracking(p_name text, p_round integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_topic topics;
@@ -186,6 +252,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    PERFORM assert_round(v_topic, p_round);
     SELECT string_agg(format('%s (%s)', partition,
             CASE WHEN diskless_log_start_offset >= 0 THEN 'B0 ' || diskless_log_start_offset
                  ELSE migration_state END), ', ' ORDER BY partition) INTO v_crossed
@@ -231,12 +298,12 @@ CREATE FUNCTION tracked_topics(p_name text)
 RETURNS TABLE (
     name text, topic_id uuid, kind text, status text, timestamp_type text,
     max_message_bytes integer, timestamp_before_max_ms bigint, timestamp_after_max_ms bigint,
-    partitions jsonb, overrides jsonb, completion_forced_by text
+    round integer, partitions jsonb, overrides jsonb, completion_forced_by text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT t.name, t.topic_id, t.kind, t.status, t.timestamp_type, t.max_message_bytes,
            t.timestamp_before_max_ms, t.timestamp_after_max_ms,
-           coalesce((SELECT jsonb_agg(partition_view(l) ORDER BY l.partition)
+           t.round, coalesce((SELECT jsonb_agg(partition_view(l) ORDER BY l.partition)
                FROM logs AS l WHERE l.topic_id = t.topic_id), '[]'),
            coalesce((SELECT jsonb_agg(to_jsonb(c) - 'topic_id' ORDER BY c.key)
                FROM config_overrides AS c WHERE c.topic_id = t.topic_id), '[]'),

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, AckVerdict, judge
-from tideline.domain.request_handling import CLASSIC, DELETED, PartitionRoute, RouteKind
+from tideline.domain.ack_gate import (
+    UNKNOWN_OFFSET,
+    AckTicket,
+    AckVerdict,
+    Standing,
+    is_final,
+    judge,
+    told_as,
+)
+from tideline.domain.request_handling import (
+    CLASSIC,
+    DELETED,
+    KafkaErrorCode,
+    PartitionRoute,
+    RouteKind,
+)
 
 ME, ANOTHER = UUID(int=1), UUID(int=2)
 PENDING = PartitionRoute(RouteKind.PENDING, generation=3)
 QUIESCING = PartitionRoute(RouteKind.QUIESCING, generation=4)
 SUFFIX = PartitionRoute(RouteKind.SUFFIX, generation=4, boundary=100, boundary_epoch=7)
+
+
+CONFIRMED = Standing(3, boundary=-1, active=True, closed=False, awaited=False)
 
 
 def verdict(
@@ -23,6 +41,7 @@ def verdict(
     incarnation: UUID = ME,
     closed: int = 0,
     lease: bool = True,
+    standing: Standing | None = CONFIRMED,
 ) -> AckVerdict:
     return judge(
         AckTicket(ME, closed_generation=0),
@@ -31,7 +50,52 @@ def verdict(
         closed_generation=closed,
         lease_valid=lease,
         last_offset=last_offset,
+        standing=standing,
     )
+
+
+def test_while_the_boundary_is_unset_postgres_is_asked_before_anything_is_told() -> None:
+    assert verdict(PENDING, standing=None) is AckVerdict.ASK
+    assert verdict(QUIESCING, standing=None) is AckVerdict.ASK
+
+
+def test_what_needs_no_answer_of_postgres_does_not_ask_for_one() -> None:
+    """Classic topics pay nothing."""
+    for route in (CLASSIC, SUFFIX, DELETED):
+        assert verdict(route, standing=None) is verdict(route)
+    assert verdict(PENDING, standing=None, lease=False) is AckVerdict.WAIT
+
+
+def test_a_closing_is_told_past_only_by_those_whom_it_waits_for() -> None:
+    awaited = replace(CONFIRMED, closed=True, awaited=True)
+    assert verdict(PENDING, standing=awaited) is AckVerdict.RELAY
+    assert verdict(PENDING, standing=replace(awaited, awaited=False)) is AckVerdict.WAIT
+
+
+def test_whoever_is_over_tells_nothing_even_with_a_lease_that_looks_valid() -> None:
+    """Schedules 24 to 26: replaced, fenced, or its clock stood still."""
+    assert verdict(PENDING, standing=replace(CONFIRMED, active=False)) is AckVerdict.WAIT
+
+
+def test_a_boundary_that_only_postgres_knows_decides() -> None:
+    crossed = replace(CONFIRMED, boundary=50)
+    assert verdict(PENDING, standing=crossed, last_offset=49) is AckVerdict.RELAY
+    assert verdict(PENDING, standing=crossed, last_offset=50) is AckVerdict.WITHHOLD
+
+
+def test_errors_that_end_a_producers_retries_are_final() -> None:
+    final = [KafkaErrorCode.NONE, KafkaErrorCode.MESSAGE_TOO_LARGE]
+    final += [KafkaErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaErrorCode.INVALID_PRODUCER_EPOCH]
+    assert all(is_final(code) for code in final)
+    assert not is_final(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert not is_final(KafkaErrorCode.REQUEST_TIMED_OUT)
+
+
+def test_a_broker_that_does_not_know_a_tracked_topic_yet_is_asked_again() -> None:
+    elsewhere = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert told_as(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION) == elsewhere
+    assert told_as(KafkaErrorCode.UNKNOWN_TOPIC_ID) == elsewhere
+    assert told_as(KafkaErrorCode.MESSAGE_TOO_LARGE) == KafkaErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_it_is_told_while_incarnation_generation_and_lease_hold() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tideline.domain.read_ceiling import (
     NO_CEILING,
     UNKNOWN_CEILING,
+    UNKNOWN_EPOCH,
     ReadCeiling,
     may_say_out_of_range,
     prefix_answer,
@@ -25,73 +26,90 @@ QUIESCING = PartitionRoute(RouteKind.QUIESCING, 2)
 SUFFIX = PartitionRoute(RouteKind.SUFFIX, 2, 100, 5)
 
 
-def test_there_is_no_ceiling_with_a_lease_and_without_a_quiesce() -> None:
-    assert ReadCeiling().limit(PENDING, lease_valid=True) == NO_CEILING
-    assert ReadCeiling().limit(CLASSIC, lease_valid=False) == NO_CEILING
+def test_what_is_shown_past_the_ceiling_has_to_be_confirmed() -> None:
+    ceiling = ReadCeiling()
+    assert ceiling.limit(PENDING) == UNKNOWN_CEILING
+    assert ceiling.asks(100, 3)
+    ceiling.confirmed(100, 3)
+    assert ceiling.limit(PENDING) == 100
+    assert not ceiling.asks(100, 3)
+    assert ceiling.asks(101, 3)
+
+
+def test_a_classic_partition_has_no_ceiling() -> None:
+    assert ReadCeiling().limit(CLASSIC) == NO_CEILING
+    assert ReadCeiling().limit(DELETED) == UNKNOWN_CEILING
 
 
 def test_a_late_append_is_not_shown_after_the_quiesce_acknowledgement() -> None:
     """Schedule 2: the consumer would commit B0 + 1 and skip the suffix's record at B0."""
     ceiling = ReadCeiling()
-    ceiling.observe(100, lease_valid=True)
+    ceiling.confirmed(100, 3)
     assert ceiling.freeze() == 100
-    ceiling.observe(101, lease_valid=True)
-    assert ceiling.limit(QUIESCING, lease_valid=True) == 100
+    ceiling.confirmed(101, 3)
+    assert ceiling.limit(QUIESCING) == 100
 
 
-def test_what_was_seen_without_a_lease_does_not_count() -> None:
-    ceiling = ReadCeiling()
-    ceiling.observe(50, lease_valid=True)
-    ceiling.observe(60, lease_valid=False)
-    assert ceiling.limit(PENDING, lease_valid=False) == 50
-
-
-def test_nothing_is_shown_without_a_lease_if_nothing_was_seen_with_one() -> None:
-    assert ReadCeiling().limit(PENDING, lease_valid=False) == UNKNOWN_CEILING
-    assert ReadCeiling().limit(DELETED, lease_valid=True) == UNKNOWN_CEILING
-
-
-def test_the_ceiling_goes_when_the_quiesce_is_void() -> None:
+def test_the_ceiling_rises_again_when_the_quiesce_is_void() -> None:
     """Schedule 13."""
     ceiling = ReadCeiling()
     ceiling.freeze()
     ceiling.thaw()
-    assert ceiling.limit(PENDING, lease_valid=True) == NO_CEILING
+    ceiling.confirmed(7, 3)
+    assert ceiling.limit(PENDING) == 7
 
 
-@given(st.lists(st.tuples(st.integers(0, 1000), st.booleans()), max_size=20), st.integers(0, 20))
+def test_a_new_leader_with_a_shorter_log_lowers_the_ceiling() -> None:
+    """Schedule 28: after an unclean election B0 may be set at its end, below the old ceiling."""
+    ceiling = ReadCeiling()
+    ceiling.confirmed(100, 3)
+    assert ceiling.asks(60, 4)
+    ceiling.confirmed(60, 4)
+    assert (ceiling.limit(PENDING), ceiling.leader_epoch) == (60, 4)
+    ceiling.confirmed(100, 3)
+    assert ceiling.limit(PENDING) == 60
+
+
+def test_an_observation_without_an_epoch_raises_the_ceiling_and_keeps_its_epoch() -> None:
+    ceiling = ReadCeiling()
+    ceiling.confirmed(100, 3)
+    ceiling.confirmed(110, UNKNOWN_EPOCH)
+    assert (ceiling.limit(PENDING), ceiling.leader_epoch) == (110, 3)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=20), st.integers(0, 20))
 def test_the_ceiling_never_exceeds_what_was_seen_before_the_acknowledgement(
-    seen: list[tuple[int, bool]], frozen_after: int
+    seen: list[int], frozen_after: int
 ) -> None:
     ceiling = ReadCeiling()
-    for number, (high_watermark, lease) in enumerate(seen):
+    for number, high_watermark in enumerate(seen):
         if number == frozen_after:
             ceiling.freeze()
-        ceiling.observe(high_watermark, lease_valid=lease)
-    before = [hw for hw, lease in seen[:frozen_after] if lease]
-    ceiling.freeze()
-    allowed = max((hw for hw, lease in seen if lease), default=UNKNOWN_CEILING)
-    if frozen_after < len(seen):
-        allowed = max(before, default=UNKNOWN_CEILING)
-    assert ceiling.limit(QUIESCING, lease_valid=True) == allowed
+        ceiling.confirmed(high_watermark, 1)
+    allowed = max(seen[:frozen_after], default=UNKNOWN_CEILING)
+    assert ceiling.limit(QUIESCING) == allowed
 
 
 def test_out_of_range_is_told_only_by_a_gateway_that_would_know_of_a_boundary() -> None:
     """Schedule 3: else a consumer past B0 would reset its position."""
     told = {
-        (route.kind, lease): may_say_out_of_range(
-            route, lease_valid=lease, fetch_offset=150, log_start=None
+        (route.kind, lease, confirmed): may_say_out_of_range(
+            route, lease_valid=lease, confirmed=confirmed, fetch_offset=150, log_start=None
         )
         for route in (PENDING, QUIESCING, SUFFIX)
         for lease in (True, False)
+        for confirmed in (True, False)
     }
-    assert [key for key, value in told.items() if value] == [(RouteKind.PENDING, True)]
+    assert [key for key, value in told.items() if value] == [
+        (RouteKind.PENDING, True, True),
+        (RouteKind.QUIESCING, True, True),
+    ]
 
 
 def test_out_of_range_of_the_prefix_is_told_only_below_the_log_start() -> None:
     def told(offset: int, log_start: int | None, lease: bool = True) -> bool:
         return may_say_out_of_range(
-            SUFFIX, lease_valid=lease, fetch_offset=offset, log_start=log_start
+            SUFFIX, lease_valid=lease, confirmed=False, fetch_offset=offset, log_start=log_start
         )
 
     assert told(10, log_start=20)

@@ -207,7 +207,7 @@ class GatewayPlane(PlacedPlane):
     def fence(self, incarnation: UUID) -> None:
         """The gateway's lease has lapsed."""
         for known in list(self.gateways.registered.values()):
-            self.gateways.fence(known.gateway_id, incarnation, "lapsed")
+            self.gateways.fence(known.gateway_id, incarnation, known.renewals, "lapsed")
 
     @property
     def registered_keys(self) -> set[str]:
@@ -215,8 +215,10 @@ class GatewayPlane(PlacedPlane):
 
     # What a test sees of the calls, and the faults in them
 
-    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None:
-        await super().acknowledge_tracking(gateway_id, incarnation, name)
+    async def acknowledge_tracking(
+        self, gateway_id: int, incarnation: UUID, name: str, round: int | None = None
+    ) -> None:
+        await super().acknowledge_tracking(gateway_id, incarnation, name, round)
         self.tracking_acks.append((incarnation, name))
 
     async def acknowledge_quiesce(

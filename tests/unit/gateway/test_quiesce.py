@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import pytest
 
@@ -18,8 +19,9 @@ from tests.unit.gateway.fakes import (
 )
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.ids import TopicIdPartition, TopicPartition
-from tideline.domain.read_ceiling import NO_CEILING, UNKNOWN_CEILING
+from tideline.domain.read_ceiling import UNKNOWN_CEILING
 from tideline.gateway.tracking import quiesce
+from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced, QuiesceKeeper
 from tideline.gateway.tracking.view import TrackingView
@@ -41,8 +43,11 @@ class Bench:
             clock=self.clock,
         )
         self.tracking = TrackingView(self.lease.valid)
-        self.fences = Fences(self.tracking, self.lease)
+        self.confirmations = Confirmations(self.plane, self.lease)
+        self.fences = Fences(self.tracking, self.lease, self.confirmations)
         self.high_watermark: int | None = 50
+        self.drained = asyncio.Event()
+        self.drained.set()
         self.reloaded: list[TopicIdPartition] = []
         self.keeper = QuiesceKeeper(
             self.plane,
@@ -51,11 +56,15 @@ class Bench:
             self.fences,
             high_watermark=self._ask,
             reload=self._reload,
+            drained=self._until_drained,
         )
 
     async def _ask(self, at: TopicPartition) -> int | None:
         assert at == TopicPartition(TOPIC, 0)
         return self.high_watermark
+
+    async def _until_drained(self, topic_id: UUID) -> None:
+        await self.drained.wait()
 
     async def _reload(self, at: TopicIdPartition) -> None:
         self.reloaded.append(at)
@@ -139,7 +148,8 @@ async def test_a_quiesce_past_its_deadline_is_ended(bench: Bench) -> None:
     bench.plane.partition(LOG).deadline_ms = 0
     await until(lambda: bench.reloaded == [LOG] or len(bench.reloaded) > 0)
     bench.show(tracked_row(generation=2, quiesced=False))
-    assert bench.ceiling() == NO_CEILING
+    await bench.fences.observe(LOG, 60, 3)
+    assert bench.ceiling() == 60
 
 
 async def test_a_fenced_gateway_acknowledges_anew_as_another_incarnation(bench: Bench) -> None:
@@ -158,7 +168,7 @@ async def test_a_gateway_that_was_fenced_in_a_quiesce_shows_no_more_than_before(
     bench: Bench,
 ) -> None:
     """Schedule 2: the barrier went on without it, B0 = 50 is read, and a late append follows."""
-    bench.fences.of(LOG).ceiling.observe(50, lease_valid=True)
+    await bench.fences.observe(LOG, 50, 3)
     bench.fences.forwarded(LOG)
     bench.show(tracked_row(generation=2, quiesced=True))
     await asyncio.sleep(0)
@@ -172,7 +182,8 @@ async def test_a_gateway_that_was_fenced_in_a_quiesce_shows_no_more_than_before(
     await until(lambda: bench.plane.quiesce_acks)
     assert bench.plane.quiesce_acks[0]["ceiling"] == 50
     bench.show(tracked_row(generation=2, quiesced=False))
-    assert bench.ceiling() == NO_CEILING
+    await bench.fences.observe(LOG, 51, 3)
+    assert bench.ceiling() == 51
 
 
 async def test_a_gateway_that_registers_into_a_quiesce_shows_nothing_that_it_has_not_seen(

@@ -42,6 +42,7 @@ WRITTEN = {
             "status": "active",
             "timestamp_type": "CreateTime",
             "max_message_bytes": 1_048_588,
+            "round": 1,
             "partitions": [
                 {
                     "topic_id": str(TOPIC_ID),

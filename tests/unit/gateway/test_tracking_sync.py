@@ -204,6 +204,7 @@ async def test_a_restart_without_postgres_goes_on_from_the_snapshot_and_without_
     await first.sync.start()
     await until(lambda: plane.tracking_acks)
     await first.sync.close()
+    await first.lease.release()
     plane.down = True
     second = Bench(plane, tmp_path)
     await second.sync.start()
@@ -252,6 +253,7 @@ async def test_the_pin_outlives_a_restart(plane: GatewayPlane, tmp_path: Path) -
     await first.sync.start()
     await until(lambda: plane.tracking_acks)
     await first.sync.close()
+    await first.lease.release()
     plane.server = ("9009", 1)
     plane.topics.rows.clear()
     second = Bench(plane, tmp_path)

@@ -144,6 +144,7 @@ class TrackedBench:
         self.plane.put(tracked_topic(*rows, **values))
         shown = [topic.tracked() for topic in self.plane.topics.rows]
         self.parts.tracking.replace_all(shown)
+        self.parts.sync._note_drained()
 
     async def close(self) -> None:
         await self.parts.close(0.0)

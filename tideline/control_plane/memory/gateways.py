@@ -12,13 +12,15 @@ from uuid import UUID
 
 from tideline.control_plane.errors import (
     GatewayFenced,
+    GatewayIdHeld,
     GatewayRetired,
     InvalidInput,
     UnknownGateway,
 )
 from tideline.control_plane.model import GatewayRegistration
+from tideline.domain.quiescence import LeaseReading
 
-ACTIVE, FENCED, RETIRED = "active", "fenced", "retired"
+ACTIVE, FENCED, RELEASED, RETIRED = "active", "fenced", "released", "retired"
 
 
 @dataclass(slots=True)
@@ -31,8 +33,10 @@ class Gateways:
     ended: set[UUID] = field(default_factory=set)
     """Incarnations that may never act again."""
 
-    def register(self, gateway: GatewayRegistration) -> None:
-        """A new incarnation fences the one before it for ever; the same one may register again."""
+    def register(self, gateway: GatewayRegistration, watched: LeaseReading | None = None) -> None:
+        """A new incarnation ends the one before it for ever; the same one may register again. One
+        that is active is replaced only at the counter at which it was ``watched`` to stand still.
+        """
         known = self.registered.get(gateway.gateway_id)
         if known is not None and known.status == RETIRED:
             raise GatewayRetired(
@@ -47,8 +51,31 @@ class Gateways:
         if known is None:
             self.registered[gateway.gateway_id] = gateway
         elif not is_same:
+            self._assert_may_replace(known, watched)
             self.ended.add(known.incarnation)
             self.registered[gateway.gateway_id] = replace(gateway, renewals=known.renewals + 1)
+
+    def _assert_may_replace(
+        self, holder: GatewayRegistration, watched: LeaseReading | None
+    ) -> None:
+        seen = (watched.incarnation, watched.renewals) if watched is not None else None
+        if holder.status == ACTIVE and seen != (holder.incarnation, holder.renewals):
+            raise GatewayIdHeld(
+                f"gateway id {holder.gateway_id} is held by incarnation {holder.incarnation} at "
+                f"{holder.address} (renewal {holder.renewals})"
+            )
+
+    def release(self, gateway_id: int, incarnation: UUID) -> None:
+        """The process has stopped: whoever comes next need not wait."""
+        known = self.registered.get(gateway_id)
+        if known is not None and (known.incarnation, known.status) == (incarnation, ACTIVE):
+            self.registered[gateway_id] = replace(known, status=RELEASED)
+            self.reasons[gateway_id] = "stopped"
+            self.ended.add(incarnation)
+
+    def is_active(self, gateway_id: int, incarnation: UUID) -> bool:
+        known = self.registered.get(gateway_id)
+        return known is not None and (known.incarnation, known.status) == (incarnation, ACTIVE)
 
     def renew(self, gateway_id: int, incarnation: UUID) -> int:
         """The counter after one more renewal. Raises ``GatewayFenced``."""
@@ -70,16 +97,16 @@ class Gateways:
             return
         raise GatewayFenced(f"incarnation {incarnation} of gateway {gateway_id} may not act: {why}")
 
-    def fence(self, gateway_id: int, incarnation: UUID, reason: str) -> bool:
-        """Whether the incarnation is fenced now."""
+    def fence(self, gateway_id: int, incarnation: UUID, renewals: int, reason: str) -> bool:
+        """Whether the incarnation is fenced now: not if it was renewed past ``renewals``."""
         known = self.registered.get(gateway_id)
-        if known is None or known.incarnation != incarnation or known.status == RETIRED:
+        if known is None or known.incarnation != incarnation:
             return False
-        if known.status == ACTIVE:
+        if known.status == ACTIVE and known.renewals == renewals:
             self.registered[gateway_id] = replace(known, status=FENCED)
             self.reasons[gateway_id] = reason
             self.ended.add(incarnation)
-        return True
+        return self.registered[gateway_id].status == FENCED
 
     def retire(self, gateway_id: int, attested_by: str) -> None:
         """Raises ``InvalidInput`` when nobody attests, ``UnknownGateway``."""
@@ -93,9 +120,9 @@ class Gateways:
             self.reasons[gateway_id] = f"cut off, attested by {attested_by}"
 
     def at_tracking_barrier(self) -> list[GatewayRegistration]:
-        """A fenced gateway counts. It never heard of the topic: when it wakes, and until it learns
-        that it is fenced, it passes produces through untracked and relays their acknowledgements.
-        Only an operator who retires it attests that it is cut off.
+        """A gateway that is fenced or stopped counts. It never heard of the topic: when it wakes,
+        and until it learns that it is over, it passes produces through untracked and relays their
+        acknowledgements. Only an operator who retires it attests that it is cut off.
         """
         return [gateway for gateway in self._by_id() if gateway.status != RETIRED]
 

@@ -43,6 +43,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     TrackedPartition,
 )
+from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase
 from tideline.domain.producer_tail import ProducerSeed
@@ -75,6 +76,8 @@ class Partition:
     deadline_ms: int = -1
     acknowledged: dict[tuple[int, int, UUID], int] = field(default_factory=dict)
     """By generation, gateway and incarnation: the highest offset it has acknowledged."""
+    witnesses: frozenset[UUID] = frozenset()
+    """Incarnations that could act when the generation was closed."""
     epoch: int = -1
     """Leader epoch of the last B0; stays after a reset, as a fence."""
     seeds: tuple[ProducerSeed, ...] | None = None
@@ -121,20 +124,30 @@ class Partition:
         self._assert_migrating()
         self.begin_generation()
         self.acknowledged.clear()
+        self.witnesses = frozenset()
         return self.generation
 
     def begin_generation(self) -> None:
         self.generation += 1
         self._end_quiesce(QuiesceState.OPEN)
 
-    def close(self, generation: int, hold_ms: int, now_ms: int) -> None:
-        """Quiesce ``generation``. Once reopened it stays so."""
+    def close(
+        self,
+        generation: int,
+        hold_ms: int,
+        now_ms: int,
+        gateways: Sequence[GatewayRegistration] = (),
+    ) -> None:
+        """Quiesce ``generation``. Once reopened it stays so. ``gateways``: those that may act; a
+        closing that is repeated makes no new witnesses of them."""
         if self.boundary >= 0:
             raise BoundaryAlreadySet(f"{self.label} has B0 {self.boundary} already")
         if self.quiesce is QuiesceState.REOPENED:
             raise QuiesceNotClosed(
                 f"generation {generation} of {self.label} was closed before and is void"
             )
+        if self.quiesce is QuiesceState.OPEN:
+            self.witnesses = frozenset(gateway.incarnation for gateway in gateways)
         self.quiesce, self.deadline_ms = QuiesceState.CLOSED, now_ms + hold_ms
 
     def assert_closable(self, generation: int, hold_ms: int) -> None:
@@ -151,6 +164,17 @@ class Partition:
             raise QuiesceNotClosed(f"generation {generation} of {self.label} is not closed")
         key = (generation, gateway_id, incarnation)
         self.acknowledged[key] = max(highest, self.acknowledged.get(key, -1))
+
+    def standing(self, gateway_id: int, incarnation: UUID, *, active: bool) -> Standing:
+        """What a gateway is told that asks whether it may tell what Kafka answered."""
+        key = (self.generation, gateway_id, incarnation)
+        return Standing(
+            generation=self.generation,
+            boundary=self.boundary,
+            active=active,
+            closed=self.quiesce is QuiesceState.CLOSED,
+            awaited=incarnation in self.witnesses and key not in self.acknowledged,
+        )
 
     def reopen(self, generation: int) -> bool:
         """Whether the partition takes classic appends again."""

@@ -53,9 +53,11 @@ from tideline.control_plane.plane import (
     REQUESTS_CHANNEL,
     ControlPlane,
 )
+from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
+from tideline.domain.quiescence import LeaseReading
 
 STEP_ROWS = 1_000
 BEFORE_ANY_QUIESCE = (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS)
@@ -88,6 +90,7 @@ class MemoryControlPlane(ControlPlane):
         address: str,
         version: str,
         lease_ms: int,
+        watched: LeaseReading | None = None,
     ) -> None:
         self.gateways.register(
             GatewayRegistration(
@@ -100,7 +103,8 @@ class MemoryControlPlane(ControlPlane):
                 address=address,
                 version=version,
                 registered_at=self._now(),
-            )
+            ),
+            watched,
         )
 
     async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
@@ -109,8 +113,13 @@ class MemoryControlPlane(ControlPlane):
     async def list_gateways(self) -> list[GatewayRegistration]:
         return [gateway for _, gateway in sorted(self.gateways.registered.items())]
 
-    async def fence_gateway(self, gateway_id: int, incarnation: UUID, reason: str) -> bool:
-        return self.gateways.fence(gateway_id, incarnation, reason)
+    async def release_gateway(self, gateway_id: int, incarnation: UUID) -> None:
+        self.gateways.release(gateway_id, incarnation)
+
+    async def fence_gateway(
+        self, gateway_id: int, incarnation: UUID, renewals: int, reason: str
+    ) -> bool:
+        return self.gateways.fence(gateway_id, incarnation, renewals, reason)
 
     async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
         self.gateways.retire(gateway_id, attested_by)
@@ -153,11 +162,18 @@ class MemoryControlPlane(ControlPlane):
         partitions: int,
         timestamp_type: str,
         max_message_bytes: int,
-    ) -> None:
-        self.topics.begin(name, topic_id, kind, partitions, timestamp_type, max_message_bytes)
+        run: str | None = None,
+    ) -> int:
+        round_ = self.topics.begin(
+            name, topic_id, kind, partitions, timestamp_type, max_message_bytes, run
+        )
         topic = self.topics.live_or_refuse(name)
         topic.created_at = topic.created_at or self._now()
         self._notify_topic(name)
+        return round_
+
+    async def end_tracking_run(self, run: str) -> None:
+        self.topics.ended_runs.add(run)
 
     async def begin_migration(
         self,
@@ -167,24 +183,34 @@ class MemoryControlPlane(ControlPlane):
         timestamp_type: str,
         max_message_bytes: int,
         cluster_id: str,
+        run: str | None = None,
     ) -> None:
         live = self.topics.live(name)
         begun = (TopicStatus.TRACKING, TopicStatus.ACTIVE)
         if live is None or live.topic_id != topic_id or live.status not in begun:
             self.attested.demand(cluster_id)
         await self.begin_tracking(
-            name, topic_id, TrackingKind.MIGRATED, partitions, timestamp_type, max_message_bytes
+            name,
+            topic_id,
+            TrackingKind.MIGRATED,
+            partitions,
+            timestamp_type,
+            max_message_bytes,
+            run,
         )
 
     async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
         self.topics.complete_creation(name, topic_id, partitions)
         self._notify_topic(name)
 
-    async def acknowledge_tracking(self, gateway_id: int, incarnation: UUID, name: str) -> None:
+    async def acknowledge_tracking(
+        self, gateway_id: int, incarnation: UUID, name: str, round: int | None = None
+    ) -> None:
         self.gateways.assert_active(gateway_id, incarnation)
         topic = self.topics.live_or_refuse(name)
         if not topic.is_tracked:
             raise UnknownTopic(f"topic {name} is not tracked")
+        topic.assert_round(round)
         topic.acknowledged[gateway_id] = incarnation
         self._notify(ACKS_CHANNEL, f"tracking:{name}")
 
@@ -195,8 +221,9 @@ class MemoryControlPlane(ControlPlane):
             for gateway in self.gateways.at_tracking_barrier()
         ]
 
-    async def activate_topic(self, name: str) -> None:
+    async def activate_topic(self, name: str, round: int | None = None) -> None:
         topic = self.topics.live_or_refuse(name)
+        topic.assert_round(round)
         was = topic.status
         topic.activate(self.gateways.at_tracking_barrier())
         if topic.status is not was:
@@ -206,9 +233,10 @@ class MemoryControlPlane(ControlPlane):
         self.topics.live_or_refuse(name).add_diskless_partitions(new_total)
         self._notify_topic(name)
 
-    async def stop_tracking(self, name: str) -> None:
+    async def stop_tracking(self, name: str, round: int | None = None) -> None:
         topic = self.topics.live(name)
         if topic is not None:
+            topic.assert_round(round)
             self.topics.stop(topic, self._now())
             self._notify_topic(name)
 
@@ -246,7 +274,7 @@ class MemoryControlPlane(ControlPlane):
         partition.assert_closable(generation, hold_ms)
         if self.topics.known_id(log.topic_id).status is not TopicStatus.ACTIVE:
             raise TrackingIncomplete(f"topic {partition.topic} is not tracked by every gateway yet")
-        partition.close(generation, hold_ms, self.now_ms())
+        partition.close(generation, hold_ms, self.now_ms(), self.gateways.at_quiesce_barrier())
         self._notify_log(log)
 
     async def acknowledge_quiesce(
@@ -262,6 +290,17 @@ class MemoryControlPlane(ControlPlane):
         partition = self.topics.known_partition(log)
         partition.acknowledge(generation, gateway_id, incarnation, highest_acknowledged_offset)
         self._notify(ACKS_CHANNEL, f"quiesce:{log.topic_id}:{log.partition}:{generation}")
+
+    async def confirm_partitions(
+        self, gateway_id: int, incarnation: UUID, logs: Sequence[TopicIdPartition]
+    ) -> dict[TopicIdPartition, Standing]:
+        active = self.gateways.is_active(gateway_id, incarnation)
+        known = {log: self.topics.partition(log) for log in logs}
+        return {
+            log: partition.standing(gateway_id, incarnation, active=active)
+            for log, partition in known.items()
+            if partition is not None and not partition.deleted
+        }
 
     async def quiesce_barrier(self, log: TopicIdPartition, generation: int) -> list[BarrierEntry]:
         partition = self.topics.partition(log)
@@ -326,7 +365,7 @@ class MemoryControlPlane(ControlPlane):
         if topic.status is TopicStatus.DELETED:
             raise TopicDeleted(f"topic {topic.name} (id {topic_id}) was deleted")
         if topic.status is not TopicStatus.ABORTED:
-            topic.abort()
+            self.topics.abort(topic)
             self._notify_topic(topic.name)
 
     # Requests, phases, readiness, config overrides

@@ -12,6 +12,7 @@ from tideline.control_plane.errors import (
     CompletionRefused,
     NotMigrating,
     PartitionsMigrating,
+    RoundOver,
     TopicDeleted,
     TopicIdentityConflict,
     TrackingIncomplete,
@@ -47,6 +48,10 @@ class Topic:
     max_message_bytes: int
     status: TopicStatus = TopicStatus.TRACKING
     is_tracked: bool = True
+    round: int = 1
+    """Ends with an abort."""
+    runs: set[str] = field(default_factory=set)
+    """Runs of migrations that have begun or joined the present round."""
     acknowledged: dict[int, UUID] = field(default_factory=dict)
     """By gateway: the incarnation that tracks it durably."""
     partitions: dict[int, Partition] = field(default_factory=dict)
@@ -74,6 +79,7 @@ class Topic:
             completion_forced_by=self.completion_forced_by,
             timestamp_before_max_ms=self.timestamp_before_max_ms,
             timestamp_after_max_ms=self.timestamp_after_max_ms,
+            round=self.round,
         )
 
     def limit(
@@ -93,6 +99,13 @@ class Topic:
             self.timestamp_before_max_ms = timestamp_before_max_ms
         if timestamp_after_max_ms is not None:
             self.timestamp_after_max_ms = timestamp_after_max_ms
+
+    def assert_round(self, round: int | None) -> None:
+        """Raises ``RoundOver``; ``None`` is the present round, whichever it is."""
+        if round not in (None, self.round):
+            raise RoundOver(
+                f"round {round} of topic {self.name} is over: it is in round {self.round}"
+            )
 
     def add_partitions(self, total: int) -> None:
         """Partitions up to ``total`` (exclusive), as the topic's kind has them."""
@@ -119,6 +132,8 @@ class Topic:
     def begin_anew(self) -> None:
         """After an abort: what was acknowledged or observed for the aborted round is void."""
         self.acknowledged.clear()
+        self.runs.clear()
+        self.round += 1
         self.status, self.is_tracked = TopicStatus.TRACKING, True
         for partition in self.partitions.values():
             partition.is_migrating = True
@@ -190,6 +205,8 @@ class Topics:
     """Every topic that was ever tracked, deleted ones too."""
 
     rows: list[Topic] = field(default_factory=list)
+    ended_runs: set[str] = field(default_factory=set)
+    """Runs of migrations that begin no round any more."""
 
     def live(self, name: str) -> Topic | None:
         return next(
@@ -240,7 +257,11 @@ class Topics:
         partitions: int,
         timestamp_type: str,
         max_message_bytes: int,
-    ) -> None:
+        run: str | None = None,
+    ) -> int:
+        """The round that ``name`` is tracked in from now on. Raises ``RoundOver``."""
+        if run in self.ended_runs:
+            raise RoundOver(f"run {run} is over: it tracks no topic any more")
         topic = self.live(name)
         if topic is None:
             if topic_id is not None and self.by_id(topic_id) is not None:
@@ -255,8 +276,22 @@ class Topics:
         topic.completion_forced_by = None
         if topic.status is TopicStatus.ABORTED:
             topic.begin_anew()
+        if run is not None:
+            self._join(run, topic)
         if topic.status is TopicStatus.TRACKING:
             topic.add_partitions(partitions)
+        return topic.round
+
+    def _join(self, run: str, topic: Topic) -> None:
+        elsewhere = [other for other in self.rows if run in other.runs and other is not topic]
+        if elsewhere:
+            raise RoundOver(f"run {run} belongs to topic {elsewhere[0].name}, not to {topic.name}")
+        topic.runs.add(run)
+
+    def abort(self, topic: Topic) -> None:
+        """Whoever has begun or joined the round begins no other."""
+        topic.abort()
+        self.ended_runs |= topic.runs
 
     def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
         topic = self.live_or_refuse(name)

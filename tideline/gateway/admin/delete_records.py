@@ -25,7 +25,14 @@ from tideline.domain.request_handling import (
 )
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
-from tideline.gateway.per_partition import ApiNames, PartitionEntry, SplitRequest, failure_code
+from tideline.gateway.per_partition import (
+    ApiNames,
+    PartitionEntry,
+    SplitRequest,
+    failure_code,
+    refusal_when_stopped,
+)
+from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 
 log = structlog.get_logger()
@@ -46,6 +53,7 @@ class DeleteRecordsHandler:
     """Serves DeleteRecords."""
 
     tracking: TrackingView
+    fences: Fences
     control_plane: ControlPlane
 
     def rules(self) -> Rules:
@@ -61,8 +69,9 @@ class DeleteRecordsHandler:
         for item in split.items:
             route = item.at.route(self.tracking)
             rule = handling(route.kind, Request.DELETE_RECORDS)
-            if rule.behaviour is Behaviour.REFUSE:
-                rows[item] = split.row(item, rule.error, low_watermark=-1)
+            stopped = refusal_when_stopped(self.tracking, route)
+            if stopped is not None or rule.behaviour is Behaviour.REFUSE:
+                rows[item] = split.row(item, stopped or rule.error, low_watermark=-1)
             elif rule.behaviour is Behaviour.PASS:
                 kafkas.append((item, item.row))
             elif rule.behaviour is Behaviour.GATE:
@@ -79,10 +88,19 @@ class DeleteRecordsHandler:
                 split_logs.append(item)
                 if route.boundary > 0:
                     kafkas.append((item, _prefix_row(item, route)))
-        rows |= await split.forward(kafkas)
+        for item, row in (await split.forward(kafkas)).items():
+            rows[item] = await self._told(split, item, row)
         for item in split_logs:
             rows[item] = await self._whole_log(split, item, rows.get(item))
         return split.respond(rows)
+
+    async def _told(self, split: SplitRequest, item: PartitionEntry, row: Any) -> Any:
+        """Kafka's answer, unless B0 may be set without our knowing: then neither its log start nor
+        that an offset is out of range need be true of the whole log."""
+        log, route = item.at.log, item.at.route(self.tracking)
+        if log is None or not route.in_kafka or await self.fences.confirmed(log):
+            return row
+        return split.row(item, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, low_watermark=-1)
 
     async def _refused(self, item: PartitionEntry, route: PartitionRoute) -> KafkaErrorCode:
         """Why nothing may be deleted, asked before Kafka deletes what lies below B0."""

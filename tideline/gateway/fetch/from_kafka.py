@@ -11,10 +11,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from tideline.domain.ack_gate import told_as
 from tideline.domain.ids import TopicPartition
 from tideline.domain.read_ceiling import (
     NO_CEILING,
     UNKNOWN_CEILING,
+    UNKNOWN_EPOCH,
     may_say_out_of_range,
     prefix_answer,
 )
@@ -32,9 +34,10 @@ from tideline.gateway.messages import (
 )
 from tideline.gateway.metrics import LOCAL_READS, TIERED_READS
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.per_partition import CONSUMER
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.batches import truncate_at
+from tideline.kafka.batches import newest_epoch, truncate_at, until_epoch
 from tideline.kafka.protocol import decode_response, encode_request
 
 FINAL_EPOCH = -1
@@ -60,6 +63,7 @@ class KafkaSide:
         self._watermarks = watermarks
         self._paired_broker = paired_broker
         self._request = request
+        self._replica_id = int(getattr(request, "replica_id", CONSUMER))
         self._api = api
         self.throttle = NO_TIME
         self.endpoints: dict[int, Any] = {}
@@ -126,17 +130,28 @@ class KafkaSide:
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE:
             return PartitionResult.refusal(await self._out_of_range(asked, route))
+        if told_as(code) != code:
+            return PartitionResult.refusal(KafkaErrorCode(told_as(code)))
         if code != 0:
             return PartitionResult(relayed=row, settled=True)
-        fence = self._fences.of(log)
-        fence.ceiling.observe(int(row.high_watermark), lease_valid=self._tracking.lease_valid())
+        if route.in_kafka:
+            await self._fences.observe(log, int(row.high_watermark), _leader_epoch(asked, row))
+            route = current_route(asked, self._tracking)
         limit = self._fences.ceiling_of(log, route)
         if limit == UNKNOWN_CEILING:
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
-        if limit == NO_CEILING:
+        ceiling = self._fences.of(log).ceiling
+        if limit == NO_CEILING or (
+            route.in_kafka
+            and self._replica_id == CONSUMER
+            and limit >= int(row.high_watermark)
+            and not ceiling.asks(int(row.high_watermark), _leader_epoch(asked, row))
+        ):
             return PartitionResult(records=row.records, relayed=row)
         records = truncate_at(row.records or b"", limit)
+        if route.in_kafka:
+            records = until_epoch(records, ceiling.leader_epoch)
         if route.kind is not RouteKind.SUFFIX:
             # Nothing new is to be had below the ceiling: the answer waits for B0 like the rest.
             return _below_ceiling(row, records, limit, settled=False)
@@ -166,20 +181,29 @@ class KafkaSide:
 
     async def _out_of_range(self, asked: PartitionFetch, route: PartitionRoute) -> KafkaErrorCode:
         """Passed on only where it cannot come from a broker that is behind (schedule 3)."""
-        topic = asked.at.topic
+        topic, log = asked.at.topic, asked.at.log
         log_start = None
+        confirmed = route.in_kafka and log is not None and await self._fences.confirmed(log)
         if topic is not None and route.kind is RouteKind.SUFFIX:
             at = TopicPartition(topic.name, asked.at.partition)
             log_start = await self._paired_broker.log_start(at)
         is_true = may_say_out_of_range(
             route,
             lease_valid=self._tracking.lease_valid(),
+            confirmed=confirmed,
             fetch_offset=asked.offset,
             log_start=log_start,
         )
         if is_true:
             return KafkaErrorCode.OFFSET_OUT_OF_RANGE
         return KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _leader_epoch(asked: PartitionFetch, row: Any) -> int:
+    """The leader's epoch, which the client has named and the broker did not refuse; of a client
+    that does not name one the newest epoch of what was returned."""
+    named = int(getattr(asked.structure, "current_leader_epoch", UNKNOWN_EPOCH))
+    return named if named != UNKNOWN_EPOCH else newest_epoch(row.records or b"")
 
 
 def _below_ceiling(row: Any, records: Any, limit: int, *, settled: bool) -> PartitionResult:

@@ -6,17 +6,26 @@ watermark, whoever leads the partition by now, and is never sent back (schedule 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tideline.control_plane import ControlPlane
+from tideline.domain.ack_gate import told_as
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.offset_search import EpochEnd, end_below, end_in_suffix
-from tideline.domain.request_handling import Behaviour, KafkaErrorCode, Request, RouteKind, handling
+from tideline.domain.request_handling import KafkaErrorCode, Request, RouteKind, handling
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
-from tideline.gateway.per_partition import ApiNames, PartitionEntry, SplitRequest, failure_code
+from tideline.gateway.per_partition import (
+    ApiNames,
+    PartitionEntry,
+    SplitRequest,
+    failure_code,
+    refusal_when_stopped,
+)
+from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 
 NAMES = ApiNames(
@@ -34,6 +43,7 @@ class LeaderEpochHandler:
     """Serves OffsetForLeaderEpoch."""
 
     tracking: TrackingView
+    fences: Fences
     control_plane: ControlPlane
 
     def rules(self) -> Rules:
@@ -48,14 +58,16 @@ class LeaderEpochHandler:
         for item in split.items:
             route = item.at.route(self.tracking)
             rule = handling(route.kind, Request.LEADER_EPOCH)
-            if rule.behaviour is Behaviour.REFUSE:
-                rows[item] = split.row(item, rule.error, leader_epoch=-1, end_offset=-1)
+            refused = refusal_when_stopped(self.tracking, route) or rule.error
+            if refused is not KafkaErrorCode.NONE:
+                rows[item] = split.row(item, refused, leader_epoch=-1, end_offset=-1)
             elif self._ends_in_suffix(item):
                 ours.append(item)
             else:
                 kafkas.append((item, item.row))
-        for item, row in (await split.forward(kafkas)).items():
-            rows[item] = self._clipped(item, row)
+        answers = await split.forward(kafkas)
+        told = await asyncio.gather(*(self._told(split, *answer) for answer in answers.items()))
+        rows |= dict(zip(answers, told, strict=True))
         rows |= await self._from_suffix(split, ours)
         return split.respond(rows)
 
@@ -65,9 +77,21 @@ class LeaderEpochHandler:
             return False
         return route.boundary == 0 or int(item.row.leader_epoch) >= route.boundary_epoch
 
-    def _clipped(self, item: PartitionEntry, row: Any) -> Any:
+    async def _told(self, split: SplitRequest, item: PartitionEntry, row: Any) -> Any:
+        """Kafka's answer as far as it is true of the whole log. While B0 is unknown here it may be
+        set: a consumer past it would be sent back to Kafka's log end (schedule 8)."""
+        code, log = told_as(int(row.error_code)), item.at.log
         route = item.at.route(self.tracking)
-        if route.kind is not RouteKind.SUFFIX or int(row.error_code) != 0:
+        if route.kind is RouteKind.CLASSIC:
+            return row
+        if code == KafkaErrorCode.NONE and route.in_kafka:
+            confirmed = log is not None and await self.fences.confirmed(log)
+            route = item.at.route(self.tracking)
+            if not confirmed and route.in_kafka:
+                code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
+        if code != int(row.error_code):
+            return split.row(item, code, leader_epoch=-1, end_offset=-1)
+        if route.kind is not RouteKind.SUFFIX or code != KafkaErrorCode.NONE:
             return row
         end = end_below(EpochEnd(int(row.leader_epoch), int(row.end_offset)), route.boundary)
         return replace(row, end_offset=end.end_offset)

@@ -18,6 +18,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     TrackedPartition,
 )
+from tideline.domain.ack_gate import told_as
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.offset_search import (
     NOTHING,
@@ -29,7 +30,7 @@ from tideline.domain.offset_search import (
     latest_of_maxima,
     smallest,
 )
-from tideline.domain.read_ceiling import NO_CEILING, UNKNOWN_CEILING
+from tideline.domain.read_ceiling import UNKNOWN_EPOCH
 from tideline.domain.request_handling import (
     FIND_ERRORS,
     Behaviour,
@@ -41,7 +42,14 @@ from tideline.domain.request_handling import (
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.fetch.suffix_reader import SuffixReader
-from tideline.gateway.per_partition import ApiNames, PartitionEntry, SplitRequest, failure_code
+from tideline.gateway.per_partition import (
+    CONSUMER,
+    ApiNames,
+    PartitionEntry,
+    SplitRequest,
+    failure_code,
+    refusal_when_stopped,
+)
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import FoundRecord
@@ -97,18 +105,24 @@ class ListOffsetsHandler:
         route = item.at.route(self.tracking)
         rule = handling(route.kind, Request.LIST_OFFSETS)
         timestamp = int(item.row.timestamp)
-        if rule.behaviour is Behaviour.REFUSE:
-            return split.row(item, rule.error, timestamp=-1, offset=-1, leader_epoch=-1)
-        if from_kafka is not None and int(from_kafka.error_code) != 0:
-            return from_kafka
         if rule.behaviour is Behaviour.PASS and from_kafka is not None:
             return from_kafka
+        no = refusal_when_stopped(self.tracking, route) or rule.error
+        if no is not KafkaErrorCode.NONE:
+            return split.row(item, no, timestamp=-1, offset=-1, leader_epoch=-1)
+        if from_kafka is not None and (code := int(from_kafka.error_code)) != 0:
+            if told_as(code) == code:
+                return from_kafka
+            return split.row(item, told_as(code), timestamp=-1, offset=-1, leader_epoch=-1)
         log = item.at.log
         if log is None or (from_kafka is None and _asks_kafka(route, timestamp)):
             code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
             return split.row(item, code, timestamp=-1, offset=-1, leader_epoch=-1)
         if rule.behaviour is Behaviour.GATE:
-            return self._below_ceiling(split, item, from_kafka, log, route)
+            if await self._may_be_shown(split, item, from_kafka, log):
+                return from_kafka
+            code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
+            return split.row(item, code, timestamp=-1, offset=-1, leader_epoch=-1)
         try:
             prefix = _candidate(from_kafka) if from_kafka is not None else None
             found = await self._whole_log(item, log, route, timestamp, prefix)
@@ -123,30 +137,24 @@ class ListOffsetsHandler:
             item, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
         )
 
-    def _below_ceiling(
-        self,
-        split: SplitRequest,
-        item: PartitionEntry,
-        row: Any,
-        log: TopicIdPartition,
-        route: PartitionRoute,
-    ) -> Any:
-        """B0 is unset, or set without our knowing: nothing past what was observed is answered."""
-        timestamp = int(item.row.timestamp)
-        if timestamp == SpecialTimestamp.LATEST:
-            lease_valid = self.tracking.lease_valid()
-            self.fences.of(log).ceiling.observe(int(row.offset), lease_valid=lease_valid)
-        limit = self.fences.ceiling_of(log, route)
-        if limit == NO_CEILING:
-            return row
-        if limit == UNKNOWN_CEILING:
-            code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
-            return split.row(item, code, timestamp=-1, offset=-1, leader_epoch=-1)
-        if timestamp == SpecialTimestamp.LATEST:
-            return replace(row, offset=min(int(row.offset), limit))
-        if timestamp >= 0 or timestamp == SpecialTimestamp.MAX_TIMESTAMP:
-            return row if int(row.offset) < limit else replace(row, offset=-1, timestamp=-1)
-        return row
+    async def _may_be_shown(
+        self, split: SplitRequest, item: PartitionEntry, row: Any, log: TopicIdPartition
+    ) -> bool:
+        """Whether Kafka's answer is true of the whole log. B0 is unset, or set without our knowing:
+        then nothing past what was confirmed is answered."""
+        offset, timestamp = int(row.offset), int(item.row.timestamp)
+        is_record = timestamp >= 0 or timestamp == SpecialTimestamp.MAX_TIMESTAMP
+        end = offset + 1 if is_record else offset
+        if split.replica_id != CONSUMER:
+            # A debugging consumer (-2) is answered the log end: it may be asked, not believed.
+            return end <= self.fences.ceiling_of(log, item.at.route(self.tracking))
+        if offset < 0:
+            # That Kafka has no such record says nothing of a suffix.
+            return await self.fences.confirmed(log)
+        await self.fences.observe(log, end, int(getattr(row, "leader_epoch", UNKNOWN_EPOCH)))
+        route = item.at.route(self.tracking)
+        # B0 may have become known meanwhile: then the whole log's answer is another one.
+        return route.in_kafka and end <= self.fences.ceiling_of(log, route)
 
     async def _whole_log(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 
 from tideline.background import spawn
 from tideline.control_plane.model import CommittedBatch
-from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket
+from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, is_final, told_as
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import (
     COMMIT_ERRORS,
@@ -386,16 +386,19 @@ class ProduceRequest:
                     self._fences.answered(part.at.log)
 
     async def _gate(self, part: PartitionProduce, ticket: AckTicket | None, row: Any) -> None:
-        """Acknowledge what Kafka acknowledged, unless the ack gate withholds it."""
+        """Tell what Kafka answered, unless the ack gate withholds it. An error that ends the
+        producer's retries passes the gate as well: the log may be sealed behind B0 by now."""
         code = int(row.error_code)
         relayed = ProduceOutcome(code, relayed=row)
         log = part.at.log
         if ticket is None or log is None:
             part.settle(relayed, "kafka")
             return
+        if told_as(code) != code:
+            relayed = ProduceOutcome(told_as(code))
         acknowledged = -1
         try:
-            if code not in (0, KafkaErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            if not is_final(code):
                 part.settle(relayed, "kafka")
                 return
             last = _last_offset(row, part.header)

@@ -2,7 +2,9 @@
 
 What always holds: the lease is counted from before the renewal was sent, on a clock that runs on
 while the machine is suspended, so it ends here no later than a waiter can see it end in Postgres
-(schedules 1 and 15; architecture "Fencing 4").
+(schedules 1 and 15; architecture "Fencing 4"). A process takes the id over from another one only
+after it has watched that one's counter stand still for its lease and a margin; of two processes
+that live under one id the first keeps it, and the other says so and waits (schedule 24).
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from uuid import uuid4
 import structlog
 
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import GatewayFenced
+from tideline.control_plane.errors import GatewayFenced, GatewayIdHeld
+from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError
 from tideline.gateway.listeners import Listeners
-from tideline.gateway.metrics import LEASE_FENCED, LEASE_RENEWALS, LEASE_VALID
+from tideline.gateway.metrics import ID_HELD, LEASE_FENCED, LEASE_RENEWALS, LEASE_VALID
 
 log = structlog.get_logger()
+RELEASE_PATIENCE_S = 2.0
 Clock = Callable[[], float]
 BeforeServing = Callable[[], Awaitable[None]]
 """What a new incarnation has to learn before anything is served under it."""
@@ -54,6 +58,11 @@ class Lease:
         self._clock = clock
         self._valid_until = float("-inf")
         self._registered = False
+        self._holder = LeaseWatch()
+        self._seen: LeaseReading | None = None
+        """Who held the id when it was looked at last."""
+        self._takes_over: LeaseReading | None = None
+        """Who has let the lease lapse, so that this process may take the id over."""
         self.incarnation = uuid4()
         self.gained: Listeners[[]] = Listeners()
         """Called whenever the lease becomes valid after it was not."""
@@ -73,19 +82,12 @@ class Lease:
     async def renew(self, before_serving: BeforeServing | None = None) -> None:
         """Register or renew once; a new incarnation awaits ``before_serving`` before it counts as
         registered. Raises what that raises, and ``ControlPlaneUnavailable``; being fenced is
-        handled here, a retired gateway id raises ``GatewayRetired``."""
+        handled here, a retired gateway id raises ``GatewayRetired``, one that another process
+        holds ``GatewayIdHeld``."""
         was_valid = self.valid()
         sent = self._clock()
         if not self._registered:
-            incarnation = self.incarnation
-            await self._control_plane.register_gateway(
-                self.gateway_id,
-                broker_id=self._broker_id,
-                incarnation=incarnation,
-                address=self._address,
-                version=self._version,
-                lease_ms=self._duration_ms,
-            )
+            await self._register()
             if before_serving is not None:
                 await before_serving()
             self._registered = True
@@ -99,6 +101,61 @@ class Lease:
         self._valid_until = sent + self._duration_ms / 1000
         if not was_valid and self.valid():
             self.gained()
+
+    async def _register(self) -> None:
+        try:
+            await self._control_plane.register_gateway(
+                self.gateway_id,
+                broker_id=self._broker_id,
+                incarnation=self.incarnation,
+                address=self._address,
+                version=self._version,
+                lease_ms=self._duration_ms,
+                watched=self._takes_over,
+            )
+        except GatewayIdHeld:
+            await self._watch_holder()
+            raise
+        self._takes_over = self._seen = None
+        ID_HELD.set(0)
+
+    async def _watch_holder(self) -> None:
+        """Take the id over at the next attempt if its holder's lease has lapsed for certain."""
+        sent = self._clock() * 1000
+        readings = [
+            LeaseReading(g.gateway_id, g.incarnation, g.renewals, g.lease_ms)
+            for g in await self._control_plane.list_gateways()
+            if g.gateway_id == self.gateway_id
+        ]
+        self._holder.observe(readings, sent_ms=sent, received_ms=self._clock() * 1000)
+        self._takes_over = None
+        for reading in readings:
+            before, self._seen = self._seen, reading
+            if before is not None and before != reading:
+                ID_HELD.set(1)
+                log.error(
+                    "lease.id_held_by_a_live_process",
+                    gateway=self.gateway_id,
+                    holder=str(reading.incarnation),
+                    remedy="two processes run under one gateway id: stop one of them, or give it "
+                    "its own TIDELINE_GATEWAY_ID",
+                )
+            elif self._holder.lapsed(reading, sent_ms=sent):
+                ID_HELD.set(0)
+                self._takes_over = reading
+
+    async def release(self) -> None:
+        """The process stops, and has ended every connection: whoever starts next need not wait.
+        Without Postgres nothing happens, and the lease lapses by itself."""
+        was_registered, self._registered = self._registered, False
+        self._valid_until = float("-inf")
+        if not was_registered:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_PATIENCE_S):
+                await self._control_plane.release_gateway(self.gateway_id, self.incarnation)
+        except (TidelineError, TimeoutError) as error:
+            log.warning("lease.not_released", error=str(error))
 
     def end_incarnation(self, reason: str) -> None:
         """Postgres has fenced this one: drop what is pending, then live on as another one."""

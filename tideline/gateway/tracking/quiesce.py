@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -18,18 +19,23 @@ import structlog
 from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
-from tideline.domain.ack_gate import AckTicket, AckVerdict, judge
+from tideline.domain.ack_gate import AckTicket, AckVerdict, Standing, judge
 from tideline.domain.ids import TopicIdPartition, TopicPartition
 from tideline.domain.migration import UNDEFINED_OFFSET
-from tideline.domain.read_ceiling import ReadCeiling
+from tideline.domain.read_ceiling import UNKNOWN_CEILING, UNKNOWN_EPOCH, ReadCeiling
 from tideline.domain.request_handling import PartitionRoute, RouteKind
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.metrics import QUIESCE_ACK_SECONDS
+from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.view import TrackingView
 
 log = structlog.get_logger()
 RETRY_S = 0.1
+ASK_AGAIN_S = 0.25
+"""A closing may become void, or Postgres come back, without a word to this gateway."""
+READ_PATIENCE_S = 1.0
+"""How long a consumer waits for a confirmation before it is shown what was confirmed earlier."""
 CEILING_PATIENCE_S = 0.1
 VOID_CHECK_S = 0.5
 """How often it is asked whether a quiesce is past its deadline, which the database decides."""
@@ -59,14 +65,18 @@ class IncarnationFenced(Exception):
 class Fences:
     """The fences of all tracked partitions, and the ack gate over them."""
 
-    def __init__(self, tracking: TrackingView, lease: Lease) -> None:
+    def __init__(self, tracking: TrackingView, lease: Lease, confirmations: Confirmations) -> None:
         self._tracking = tracking
         self._lease = lease
+        self._confirmations = confirmations
         self._fences: dict[TopicIdPartition, PartitionFence] = {}
         self._changed = asyncio.Event()
-        tracking.changed.add(lambda _: self.pulse())
+        tracking.changed.add(self._routes_changed)
         lease.gained.add(self.pulse)
         lease.fenced.add(self.pulse)
+
+    def __len__(self) -> int:
+        return len(self._fences)
 
     def of(self, at: TopicIdPartition) -> PartitionFence:
         fence = self._fences.get(at)
@@ -78,6 +88,19 @@ class Fences:
         """Something that the gate depends on has changed."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _routes_changed(self, logs: frozenset[TopicIdPartition]) -> None:
+        self.pulse()
+        for at in logs:
+            self._forget_if_let_go(at)
+
+    def _forget_if_let_go(self, at: TopicIdPartition) -> None:
+        """So that what is remembered is bounded by what is tracked."""
+        fence = self._fences.get(at)
+        route = self._tracking.partition(at.topic_id, at.partition)
+        let_go = route.kind in (RouteKind.CLASSIC, RouteKind.DELETED)
+        if fence is not None and let_go and fence.in_flight == 0:
+            del self._fences[at]
 
     def forwarded(self, at: TopicIdPartition) -> AckTicket:
         """A produce goes to Kafka now. Every call needs one of :meth:`answered`."""
@@ -93,11 +116,13 @@ class Fences:
         fence.in_flight -= 1
         if fence.in_flight == 0:
             fence.idle.set()
+            self._forget_if_let_go(at)
 
     async def pass_gate(
         self, at: TopicIdPartition, ticket: AckTicket, last_offset: int, patience_s: float
     ) -> bool:
-        """Whether an acknowledgement of Kafka may be relayed; waits until that is known.
+        """Whether a final answer of Kafka may be relayed; waits until that is known. To be called
+        when the answer is there, since Postgres is asked from then on.
 
         Raises :class:`IncarnationFenced` if the incarnation is over, ``TimeoutError`` past the
         bound.
@@ -105,23 +130,52 @@ class Fences:
         async with asyncio.timeout(patience_s):
             while True:
                 changed = self._changed
-                verdict = judge(
-                    ticket,
-                    self._tracking.partition(at.topic_id, at.partition),
-                    incarnation=self._lease.incarnation,
-                    closed_generation=self.of(at).closed_generation,
-                    lease_valid=self._tracking.lease_valid(),
-                    last_offset=last_offset,
-                )
-                if verdict is not AckVerdict.WAIT:
+                verdict = self._judge(at, ticket, last_offset, None)
+                if verdict is AckVerdict.ASK:
+                    standing = await self._confirmations.standing(at)
+                    verdict = self._judge(at, ticket, last_offset, standing)
+                if verdict in (AckVerdict.RELAY, AckVerdict.WITHHOLD):
                     return verdict is AckVerdict.RELAY
                 if ticket.incarnation != self._lease.incarnation:
                     raise IncarnationFenced(f"incarnation {ticket.incarnation} was fenced")
-                await changed.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ASK_AGAIN_S):
+                        await changed.wait()
+
+    def _judge(
+        self, at: TopicIdPartition, ticket: AckTicket, last_offset: int, standing: Standing | None
+    ) -> AckVerdict:
+        return judge(
+            ticket,
+            self._tracking.partition(at.topic_id, at.partition),
+            incarnation=self._lease.incarnation,
+            closed_generation=self.of(at).closed_generation,
+            lease_valid=self._tracking.lease_valid(),
+            last_offset=last_offset,
+            standing=standing,
+        )
+
+    async def confirmed(self, at: TopicIdPartition) -> bool:
+        """Whether what Kafka has answered of ``at`` before now, B0 being unset, stays true of the
+        whole log: every B0 that may yet be set lies past it."""
+        if not self._tracking.lease_valid():
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_PATIENCE_S):
+                standing = await self._confirmations.standing(at)
+                return standing is not None and standing.confirms and self._tracking.lease_valid()
+        return False
+
+    async def observe(self, at: TopicIdPartition, end: int, leader_epoch: int) -> None:
+        """A consumer's own request has seen the log up to ``end`` (exclusive), while B0 was unset.
+        The read ceiling is raised if that is confirmed within the patience of a read."""
+        ceiling = self.of(at).ceiling
+        if ceiling.asks(end, leader_epoch) and not ceiling.frozen and await self.confirmed(at):
+            self.of(at).ceiling.confirmed(end, leader_epoch)
 
     def ceiling_of(self, at: TopicIdPartition, route: PartitionRoute) -> int:
         """First offset that must not be returned from Kafka's log, or ``UNKNOWN_CEILING``."""
-        return self.of(at).ceiling.limit(route, lease_valid=self._tracking.lease_valid())
+        return self.of(at).ceiling.limit(route)
 
 
 class QuiesceKeeper:
@@ -136,13 +190,17 @@ class QuiesceKeeper:
         *,
         high_watermark: Callable[[TopicPartition], Awaitable[int | None]],
         reload: Callable[[TopicIdPartition], Awaitable[None]],
+        drained: Callable[[UUID], Awaitable[None]],
     ) -> None:
+        """``drained`` returns when everything is done that reached Kafka before the topic was
+        tracked in its present round."""
         self._control_plane = control_plane
         self._tracking = tracking
         self._lease = lease
         self._fences = fences
         self._high_watermark = high_watermark
         self._reload = reload
+        self._drained = drained
         self._tasks: dict[TopicIdPartition, tuple[int, UUID, asyncio.Task[None]]] = {}
         tracking.changed.add(self._routes_changed)
         lease.gained.add(self._start_over)
@@ -202,10 +260,9 @@ class QuiesceKeeper:
         topic = self._tracking.topic_by_id(at.topic_id)
         if topic is None:
             return
-        place = TopicPartition(topic.name, at.partition)
-        high_watermark, _ = await asyncio.gather(self._ask(place), fence.idle.wait())
-        if high_watermark is not None:
-            fence.ceiling.observe(high_watermark, lease_valid=self._tracking.lease_valid())
+        # What an untracked produce appends is gated by nothing: B0 has to wait for it as well.
+        await self._drained(at.topic_id)
+        await asyncio.gather(self._find_ceiling(at, topic.name), fence.idle.wait())
         ceiling = fence.ceiling.freeze()
         fence.closed_generation = max(fence.closed_generation, generation)
         while True:
@@ -230,13 +287,16 @@ class QuiesceKeeper:
                 QUIESCE_ACK_SECONDS.observe(time.monotonic() - seen)
                 return
 
-    async def _ask(self, place: TopicPartition) -> int | None:
-        """The high watermark, unless asking for it would make the write pause longer."""
-        try:
+    async def _find_ceiling(self, at: TopicIdPartition, topic: str) -> None:
+        """So that a consumer that comes during the pause sees something, unless that would make
+        the write pause longer: asked as a consumer asks, and confirmed like one's answer."""
+        if self._fences.of(at).ceiling.highest_seen != UNKNOWN_CEILING:
+            return
+        with suppress(TimeoutError):
             async with asyncio.timeout(CEILING_PATIENCE_S):
-                return await self._high_watermark(place)
-        except TimeoutError:
-            return None
+                end = await self._high_watermark(TopicPartition(topic, at.partition))
+                if end is not None:
+                    await self._fences.observe(at, end, UNKNOWN_EPOCH)
 
     async def close(self) -> None:
         await cancel_and_wait(*(task for _, _, task in self._tasks.values()))

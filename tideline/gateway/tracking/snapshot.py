@@ -112,6 +112,7 @@ def _topic_out(topic: TrackedTopic) -> dict[str, Any]:
         "status": topic.status.value,
         "timestamp_type": topic.timestamp_type,
         "max_message_bytes": topic.max_message_bytes,
+        "round": topic.round,
         "partitions": [
             {**asdict(row), "topic_id": str(row.topic_id), "state": row.state.value}
             for row in topic.partitions.values()
@@ -135,6 +136,7 @@ def _topic_in(entry: dict[str, Any]) -> TrackedTopic:
         status=TopicStatus(entry["status"]),
         timestamp_type=entry["timestamp_type"],
         max_message_bytes=entry["max_message_bytes"],
+        round=entry.get("round", 1),
         partitions={row.partition: row for row in rows},
         overrides={override.key: override for override in overrides},
     )

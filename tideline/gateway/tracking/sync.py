@@ -30,6 +30,8 @@ POLL_S = 3.0
 START_PATIENCE_S = 8.0
 """How long a start waits for Postgres before it falls back on the snapshot."""
 RETRY_S = 0.5
+TopicRound = tuple[str, UUID | None, int]
+"""Name, id and round: an abort ends what was drained and acknowledged."""
 SINGLE_ROWS = 8
 """More changed partitions than this are read with everything else, by one query."""
 
@@ -57,8 +59,9 @@ class TrackingSync:
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._written: object = None
-        self._drained: set[tuple[str, UUID | None]] = set()
-        self._acknowledged: dict[str, UUID] = {}
+        self._drained: set[TopicRound] = set()
+        self._drained_more = asyncio.Event()
+        self._acknowledged: dict[TopicRound, UUID] = {}
         self._hints: set[str] = set()
         self._hinted = asyncio.Event()
         self._due = asyncio.Event()
@@ -153,23 +156,38 @@ class TrackingSync:
         return False
 
     def _after_change(self) -> None:
-        live = {(topic.name, topic.topic_id) for topic in self._tracking.topics()}
+        live = {_round_of(topic) for topic in self._tracking.topics()}
         self._drained &= live
-        for name in self._acknowledged.keys() - {name for name, _ in live}:
-            del self._acknowledged[name]
+        for gone in self._acknowledged.keys() - live:
+            del self._acknowledged[gone]
         self._due.set()
         self._changed.set()
 
+    async def until_drained(self, topic_id: UUID) -> None:
+        """Returns when everything is done that reached Kafka before the topic was tracked in its
+        present round, or when it is not tracked any more."""
+        while (topic := self._tracking.topic_by_id(topic_id)) is not None:
+            if _round_of(topic) in self._drained:
+                return
+            more = self._drained_more
+            self._due.set()
+            await more.wait()
+
     def _note_drained(self) -> None:
-        self._drained = {(topic.name, topic.topic_id) for topic in self._tracking.topics()}
+        self._drained = {_round_of(topic) for topic in self._tracking.topics()}
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        self._drained_more.set()
+        self._drained_more = asyncio.Event()
 
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
             for topic in self._tracking.topics():
                 if topic.status is TopicStatus.TRACKING:
-                    # A new round after an abort may have begun unseen; repeats cost nothing.
-                    self._acknowledged.pop(topic.name, None)
+                    # The acknowledgement may have been lost in Postgres; repeats cost nothing.
+                    self._acknowledged.pop(_round_of(topic), None)
             try:
                 await self.reload()
             except TidelineError as error:
@@ -231,7 +249,8 @@ class TrackingSync:
             wanted = [
                 topic
                 for topic in self._tracking.topics()
-                if self._acknowledged.get(topic.name) != self._lease.incarnation
+                if self._acknowledged.get(_round_of(topic)) != self._lease.incarnation
+                or _round_of(topic) not in self._drained
             ]
             if not wanted or not self._tracking.lease_valid():
                 continue
@@ -244,24 +263,24 @@ class TrackingSync:
 
     async def _acknowledge_now(self, topics: Sequence[TrackedTopic]) -> None:
         incarnation = self._lease.incarnation
-        identities = {(topic.name, topic.topic_id) for topic in topics}
-        if not identities <= self._drained:
+        rounds = {_round_of(topic) for topic in topics}
+        if not rounds <= self._drained:
             await self._drain()
-            live = {(topic.name, topic.topic_id) for topic in self._tracking.topics()}
-            self._drained |= identities & live
+            self._drained |= rounds & {_round_of(topic) for topic in self._tracking.topics()}
+            self._tell_drained()
         await self._write_if_changed()
         for topic in topics:
-            if (topic.name, topic.topic_id) not in self._drained:
+            if _round_of(topic) not in self._drained:
                 continue
             try:
                 await self._control_plane.acknowledge_tracking(
-                    self._lease.gateway_id, incarnation, topic.name
+                    self._lease.gateway_id, incarnation, topic.name, topic.round
                 )
             except GatewayFenced:
                 return  # The lease finds out by itself.
             except RefusedError as error:
                 log.info("tracking.let_go", topic=topic.name, reason=str(error))
-            self._acknowledged[topic.name] = incarnation
+            self._acknowledged[_round_of(topic)] = incarnation
             log.info("tracking.acknowledged", topic=topic.name, incarnation=str(incarnation))
 
     async def _write_if_changed(self) -> None:
@@ -273,6 +292,10 @@ class TrackingSync:
                 return
             await asyncio.to_thread(self._snapshot.write, self._pinned, topics)
             self._written = content
+
+
+def _round_of(topic: TrackedTopic) -> TopicRound:
+    return topic.name, topic.topic_id, topic.round
 
 
 def _durable(topic: TrackedTopic) -> TrackedTopic:
