@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -217,6 +218,31 @@ def test_a_held_config_is_changed_for_the_user_and_not_in_kafka(
     until_shown(admin, born, "max.message.bytes", "1048588")
     altered(admin, born, "retention.ms", "3600000")
     until_shown(broker_admin(stack), born, "retention.ms", "3600000")
+
+
+def test_what_the_suffix_cannot_honour_is_refused_and_its_limits_hold_from_the_answer_on(
+    stack: Stack, admin: AdminClient, born: str
+) -> None:
+    with pytest.raises(KafkaException, match="compaction"):
+        altered(admin, born, "cleanup.policy", "compact")
+    with pytest.raises(KafkaException, match="as producers wrote them"):
+        altered(admin, born, "compression.type", "gzip")
+    altered(admin, born, "max.message.bytes", "300")
+    with pytest.raises(KafkaException, match=r"MSG_SIZE_TOO_LARGE|too large"):
+        send(stack, born, b"x" * 400)
+    altered(admin, born, "max.message.bytes", None, AlterConfigOpType.DELETE)
+    send(stack, born, b"x" * 400)
+
+
+def send(stack: Stack, name: str, value: bytes) -> None:
+    """One record, through the gateways. Raises what its delivery report says."""
+    failures: list[Any] = []
+    producer = Producer({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
+    producer.produce(name, value, on_delivery=lambda error, _: failures.append(error))
+    producer.flush(30)
+    assert len(failures) == 1
+    if failures[0] is not None:
+        raise KafkaException(failures[0])
 
 
 def until_shown(admin: AdminClient, name: str, key: str, value: str) -> None:

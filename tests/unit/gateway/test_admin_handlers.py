@@ -12,7 +12,6 @@ import pytest
 from kio.schema.add_partitions_to_txn.v3 import request as add_v3
 from kio.schema.add_partitions_to_txn.v5 import request as add_v5
 from kio.schema.alter_configs.v2 import request as alter
-from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
 from kio.schema.create_partitions.v3 import request as grow
 from kio.schema.create_partitions.v3.response import (
     CreatePartitionsResponse,
@@ -23,6 +22,8 @@ from kio.schema.create_topics.v7 import request as make_v7
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
 from kio.schema.delete_topics.v6 import request as delete
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.describe_configs.v4 import request as describe_request
+from kio.schema.describe_configs.v4 import response as describe
 from kio.schema.describe_transactions.v0.response import (
     DescribeTransactionsResponse,
     TopicData,
@@ -31,6 +32,7 @@ from kio.schema.describe_transactions.v0.response import (
 from kio.schema.end_txn.v3.request import EndTxnRequest
 from kio.schema.end_txn.v3.response import EndTxnResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1 import request as change
 from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
 from kio.schema.share_fetch.v1 import request as share
 from kio.schema.share_fetch.v1.response import ShareFetchResponse
@@ -50,12 +52,14 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.domain.migration import MigrationState
+from tideline.domain.topic_configs import TopicLimits
+from tideline.gateway.admin import configs as configs_handler
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.topics import TopicsHandler
 from tideline.gateway.context import Rules
-from tideline.gateway.messages import no_throttle
+from tideline.gateway.messages import nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import TransactionsHandler
 from tideline.kafka.client import KafkaCluster
@@ -65,6 +69,7 @@ from tideline.kafka.protocol import (
     decode_response,
     encode_request,
     encode_response,
+    response_class,
 )
 
 
@@ -569,54 +574,260 @@ async def test_what_kafka_refuses_is_let_go_of() -> None:
 # -- configs
 
 
-async def test_replacing_all_configs_keeps_what_tideline_holds() -> None:
-    def done(request: Any) -> AlterConfigsResponse:
-        return AlterConfigsResponse(
+# -- configs
+
+
+def altered(request: Any) -> Any:
+    schema = response_class(request.__api_key__, request.__version__)
+    return schema(
+        throttle_time=no_throttle(),
+        responses=tuple(
+            nested(schema, "responses")(
+                error_code=ErrorCode.none,
+                error_message=None,
+                resource_type=r.resource_type,
+                resource_name=r.resource_name,
+            )
+            for r in request.resources
+        ),
+    )
+
+
+DEFAULTS = {
+    "remote.storage.enable": "false",
+    "remote.log.copy.disable": "false",
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "local.retention.ms": "-2",
+    "local.retention.bytes": "-2",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.after.max.ms": "3600000",
+}
+
+
+def describing(**own: str) -> Callable[[Any], describe.DescribeConfigsResponse]:
+    """A topic on which ``own`` (with dots as underscores) is set."""
+    on_topic = {key.replace("_", "."): value for key, value in own.items()}
+
+    def entry(key: str) -> describe.DescribeConfigsResourceResult:
+        default = describe.DescribeConfigsSynonym(name=key, value=DEFAULTS[key], source=i8(5))
+        return describe.DescribeConfigsResourceResult(
+            name=key,
+            value=on_topic.get(key, DEFAULTS[key]),
+            read_only=False,
+            config_source=i8(1 if key in on_topic else 5),
+            is_sensitive=False,
+            synonyms=(default,),
+            config_type=i8(2),
+            documentation=None,
+        )
+
+    def answer(request: Any) -> describe.DescribeConfigsResponse:
+        return describe.DescribeConfigsResponse(
             throttle_time=no_throttle(),
-            responses=tuple(
-                AlterConfigsResourceResponse(
+            results=tuple(
+                describe.DescribeConfigsResult(
                     error_code=ErrorCode.none,
                     error_message=None,
                     resource_type=r.resource_type,
                     resource_name=r.resource_name,
+                    configs=tuple(entry(key) for key in r.configuration_keys or DEFAULTS),
                 )
                 for r in request.resources
             ),
         )
 
+    return answer
+
+
+class HeardPlane(AdminPlane):
+    """One whose changes reach the gateway's view, unless it is ``deaf``."""
+
+    def __init__(self, view: TrackingView, *, deaf: bool = False) -> None:
+        super().__init__(view)
+        self.view, self.deaf = view, deaf
+
+    async def update_topic_limits(self, topic_id: UUID, **limits: Any) -> None:
+        await super().update_topic_limits(topic_id, **limits)
+        if not self.deaf:
+            self.view.replace_all(await self.tracked_topics())
+
+
+def replacing(**configs: str) -> alter.AlterConfigsRequest:
+    return alter.AlterConfigsRequest(
+        resources=(
+            alter.AlterConfigsResource(
+                resource_type=i8(2),
+                resource_name="tracked",
+                configs=tuple(
+                    alter.AlterableConfig(name=k.replace("_", "."), value=v)
+                    for k, v in configs.items()
+                ),
+            ),
+        ),
+        validate_only=False,
+    )
+
+
+def setting(operation: int = 0, **configs: str | None) -> change.IncrementalAlterConfigsRequest:
+    return change.IncrementalAlterConfigsRequest(
+        resources=(
+            change.AlterConfigsResource(
+                resource_type=i8(2),
+                resource_name="tracked",
+                configs=tuple(
+                    change.AlterableConfig(
+                        name=k.replace("_", "."),
+                        config_operation=i8(1 if v is None else operation),
+                        value=v,
+                    )
+                    for k, v in configs.items()
+                ),
+            ),
+        ),
+        validate_only=False,
+    )
+
+
+async def changed(
+    view: TrackingView, request: Any, plane: AdminPlane | None = None, **own: str
+) -> tuple[Any, Kafka, AdminPlane]:
+    """The answer's only result, and what Kafka and the control plane were told."""
+    kafka = Kafka(
+        AlterConfigsRequest=altered,
+        IncrementalAlterConfigsRequest=altered,
+        DescribeConfigsRequest=describing(**own),
+    )
+    plane = plane or HeardPlane(view)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view, plane)) as g:
+        answer = await ask(g, request)
+    (result,) = answer.responses
+    return result, kafka, plane
+
+
+def changes_in(kafka: Kafka) -> list[Any]:
+    return [r for r in kafka.asked if not getattr(r, "validate_only", True)]
+
+
+async def test_replacing_all_configs_keeps_what_tideline_holds() -> None:
     view = tracked(
         5,
         a=ConfigOverride("retention.bytes", "-1", "1000"),
         b=ConfigOverride("flush.messages", None, "7"),
         c=ConfigOverride("max.message.bytes", "78", None),
     )
-    kafka, plane = Kafka(AlterConfigsRequest=done), AdminPlane(view)
-    wanted = {"retention.ms": "1", "max.message.bytes": "3000"}
-    request = alter.AlterConfigsRequest(
-        resources=(
-            alter.AlterConfigsResource(
-                resource_type=i8(2),
-                resource_name="tracked",
-                configs=tuple(alter.AlterableConfig(name=k, value=v) for k, v in wanted.items()),
-            ),
-        ),
-        validate_only=False,
-    )
-    async with (
-        FakeBroker(kafka) as broker,
-        gateway(broker, admin(view, plane)) as g,
-    ):
-        answer = await ask(g, request)
-    assert answer.responses[0].error_code is ErrorCode.none
-    validated, altered = kafka.asked
-    assert validated.validate_only
-    sent = {c.name: c.value for c in altered.resources[0].configs}
-    assert sent == {"retention.ms": "1", "retention.bytes": "-1", "max.message.bytes": "78"}
+    request = replacing(retention_ms="1", max_message_bytes="3000")
+    result, kafka, plane = await changed(view, request)
+    assert result.error_code is ErrorCode.none
+    (sent,) = changes_in(kafka)
+    assert {c.name: c.value for c in sent.resources[0].configs} == {
+        "retention.ms": "1",
+        "retention.bytes": "-1",
+        "max.message.bytes": "78",
+    }
     assert sorted(call[2:] for call in plane.said) == [
         ("flush.messages", None),
         ("max.message.bytes", "3000"),
         ("retention.bytes", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("configs", "reason"),
+    [
+        ({"remote_storage_enable": "false"}, "tiered storage"),
+        ({"remote_storage_enable": None}, "tiered storage"),
+        ({"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}, "B0"),
+        ({"remote_log_copy_disable": "true"}, "must reach remote storage"),
+        ({"cleanup_policy": "compact"}, "compaction"),
+        ({"compression_type": "gzip"}, "as producers wrote them"),
+        ({"local_retention_bytes": "2000", "retention_bytes": "1000"}, "local.retention.bytes"),
+    ],
+)
+async def test_what_the_suffix_cannot_honour_is_refused_and_nothing_changes(
+    configs: dict[str, str | None], reason: str
+) -> None:
+    view = tracked(-1)
+    result, kafka, plane = await changed(view, setting(**configs), remote_storage_enable="true")
+    assert result.error_code is ErrorCode.invalid_config
+    assert reason in result.error_message
+    assert next(iter(configs)).replace("_", ".") in result.error_message
+    assert changes_in(kafka) == []
+    assert plane.said == []
+
+
+async def test_compaction_is_refused_also_where_it_is_appended() -> None:
+    result, kafka, _ = await changed(tracked(5), setting(2, cleanup_policy="compact"))
+    assert result.error_code is ErrorCode.invalid_config
+    assert "cleanup.policy=delete,compact" in result.error_message
+    assert changes_in(kafka) == []
+
+
+async def test_replacing_all_configs_does_not_turn_tiered_storage_off_by_leaving_it_out() -> None:
+    result, kafka, _ = await changed(
+        tracked(-1), replacing(retention_ms="1"), remote_storage_enable="true"
+    )
+    assert result.error_code is ErrorCode.invalid_config
+    assert "remote.storage.enable=false" in result.error_message
+    assert changes_in(kafka) == []
+
+
+async def test_limits_are_in_force_at_this_gateway_when_the_change_is_answered() -> None:
+    view = tracked(5, a=ConfigOverride("max.message.bytes", "78", None))
+    request = setting(
+        max_message_bytes="2000",
+        message_timestamp_type="LogAppendTime",
+        message_timestamp_after_max_ms="7",
+    )
+    result, _, _ = await changed(view, request)
+    assert result.error_code is ErrorCode.none
+    topic = view.topic_by_name("tracked")
+    assert topic is not None
+    assert topic.limits == TopicLimits("LogAppendTime", 2_000, 2**63 - 1, 7)
+
+
+async def test_a_limit_that_is_removed_becomes_the_default_again() -> None:
+    view = tracked(5, a=ConfigOverride("max.message.bytes", "78", "2000"))
+    result, _, _ = await changed(view, setting(max_message_bytes=None))
+    assert result.error_code is ErrorCode.none
+    topic = view.topic_by_name("tracked")
+    assert topic is not None
+    assert topic.limits.max_message_bytes == 1_048_588
+
+
+async def test_an_answer_does_not_claim_a_limit_that_this_gateway_has_not_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(configs_handler, "ENFORCED_WITHIN_S", 0.05)
+    view = tracked(5)
+    request = setting(message_timestamp_type="LogAppendTime")
+    result, _, _ = await changed(view, request, HeardPlane(view, deaf=True))
+    assert result.error_code is ErrorCode.request_timed_out
+    assert "try again" in result.error_message
+
+
+async def test_describe_configs_shows_the_limits_in_force() -> None:
+    """Somebody changed them at a broker, past the gateways: the suffix does not follow."""
+    view = tracked(5)
+    kafka = Kafka(DescribeConfigsRequest=describing(message_timestamp_type="LogAppendTime"))
+    request = describe_request.DescribeConfigsRequest(
+        resources=(
+            describe_request.DescribeConfigsResource(
+                resource_type=i8(2), resource_name="tracked", configuration_keys=None
+            ),
+        ),
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view)) as g:
+        answer = await ask(g, request)
+    shown = {c.name: c.value for c in answer.results[0].configs}
+    assert shown["message.timestamp.type"] == "CreateTime"
+    assert shown["max.message.bytes"] == "1000000"
 
 
 # -- share groups

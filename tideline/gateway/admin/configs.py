@@ -8,14 +8,10 @@ what is its own, which also decides whether the client may alter the topic at al
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
 
-from kio.schema.describe_configs.v4.request import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-)
-from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
@@ -33,8 +29,26 @@ from tideline.domain.admin_trigger import (
     topic_state,
     wants_diskless,
 )
+from tideline.domain.config_changes import (
+    CLEANUP_POLICY,
+    JUDGED,
+    LIMITS,
+    shown_limits,
+)
+from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import MANAGED_KEYS
 from tideline.errors import RefusedError, TidelineError
+from tideline.gateway.admin.config_judgement import (
+    DELETE,
+    SET,
+    TOPIC,
+    TOPIC_CONFIG,
+    Refused,
+    TopicChange,
+    described,
+    invalid,
+    judged,
+)
 from tideline.gateway.admin.eligibility import eligible_topic
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
@@ -42,11 +56,9 @@ from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.protocol import decode_response, response_class
 
-TOPIC = 2
-"""``ConfigResource.Type.TOPIC``."""
 _LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
-TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5
-"""``DescribeConfigsResponse.ConfigSource``."""
+DEFAULT_CONFIG = 5
+"""``DescribeConfigsResponse.ConfigSource``: nobody has set it."""
 BOOLEAN, STRING = 1, 2
 """``DescribeConfigsResponse.ConfigType``."""
 _DOCUMENTATION = {
@@ -55,35 +67,10 @@ _DOCUMENTATION = {
     MIGRATION_STATE: "Where the topic's records are: TIERED_ONLY, MIGRATING, HYBRID or "
     "DISKLESS_ONLY. Read-only.",
 }
-SET, DELETE = 0, 1
-"""``AlterConfigOp.OpType``; 2 and 3 append to and subtract from lists."""
-
-
-class _Refused(Exception):
-    """Nothing of the resource was changed."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-def _invalid(message: str) -> _Refused:
-    return _Refused(ErrorCode.invalid_config, message)
-
-
-@dataclass(slots=True)
-class _TopicChange:
-    """What one topic resource of a request comes down to."""
-
-    name: str
-    for_kafka: Any
-    """The resource without what is Tideline's."""
-    trigger: bool = False
-    overridden: dict[str, str | None] = field(default_factory=dict)
-    """The user's values of configs that Tideline overrides."""
-    changes: dict[str, str | None] = field(default_factory=dict)
-    """What is set or removed in Kafka; the topic is judged as if it held."""
+ENFORCED_WITHIN_S = 5.0
+"""How long an answer waits until this gateway enforces new limits. The notification that it waits
+for goes to all gateways at once; one that loses it learns by its next poll."""
+LOOK_AGAIN_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +121,7 @@ class ConfigsHandler:
                 tracked = await self._as_postgres_says(tracked)
                 change = _sorted(resource, tracked, incremental)
                 await self._carry_out(ctx, request, change, tracked)
-            except _Refused as refusal:
+            except Refused as refusal:
                 code, message = refusal.code, refusal.message
             results[resource.resource_type, resource.resource_name] = nested(schema, "responses")(
                 error_code=code,
@@ -153,7 +140,7 @@ class ConfigsHandler:
         try:
             found = await self.control_plane.tracked_topic(tracked.name)
         except ControlPlaneUnavailable as error:
-            raise _Refused(
+            raise Refused(
                 ErrorCode.request_timed_out,
                 f"the control plane does not answer: {error}; try again",
             ) from None
@@ -163,13 +150,14 @@ class ConfigsHandler:
         self,
         ctx: RequestContext,
         request: Any,
-        change: _TopicChange,
+        change: TopicChange,
         tracked: TrackedTopic | None,
     ) -> None:
-        """Check everything, then change. Raises :class:`_Refused`."""
+        """Check everything, then change. Raises :class:`Refused`."""
         await _in_kafka(ctx, request, change, validate_only=True)
         topic_id = tracked.topic_id if tracked else None
         try:
+            limits = {} if tracked is None else await judged(ctx, change, tracked)
             if change.trigger and tracked is None:
                 topic_id = await eligible_topic(
                     self.cluster, self.control_plane.attestations, change.name, change.changes
@@ -182,21 +170,38 @@ class ConfigsHandler:
                 return
             for key, value in change.overridden.items():
                 await self.control_plane.update_user_config(topic_id, key, value)
+            if limits:
+                await self.control_plane.update_topic_limits(topic_id, **limits)
+                await self._enforced(change.name, limits)
             if change.trigger and tracked is None:
                 await self.control_plane.request_migration(
                     change.name, topic_id, requested_by=ctx.header.client_id or "", options={}
                 )
         except ControlPlaneUnavailable as error:
-            raise _Refused(
+            raise Refused(
                 ErrorCode.request_timed_out,
                 f"the control plane does not answer: {error}; try again",
             ) from None
         except RefusedError as error:
-            raise _invalid(str(error)) from None
+            raise invalid(str(error)) from None
         except TidelineError as error:
-            raise _Refused(
+            raise Refused(
                 ErrorCode.request_timed_out, f"topic {change.name} cannot be examined: {error}"
             ) from None
+
+    async def _enforced(self, name: str, limits: dict[str, Any]) -> None:
+        """Return when this gateway holds new batches to ``limits``. Raises :class:`Refused`."""
+        ends = asyncio.get_running_loop().time() + ENFORCED_WITHIN_S
+        while (topic := self.tracking.topic_by_name(name)) is not None:
+            if all(getattr(topic.limits, key) == value for key, value in limits.items()):
+                return
+            if asyncio.get_running_loop().time() > ends:
+                raise Refused(
+                    ErrorCode.request_timed_out,
+                    f"{name}: {', '.join(limits)} is set, but this gateway has not heard of it "
+                    f"within {ENFORCED_WITHIN_S:g} s and enforces what was set before: try again",
+                )
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     async def describe_configs(self, ctx: RequestContext) -> bytes | None:
         """Forwarded; Kafka ignores names that it does not know, so the request needs no change."""
@@ -225,25 +230,25 @@ def _concerns_us(resource: Any, tracked: TrackedTopic | None, incremental: bool)
     may be a moment old, and a seal must not be broken for that."""
     if tracked is not None and not incremental:
         return True
-    keys = {*OWN_KEYS, *(MANAGED_KEYS if tracked else ())}
+    keys = {*OWN_KEYS, *((*MANAGED_KEYS, *JUDGED) if tracked else ())}
     return any(config.name in keys for config in resource.configs)
 
 
-def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _TopicChange:
-    """Sort the configs of one topic. Raises :class:`_Refused`."""
-    change = _TopicChange(resource.resource_name, resource)
+def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> TopicChange:
+    """Sort the configs of one topic. Raises :class:`Refused`."""
+    change = TopicChange(resource.resource_name, resource)
     overrides = tracked.overrides if tracked else {}
     for_kafka = []
     named: set[str] = set()
     for config in resource.configs:
         operation = config.config_operation if incremental else SET
         if config.name in named:
-            raise _Refused(
+            raise Refused(
                 ErrorCode.invalid_request, f"config {config.name} is named more than once"
             )
         named.add(config.name)
         if config.name == MIGRATION_STATE:
-            raise _invalid(STATE_IS_READ_ONLY)
+            raise invalid(STATE_IS_READ_ONLY)
         if config.name == DISKLESS_ENABLE:
             change.trigger = _is_trigger(operation, config.value, tracked)
         elif config.name in overrides:
@@ -252,24 +257,30 @@ def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> _
             for_kafka.append(config)
             if operation in (SET, DELETE):
                 change.changes[config.name] = None if operation == DELETE else config.value
+            elif config.name == CLEANUP_POLICY:
+                change.policies = operation, config.value or ""
     if not incremental:
         # All that is not named is reset: what Tideline holds stays in Kafka as it is, and the
         # user's own value of it is forgotten.
         for_kafka += _override_entries(resource, overrides)
         change.overridden |= {key: None for key in overrides if key not in named}
+        if tracked is not None:
+            change.changes |= {
+                key: None for key in JUDGED if key not in named and key not in overrides
+            }
     change.for_kafka = replace(resource, configs=tuple(for_kafka))
     return change
 
 
 def _is_trigger(operation: int, value: str | None, tracked: TrackedTopic | None) -> bool:
     if operation not in (SET, DELETE):
-        raise _invalid(f"{DISKLESS_ENABLE} is no list: set it, nothing can be appended to it")
+        raise invalid(f"{DISKLESS_ENABLE} is no list: set it, nothing can be appended to it")
     try:
         wanted = operation == SET and wants_diskless(value)
     except ValueError as error:
-        raise _invalid(str(error)) from None
+        raise invalid(str(error)) from None
     if not wanted and tracked is not None:
-        raise _invalid(FORWARD_ONLY)
+        raise invalid(FORWARD_ONLY)
     return wanted
 
 
@@ -277,10 +288,10 @@ def _user_value(operation: int, config: Any) -> str | None:
     if operation == DELETE or config.value is None:
         return None
     if operation != SET:
-        raise _invalid(f"{config.name} is no list: nothing can be appended to it")
+        raise invalid(f"{config.name} is no list: nothing can be appended to it")
     problem = problem_with_override(config.name, config.value)
     if problem is not None:
-        raise _invalid(problem)
+        raise invalid(problem)
     return str(config.value)
 
 
@@ -295,13 +306,13 @@ def _override_entries(resource: Any, overrides: dict[str, ConfigOverride]) -> li
 
 
 async def _in_kafka(
-    ctx: RequestContext, request: Any, change: _TopicChange, *, validate_only: bool
+    ctx: RequestContext, request: Any, change: TopicChange, *, validate_only: bool
 ) -> None:
     message = replace(request, resources=(change.for_kafka,), validate_only=validate_only)
     answer: Any = await ctx.forward_message(message)
     (result,) = answer.responses
     if result.error_code is not ErrorCode.none:
-        raise _Refused(result.error_code, result.error_message)
+        raise Refused(result.error_code, result.error_message)
 
 
 async def _complete(
@@ -321,6 +332,12 @@ async def _complete(
             else config
             for config in entries
         ]
+        if all(row.state is not MigrationState.MIGRATING for row in tracked.partitions.values()):
+            in_force = shown_limits(tracked.limits)
+            entries = [
+                replace(config, value=in_force[config.name]) if config.name in LIMITS else config
+                for config in entries
+            ]
     schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
     entry = nested(nested(schema, "results"), "configs")
     documented = bool(getattr(request, "include_documentation", False))
@@ -371,21 +388,4 @@ async def _defaults(
 ) -> dict[str, tuple[str | None, int]]:
     """Value and source that overridden configs would have, had nobody set them on the topic."""
     unset = tuple(key for key in overridden if tracked.overrides[key].user_value is None)
-    if not unset:
-        return {}
-    request = DescribeConfigsRequest(
-        resources=(
-            DescribeConfigsResource(
-                resource_type=i8(TOPIC), resource_name=tracked.name, configuration_keys=unset
-            ),
-        ),
-        include_synonyms=True,
-    )
-    answer = cast(DescribeConfigsResponse, await ctx.forward_message(request))
-    found: dict[str, tuple[str | None, int]] = {}
-    for result in answer.results:
-        for config in result.configs:
-            inherited = [s for s in config.synonyms if s.source != TOPIC_CONFIG]
-            if inherited:
-                found[config.name] = (inherited[0].value, int(inherited[0].source))
-    return found
+    return (await described(ctx, tracked.name, unset))[1] if unset else {}

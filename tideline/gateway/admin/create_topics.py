@@ -8,6 +8,7 @@ whether it would create the topic at all, so that a refusal changes nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, cast
@@ -35,12 +36,15 @@ from tideline.domain.admin_trigger import (
     refusal_at_birth,
     wants_diskless,
 )
+from tideline.domain.config_changes import limits_of
 from tideline.domain.preflight import INTERNAL_TOPICS
 from tideline.domain.topic_configs import (
     CREATE_TIME,
     DEFAULT_MAX_MESSAGE_BYTES,
     MAX_MESSAGE_BYTES,
     SEAL_BYTES,
+    TIMESTAMP_AFTER_MAX_MS,
+    TIMESTAMP_BEFORE_MAX_MS,
     TIMESTAMP_TYPE,
 )
 from tideline.errors import RefusedError, UnreachableError
@@ -225,13 +229,22 @@ class _Creation:
                     ErrorCode.request_timed_out, f"topic {self.name} is not there yet"
                 )
             topic_id, partitions = found
-        await self._complete(topic_id, partitions, user_limit)
+        await self._complete(topic_id, partitions, user_limit, effective)
         await self._until_seen()
         return created
 
-    async def _complete(self, topic_id: UUID, partitions: int, user_limit: str | None) -> None:
+    async def _complete(
+        self,
+        topic_id: UUID,
+        partitions: int,
+        user_limit: str | None,
+        configs: Mapping[str, str | None],
+    ) -> None:
         plane = self.handler.control_plane
         await plane.complete_creation(self.name, topic_id, partitions)
+        bounds = limits_of(configs, (TIMESTAMP_BEFORE_MAX_MS, TIMESTAMP_AFTER_MAX_MS))
+        if bounds:
+            await plane.update_topic_limits(topic_id, **cast(dict[str, Any], bounds))
         await plane.override_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, user_limit)
         await plane.activate_topic(self.name)
 
@@ -271,7 +284,7 @@ class _Creation:
         found = await self._look_for_it()
         if found is not None and await self._is_sealed():
             configs = {config.name: config.value for config in self.topic.configs}
-            await self._complete(*found, configs.get(MAX_MESSAGE_BYTES))
+            await self._complete(*found, configs.get(MAX_MESSAGE_BYTES), configs)
         else:
             await plane.stop_tracking(self.name)
 

@@ -1,0 +1,167 @@
+"""What a change of a tracked topic's configs comes down to: refused with the reason, or enforced.
+
+Kafka applies a config to its classic log; what is at or past B0 is Tideline's. A value that the
+suffix cannot honour is refused before anything changes; the limits on batches are taken over, so
+that what DescribeConfigs shows is what producers meet (seed 000, seed 001 for tiered storage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tideline.domain.migration import MigrationState
+from tideline.domain.topic_configs import (
+    COPY_DISABLE,
+    LOCAL_RETENTION_BYTES,
+    LOCAL_RETENTION_MS,
+    MAX_MESSAGE_BYTES,
+    RETENTION_BYTES,
+    TIMESTAMP_AFTER_MAX_MS,
+    TIMESTAMP_BEFORE_MAX_MS,
+    TIMESTAMP_TYPE,
+    TopicLimits,
+)
+
+REMOTE_STORAGE = "remote.storage.enable"
+CLEANUP_POLICY = "cleanup.policy"
+COMPRESSION_TYPE = "compression.type"
+RETENTION_MS = "retention.ms"
+
+LIMITS = (MAX_MESSAGE_BYTES, TIMESTAMP_TYPE, TIMESTAMP_BEFORE_MAX_MS, TIMESTAMP_AFTER_MAX_MS)
+"""Enforced by gateways on each batch from the answer to the change on."""
+JUDGED = (
+    REMOTE_STORAGE,
+    COPY_DISABLE,
+    CLEANUP_POLICY,
+    COMPRESSION_TYPE,
+    RETENTION_MS,
+    RETENTION_BYTES,
+    LOCAL_RETENTION_MS,
+    LOCAL_RETENTION_BYTES,
+    *LIMITS,
+)
+"""Every key whose change on a tracked topic means something for the suffix."""
+_AS_THE_TOTAL = -2
+"""Of ``local.retention.*``: whatever the total is."""
+_NO_LIMIT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a change meets."""
+
+    states: frozenset[MigrationState]
+    """Of the topic's partitions."""
+    before: Mapping[str, str | None]
+    """The user's values, or the defaults where none is set, of :data:`JUDGED`."""
+
+    @property
+    def has_prefix(self) -> bool:
+        """Something below a B0, or a log that will be, is Kafka's to keep and to tier."""
+        return bool(self.states - {MigrationState.DISKLESS_ONLY})
+
+
+def problem_with_change(
+    after: Mapping[str, str | None], situation: Situation, named: Iterable[str]
+) -> str | None:
+    """Why the change is refused: value, rule and remedy; ``None`` when it may be made.
+
+    ``after`` has the values of :data:`JUDGED` that would hold, ``named`` the keys that change.
+    """
+    changed = {key for key in named if after.get(key) != situation.before.get(key)}
+    for key in sorted(changed):
+        value = after.get(key)
+        if (why := _refusal(key, value, situation)) is not None:
+            return f"{key}={value}: {why}"
+    if changed & {RETENTION_MS, LOCAL_RETENTION_MS}:
+        return _local_above_total(after, LOCAL_RETENTION_MS, RETENTION_MS)
+    if changed & {RETENTION_BYTES, LOCAL_RETENTION_BYTES}:
+        return _local_above_total(after, LOCAL_RETENTION_BYTES, RETENTION_BYTES)
+    return None
+
+
+def _refusal(key: str, value: str | None, situation: Situation) -> str | None:
+    match key:
+        case "remote.storage.enable" if _is_false(value) and situation.has_prefix:
+            return (
+                "everything below B0 is in Kafka's tiered storage and would not be served any "
+                "more. To end the migration run `tideline abort` before the first B0; to drop "
+                "the history delete the records up to B0 first"
+            )
+        case "remote.log.copy.disable" if not _is_false(value):
+            if MigrationState.MIGRATING in situation.states:
+                return (
+                    "the prefix of a topic that migrates must reach remote storage; leave it "
+                    "false, Tideline ends the copying itself when all of it is there"
+                )
+            return (
+                "the suffix is archived by Tideline's own jobs, which do not read it; stop them "
+                "with `tideline tiering pause TOPIC`"
+            )
+        case "cleanup.policy" if "compact" in items(value):
+            return "compaction of diskless data is not supported; leave it at delete"
+        case "compression.type" if value not in (None, "producer"):
+            return "the suffix keeps batches as producers wrote them; leave it at producer"
+    return None
+
+
+def _local_above_total(
+    after: Mapping[str, str | None], local_key: str, total_key: str
+) -> str | None:
+    """Kafka's own rule (``LogConfig.validateRemoteStorageRetention*``), which Kafka cannot check
+    while it holds Tideline's values."""
+    if _is_false(after.get(REMOTE_STORAGE)):
+        return None
+    local, total = _number(after.get(local_key)), _number(after.get(total_key))
+    if local is None or total is None or local == _AS_THE_TOTAL or total == _NO_LIMIT:
+        return None
+    if local == _NO_LIMIT or local > total:
+        return (
+            f"{local_key}={local}: more is kept locally than {total_key}={total} keeps at all; "
+            f"lower it, or set it to {_AS_THE_TOTAL}"
+        )
+    return None
+
+
+def limits_of(after: Mapping[str, str | None], named: Iterable[str]) -> dict[str, str | int]:
+    """The limits among ``named``, as ``update_topic_limits`` takes them.
+
+    Raises ``ValueError`` for one that Kafka would not have taken either.
+    """
+    found: dict[str, str | int] = {}
+    for key in sorted(set(named) & set(LIMITS)):
+        value = after.get(key)
+        if value is not None:
+            name = _ARGUMENTS[key]
+            found[name] = value if key == TIMESTAMP_TYPE else int(value)
+    return found
+
+
+def shown_limits(limits: TopicLimits) -> dict[str, str]:
+    """The limits in force, by key, as DescribeConfigs has them."""
+    return {key: str(getattr(limits, name)) for key, name in _ARGUMENTS.items()}
+
+
+_ARGUMENTS = {
+    MAX_MESSAGE_BYTES: "max_message_bytes",
+    TIMESTAMP_TYPE: "timestamp_type",
+    TIMESTAMP_BEFORE_MAX_MS: "timestamp_before_max_ms",
+    TIMESTAMP_AFTER_MAX_MS: "timestamp_after_max_ms",
+}
+
+
+def items(value: str | None) -> list[str]:
+    """The entries of a config that is a list."""
+    return [entry.strip() for entry in (value or "").split(",") if entry.strip()]
+
+
+def _is_false(value: str | None) -> bool:
+    return (value or "false").strip().lower() == "false"
+
+
+def _number(value: str | None) -> int | None:
+    try:
+        return int(value) if value is not None else None
+    except ValueError:
+        return None
