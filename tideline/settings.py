@@ -72,7 +72,12 @@ class ControlPlaneSettings(_Base):
     postgres_statement_timeout_ms: int = Field(
         5_000, ge=100, description="one SQL call, in ms; then Postgres cancels it"
     )
-    postgres_pool_size: int = Field(8, ge=2, le=100, description="connections per process")
+    postgres_pool_size: int = Field(
+        8,
+        ge=2,
+        le=100,
+        description="connections of a worker or command; a gateway has its own, docs/operating.md",
+    )
 
 
 class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from tests.contract.conftest import Database
 from tests.unit.gateway.fakes import until
+from tideline.control_plane import connect
 from tideline.control_plane import pool as pools
 from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.model import FindBatchesRequest, TrackingKind
 from tideline.control_plane.pool import Pool
+from tideline.domain.ids import TopicIdPartition
 
 KEY = 4711
 WAITING = (
@@ -119,3 +123,31 @@ async def test_a_pool_that_closes_does_not_cancel_what_it_began(database: Databa
         assert waiting(holder, "closing") == 1
         holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
         await until(lambda: marks(holder) == 1)
+
+
+async def test_a_lease_does_not_wait_behind_the_look_ups_of_consumers(database: Database) -> None:
+    """With one queue of connections eight slow look-ups were enough to lose it."""
+    async with (
+        connect(database.settings(), application_name="lanes", in_lanes=True) as plane,
+        await psycopg.AsyncConnection.connect(database.dsn) as other,
+    ):
+        incarnation = uuid4()
+        await plane.register_gateway(
+            71, broker_id=71, incarnation=incarnation, address="a:1", version="0", lease_ms=3_000
+        )
+        await plane.begin_tracking(
+            "lanes", topic_id := uuid4(), TrackingKind.BORN_DISKLESS, 1, "CreateTime", 1_000_000
+        )
+        await other.execute("LOCK TABLE tideline.logs IN ACCESS EXCLUSIVE MODE")
+        log = TopicIdPartition(topic_id, 0)
+        waiting = [
+            asyncio.ensure_future(plane.find_batches([FindBatchesRequest(log, 0, 100)]))
+            for _ in range(40)
+        ]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(2):
+            for _ in range(5):
+                await plane.renew_lease(71, incarnation)
+        assert not any(one.done() for one in waiting)
+        await other.rollback()
+        assert [found.error for (found,) in await asyncio.gather(*waiting)] == ["NONE"] * 40

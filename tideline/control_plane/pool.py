@@ -42,6 +42,21 @@ LINGER_S = 60.0
 HEARTBEAT_S = 10.0
 """A silent connection is probed this often: TCP alone may not notice that the server is gone."""
 
+OTHERS = "others"
+LANE_SIZES = {"lease": 2, "commits": 2, "confirm": 2, "reads": 4, OTHERS: 3}
+"""Connections of a gateway at most, beside the one that listens (docs/operating.md)."""
+LANE_OF = {
+    "register_gateway": "lease",
+    "renew_lease": "lease",
+    "release_gateway": "lease",
+    "commit_file": "commits",
+    "confirm_partitions": "confirm",
+    "find_batches": "reads",
+    "list_offsets": "reads",
+    "high_watermarks": "reads",
+}
+"""By SQL function; what is not named goes with the others."""
+
 R = TypeVar("R")
 
 
@@ -90,7 +105,11 @@ class Pool:
     goes on, and keeps its connection: no more of them can be left behind than the pool is large.
     """
 
-    def __init__(self, settings: ControlPlaneSettings, application_name: str) -> None:
+    def __init__(
+        self, settings: ControlPlaneSettings, application_name: str, size: int | None = None
+    ) -> None:
+        """``size``: connections at most; ``postgres_pool_size`` where it is not given."""
+        size = settings.postgres_pool_size if size is None else size
         self._conninfo = conninfo(settings, application_name)
         self._call_timeout_s = (
             settings.postgres_statement_timeout_ms + settings.postgres_connect_timeout_ms
@@ -100,10 +119,10 @@ class Pool:
             connection_class=psycopg.AsyncConnection[DictRow],
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
             min_size=1,
-            max_size=settings.postgres_pool_size,
+            max_size=size,
             timeout=settings.postgres_connect_timeout_ms / 1000,
             # Calls that queue for a connection are bounded; the next one is refused at once.
-            max_waiting=settings.postgres_pool_size * 64,
+            max_waiting=size * 64,
             # A failed attempt ends soon; the next caller starts a new one. The pool's own backoff
             # would otherwise grow for as long as the outage and outlast it.
             reconnect_timeout=0.5,
@@ -208,6 +227,47 @@ class Pool:
                     await connection.execute("SELECT 1")
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
+
+
+class Lanes:
+    """Pools apart, so that none waits in another's queue: a lease that queues behind consumers'
+    look-ups runs out although Postgres answers, and so do commits behind them.
+
+    Each has one connection while all goes well. A call that was given up keeps its own
+    (:class:`Pool`), so that the lanes that must go on have one to spare.
+    """
+
+    def __init__(self, settings: ControlPlaneSettings, application_name: str) -> None:
+        self._pools = {
+            lane: Pool(settings, f"{application_name}-{lane}", size)
+            for lane, size in LANE_SIZES.items()
+        }
+
+    async def open(self) -> None:
+        """See :meth:`Pool.open`."""
+        for pool in self._pools.values():
+            await pool.open()
+
+    async def close(self) -> None:
+        """See :meth:`Pool.close`."""
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+
+    async def call(self, function: Function[R], *arguments: object, retry: bool = True) -> R:
+        """See :meth:`Pool.call`."""
+        pool = self._pools[LANE_OF.get(function.name, OTHERS)]
+        return await pool.call(function, *arguments, retry=retry)
+
+    async def fetch(
+        self, query: bytes, given: Sequence[object] = (), *, retry: bool = True
+    ) -> list[DictRow]:
+        """See :meth:`Pool.fetch`."""
+        return await self._pools[OTHERS].fetch(query, given, retry=retry)
+
+    def listen(
+        self, channels: Sequence[str], on_listening: Callable[[], None] | None
+    ) -> AsyncIterator[tuple[str, str]]:
+        """See :meth:`Pool.listen`."""
+        return self._pools[OTHERS].listen(channels, on_listening)
 
 
 class JobsConnection:

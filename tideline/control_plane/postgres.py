@@ -53,7 +53,7 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.control_plane.plane import ControlPlane
-from tideline.control_plane.pool import Pool
+from tideline.control_plane.pool import Lanes, Pool
 from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
@@ -64,7 +64,7 @@ from tideline.settings import ControlPlaneSettings
 
 
 class PostgresControlPlane(ControlPlane):
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool | Lanes) -> None:
         self._pool = pool
         self._call = pool.call
 
@@ -481,12 +481,13 @@ class PostgresControlPlane(ControlPlane):
 
 @asynccontextmanager
 async def connect(
-    settings: ControlPlaneSettings, *, application_name: str
+    settings: ControlPlaneSettings, *, application_name: str, in_lanes: bool = False
 ) -> AsyncIterator[ControlPlane]:
     """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
-    until it answers.
+    until it answers. ``in_lanes``: lease, commits, confirmations and reads have connections of
+    their own, as a gateway needs it.
     """
-    pool = Pool(settings, application_name)
+    pool = (Lanes if in_lanes else Pool)(settings, application_name)
     await pool.open()
     try:
         yield PostgresControlPlane(pool)

@@ -40,7 +40,11 @@ async def serve(settings: GatewaySettings) -> None:
 
 async def _serve(settings: GatewaySettings, stop: asyncio.Event, watch: Watch) -> None:
     async with (
-        connect(settings, application_name=f"tideline-gateway-{settings.gateway_id}") as plane,
+        connect(
+            settings,
+            application_name=f"tideline-gateway-{settings.gateway_id}",
+            in_lanes=True,
+        ) as plane,
         S3ObjectStore(settings) as store,
         KafkaCluster(
             [settings.gateway_broker],
