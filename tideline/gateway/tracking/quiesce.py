@@ -84,6 +84,11 @@ class Fences:
             fence = self._fences[at] = PartitionFence()
         return fence
 
+    def thaw(self, at: TopicIdPartition) -> None:
+        """The quiesce is over; what was never begun is not begun by this."""
+        if (fence := self._fences.get(at)) is not None:
+            fence.ceiling.thaw()
+
     def pulse(self) -> None:
         """Something that the gate depends on has changed."""
         self._changed.set()
@@ -214,7 +219,7 @@ class QuiesceKeeper:
         running = self._tasks.get(at)
         if route.kind is not RouteKind.QUIESCING:
             self._cancel(at)
-            self._fences.of(at).ceiling.thaw()
+            self._fences.thaw(at)
             return
         wanted = (route.generation, self._lease.incarnation)
         if running is not None and running[:2] == wanted:
