@@ -77,5 +77,5 @@ async def test_gauges_that_are_stale_are_logged_and_updated_once_postgres_answer
         keeping = asyncio.create_task(metrics.keep_migration_metrics(cast(Any, Plane())))
         await asyncio.wait_for(asked.wait(), 10)
         await cancel_and_wait(keeping)
-    [entry] = logs
-    assert (entry["event"], entry["reason"]) == ("migration gauges are stale", "Postgres is away")
+    stale = [entry["reason"] for entry in logs if entry["event"] == "migration gauges are stale"]
+    assert stale == ["Postgres is away"]
