@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from tideline.domain.migration import Phase
 from tideline.domain.request_handling import RouteKind
 from tideline.gateway import metrics
+from tideline.worker.identity import IdentityMetrics
 from tideline.worker.metrics import (
     VERDICTS,
     CoverageGauges,
@@ -39,6 +40,7 @@ def exported() -> set[str]:
     CoverageGauges(worker)
     TieringGauges(worker)
     TieringTotals(worker)
+    IdentityMetrics(worker)
     return {
         metric.name + suffix
         for registry in (REGISTRY, worker)

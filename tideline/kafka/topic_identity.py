@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from tideline.kafka.client import KafkaCluster
+from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 
 METADATA_LOG = "__cluster_metadata"
@@ -54,6 +54,8 @@ class Look:
     brokers: tuple[int, ...]
     present: frozenset[UUID]
     """The ids that at least one broker knows."""
+    under: Mapping[str, frozenset[UUID]] = field(default_factory=dict)
+    """The ids that brokers have under each name that was asked for; none: no such topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,8 @@ class TopicIdentity:
         self._cluster = cluster
         self._timeout_ms = timeout_ms
 
-    async def look(self, ids: Collection[UUID]) -> Look:
-        """One whole look at ``ids``.
+    async def look(self, ids: Collection[UUID], names: Collection[str] = ()) -> Look:
+        """One whole look at ``ids``, and at what stands under ``names``.
 
         Raises :class:`KafkaUnavailable` when a broker does not answer or does not catch up,
         :class:`KafkaError` when one refuses to say.
@@ -83,7 +85,13 @@ class TopicIdentity:
         await self._caught_up(nodes, offset)
         wanted = sorted(ids)
         views = await asyncio.gather(*(self._known_to(node, wanted) for node in nodes))
-        return Look(offset, nodes, frozenset().union(*views))
+        under = {name: frozenset[UUID]() for name in names}
+        for node in nodes if names else ():
+            found = await self._ids_at(await self._cluster.node(node), sorted(names))
+            if missing := set(names) - set(found):
+                raise KafkaUnavailable(f"broker {node} does not say what {min(missing)!r} is")
+            under |= {n: under[n] | {one} for n, one in found.items() if one is not None}
+        return Look(offset, nodes, frozenset[UUID]().union(*views), under)
 
     async def find(self, topic_id: UUID) -> Finding:
         """Whether Kafka has the topic id, by up to two whole looks. Raises nothing of Kafka's:
@@ -109,13 +117,17 @@ class TopicIdentity:
     async def ids_of(self, names: Sequence[str]) -> dict[str, UUID | None]:
         """The id under each name as *one* broker has it; ``None``: it knows no such topic. A name
         whose answer is another error is left out. Raises :class:`KafkaUnavailable`."""
+        return await self._ids_at(await self._cluster.any(), names)
+
+    async def _ids_at(
+        self, connection: KafkaConnection, names: Sequence[str]
+    ) -> dict[str, UUID | None]:
         found: dict[str, UUID | None] = {}
         for start in range(0, len(names), TOPICS_AT_ONCE):
             some = names[start : start + TOPICS_AT_ONCE]
             request = _metadata(
                 tuple(md.MetadataRequestTopic(topic_id=None, name=TopicName(n)) for n in some)
             )
-            connection = await self._cluster.any()
             answer = await connection.send(request, timeout_ms=self._timeout_ms)
             assert isinstance(answer, MetadataResponse)
             for topic in answer.topics:

@@ -28,9 +28,11 @@ from tideline import __version__, temporal
 from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn, watching
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
+from tideline.kafka.topic_identity import TopicIdentity
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.settings import WorkerSettings
 from tideline.worker.health import Health, serve
+from tideline.worker.identity import IdentityMetrics, IdentityReconciler
 from tideline.worker.logs import runtime
 from tideline.worker.metrics import (
     keep_coverage_metrics,
@@ -104,8 +106,19 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("migration-metrics", keep_migration_metrics(services.control_plane)),
         ("coverage-metrics", keep_coverage_metrics(settings)),
         ("tiering-metrics", keep_tiering_metrics(settings)),
+        ("topic-identity", _reconciler(services).run()),
     ):
         stack.push_async_callback(cancel_and_wait, keep(background, name))
+
+
+def _reconciler(services: WorkerServices) -> IdentityReconciler:
+    return IdentityReconciler(
+        services.control_plane,
+        TopicIdentity(services.cluster),
+        services.observer,
+        services.topics,
+        IdentityMetrics(),
+    )
 
 
 def workers(settings: WorkerSettings, client: Client, services: WorkerServices) -> list[Worker]:
