@@ -7,7 +7,13 @@ from uuid import uuid4
 import pytest
 
 from tests.contract.scenes import Scene
-from tideline.control_plane.errors import TopicDeleted, TopicIdentityConflict, UnknownTopic
+from tideline.control_plane.errors import (
+    RoundOver,
+    TopicDeleted,
+    TopicIdentityConflict,
+    TrackingIncomplete,
+    UnknownTopic,
+)
 from tideline.control_plane.model import TopicStatus, TrackingKind
 
 HOUR_MS = 3_600_000
@@ -94,3 +100,27 @@ async def test_a_birth_is_released_by_its_row_and_never_once_it_has_an_id(scene:
     assert not await scene.plane.release_birth(second.topic_key, "the reconciler", "it has an id")
     with pytest.raises(UnknownTopic):
         await scene.plane.activate_topic("other")
+
+
+async def test_a_birth_is_active_when_every_gateway_has_acknowledged_its_id(scene: Scene) -> None:
+    """What a gateway acknowledged for the name alone says nothing of the id."""
+    gateway = await scene.gateway()
+    await begin(scene, "new", None, TrackingKind.BORN_DISKLESS)
+    by_name = await scene.plane.tracked_topic("new")
+    assert by_name is not None
+    await scene.plane.acknowledge_tracking(
+        gateway.gateway_id, gateway.incarnation, "new", by_name.round
+    )
+    await scene.plane.complete_creation("new", uuid4(), 1)
+    with pytest.raises(TrackingIncomplete):
+        await scene.plane.activate_topic("new")
+    with pytest.raises(RoundOver):
+        await scene.plane.acknowledge_tracking(
+            gateway.gateway_id, gateway.incarnation, "new", by_name.round
+        )
+    by_id = await scene.plane.tracked_topic("new")
+    assert by_id is not None
+    await scene.plane.acknowledge_tracking(
+        gateway.gateway_id, gateway.incarnation, "new", by_id.round
+    )
+    await scene.plane.activate_topic("new")

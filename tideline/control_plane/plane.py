@@ -177,7 +177,8 @@ class ControlPlane(Protocol):
         """
 
     async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
-        """Kafka has given a topic born diskless its id. Raises ``TopicIdentityConflict``."""
+        """Kafka has given a topic born diskless its id: a new round, in which every gateway has to
+        acknowledge it by its id before it is activated. Raises ``TopicIdentityConflict``."""
 
     async def end_tracking_run(self, run: str) -> None:
         """The migration's run begins no round any more, not even by an attempt that sleeps now."""

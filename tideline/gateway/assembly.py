@@ -14,6 +14,7 @@ from tideline.control_plane import ControlPlane
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.delete_records import DeleteRecordsHandler
+from tideline.gateway.admin.metadata import MetadataHandler
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import TopicsHandler
@@ -30,6 +31,7 @@ from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
 from tideline.gateway.produce.wal import ObjectKeys, RefusedProduces, WalWriter
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.confirm import Confirmations
+from tideline.gateway.tracking.identity import IdentityWatch
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.quiesce import Fences, QuiesceKeeper
 from tideline.gateway.tracking.snapshot import SnapshotFile
@@ -37,6 +39,7 @@ from tideline.gateway.tracking.sync import TrackingSync
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions, TransactionsHandler
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.topic_identity import TopicIdentity
 from tideline.object_store import ObjectStore
 from tideline.settings import GatewaySettings
 
@@ -64,10 +67,12 @@ class Parts:
     writer: WalWriter
     parking: ParkingLot
     tellings: Tellings
+    identity: IdentityWatch
 
     async def start(self) -> None:
         """Returns when tracked topics are known (see :meth:`TrackingSync.start`)."""
         await self.sync.start()
+        self.identity.start()
 
     async def close(self, patience_s: float = WAL_PATIENCE_S) -> None:
         """Commit what is under way within ``patience_s`` and end the background work."""
@@ -75,6 +80,7 @@ class Parts:
         await self.writer.close(patience_s)
         await self.watermarks.close()
         await self.tellings.close()
+        await self.identity.close()
         await self.sync.close()
         await self.confirmations.close()
         await self.lease.release()
@@ -156,6 +162,7 @@ def build_parts(
         writer=writer,
         parking=parking,
         tellings=Tellings(),
+        identity=IdentityWatch(tracking, TopicIdentity(cluster)),
     )
 
 
@@ -200,6 +207,7 @@ def build_rules(
         **ListOffsetsHandler(tracking, parts.fences, parts.reader, control_plane).rules(),
         **LeaderEpochHandler(tracking, parts.fences, control_plane).rules(),
         **TransactionsHandler(tracking).rules(),
+        **MetadataHandler(tracking).rules(),
         **CreateTopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
         **TopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
         **ConfigsHandler(tracking, control_plane, cluster).rules(),

@@ -131,7 +131,9 @@ BEGIN
 END
 $$;
 
--- Kafka has created the topic that is born diskless: its id is known now.
+-- Kafka has created the topic that is born diskless: its id is known now, and every gateway has to
+-- know it before clients may: until then a request by id would reach the sealed log. So what was
+-- acknowledged for the name alone is void.
 CREATE FUNCTION complete_creation(p_name text, p_topic_id uuid, p_partitions integer)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -145,8 +147,10 @@ BEGIN
                 p_name, v_topic.kind, v_topic.topic_id, p_topic_id),
             'Report the deletion of the old topic first.');
     END IF;
-    UPDATE topics SET topic_id = p_topic_id WHERE topic_key = v_topic.topic_key
-        RETURNING * INTO v_topic;
+    UPDATE topics SET topic_id = p_topic_id,
+            round = CASE WHEN v_topic.topic_id IS NULL AND v_topic.status = 'tracking'
+                THEN round + 1 ELSE round END
+        WHERE topic_key = v_topic.topic_key RETURNING * INTO v_topic;
     PERFORM add_diskless_logs(v_topic, p_partitions);
     PERFORM notify_topic(p_name);
 END

@@ -57,6 +57,7 @@ from tideline.gateway.admin import configs as configs_handler
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
+from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import TopicsHandler
 from tideline.gateway.context import Rules
 from tideline.gateway.messages import nested, no_throttle
@@ -74,17 +75,18 @@ from tideline.kafka.protocol import (
 
 
 def admin(
-    tracking: TrackingView | None = None, plane: Any = None
+    tracking: TrackingView | None = None, plane: Any = None, tellings: Tellings | None = None
 ) -> Callable[[KafkaCluster], Rules]:
     """The rules for Admin requests, over ``tracking`` and a control plane."""
     view = TrackingView(lambda: True) if tracking is None else tracking
+    told = tellings or Tellings()
 
     def rules(cluster: KafkaCluster) -> Rules:
         return {
             **ConfigsHandler(view, plane, cluster).rules(),
-            **CreateTopicsHandler(view, plane, cluster).rules(),
+            **CreateTopicsHandler(view, plane, cluster, told).rules(),
             **ShareGroupsHandler(view).rules(),
-            **TopicsHandler(view, plane, cluster).rules(),
+            **TopicsHandler(view, plane, cluster, told).rules(),
             **TransactionsHandler(view).rules(),
         }
 
@@ -194,6 +196,13 @@ class AdminPlane(PlacedPlane):
 
     async def begin_tracking(self, name: str, *how: Any, **named: Any) -> None:
         await super().begin_tracking(name, *how, **named)
+        self._acknowledge(name)
+
+    async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
+        await super().complete_creation(name, topic_id, partitions)
+        self._acknowledge(name)
+
+    def _acknowledge(self, name: str) -> None:
         for n in {1, 2} - set(self.missing):
             self.topics.live_or_refuse(name).acknowledged[n] = UUID(int=n)
 

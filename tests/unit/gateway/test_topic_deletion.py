@@ -83,12 +83,14 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     view = tracked(0)
     plane = AdminPlane(view)
+    told = Tellings()
     async with (
         fake_kafka(2) as kafka,
-        gateway(kafka.brokers[1], admin(view, plane)) as under_test,
+        gateway(kafka.brokers[1], admin(view, plane, told)) as under_test,
     ):
         kafka.controller.create("tracked", TRACKED_ID)
         yield Bench(kafka, plane, under_test)
+        await told.close()
 
 
 def held(bench: Bench, before: asyncio.Event, after: asyncio.Event) -> list[str]:

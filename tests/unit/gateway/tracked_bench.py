@@ -22,7 +22,7 @@ from tideline.control_plane.model import TrackedPartition
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext
 from tideline.gateway.fetch.object_reader import ObjectCache
-from tideline.gateway.messages import messages
+from tideline.gateway.messages import key_fields, messages, topic_key
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import (
@@ -198,7 +198,7 @@ def acknowledging(base_offset: int, code: ErrorCode = ErrorCode.none) -> Script:
             responses=tuple(
                 api.response_part(
                     "TopicProduceResponse",
-                    name=topic.name,
+                    **key_fields(topic_key(topic)),
                     partition_responses=tuple(
                         api.response_part(
                             "PartitionProduceResponse",

@@ -301,6 +301,9 @@ class Topics:
                 f"topic {name} is tracked as {topic.identity}, not as born_diskless with id "
                 f"{topic_id}"
             )
+        if topic.topic_id is None and topic.status is TopicStatus.TRACKING:
+            topic.round += 1
+            topic.acknowledged.clear()
         topic.topic_id = topic_id
         topic.add_partitions(partitions)
 

@@ -246,7 +246,17 @@ class _Creation:
         if bounds:
             await plane.update_topic_limits(topic_id, **cast(dict[str, Any], bounds))
         await plane.override_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, user_limit)
-        await plane.activate_topic(self.name)
+        try:
+            await self._activate()
+        except BaseException:
+            # It exists and stays hidden until every gateway knows its id, with or without us.
+            self.handler.tellings.tell(f"{self.name} ({topic_id}) is born", self._activate)
+            raise
+
+    async def _activate(self) -> None:
+        """Every gateway knows the topic by its id; from then on clients may."""
+        await self._barrier()
+        await self.handler.control_plane.activate_topic(self.name)
 
     async def _until_seen(self) -> None:
         """What the client does next at this gateway finds the topic as it was made."""
@@ -271,10 +281,14 @@ class _Creation:
 
     async def _finish_earlier(self) -> None:
         """A creation that did not hear Kafka's answer, or one at another gateway meanwhile, left
-        the name tracked without an id: complete it."""
+        the name tracked without an id, or not active yet: complete it."""
         tracked = await self.handler.control_plane.tracked_topic(self.name)
-        if tracked is not None and tracked.topic_id is None:
+        if tracked is None or tracked.kind is not TrackingKind.BORN_DISKLESS:
+            return
+        if tracked.topic_id is None:
             await self._settle()
+        elif tracked.status is TopicStatus.TRACKING:
+            await self._activate()
 
     async def _settle(self) -> None:
         plane = self.handler.control_plane

@@ -22,7 +22,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
-from tideline.gateway.tracking.view import TrackingView
+from tideline.gateway.tracking.view import MAX_TOMBSTONES, TOMBSTONE_S, TrackingView
 
 log = structlog.get_logger()
 CHANNEL = "tideline_control"
@@ -30,6 +30,7 @@ POLL_S = 3.0
 START_PATIENCE_S = 8.0
 """How long a start waits for Postgres before it falls back on the snapshot."""
 RETRY_S = 0.5
+RECENT_S = 600.0
 TopicRound = tuple[str, UUID | None, int]
 """Name, id and round: an abort ends what was drained and acknowledged."""
 SINGLE_ROWS = 8
@@ -62,6 +63,7 @@ class TrackingSync:
         self._drained: set[TopicRound] = set()
         self._drained_more = asyncio.Event()
         self._acknowledged: dict[TopicRound, UUID] = {}
+        self._heard_of_the_dead = False
         self._hints: set[str] = set()
         self._hinted = asyncio.Event()
         self._due = asyncio.Event()
@@ -100,9 +102,19 @@ class TrackingSync:
         """Read everything anew. Raises :class:`ControlPlaneUnavailable`."""
         async with self._reading:
             topics = await self._control_plane.tracked_topics()
+            # After them: a deletion in between is then heard of, and a dead id outweighs a row.
+            dead = await self._control_plane.deleted_topics(self._within_ms(), MAX_TOMBSTONES)
             if await self._same_postgres():
+                self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
                 self._tracking.replace_all(topics)
+                self._heard_of_the_dead = True
         self._after_change()
+
+    def _within_ms(self) -> int:
+        """How old tombstones may be: all that count at first, then those since the reads before,
+        with room for commits that were slow."""
+        seconds = RECENT_S if self._heard_of_the_dead else TOMBSTONE_S
+        return int(seconds * 1000)
 
     async def reload_partition(self, at: TopicIdPartition) -> None:
         """Read one row anew. Raises :class:`ControlPlaneUnavailable`."""
@@ -131,6 +143,7 @@ class TrackingSync:
 
     async def learn_anew(self) -> None:
         """A new incarnation exists in Postgres and does not serve yet."""
+        self._heard_of_the_dead = False
         self._acknowledged.clear()
         await self.reload()
 

@@ -7,11 +7,17 @@ fails closed; a deleted topic's id never serves again, whatever its name means b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from uuid import UUID
 
-from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
+from tideline.control_plane.model import (
+    TopicStatus,
+    TrackedPartition,
+    TrackedTopic,
+    TrackingKind,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import (
     CLASSIC,
@@ -22,19 +28,37 @@ from tideline.domain.request_handling import (
     route_tracked,
 )
 from tideline.gateway.listeners import Listeners
-from tideline.gateway.metrics import STOPPED, TRACKED_PARTITIONS, TRACKED_TOPICS
+from tideline.gateway.metrics import (
+    DISPLACED,
+    STOPPED,
+    TOMBSTONES,
+    TRACKED_PARTITIONS,
+    TRACKED_TOPICS,
+)
 
 _LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
+MAX_TOMBSTONES = 10_000
+"""Dead ids that are remembered; the oldest go first."""
+TOMBSTONE_S = 3600.0
+"""How long a dead id is answered here. By then its clients have asked for metadata many times
+(``metadata.max.age.ms`` is five minutes), and every broker refuses it by itself."""
 
 
 class TrackingView:
     """Synchronous reads for the request path; ``TrackingSync`` keeps it up to date."""
 
-    def __init__(self, lease_valid: Callable[[], bool]) -> None:
+    def __init__(
+        self, lease_valid: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._lease_valid = lease_valid
+        self._clock = clock
         self._by_name: dict[str, TrackedTopic] = {}
         self._by_id: dict[UUID, TrackedTopic] = {}
-        self._deleted: set[UUID] = set()
+        self._deleted: dict[UUID, float] = {}
+        """Dead ids, and when they were heard of."""
+        self._displaced: frozenset[UUID] = frozenset()
+        """Tracked ids whose names mean another topic in Kafka, or none."""
+        self._unborn: frozenset[str] = frozenset()
         self._routes: dict[TopicIdPartition, PartitionRoute] = {}
         self.changed: Listeners[[frozenset[TopicIdPartition]]] = Listeners()
         """Called with the partitions whose route changed, after each change."""
@@ -64,6 +88,19 @@ class TrackingView:
     def is_deleted(self, topic_id: UUID) -> bool:
         return topic_id in self._deleted
 
+    def hides_names(self) -> bool:
+        """Whether Metadata must be looked into (:meth:`is_hidden`)."""
+        return bool(self._displaced or self._unborn)
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether no client may learn of the topic now: what is produced to its name would go to
+        another topic than the one that Kafka has; or it is being born and some gateway does not
+        know its id yet, so that requests by id would reach its sealed log."""
+        if name in self._unborn:
+            return True
+        topic = self._by_name.get(name)
+        return topic is not None and topic.topic_id in self._displaced
+
     def lease_valid(self) -> bool:
         return self.stopped is None and self._lease_valid()
 
@@ -72,10 +109,10 @@ class TrackingView:
         tracked topic's partition without a row, and for a topic whose id is not known yet."""
         if topic_id is None:
             return UNKNOWN
+        if topic_id in self._deleted or topic_id in self._displaced:
+            return DELETED
         if (found := self._routes.get(TopicIdPartition(topic_id, partition))) is not None:
             return found
-        if topic_id in self._deleted:
-            return DELETED
         return UNKNOWN if topic_id in self._by_id else CLASSIC
 
     def routes(self) -> dict[TopicIdPartition, PartitionRoute]:
@@ -94,12 +131,39 @@ class TrackingView:
         """What Postgres says is tracked, wholly. Topics that are missing were let go of."""
         topics = list(topics)
         before = self._identities()
-        self._by_name = {t.name: t for t in topics if t.status in _LIVE}
-        self._by_id = {t.topic_id: t for t in self._by_name.values() if t.topic_id}
-        self._deleted |= {
-            t.topic_id for t in topics if t.status is TopicStatus.DELETED and t.topic_id
+        self.bury(t.topic_id for t in topics if t.status is TopicStatus.DELETED)
+        self._by_name = {
+            t.name: t for t in topics if t.status in _LIVE and t.topic_id not in self._deleted
         }
+        self._by_id = {t.topic_id: t for t in self._by_name.values() if t.topic_id}
+        self._unborn = frozenset(t.name for t in self._by_name.values() if _is_unborn(t))
+        self._displaced &= self._by_id.keys()
         self._settle(before)
+
+    def bury(self, ids: Iterable[UUID | None]) -> None:
+        """These ids are dead for ever; what is shown as tracked by the next :meth:`replace_all`
+        cannot bring them back."""
+        now = self._clock()
+        for topic_id in ids:
+            if topic_id is not None:
+                self._deleted.setdefault(topic_id, now)
+        oldest = iter(list(self._deleted))
+        while len(self._deleted) > MAX_TOMBSTONES:
+            del self._deleted[next(oldest)]
+        for topic_id, heard in list(self._deleted.items()):
+            if now - heard <= TOMBSTONE_S:
+                break
+            del self._deleted[topic_id]
+        TOMBSTONES.set(len(self._deleted))
+
+    def displace(self, ids: Collection[UUID]) -> None:
+        """The tracked ids whose names Kafka gives to another topic now, or to none: wholly."""
+        before = self._displaced
+        self._displaced = frozenset(ids) & self._by_id.keys()
+        DISPLACED.set(len(self._displaced))
+        moved = before ^ self._displaced
+        if moved:
+            self._report(frozenset(log for log in self._routes if log.topic_id in moved))
 
     def replace_partition(self, row: TrackedPartition) -> bool:
         """One row anew. ``False`` if its topic is not tracked here (read the topic instead)."""
@@ -146,6 +210,11 @@ class TrackingView:
             counts[route.kind] += 1
         for kind, count in counts.items():
             TRACKED_PARTITIONS.labels(kind.value).set(count)
+
+
+def _is_unborn(topic: TrackedTopic) -> bool:
+    born = topic.kind is TrackingKind.BORN_DISKLESS
+    return born and (topic.topic_id is None or topic.status is TopicStatus.TRACKING)
 
 
 def _route(row: TrackedPartition) -> PartitionRoute:

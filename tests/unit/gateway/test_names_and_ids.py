@@ -1,0 +1,251 @@
+"""A name that means another topic in Kafka than the tracked one is refused, whoever asks how."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row, tracked_topic
+from tests.unit.gateway.tracked_bench import TrackedBench, acknowledging, serving
+from tideline.control_plane.model import TopicStatus, TrackingKind
+from tideline.gateway.context import ApiKey
+from tideline.gateway.messages import messages, no_throttle
+from tideline.gateway.tracking import view as view_module
+from tideline.gateway.tracking.identity import IdentityWatch
+from tideline.gateway.tracking.view import TrackingView
+
+ANOTHER = UUID(int=0xDEF)
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(4, 19)
+METADATA_VERSIONS = range(14)
+
+
+class Names:
+    """What Kafka's Metadata has under each name."""
+
+    def __init__(self, **ids: UUID | None) -> None:
+        self.ids = ids
+
+    async def ids_of(self, names: list[str]) -> dict[str, UUID | None]:
+        return {name: self.ids[name] for name in names if name in self.ids}
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
+    made = TrackedBench(tmp_path)
+    await made.lease()
+    made.show(tracked_row(boundary=0, boundary_epoch=0))
+    made.client.broker[ApiKey.PRODUCE] = acknowledging(0)
+    made.client.broker[ApiKey.FETCH] = serving({})
+    yield made
+    await made.close()
+
+
+def watch(bench: TrackedBench, names: Names) -> IdentityWatch:
+    identity: Any = names
+    return IdentityWatch(bench.parts.tracking, identity)
+
+
+def _key(version: int, by_id_since: int, topic_id: UUID, name_field: str) -> dict[str, Any]:
+    return {"topic_id": topic_id} if version >= by_id_since else {name_field: TOPIC}
+
+
+async def produced(bench: TrackedBench, version: int, topic_id: UUID = TOPIC_ID) -> str:
+    api = messages(ApiKey.PRODUCE, version)
+    row = api.request_part("PartitionProduceData", index=0, records=record_batch())
+    answer = await bench.ask(
+        api.request(
+            transactional_id=None,
+            acks=-1,
+            timeout=timedelta(seconds=5),
+            topic_data=(
+                api.request_part(
+                    "TopicProduceData",
+                    **_key(version, 13, topic_id, "name"),
+                    partition_data=(row,),
+                ),
+            ),
+        )
+    )
+    code: ErrorCode = answer.responses[0].partition_responses[0].error_code
+    return code.name
+
+
+async def fetched(bench: TrackedBench, version: int, topic_id: UUID = TOPIC_ID) -> str:
+    api = messages(ApiKey.FETCH, version)
+    row = api.request_part(
+        "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=1 << 20
+    )
+    answer = await bench.ask(
+        api.request(
+            max_wait=timedelta(0),
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=(
+                api.request_part(
+                    "FetchTopic", **_key(version, 13, topic_id, "topic"), partitions=(row,)
+                ),
+            ),
+            forgotten_topics_data=(),
+            rack_id="",
+        )
+    )
+    code: ErrorCode = answer.responses[0].partitions[0].error_code
+    return code.name
+
+
+async def metadata_of(bench: TrackedBench, version: int, *, by_id: bool = False) -> list[str]:
+    """The errors of the topics in the answer, or what it would be without a look."""
+    api = messages(ApiKey.METADATA, version)
+
+    def answer(request: Any) -> Any:
+        return api.response(
+            brokers=(),
+            topics=(
+                api.response_part(
+                    "MetadataResponseTopic",
+                    error_code=ErrorCode.none,
+                    name=TOPIC,
+                    topic_id=ANOTHER,
+                    is_internal=False,
+                    partitions=(),
+                    topic_authorized_operations=-1,
+                ),
+            ),
+            controller_id=1,
+            cluster_id="c",
+            throttle_time=no_throttle(),
+            cluster_authorized_operations=-1,
+            error_code=ErrorCode.none,
+        )
+
+    bench.client.broker[ApiKey.METADATA] = answer
+    if not bench.rules[ApiKey.METADATA].is_due():
+        return ["passed"]
+    asked = {"topic_id": ANOTHER, "name": None} if by_id else {"name": TOPIC, "topic_id": None}
+    response = await bench.ask(
+        api.request(
+            topics=(api.request_part("MetadataRequestTopic", **asked),),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+            include_cluster_authorized_operations=False,
+        )
+    )
+    return [topic.error_code.name for topic in response.topics]
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+async def test_a_produce_to_a_name_that_means_another_topic_is_refused(
+    bench: TrackedBench, version: int
+) -> None:
+    assert await produced(bench, version) == "none"
+    await watch(bench, Names(orders=ANOTHER)).look()
+    gone = "unknown_topic_id" if version >= 13 else "unknown_topic_or_partition"
+    assert await produced(bench, version) == gone
+    assert len(bench.plane.commits) == 1
+    assert bench.client.forwarded == []
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+async def test_a_fetch_from_a_name_that_means_another_topic_is_refused(
+    bench: TrackedBench, version: int
+) -> None:
+    assert await fetched(bench, version) == "none"
+    await watch(bench, Names(orders=ANOTHER)).look()
+    gone = "unknown_topic_id" if version >= 13 else "unknown_topic_or_partition"
+    assert await fetched(bench, version) == gone
+
+
+@pytest.mark.parametrize("version", METADATA_VERSIONS)
+async def test_metadata_hides_a_name_that_means_another_topic(
+    bench: TrackedBench, version: int
+) -> None:
+    assert await metadata_of(bench, version) == ["passed"]
+    await watch(bench, Names(orders=ANOTHER)).look()
+    assert await metadata_of(bench, version) == ["unknown_topic_or_partition"]
+    if version >= 12:
+        assert await metadata_of(bench, version, by_id=True) == ["unknown_topic_id"]
+
+
+async def test_the_refusal_ends_when_kafka_shows_the_tracked_id_again(bench: TrackedBench) -> None:
+    """A broker that lagged had another topic of the name, or none."""
+    names = Names(orders=ANOTHER)
+    looks = watch(bench, names)
+    await looks.look()
+    assert await produced(bench, 12) == "unknown_topic_or_partition"
+    names.ids["orders"] = TOPIC_ID
+    await looks.look()
+    assert await produced(bench, 12) == "none"
+
+
+async def test_a_name_that_kafka_does_not_know_is_refused_from_the_second_look(
+    bench: TrackedBench,
+) -> None:
+    looks = watch(bench, Names(orders=None))
+    await looks.look()
+    assert await produced(bench, 12) == "none"
+    await looks.look()
+    assert await produced(bench, 12) == "unknown_topic_or_partition"
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+async def test_a_dead_id_is_refused_and_its_name_is_free(bench: TrackedBench, version: int) -> None:
+    await bench.plane.delete_topic(TOPIC_ID)
+    await bench.parts.sync.reload()
+    if version >= 13:
+        assert await produced(bench, version) == "unknown_topic_id"
+        assert bench.client.forwarded == []
+        assert await produced(bench, version, ANOTHER) == "none"
+    else:
+        assert await produced(bench, version) == "none"
+    assert len(bench.client.forwarded) == 1, "the new topic is Kafka's"
+    assert bench.plane.commits == []
+
+
+async def test_a_deletion_outweighs_a_row_that_was_read_before_it() -> None:
+    view = TrackingView(lambda: True)
+    topic = tracked_topic(tracked_row(boundary=0, boundary_epoch=0))
+    view.bury([TOPIC_ID])
+    view.replace_all([topic])
+    assert view.topic_by_name(TOPIC) is None
+    assert view.partition(TOPIC_ID, 0).kind == "deleted"
+
+
+async def test_what_a_gateway_remembers_of_deleted_topics_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view_module, "MAX_TOMBSTONES", 3)
+    now = [0.0]
+    view = TrackingView(lambda: True, lambda: now[0])
+    ids = [uuid4() for _ in range(5)]
+    view.bury(ids)
+    assert [view.is_deleted(one) for one in ids] == [False, False, True, True, True]
+    now[0] = view_module.TOMBSTONE_S + 1
+    view.bury([])
+    assert view.is_empty
+
+
+@pytest.mark.parametrize("topic_id", [None, TOPIC_ID])
+async def test_a_topic_that_is_being_born_is_hidden_until_every_gateway_knows_its_id(
+    bench: TrackedBench, topic_id: UUID | None
+) -> None:
+    born = replace(
+        tracked_topic(topic_id=topic_id, status=TopicStatus.TRACKING),
+        kind=TrackingKind.BORN_DISKLESS,
+        partitions={},
+    )
+    bench.parts.tracking.replace_all([born])
+    assert await metadata_of(bench, 12) == ["unknown_topic_or_partition"]
+    assert await metadata_of(bench, 12, by_id=True) == ["unknown_topic_id"]
+    bench.parts.tracking.replace_all([replace(born, topic_id=TOPIC_ID, status=TopicStatus.ACTIVE)])
+    assert await metadata_of(bench, 12) == ["passed"]
