@@ -25,6 +25,7 @@ class PlacedPlane(MemoryControlPlane):
             topic.max_message_bytes,
             topic.status,
             overrides=dict(topic.overrides),
+            round=topic.round,
             timestamp_before_max_ms=topic.timestamp_before_max_ms,
             timestamp_after_max_ms=topic.timestamp_after_max_ms,
         )

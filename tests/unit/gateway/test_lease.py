@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from prometheus_client import REGISTRY
 
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane
-from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayIdHeld
 from tideline.gateway.tracking.lease import Lease, boot_clock
 
 
@@ -130,4 +131,70 @@ async def test_a_registration_that_could_not_learn_is_repeated(
     with pytest.raises(ControlPlaneUnavailable):
         await lease.renew(cannot_learn)
     assert not lease.registered
+    assert not lease.valid()
+
+
+def another_process(plane: GatewayPlane, clock: FakeClock) -> Lease:
+    return Lease(
+        plane,
+        gateway_id=1,
+        broker_id=1,
+        address="elsewhere:1",
+        version="0",
+        duration_ms=3000,
+        clock=clock,
+    )
+
+
+async def test_who_waits_for_its_id_says_so_while_the_holder_lives(
+    lease: Lease, plane: GatewayPlane, clock: FakeClock
+) -> None:
+    """Schedule 24: two processes of one id."""
+    await lease.renew()
+    other = another_process(plane, clock)
+    for _ in range(2):
+        with pytest.raises(GatewayIdHeld):
+            await other.renew()
+        await lease.renew()
+    with pytest.raises(GatewayIdHeld):
+        await other.renew()
+    assert REGISTRY.get_sample_value("inkless_gateway_id_held") == 1
+    await lease.release()
+    await other.renew()
+    assert REGISTRY.get_sample_value("inkless_gateway_id_held") == 0
+
+
+async def test_who_waits_for_the_id_of_a_dead_process_raises_no_alarm(
+    lease: Lease, plane: GatewayPlane, clock: FakeClock
+) -> None:
+    await lease.renew()
+    other = another_process(plane, clock)
+    for _ in range(3):
+        with pytest.raises(GatewayIdHeld):
+            await other.renew()
+        clock.now += 1.0
+    assert REGISTRY.get_sample_value("inkless_gateway_id_held") == 0
+
+
+async def test_a_holder_that_moves_again_is_watched_anew(
+    lease: Lease, plane: GatewayPlane, clock: FakeClock
+) -> None:
+    await lease.renew()
+    other = another_process(plane, clock)
+    for _ in range(2):
+        with pytest.raises(GatewayIdHeld):
+            await other.renew()
+        clock.now += 3.6
+    await lease.renew()
+    with pytest.raises(GatewayIdHeld):
+        await other.renew()
+    assert lease.valid()
+
+
+async def test_a_stop_without_postgres_leaves_the_lease_to_lapse(
+    lease: Lease, plane: GatewayPlane
+) -> None:
+    await lease.renew()
+    plane.down = True
+    await lease.release()
     assert not lease.valid()

@@ -321,3 +321,30 @@ def test_a_partition_without_a_row_and_a_topic_without_an_id_fail_closed() -> No
     creating = tracking.topic_by_name("creating")
     assert creating is not None
     assert tracking.partition(creating.topic_id, 0).kind is RouteKind.UNKNOWN
+
+
+async def test_a_new_round_is_drained_and_acknowledged_anew(
+    bench: Bench, plane: GatewayPlane
+) -> None:
+    """Schedule 27: between the rounds the topic was a classic one, and nothing gated it."""
+    plane.put(tracked_topic())
+    await bench.sync.start()
+    await until(lambda: plane.tracking_acks)
+    await bench.sync.until_drained(TOPIC_ID)
+    drained = bench.drained
+    held = asyncio.Event()
+
+    async def drain() -> None:
+        bench.drained += 1
+        await held.wait()
+
+    bench.drain = drain
+    plane.put(replace(tracked_topic(), round=2))
+    await bench.sync.reload()
+    waiting = asyncio.create_task(bench.sync.until_drained(TOPIC_ID))
+    await until(lambda: bench.drained == drained + 1)
+    assert not waiting.done()
+    assert len(plane.tracking_acks) == 1
+    held.set()
+    await asyncio.wait_for(waiting, 2)
+    await until(lambda: len(plane.tracking_acks) == 2)
