@@ -4,6 +4,7 @@
 GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
+    migration_summary,
     list_requests, cluster_attestations_of, live_topics, deleted_topics
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.scenes import Scene, batch
 from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, UnknownTopic
-from tideline.control_plane.model import ConfigOverride, RequestState
+from tideline.control_plane.model import ConfigOverride, RequestState, summarize
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 
 
@@ -38,6 +38,8 @@ async def test_evidence_is_kept_per_phase_and_fenced_by_generation(scene: Scene)
         await record(log, old, Phase.QUIESCE, PhaseStatus.DONE, {})
     with pytest.raises(StaleGeneration):
         await record(log, 0, Phase.QUIESCE, PhaseStatus.DONE, {})
+    await scene.diskless_topic(2)
+    assert await scene.plane.migration_summary() == summarize(await scene.plane.migration_status())
     (status,) = await scene.plane.migration_status(name)
     assert status.generation == new
     validate, quiesce = status.phases
@@ -67,6 +69,7 @@ async def test_an_aborted_topic_still_shows_its_history(scene: Scene) -> None:
     name, (log,) = await scene.migrating_topic([gateway])
     await scene.plane.abort_migration(log.topic_id)
     await scene.plane.stop_tracking(name)
+    assert await scene.plane.migration_summary() == summarize(await scene.plane.migration_status())
     (status,) = await scene.plane.migration_status()
     assert (status.topic, status.state) == (name, MigrationState.TIERED_ONLY)
 

@@ -33,6 +33,8 @@ class Function(Generic[R]):
     read: Callable[[Sequence[Row]], R]
     """What its rows mean: :func:`nothing`, or made by :func:`rows`, :func:`first`, :func:`value`
     or :func:`values`."""
+    many: bool = False
+    """There may be tens of thousands: an event loop has them read in a thread."""
 
 
 @cache

@@ -6,7 +6,8 @@ in :mod:`tideline.control_plane.tiering_model`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -369,6 +370,50 @@ class PartitionMigrationStatus:
     high_watermark: int
     tiering_complete: bool
     phases: tuple[PhaseRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMigrationSummary:
+    """What gauges show of a topic."""
+
+    topic: str
+    state: MigrationState
+    """The least advanced of its partitions."""
+    partitions: int
+    phases_done: int
+    """Over all partitions."""
+    waiting: Mapping[str, int]
+    """Partitions that wait, by phase."""
+    boundaries: Mapping[str, int]
+    """B0 by partition, of those that have it."""
+
+
+def summarize(statuses: Iterable[PartitionMigrationStatus]) -> list[TopicMigrationSummary]:
+    """What ``migration_summary`` answers, in the order of the topics."""
+    topics: dict[str, list[PartitionMigrationStatus]] = {}
+    for status in statuses:
+        topics.setdefault(status.topic, []).append(status)
+    advance = tuple(MigrationState)
+    return [
+        TopicMigrationSummary(
+            topic=topic,
+            state=min((one.state for one in of_topic), key=advance.index),
+            partitions=len(of_topic),
+            phases_done=sum(r.status is PhaseStatus.DONE for one in of_topic for r in one.phases),
+            waiting=dict(
+                Counter(
+                    str(r.phase)
+                    for one in of_topic
+                    for r in one.phases
+                    if r.status is PhaseStatus.WAITING
+                )
+            ),
+            boundaries={
+                str(one.log.partition): one.boundary for one in of_topic if one.boundary >= 0
+            },
+        )
+        for topic, of_topic in sorted(topics.items())
+    ]
 
 
 class RequestState(StrEnum):

@@ -31,6 +31,7 @@ from tideline.control_plane.model import (
     RequestState,
     SuffixOffset,
     Tombstone,
+    TopicMigrationSummary,
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
@@ -402,6 +403,9 @@ class ControlPlane(Protocol):
 
     async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
         """Every partition ever tracked whose topic is not deleted, aborted ones included."""
+
+    async def migration_summary(self) -> list[TopicMigrationSummary]:
+        """:meth:`migration_status` of all topics, added up by topic, without evidence."""
 
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str

@@ -151,7 +151,10 @@ class Pool:
         """
         given = parameters(arguments)
         query = statement(function.name, len(given))
-        return function.read(await self.fetch(query, given, retry=retry))
+        found = await self.fetch(query, given, retry=retry)
+        if function.many:
+            return await asyncio.to_thread(function.read, found)
+        return function.read(found)
 
     async def fetch(
         self, query: bytes, given: Sequence[object] = (), *, retry: bool = True

@@ -48,6 +48,7 @@ from tideline.control_plane.model import (
     SegmentCoordinates,
     SuffixOffset,
     Tombstone,
+    TopicMigrationSummary,
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
@@ -130,7 +131,7 @@ class PostgresControlPlane(ControlPlane):
     # Tracking
 
     async def tracked_topics(self) -> list[TrackedTopic]:
-        return await self._call(Function("tracked_topics", _topics), None)
+        return await self._call(Function("tracked_topics", _topics, many=True), None)
 
     async def tracked_topic(self, name: str) -> TrackedTopic | None:
         found = await self._call(Function("tracked_topics", _topics), name)
@@ -360,6 +361,9 @@ class PostgresControlPlane(ControlPlane):
 
     async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
         return await self._call(Function("migration_status", rows(PartitionMigrationStatus)), topic)
+
+    async def migration_summary(self) -> list[TopicMigrationSummary]:
+        return await self._call(Function("migration_summary", rows(TopicMigrationSummary)))
 
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str

@@ -32,3 +32,7 @@ class UnsupportedVersion(RefusedError):
 
 class MalformedFrame(ValueError):
     """Bytes that are not a frame of Kafka's protocol: nothing of it may be trusted."""
+
+
+class TooManyElements(MalformedFrame):
+    """A request names more than one request may: looking at them would hold everybody else up."""

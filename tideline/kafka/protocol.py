@@ -25,7 +25,7 @@ from kio.static.constants import EntityType
 from kio.static.protocol import Entity, RequestPayload, ResponsePayload
 
 from tideline.kafka.errors import MalformedFrame, UnsupportedVersion
-from tideline.kafka.wire_guard import field_span, guard, top_level_tags
+from tideline.kafka.wire_guard import MAX_REQUEST_ELEMENTS, field_span, guard, top_level_tags
 
 API_VERSIONS_KEY = 18
 MAX_KNOWN_ARRAYS = 64
@@ -113,7 +113,12 @@ def decode_request(frame: bytes, header: RequestHeader | None = None) -> Request
         raise UnsupportedVersion(
             f"version {header.api_version} of API {header.api_key} is not known here"
         )
-    clean = guard(frame, (schema.__header_schema__, schema), trailing_allowed=True)
+    clean = guard(
+        frame,
+        (schema.__header_schema__, schema),
+        trailing_allowed=True,
+        most_elements=MAX_REQUEST_ELEMENTS,
+    )
     return cast(RequestPayload, _read(clean, (schema.__header_schema__, schema)))
 
 

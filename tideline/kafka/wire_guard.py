@@ -26,10 +26,14 @@ from kio.serial._introspect import (
 )
 from kio.static.protocol import Entity
 
-from tideline.kafka.errors import MalformedFrame
+from tideline.kafka.errors import MalformedFrame, TooManyElements
 
 MAX_ELEMENTS = 1_000_000
-"""Array elements in one frame. Each becomes a Python object; a real request has far fewer."""
+"""Array elements in one answer of a broker. Each becomes a Python object."""
+MAX_REQUEST_ELEMENTS = 50_000
+"""Array elements in one request: partitions, topics, names. A client that fetches every partition
+that one broker leads names some thousands. A million would hold the event loop up for longer than a
+tenth of the lease, and anybody may send them."""
 
 Edit = tuple[int, int, bytes]
 """Replace ``frame[start:end]``."""
@@ -48,9 +52,10 @@ _MAX_TIMESTAMP_MS = 253_402_300_799_999
 
 
 class _Walk:
-    __slots__ = ("edits", "elements", "end", "frame")
+    __slots__ = ("edits", "elements", "end", "frame", "most")
 
-    def __init__(self, frame: bytes) -> None:
+    def __init__(self, frame: bytes, most: int = MAX_ELEMENTS) -> None:
+        self.most = most
         self.frame = frame
         self.end = len(frame)
         self.edits: list[Edit] = []
@@ -64,8 +69,8 @@ class _Walk:
                 f"{self.end - at} bytes that are left"
             )
         self.elements += elements
-        if self.elements > MAX_ELEMENTS:
-            raise MalformedFrame(f"more than {MAX_ELEMENTS} array elements in one frame")
+        if self.elements > self.most:
+            raise TooManyElements(f"more than {self.most} array elements in one frame")
 
     def skip(self, at: int, size: int) -> int:
         if size < 0 or size > self.end - at:
@@ -293,7 +298,11 @@ def _entity(entity: type[Entity]) -> tuple[Step, int]:
 
 
 def guard(
-    frame: bytes, schemas: tuple[type[Entity], ...], *, trailing_allowed: bool = False
+    frame: bytes,
+    schemas: tuple[type[Entity], ...],
+    *,
+    trailing_allowed: bool = False,
+    most_elements: int = MAX_ELEMENTS,
 ) -> bytes:
     """Check that ``frame`` is the schemas one after the other, and nothing else.
 
@@ -301,9 +310,9 @@ def guard(
     (``AbstractRequest.parseRequest``); librdkafka's Metadata requests have some.
 
     Returns the frame itself, or a copy without what kio cannot decode. Raises
-    :class:`MalformedFrame`.
+    :class:`MalformedFrame`, before anything is looked at if an array is too long.
     """
-    walk = _Walk(frame)
+    walk = _Walk(frame, most_elements)
     at = 0
     for schema in schemas:
         at = _entity(schema)[0](walk, at)

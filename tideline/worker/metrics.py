@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.model import PartitionMigrationStatus
+from tideline.control_plane.model import TopicMigrationSummary
 from tideline.control_plane.tiering_model import CoverageStatusRow, TieringStatusRow
-from tideline.domain.migration import PHASES, MigrationState, PhaseStatus
+from tideline.domain.migration import PHASES, MigrationState
 from tideline.domain.tiering_totals import Total, histogram
 from tideline.errors import TidelineError
 from tideline.kafka.topic_policies import read_tiering_policies, suffix_topics
@@ -39,7 +39,7 @@ async def keep_migration_metrics(plane: ControlPlane) -> None:
     gauges = MigrationGauges()
 
     async def update() -> None:
-        gauges.update(await plane.migration_status())
+        await asyncio.to_thread(gauges.update, await plane.migration_summary())
 
     await _keep_updated("migration gauges", MIGRATION_EVERY_S, update)
 
@@ -50,7 +50,7 @@ async def keep_coverage_metrics(settings: WorkerSettings) -> None:
     with closing(JobsControlPlane(settings, "tideline-worker-coverage")) as plane:
 
         async def update() -> None:
-            gauges.update(await asyncio.to_thread(plane.coverage_status), _now_ms())
+            await asyncio.to_thread(lambda: gauges.update(plane.coverage_status(), _now_ms()))
 
         await _keep_updated("coverage gauges", COVERAGE_EVERY_S, update)
 
@@ -68,7 +68,7 @@ async def keep_tiering_metrics(settings: WorkerSettings) -> None:
         async def update() -> None:
             counted, rows = await asyncio.to_thread(observe)
             totals.update(counted)
-            gauges.update(rows)
+            await asyncio.to_thread(gauges.update, rows)
 
         await _keep_updated("tiering metrics", TIERING_EVERY_S, update)
 
@@ -117,50 +117,20 @@ class MigrationGauges:
             registry=registry,
         )
 
-    def update(self, statuses: Iterable[PartitionMigrationStatus]) -> None:
-        by_topic: dict[str, list[PartitionMigrationStatus]] = defaultdict(list)
-        for status in statuses:
-            by_topic[status.topic].append(status)
+    def update(self, topics: Iterable[TopicMigrationSummary]) -> None:
         for gauge in (self._progress, self._waiting, self._boundary):
             gauge.clear()
         states: Counter[MigrationState] = Counter()
-        for topic, partitions in by_topic.items():
-            states[_least_advanced(partitions)] += 1
-            self._progress.labels(topic).set(progress_percent(partitions))
-            waiting = Counter(
-                record.phase
-                for status in partitions
-                for record in status.phases
-                if record.status == PhaseStatus.WAITING
-            )
-            for phase, count in waiting.items():
-                self._waiting.labels(topic, phase).set(count)
-            for status in partitions:
-                if status.boundary >= 0:
-                    partition = str(status.log.partition)
-                    self._boundary.labels(topic, partition).set(status.boundary)
+        for topic in topics:
+            states[topic.state] += 1
+            to_do = len(PHASES) * topic.partitions
+            self._progress.labels(topic.topic).set(100.0 * topic.phases_done / to_do)
+            for phase, count in topic.waiting.items():
+                self._waiting.labels(topic.topic, phase).set(count)
+            for partition, boundary in topic.boundaries.items():
+                self._boundary.labels(topic.topic, partition).set(boundary)
         for state in MigrationState:
             self._states.labels(state).set(states[state])
-
-
-_ADVANCE = (
-    MigrationState.TIERED_ONLY,
-    MigrationState.MIGRATING,
-    MigrationState.HYBRID,
-    MigrationState.DISKLESS_ONLY,
-)
-
-
-def _least_advanced(partitions: Iterable[PartitionMigrationStatus]) -> MigrationState:
-    return min((status.state for status in partitions), key=_ADVANCE.index)
-
-
-def progress_percent(partitions: list[PartitionMigrationStatus]) -> float:
-    """Phases done of phases to do, 0 to 100."""
-    done = sum(
-        record.status == PhaseStatus.DONE for status in partitions for record in status.phases
-    )
-    return 100.0 * done / (len(PHASES) * len(partitions)) if partitions else 0.0
 
 
 VERDICTS = {True: "covered", False: "not_covered", None: "not_looked_at"}

@@ -15,9 +15,9 @@ from kio.static.primitive import i32Timedelta
 
 from tests.unit.kafka.messages import all_schemas, random_message
 from tideline.kafka import protocol
-from tideline.kafka.errors import MalformedFrame, UnsupportedVersion
+from tideline.kafka.errors import MalformedFrame, TooManyElements, UnsupportedVersion
 from tideline.kafka.protocol import decode_request, decode_response, encode_request, encode_response
-from tideline.kafka.wire_guard import MAX_ELEMENTS
+from tideline.kafka.wire_guard import MAX_REQUEST_ELEMENTS
 
 SCHEMAS = all_schemas()
 ALLOWED = (MalformedFrame, UnsupportedVersion)
@@ -112,14 +112,14 @@ def test_an_array_longer_than_the_frame_is_refused_before_it_is_allocated(count:
 def test_a_frame_of_tiny_elements_is_bounded_in_their_number() -> None:
     head = b"\x00\x03\x00\x0c" + bytes(4) + b"\xff\xff\x00"  # Metadata version 12
     topic = bytes(16) + b"\x00\x00"
-    count = MAX_ELEMENTS + 1
+    count = MAX_REQUEST_ELEMENTS + 1
     length = bytearray()
     value = count + 1
     while value > 0x7F:
         length.append(value & 0x7F | 0x80)
         value >>= 7
     length.append(value)
-    with pytest.raises(MalformedFrame, match="array elements"):
+    with pytest.raises(TooManyElements, match="array elements"):
         decode_request(head + bytes(length) + topic * count + b"\x00\x00\x00")
 
 

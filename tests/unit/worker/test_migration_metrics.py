@@ -12,7 +12,12 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from tideline.background import cancel_and_wait
-from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
+from tideline.control_plane.model import (
+    PartitionMigrationStatus,
+    PhaseRecord,
+    TopicMigrationSummary,
+    summarize,
+)
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase, PhaseStatus
 from tideline.errors import UnreachableError
@@ -36,10 +41,14 @@ def partition(number: int, state: MigrationState, *done: Phase, waits: Phase | N
 def test_a_topic_counts_as_its_least_advanced_partition() -> None:
     registry = CollectorRegistry()
     MigrationGauges(registry).update(
-        [
-            partition(0, MigrationState.HYBRID, *PHASE_ORDER, boundary=42),
-            partition(1, MigrationState.MIGRATING, Phase.VALIDATE, waits=Phase.DRAIN_TRANSACTIONS),
-        ]
+        summarize(
+            [
+                partition(0, MigrationState.HYBRID, *PHASE_ORDER, boundary=42),
+                partition(
+                    1, MigrationState.MIGRATING, Phase.VALIDATE, waits=Phase.DRAIN_TRANSACTIONS
+                ),
+            ]
+        )
     )
 
     def value(name: str, **labels: str) -> float | None:
@@ -64,7 +73,7 @@ async def test_gauges_that_are_stale_are_logged_and_updated_once_postgres_answer
     class Plane:
         away = True
 
-        async def migration_status(self) -> list[PartitionMigrationStatus]:
+        async def migration_summary(self) -> list[TopicMigrationSummary]:
             if self.away:
                 self.away = False
                 raise UnreachableError("Postgres is away")

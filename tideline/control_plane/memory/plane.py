@@ -42,10 +42,12 @@ from tideline.control_plane.model import (
     RequestState,
     SuffixOffset,
     Tombstone,
+    TopicMigrationSummary,
     TopicStatus,
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    summarize,
 )
 from tideline.control_plane.plane import (
     ACKS_CHANNEL,
@@ -495,6 +497,9 @@ class MemoryControlPlane(ControlPlane):
             if not partition.deleted and topic in (None, partition.topic)
         ]
         return sorted(found, key=lambda status: (status.topic, status.log.partition))
+
+    async def migration_summary(self) -> list[TopicMigrationSummary]:
+        return summarize(await self.migration_status())
 
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str

@@ -22,7 +22,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
-from tideline.gateway.tracking.view import MAX_TOMBSTONES, TOMBSTONE_S, TrackingView
+from tideline.gateway.tracking.view import MAX_TOMBSTONES, TOMBSTONE_S, Tracked, TrackingView
 
 log = structlog.get_logger()
 CHANNEL = "tideline_control"
@@ -59,7 +59,7 @@ class TrackingSync:
         self._pinned: PostgresIdentity | None = None
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
-        self._written: object = None
+        self._written: list[TrackedTopic] | None = None
         self._drained: set[TopicRound] = set()
         self._drained_more = asyncio.Event()
         self._acknowledged: dict[TopicRound, UUID] = {}
@@ -104,9 +104,10 @@ class TrackingSync:
             topics = await self._control_plane.tracked_topics()
             # After them: a deletion in between is then heard of, and a dead id outweighs a row.
             dead = await self._control_plane.deleted_topics(self._within_ms(), MAX_TOMBSTONES)
+            prepared = await asyncio.to_thread(Tracked, topics)
             if await self._same_postgres():
                 self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
-                self._tracking.replace_all(topics)
+                self._tracking.replace_all(prepared)
                 self._heard_of_the_dead = True
         self._after_change()
 
@@ -300,15 +301,29 @@ class TrackingSync:
         """The snapshot on disk says what is tracked now, when this returns."""
         async with self._writing:
             topics = self._tracking.topics()
-            content = [_durable(topic) for topic in topics]
-            if self._pinned is None or content == self._written:
+            if self._pinned is None:
                 return
-            await asyncio.to_thread(self._snapshot.write, self._pinned, topics)
-            self._written = content
+            self._written = await asyncio.to_thread(
+                _written, self._snapshot, self._pinned, topics, self._written
+            )
 
 
 def _round_of(topic: TrackedTopic) -> TopicRound:
     return topic.name, topic.topic_id, topic.round
+
+
+def _written(
+    file: SnapshotFile,
+    pinned: PostgresIdentity,
+    topics: Sequence[TrackedTopic],
+    before: list[TrackedTopic] | None,
+) -> list[TrackedTopic]:
+    """What the file says now. In a thread: what is compared and written is as long as what is
+    tracked, and never changed."""
+    content = [_durable(topic) for topic in topics]
+    if content != before:
+        file.write(pinned, topics)
+    return content
 
 
 def _durable(topic: TrackedTopic) -> TrackedTopic:

@@ -8,6 +8,7 @@ fails closed; a deleted topic's id never serves again, whatever its name means b
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from uuid import UUID
@@ -44,6 +45,25 @@ TOMBSTONE_S = 3600.0
 (``metadata.max.age.ms`` is five minutes), and every broker refuses it by itself."""
 
 
+class Tracked:
+    """One reading of everything that is tracked, ready to be shown. Making it takes as long as
+    there are partitions: a thread does it, and the event loop only takes it over."""
+
+    def __init__(self, topics: Iterable[TrackedTopic]) -> None:
+        topics = list(topics)
+        self.by_name = {t.name: t for t in topics if t.status in _LIVE}
+        self.by_id = {t.topic_id: t for t in self.by_name.values() if t.topic_id}
+        self.deleted = {
+            t.topic_id for t in topics if t.status is TopicStatus.DELETED and t.topic_id
+        }
+        self.routes = {
+            TopicIdPartition(topic_id, row.partition): _route(row)
+            for topic_id, topic in self.by_id.items()
+            for row in topic.partitions.values()
+        }
+        self.counts = Counter(route.kind for route in self.routes.values())
+
+
 class TrackingView:
     """Synchronous reads for the request path; ``TrackingSync`` keeps it up to date."""
 
@@ -60,6 +80,7 @@ class TrackingView:
         """Tracked ids whose names mean another topic in Kafka, or none."""
         self._unborn: frozenset[str] = frozenset()
         self._routes: dict[TopicIdPartition, PartitionRoute] = {}
+        self._counts: Counter[RouteKind] = Counter()
         self.changed: Listeners[[frozenset[TopicIdPartition]]] = Listeners()
         """Called with the partitions whose route changed, after each change."""
         self.version = 0
@@ -127,18 +148,28 @@ class TrackingView:
         self.stopped = None
         STOPPED.set(0)
 
-    def replace_all(self, topics: Iterable[TrackedTopic]) -> None:
+    def replace_all(self, tracked: Tracked | Iterable[TrackedTopic]) -> None:
         """What Postgres says is tracked, wholly. Topics that are missing were let go of."""
-        topics = list(topics)
+        if not isinstance(tracked, Tracked):
+            tracked = Tracked(tracked)
         before = self._identities()
-        self.bury(t.topic_id for t in topics if t.status is TopicStatus.DELETED)
-        self._by_name = {
-            t.name: t for t in topics if t.status in _LIVE and t.topic_id not in self._deleted
-        }
-        self._by_id = {t.topic_id: t for t in self._by_name.values() if t.topic_id}
+        self.bury(tracked.deleted)
+        if any(topic_id in self._deleted for topic_id in tracked.by_id):
+            topics = tracked.by_name.values()
+            tracked = Tracked(t for t in topics if t.topic_id not in self._deleted)
+        self._by_name = tracked.by_name
+        self._by_id = tracked.by_id
         self._unborn = frozenset(t.name for t in self._by_name.values() if _is_unborn(t))
         self._displaced &= self._by_id.keys()
-        self._settle(before)
+        if self._identities() - before:
+            self.version += 1
+        old, self._routes = self._routes, tracked.routes
+        self._counts = tracked.counts
+        changed = frozenset(
+            log for log in old.keys() | self._routes.keys() if old.get(log) != self._routes.get(log)
+        )
+        if changed:
+            self._report(changed)
 
     def bury(self, ids: Iterable[UUID | None]) -> None:
         """These ids are dead for ever; what is shown as tracked by the next :meth:`replace_all`
@@ -176,6 +207,9 @@ class TrackingView:
         log = TopicIdPartition(row.topic_id, row.partition)
         old, new = self._routes.get(log), _route(row)
         self._routes[log] = new
+        if old is not None:
+            self._counts[old.kind] -= 1
+        self._counts[new.kind] += 1
         if old != new:
             self._report(frozenset({log}))
         return True
@@ -183,33 +217,14 @@ class TrackingView:
     def _identities(self) -> set[tuple[str, UUID | None]]:
         return {(topic.name, topic.topic_id) for topic in self._by_name.values()}
 
-    def _settle(self, before: set[tuple[str, UUID | None]]) -> None:
-        if self._identities() - before:
-            self.version += 1
-        old = self._routes
-        self._routes = {
-            TopicIdPartition(topic.topic_id, row.partition): _route(row)
-            for topic in self._by_id.values()
-            if topic.topic_id is not None
-            for row in topic.partitions.values()
-        }
-        changed = frozenset(
-            log for log in old.keys() | self._routes.keys() if old.get(log) != self._routes.get(log)
-        )
-        if changed:
-            self._report(changed)
-
     def _report(self, changed: frozenset[TopicIdPartition]) -> None:
         self._count()
         self.changed(changed)
 
     def _count(self) -> None:
         TRACKED_TOPICS.set(len(self._by_name))
-        counts = dict.fromkeys(RouteKind, 0)
-        for route in self._routes.values():
-            counts[route.kind] += 1
-        for kind, count in counts.items():
-            TRACKED_PARTITIONS.labels(kind.value).set(count)
+        for kind in RouteKind:
+            TRACKED_PARTITIONS.labels(kind.value).set(self._counts[kind])
 
 
 def _is_unborn(topic: TrackedTopic) -> bool:

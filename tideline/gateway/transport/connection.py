@@ -33,7 +33,12 @@ from tideline.gateway.metrics import (
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import UNSUPPORTED_VERSION, ResponseRewriter
 from tideline.gateway.transport.upstream import Expected, Upstream, keep_alive
-from tideline.kafka.errors import KafkaUnavailable, MalformedFrame, UnsupportedVersion
+from tideline.kafka.errors import (
+    KafkaUnavailable,
+    MalformedFrame,
+    TooManyElements,
+    UnsupportedVersion,
+)
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
     RequestHeader,
@@ -230,7 +235,7 @@ class GatewayConnection(FrameProtocol):
             try:
                 started = self._start(frame)
             except (MalformedFrame, UnsupportedVersion) as error:
-                self.close(f"the client sent a request that cannot be served: {error}")
+                self._refuse(error)
                 return
             if started:
                 self._admitting = True
@@ -277,12 +282,17 @@ class GatewayConnection(FrameProtocol):
         except KafkaUnavailable as error:
             self.close(str(error))
         except (MalformedFrame, UnsupportedVersion) as error:
-            self.close(f"the client sent a request that cannot be served: {error}")
+            self._refuse(error)
         except Exception:
             log.exception("request failed", client=self.peer, api_key=api_key)
             self.close("a request failed")
         else:
             self._fill(slot, response)
+
+    def _refuse(self, error: Exception) -> None:
+        if isinstance(error, TooManyElements):
+            BOUND_REACHED.labels("elements").inc()
+        self.close(f"the client sent a request that cannot be served: {error}")
 
     # -- answers
 
