@@ -64,6 +64,7 @@ def tracked(partitions: int) -> list[TrackedTopic]:
 
 async def pause(work: Callable[[], Awaitable[object]]) -> float:
     """The longest pause of the event loop while ``work`` ran, in ms; the best of all rounds."""
+    longest = last = 0.0
 
     async def tick() -> None:
         nonlocal longest, last
