@@ -31,7 +31,7 @@ TABLES = (
     "merged_segments", "merge_claims", "split_files", "wal_file_claims",
     "operator_actions", "config_overrides", "migration_requests", "migration_phases",
     "quiesce_acks", "quiesce_witnesses", "tracking_acks", "tracking_runs",
-    "producer_state", "batches", "wal_files",
+    "producer_expiry", "producer_state", "batches", "wal_files",
     "logs", "topics", "ended_incarnations", "gateways",
     "cluster_attestations",
 )  # fmt: skip
@@ -108,6 +108,10 @@ class Scene(ABC):
     @abstractmethod
     def expire_quiesce(self, log: TopicIdPartition) -> None:
         """Let the deadline pass without waiting for it."""
+
+    @abstractmethod
+    def set_clock_forward(self, hours: int) -> None:
+        """The database's clock shows so many hours more, which nobody has lived through."""
 
     @abstractmethod
     def producers(self) -> list[int]:
@@ -239,6 +243,9 @@ class MemoryScene(Scene):
         if partition.quiesce is QuiesceState.CLOSED:
             partition.deadline_ms = self.clock.now - 1_000
 
+    def set_clock_forward(self, hours: int) -> None:
+        self.clock.now += hours * 3_600_000
+
     def producers(self) -> list[int]:
         return sorted(
             n for partition in self.memory.topics.partitions() for n in partition.producers
@@ -280,6 +287,14 @@ class PostgresScene(Scene):
             "WHERE topic_id = %s AND partition = %s AND quiesce = 'closed'",
             log.topic_id,
             log.partition,
+        )
+
+    def set_clock_forward(self, hours: int) -> None:
+        passed = f"interval '{hours} h'"
+        self.sql(f"UPDATE producer_state SET updated_at = updated_at - {passed}")
+        self.sql(
+            f"UPDATE producer_expiry SET last_run = last_run - {passed}, "
+            f"not_before = not_before - {passed}"
         )
 
     def producers(self) -> list[int]:

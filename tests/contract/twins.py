@@ -47,6 +47,10 @@ class TwinScene(Scene):
         self.postgres.expire_quiesce(log)
         self.of_memory.expire_quiesce(log)
 
+    def set_clock_forward(self, hours: int) -> None:
+        self.postgres.set_clock_forward(hours)
+        self.of_memory.set_clock_forward(hours)
+
     def producers(self) -> list[int]:
         assert self.postgres.producers() == self.of_memory.producers()
         return self.of_memory.producers()

@@ -62,6 +62,7 @@ from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
 
 STEP_ROWS = 1_000
+HOUR_MS = 3_600_000
 BEFORE_ANY_QUIESCE = (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS)
 """Phases that generation 0 may record."""
 ENDED = (PhaseStatus.DONE, PhaseStatus.FAILED)
@@ -80,6 +81,9 @@ class MemoryControlPlane(ControlPlane):
         self.topics = Topics()
         self.files = WalFiles()
         self.operators = Operators()
+        self.expiry_ran_at: int | None = None
+        self.expiry_not_before = 0
+        """When producers were expired last, and from when on they may be again, in ms."""
         self._listeners: list[tuple[Sequence[str], asyncio.Queue[tuple[str, str]]]] = []
 
     # Gateways
@@ -646,7 +650,14 @@ class MemoryControlPlane(ControlPlane):
     # Upkeep: what the jobs do, as tideline.control_plane.jobs names it
 
     def expire_producers(self, idle_ms: int, limit: int = STEP_ROWS) -> int:
-        before, expired = self.now_ms() - idle_ms, 0
+        now = self.now_ms()
+        last, self.expiry_ran_at = self.expiry_ran_at, now
+        if last is not None and now - last > max(idle_ms // 2, HOUR_MS):
+            # The clock may have been set forward: a retry of a minute ago looks like yesterday's.
+            self.expiry_not_before = now + idle_ms
+        if now < self.expiry_not_before:
+            return 0
+        before, expired = now - idle_ms, 0
         for partition in self.topics.partitions():
             idle = [n for n, entry in partition.producers.items() if entry.updated_at <= before]
             for producer_id in idle[: limit - expired]:
