@@ -26,6 +26,7 @@ from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.offsets.leader_epoch import LeaderEpochHandler
 from tideline.gateway.offsets.list_offsets import ListOffsetsHandler
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.produce.examination import Examiner
 from tideline.gateway.produce.handler import ProduceHandler
 from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
 from tideline.gateway.produce.wal import ObjectKeys, RefusedProduces, WalWriter
@@ -68,6 +69,7 @@ class Parts:
     parking: ParkingLot
     tellings: Tellings
     identity: IdentityWatch
+    examiner: Examiner
 
     async def start(self) -> None:
         """Returns when tracked topics are known (see :meth:`TrackingSync.start`)."""
@@ -77,6 +79,7 @@ class Parts:
     async def close(self, patience_s: float = WAL_PATIENCE_S) -> None:
         """Commit what is under way within ``patience_s`` and end the background work."""
         await self.quiesce.close()
+        self.examiner.close()
         await self.writer.close(patience_s)
         await self.watermarks.close()
         await self.tellings.close()
@@ -163,6 +166,7 @@ def build_parts(
         parking=parking,
         tellings=Tellings(),
         identity=IdentityWatch(tracking, TopicIdentity(cluster)),
+        examiner=Examiner(),
     )
 
 
@@ -196,6 +200,7 @@ def build_rules(
         parts.refused,
         parts.writer,
         transactions,
+        parts.examiner,
         patience_s,
     )
     fetch = FetchHandler(

@@ -44,6 +44,11 @@ SUFFIX_UNREADABLE = Counter(
 )
 
 PRODUCE = Counter("inkless_gateway_produce", "produces to tracked partitions", ["path", "error"])
+EXAMINATION_SECONDS = Histogram(
+    "inkless_gateway_examination_seconds",
+    "looking into the records of one batch before it is appended to the suffix",
+    buckets=(0.0001, 0.0005, *_SECONDS),
+)
 ACKS_WITHHELD = Counter(
     "inkless_gateway_acks_withheld", "acknowledgements of Kafka at or past B0 that were not told"
 )

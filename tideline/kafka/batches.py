@@ -1,5 +1,5 @@
-"""Record batches (magic 2): headers read and patched in place, what a produce may hold, and the
-search for a record by its timestamp.
+"""Record batches (magic 2): headers read and patched in place, and the search for a record by its
+timestamp.
 
 Base offset (bytes 0–7) and partition leader epoch (12–15) lie outside the CRC and can be
 rewritten; attributes and timestamps are inside (Kafka: ``DefaultRecordBatch``).
@@ -15,7 +15,6 @@ from typing import TypeAlias
 import crc32c
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 from tideline.errors import TidelineError
 
@@ -185,6 +184,14 @@ def patch(
         struct.pack_into(">I", batch, _CRC_AT, computed_crc(batch, header))
 
 
+def with_max_timestamp(batch: bytes, max_timestamp: int) -> bytes:
+    """One batch with another largest timestamp (ms) in its header, and its CRC."""
+    copy = bytearray(batch)
+    _OFFSET.pack_into(copy, _MAX_TIMESTAMP_AT, max_timestamp)
+    struct.pack_into(">I", copy, _CRC_AT, computed_crc(copy, parse_at(copy, 0)))
+    return bytes(copy)
+
+
 def truncate_at(buffer: Buffer, boundary: int) -> Buffer:
     """The leading batches that lie wholly below ``boundary`` (exclusive); what follows, and a
     batch that is cut off at the end, is left out."""
@@ -212,83 +219,6 @@ def until_epoch(buffer: Buffer, leader_epoch: int) -> Buffer:
             break
         end = header.end
     return buffer if end == len(buffer) else buffer[:end]
-
-
-class RefusedBatch(ValueError):
-    """Not appended: ``code`` is the answer, the message says what is wrong with the batch."""
-
-    def __init__(self, code: KafkaErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-def validate_produced(
-    records: bytes, *, max_message_bytes: int, produce_version: int
-) -> BatchHeader:
-    """The header of the one batch in ``records``, all that a diskless partition takes of a produce.
-
-    The checks are those of Kafka's ``ProduceRequest.validateRecords`` and ``LogValidator``: a batch
-    that Kafka would refuse is refused with Kafka's error, so that no consumer meets it later.
-    Raises :class:`RefusedBatch`.
-    """
-    try:
-        headers = list(iter_batches(records))
-    except UnsupportedMagic as error:
-        raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, f"only magic 2: {error}") from error
-    except InvalidBatch as error:
-        raise RefusedBatch(KafkaErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    if len(headers) != 1:
-        raise RefusedBatch(
-            KafkaErrorCode.INVALID_RECORD, f"{len(headers)} batches, exactly one is allowed"
-        )
-    header = headers[0]
-    if header.size > max_message_bytes:
-        raise RefusedBatch(
-            KafkaErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {header.size} bytes, max.message.bytes is {max_message_bytes}",
-        )
-    if not verify_crc(records, header):
-        raise RefusedBatch(KafkaErrorCode.CORRUPT_MESSAGE, "the CRC does not match the batch")
-    _check_header(header)
-    _check_compression(records, header, produce_version)
-    return header
-
-
-def _check_header(header: BatchHeader) -> None:
-    if header.is_control:
-        raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, "control batches are not for clients")
-    if header.is_transactional:
-        raise RefusedBatch(
-            KafkaErrorCode.INVALID_TXN_STATE, "a diskless partition takes no transactional records"
-        )
-    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        raise RefusedBatch(
-            KafkaErrorCode.INVALID_RECORD,
-            f"{header.record_count} records but a last offset delta of {header.last_offset_delta}",
-        )
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise RefusedBatch(
-            KafkaErrorCode.INVALID_RECORD,
-            f"sequence {header.base_sequence}, epoch {header.producer_epoch} of a producer with id",
-        )
-    if header.timestamp_type != CREATE_TIME:
-        raise RefusedBatch(KafkaErrorCode.INVALID_TIMESTAMP, "the client set LogAppendTime")
-    if header.max_timestamp < -1 or header.base_timestamp < -1:
-        raise RefusedBatch(
-            KafkaErrorCode.INVALID_TIMESTAMP, f"max timestamp {header.max_timestamp} ms"
-        )
-
-
-def _check_compression(records: bytes, header: BatchHeader, produce_version: int) -> None:
-    try:
-        codec = header.compression
-    except InvalidBatch as error:
-        raise RefusedBatch(KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
-    if codec == "zstd" and produce_version < ZSTD_SINCE_PRODUCE:
-        raise RefusedBatch(
-            KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"zstd needs Produce v{ZSTD_SINCE_PRODUCE}, this is v{produce_version}",
-        )
 
 
 def uses_zstd(batches: bytes) -> bool:

@@ -97,6 +97,23 @@ def tracked_topic(
     )
 
 
+def varint(value: int) -> bytes:
+    """Zigzag, as records have their numbers."""
+    left = (value << 1) ^ (value >> 63)
+    found = bytearray()
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes((*found, left))
+
+
+def record(timestamp_delta: int, offset_delta: int, value: bytes) -> bytes:
+    """One record without a key and without headers."""
+    rest = b"\0" + varint(timestamp_delta) + varint(offset_delta) + varint(-1)
+    rest += varint(len(value)) + value + varint(0)
+    return varint(len(rest)) + rest
+
+
 def record_batch(
     records: int = 1,
     *,
@@ -109,12 +126,15 @@ def record_batch(
     last_offset_delta: int | None = None,
     magic: int = 2,
 ) -> bytes:
-    """A batch whose header is right; its records are not looked into."""
+    """A batch of ``records`` without keys; the first has ``payload``, the last ``max_timestamp``
+    (ms), the others 1,000."""
     delta = records - 1 if last_offset_delta is None else last_offset_delta
     body = struct.pack(
         ">hiqqqhii", attributes, delta, 1_000, max_timestamp, producer_id, epoch, sequence, records
     )
-    body += payload
+    for n in range(records):
+        later = max_timestamp - 1_000 if n == records - 1 else 0
+        body += record(later, n, payload if n == 0 else b"")
     head = struct.pack(">qiibI", 0, 9 + len(body), -1, magic, crc32c.crc32c(body))
     return head + body
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import astuple
 
-import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,23 +13,19 @@ from tests.unit.gateway.fakes import (
     LOG,
     FakeObjectStore,
     GatewayPlane,
-    record_batch,
     tracked_row,
     tracked_topic,
 )
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import (
-    RefusedBatch,
     first_record_at,
     iter_batches,
-    validate_produced,
     verify_crc,
 )
 from tideline.object_store import ObjectStoreUnavailable
@@ -165,32 +160,6 @@ def test_the_cache_is_bounded_and_never_wrong(puts: list[tuple[int, int, int]], 
         assert cache.size <= limit
         if (found := cache.get(key, start + 1, size // 2)) is not None:
             assert bytes(found) == objects[key][start + 1 : start + 1 + size // 2]
-
-
-def test_a_batch_that_kafka_would_refuse_is_refused() -> None:
-    def code(batch: bytes, limit: int = 1000, version: int = 9) -> KafkaErrorCode:
-        with pytest.raises(RefusedBatch) as raised:
-            validate_produced(batch, max_message_bytes=limit, produce_version=version)
-        return raised.value.code
-
-    good = record_batch(3, producer_id=1, epoch=0, sequence=0)
-    assert validate_produced(good, max_message_bytes=1000, produce_version=3).record_count == 3
-    assert code(good[:-1] + b"?") is KafkaErrorCode.CORRUPT_MESSAGE
-    assert code(good[:40]) is KafkaErrorCode.CORRUPT_MESSAGE
-    assert code(good, limit=len(good) - 1) is KafkaErrorCode.MESSAGE_TOO_LARGE
-    assert code(good + good) is KafkaErrorCode.INVALID_RECORD
-    assert code(b"") is KafkaErrorCode.INVALID_RECORD
-    assert code(record_batch(magic=1)) is KafkaErrorCode.INVALID_RECORD
-    assert code(record_batch(attributes=0x20)) is KafkaErrorCode.INVALID_RECORD
-    assert code(record_batch(attributes=0x10)) is KafkaErrorCode.INVALID_TXN_STATE
-    assert code(record_batch(attributes=0x08)) is KafkaErrorCode.INVALID_TIMESTAMP
-    assert code(record_batch(max_timestamp=-5)) is KafkaErrorCode.INVALID_TIMESTAMP
-    assert code(record_batch(attributes=0x07)) is KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    assert (
-        code(record_batch(attributes=4), version=6) is KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    )
-    assert code(record_batch(3, last_offset_delta=9)) is KafkaErrorCode.INVALID_RECORD
-    assert code(record_batch(producer_id=4, epoch=0)) is KafkaErrorCode.INVALID_RECORD
 
 
 class Source:

@@ -42,6 +42,7 @@ from tideline.gateway.messages import (
     timestamp,
     topic_key,
 )
+from tideline.gateway.produce.examination import Allowance, Examined, Examiner
 from tideline.gateway.produce.parking import Admission, ParkedProduce, ParkingLot
 from tideline.gateway.produce.wal import (
     Append,
@@ -53,14 +54,12 @@ from tideline.gateway.produce.wal import (
 from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions, refuse_new_transaction
-from tideline.kafka.batches import (
-    BatchHeader,
-    InvalidBatch,
-    RefusedBatch,
-    parse_at,
-    validate_produced,
-)
+from tideline.kafka.batches import BatchHeader, InvalidBatch, parse_at
+from tideline.kafka.produced import RefusedBatch
 from tideline.kafka.protocol import decode_response, encode_request
+
+RECORD_ERRORS_SINCE = 8
+"""KIP-467."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,8 @@ class ProduceOutcome:
     append_time: int = -1
     log_start: int = -1
     message: str | None = None
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """Index in the batch, and what is wrong with that record."""
     relayed: Any = None
     """Kafka's own structure, passed on as it is."""
 
@@ -87,6 +88,7 @@ class PartitionProduce:
         version: int,
         source: object,
         writer: WalWriter,
+        examiner: Examiner,
         to_kafka: Callable[[PartitionProduce], None],
     ) -> None:
         """``source`` is the client's connection; ``to_kafka`` forwards the part at once."""
@@ -97,6 +99,8 @@ class PartitionProduce:
         self._version = version
         self._source = source
         self._writer = writer
+        self._examiner = examiner
+        self._examined: Examined | None = None
         self._to_kafka = to_kafka
 
     @property
@@ -110,6 +114,13 @@ class PartitionProduce:
     def is_transactional(self) -> bool:
         return self.header is not None and self.header.is_transactional
 
+    async def examine(self, allowance: Allowance) -> None:
+        """Look into the batch now, so that its turn in the suffix takes no time."""
+        if self.at.topic is not None and not self.is_transactional:
+            self._examined = await self._examiner.examine(
+                self.records, self.header, self.at.topic.limits, self._version, allowance
+            )
+
     def admit(self, admission: Admission) -> None:
         """Forward or append it now: its turn in the partition's order has come."""
         if admission is Admission.SUFFIX:
@@ -117,9 +128,11 @@ class PartitionProduce:
         else:
             self._to_kafka(self)
 
-    def refuse(self, code: int, message: str | None = None) -> None:
+    def refuse(
+        self, code: int, message: str | None = None, records: tuple[tuple[int, str], ...] = ()
+    ) -> None:
         """Answer ``code``; nothing was appended."""
-        self.settle(ProduceOutcome(code, message=message), "refused")
+        self.settle(ProduceOutcome(code, message=message, record_errors=records), "refused")
 
     def refuse_transaction(self) -> None:
         """With a code after which its client can abort."""
@@ -144,20 +157,18 @@ class PartitionProduce:
         if self.is_transactional:
             self.refuse_transaction()
             return
-        try:
-            header = validate_produced(
-                self.records,
-                max_message_bytes=topic.max_message_bytes,
-                produce_version=self._version,
-            )
-        except RefusedBatch as refused:
-            self.refuse(refused.code, str(refused))
+        examined = self._examined or self._examiner.at_once(
+            self.records, topic.limits, self._version
+        )
+        if isinstance(examined, RefusedBatch):
+            self.refuse(examined.code, str(examined), examined.records)
             return
+        header = examined.header
         outcome = self._writer.append(
             Append(
                 log=log,
                 source=self._source,
-                batch=self.records,
+                batch=examined.records,
                 producer=self.producer,
                 last_sequence=header.last_sequence,
                 record_count=header.record_count,
@@ -166,7 +177,7 @@ class PartitionProduce:
                 outcome=asyncio.get_running_loop().create_future(),
             )
         )
-        self.records = b""
+        self.records, self._examined = b"", None
         outcome.add_done_callback(self._appended)
 
     def _appended(self, outcome: asyncio.Future[CommittedBatch]) -> None:
@@ -203,9 +214,9 @@ def _header(records: bytes) -> BatchHeader | None:
         return None
 
 
-class TransactionalOrder:
-    """Transactional produces of one connection wait for a question to Kafka before they are
-    admitted; they are asked about one after the other, in their order."""
+class ProduceOrder:
+    """Of one connection: a produce that waits for a question to Kafka, or until its batches were
+    looked into, before it is admitted keeps those behind it waiting."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -231,6 +242,7 @@ class ProduceRequest:
                 version=context.header.api_version,
                 source=context.connection,
                 writer=handler.writer,
+                examiner=handler.examiner,
                 to_kafka=self.to_kafka,
             )
             for topic in request.topic_data
@@ -271,6 +283,17 @@ class ProduceRequest:
                     part.refuse(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
                     continue
             part.refuse_transaction()
+
+    async def examine(self) -> None:
+        """Look into the batches that may go to the suffix. What goes to Kafka now is Kafka's to
+        judge."""
+        allowance = Allowance()
+        waits = {RouteKind.SUFFIX, RouteKind.QUIESCING}
+        if not self._tracking.lease_valid():
+            waits.add(RouteKind.PENDING)
+        for part in self.all:
+            if not part.answer.done() and part.at.route(self._tracking).kind in waits:
+                await part.examine(allowance)
 
     def admit(self, max_wait_s: float) -> None:
         """Take every partition on, in order, before anything else on the connection is."""
@@ -454,7 +477,15 @@ class ProduceRequest:
             base_offset=answer.base_offset,
             log_append_time=timestamp(answer.append_time),
             log_start_offset=answer.log_start,
-            record_errors=(),
+            record_errors=tuple(
+                self.messages.response_part(
+                    "BatchIndexAndErrorMessage",
+                    batch_index=index,
+                    batch_index_error_message=message,
+                )
+                for index, message in answer.record_errors
+                if self.messages.version >= RECORD_ERRORS_SINCE
+            ),
             error_message=answer.message,
         )
 
@@ -479,6 +510,7 @@ class ProduceHandler:
     refused: RefusedProduces
     writer: WalWriter
     transactions: OpenTransactions
+    examiner: Examiner
     patience_s: float
     """How long a produce may wait for its outcome in the suffix or behind the ack gate."""
     _background: set[asyncio.Task[None]] = field(default_factory=set)
@@ -489,18 +521,18 @@ class ProduceHandler:
     async def produce(self, context: RequestContext) -> bytes | None:
         request: Any = context.request()
         produce = ProduceRequest(context, request, self)
-        if not produce.is_tracked:
+        turn = context.connection.state(ProduceOrder).turn
+        if not produce.is_tracked and not turn.locked():
             if produce.acks == 0:
                 context.connection.forward_unanswered(context.frame)
                 return None
             return await context.forward()
         timeout_s = request.timeout.total_seconds()
         max_wait_s = timeout_s if timeout_s > 0 else self.patience_s
-        if produce.is_transactional:
-            async with context.connection.state(TransactionalOrder).turn:
+        async with turn:
+            if produce.is_transactional:
                 await produce.refuse_new_transactions(self.transactions)
-                produce.admit(max_wait_s)
-        else:
+            await produce.examine()
             produce.admit(max_wait_s)
         if produce.acks == 0:
             task = spawn(produce.unanswered(), "produce-acks-0")

@@ -1,0 +1,305 @@
+"""What a produce may append: what Kafka would refuse is refused with Kafka's word for it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import cramjam
+import crc32c
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.unit.gateway.fakes import record, record_batch, varint
+from tideline.domain.request_handling import KafkaErrorCode
+from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
+from tideline.kafka.batches import iter_batches, verify_crc
+from tideline.kafka.produced import (
+    MAX_RECORDS,
+    MAX_UNPACKED_BYTES,
+    RefusedBatch,
+    ValidBatch,
+    validated,
+)
+from tideline.kafka.records import UnpackedTooLarge
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+LIMITS = TopicLimits("CreateTime", 100_000_000)
+
+
+def judged(batch: bytes, limits: TopicLimits = LIMITS, version: int = 9) -> ValidBatch:
+    return validated(batch, limits, produce_version=version, now_ms=NOW)
+
+
+def refusal(batch: bytes, limits: TopicLimits = LIMITS, version: int = 9) -> RefusedBatch:
+    with pytest.raises(RefusedBatch) as raised:
+        judged(batch, limits, version)
+    return raised.value
+
+
+def code(batch: bytes, limits: int = 1000, version: int = 9) -> KafkaErrorCode:
+    return refusal(batch, TopicLimits("CreateTime", limits), version).code
+
+
+def raw(body: bytes, records: int = 1, attributes: int = 0, max_timestamp: int = NOW) -> bytes:
+    """A batch with a right header and CRC around ``body``."""
+    inside = struct.pack(
+        ">hiqqqhii", attributes, records - 1, NOW, max_timestamp, -1, -1, -1, records
+    )
+    inside += body
+    return struct.pack(">qiibI", 0, 9 + len(inside), -1, 2, crc32c.crc32c(inside)) + inside
+
+
+def built(
+    values: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+    codec: int = 0,
+) -> bytes:
+    """By another implementation, of (timestamp, key, value, headers)."""
+    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 24)
+    for number, (timestamp, key, value, headers) in enumerate(values):
+        builder.append(number, timestamp, key, value, headers)
+    return bytes(builder.build())
+
+
+def test_a_header_that_kafka_would_refuse_is_refused() -> None:
+    good = record_batch(3, producer_id=1, epoch=0, sequence=0)
+    assert judged(good, version=3).header.record_count == 3
+    assert code(good[:-1] + b"?") is KafkaErrorCode.CORRUPT_MESSAGE
+    assert code(good[:40]) is KafkaErrorCode.CORRUPT_MESSAGE
+    assert code(good, len(good) - 1) is KafkaErrorCode.MESSAGE_TOO_LARGE
+    assert code(good + good) is KafkaErrorCode.INVALID_RECORD
+    assert code(b"") is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(magic=1)) is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(magic=0)) is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(attributes=0x20)) is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(attributes=0x10)) is KafkaErrorCode.INVALID_TXN_STATE
+    assert code(record_batch(attributes=0x08)) is KafkaErrorCode.INVALID_TIMESTAMP
+    assert code(record_batch(max_timestamp=-5)) is KafkaErrorCode.INVALID_TIMESTAMP
+    assert code(record_batch(attributes=0x07)) is KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    zstd = record_batch(attributes=4)
+    assert code(zstd, version=6) is KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert code(record_batch(3, last_offset_delta=9)) is KafkaErrorCode.INVALID_RECORD
+    assert code(record_batch(producer_id=4, epoch=0)) is KafkaErrorCode.INVALID_RECORD
+
+
+def test_a_poison_batch_of_two_thousand_million_records_is_refused() -> None:
+    assert refusal(raw(b"x" * 22, 2_000_000_000)).code is KafkaErrorCode.MESSAGE_TOO_LARGE
+    assert refusal(raw(b"x" * 22, MAX_RECORDS)).code is KafkaErrorCode.INVALID_RECORD
+
+
+ONE = record(0, 0, b"value")
+KEYLESS = b"\0" + varint(0) + varint(0) + varint(-1) + varint(-1)
+
+
+def sized(rest: bytes) -> bytes:
+    return varint(len(rest)) + rest
+
+
+BROKEN = {
+    "fewer records than it says": raw(ONE, 2),
+    "more records than it says": raw(ONE + record(0, 1, b""), 1),
+    "bytes behind the last": raw(ONE + b"\0"),
+    "no records": raw(b""),
+    "a length past the end": raw(varint(100) + ONE[1:]),
+    "a negative length": raw(varint(-3) + ONE[1:]),
+    "a length that is too short": raw(varint(len(ONE) - 2) + ONE[1:]),
+    "a length that is too long": raw(varint(len(ONE)) + ONE[1:] + b"\0"),
+    "an offset that is left out": raw(ONE + record(0, 2, b""), 2),
+    "an offset twice": raw(ONE + record(0, 0, b""), 2),
+    "a negative offset": raw(record(0, -1, b"")),
+    "a number that does not end": raw(b"\xff" * 40),
+    "a number of 33 bits": raw(b"\x80\x80\x80\x80\x10" + ONE),
+    "attributes that nobody knows": raw(sized(b"\x98" + KEYLESS[1:] + b"\0")),
+    "a key past the end": raw(sized(b"\0\0\0" + varint(1 << 30) + varint(-1) + b"\0")),
+    "a key of -2 bytes": raw(sized(b"\0\0\0" + varint(-2) + varint(-1) + b"\0")),
+    "a value of -2 bytes": raw(sized(b"\0\0\0" + varint(-1) + varint(-2) + b"\0")),
+    "more headers than bytes": raw(sized(KEYLESS + varint(2_000_000_000))),
+    "fewer than no headers": raw(sized(KEYLESS + varint(-1))),
+    "a header without a key": raw(sized(KEYLESS + varint(1) + varint(-1) + varint(0))),
+    "a header past the end": raw(sized(KEYLESS + varint(1) + varint(1) + b"k" + varint(9))),
+    "gzip that is none": raw(ONE, attributes=1),
+    "snappy that is none": raw(b"\xff" * 20, attributes=2),
+    "snappy with a block past the end": raw(
+        b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, 1 << 30) + b"x", attributes=2
+    ),
+    "lz4 that is none": raw(ONE, attributes=3),
+    "lz4 whose blocks depend on each other": raw(
+        bytes(cramjam.lz4.Compressor(block_linked=True).finish()) + ONE, attributes=3
+    ),
+    "zstd that is none": raw(ONE, attributes=4),
+}
+
+
+@pytest.mark.parametrize("why", BROKEN)
+def test_a_batch_whose_records_are_broken_is_refused(why: str) -> None:
+    refused = refusal(BROKEN[why])
+    assert refused.code is KafkaErrorCode.INVALID_RECORD
+    assert str(refused)
+
+
+def test_the_wrong_record_is_named() -> None:
+    batch = raw(ONE + record(0, 5, b""), 2)
+    ((index, message),) = refusal(batch).records
+    assert index == 1
+    assert "offset delta 5" in message
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_stream_that_is_cut_or_goes_on_is_refused(codec: str) -> None:
+    whole = built([(NOW, b"k", b"v" * 500, [])] * 20, CODECS[codec])
+    (header,) = iter_batches(whole)
+    body = whole[61:]
+    for changed in (body[:-1], body[: len(body) // 2], body + b"\x01\x02"):
+        refused = refusal(raw(changed, header.record_count, CODECS[codec]))
+        assert refused.code is KafkaErrorCode.INVALID_RECORD
+
+
+BOMBS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda data: bytes(cramjam.gzip.compress(data)),
+    "snappy": lambda data: bytes(cramjam.snappy.compress_raw(data)),
+    "lz4": lambda data: independent_lz4(data),
+    "zstd": lambda data: bytes(cramjam.zstd.compress(data)),
+}
+
+
+def independent_lz4(data: bytes) -> bytes:
+    compressor = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+@pytest.mark.parametrize("codec", BOMBS)
+def test_a_bomb_is_refused_before_it_fills_memory(codec: str) -> None:
+    bomb = raw(BOMBS[codec](bytes(MAX_UNPACKED_BYTES + 1)), 1, CODECS[codec])
+    assert refusal(bomb).code is KafkaErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", BOMBS)
+def test_a_first_try_with_less_room_says_that_it_was_not_enough(codec: str) -> None:
+    batch = built([(NOW, None, bytes(50_000), [])] * 3, CODECS[codec])
+    with pytest.raises(UnpackedTooLarge):
+        validated(batch, LIMITS, produce_version=9, now_ms=NOW, max_unpacked=100_000)
+    assert judged(batch).header.record_count == 3
+
+
+def test_timestamps_are_held_against_now() -> None:
+    limits = TopicLimits("CreateTime", 10_000, HOUR, HOUR)
+
+    def refused_at(*timestamps: int) -> tuple[KafkaErrorCode, list[int]]:
+        batch = built([(timestamp, None, b"v", []) for timestamp in timestamps])
+        refused = refusal(batch, limits)
+        return refused.code, [index for index, _ in refused.records]
+
+    judged(built([(NOW - HOUR, None, b"v", []), (NOW + HOUR, None, b"v", [])]), limits)
+    invalid = KafkaErrorCode.INVALID_TIMESTAMP
+    assert refused_at(NOW - HOUR - 1) == (invalid, [0])
+    assert refused_at(NOW, NOW + HOUR + 1, NOW) == (invalid, [1])
+    assert refused_at(*[NOW + 2 * HOUR] * 9) == (invalid, [0, 1, 2])
+    year_9999 = 253_370_764_800_000
+    assert refusal(built([(year_9999, None, b"v", [])])).code is invalid, "an hour by default"
+    judged(built([(1, None, b"v", [])]))  # the past is not bounded by default
+
+
+def test_a_record_without_a_timestamp_is_not_held_against_now() -> None:
+    limits = TopicLimits("CreateTime", 10_000, HOUR, HOUR)
+    batch = bytearray(raw(record(0, 0, b"v"), max_timestamp=-1))
+    struct.pack_into(">q", batch, 27, -1)
+    struct.pack_into(">I", batch, 17, crc32c.crc32c(batch[21:]))
+    assert judged(bytes(batch), limits).header.max_timestamp == -1
+
+
+def test_under_log_append_time_the_clients_timestamps_do_not_count() -> None:
+    judged(
+        built([(NOW + 9 * HOUR, None, b"v", [])]), replace(LIMITS, timestamp_type=LOG_APPEND_TIME)
+    )
+
+
+def test_the_largest_timestamp_is_that_of_the_records_whatever_the_header_says() -> None:
+    """As Kafka does; lookups by time and retention go by it."""
+    batch = raw(record(5, 0, b"a") + record(2, 1, b"b"), 2, max_timestamp=NOW + 50)
+    valid = judged(batch)
+    assert valid.header.max_timestamp == NOW + 5
+    (header,) = iter_batches(valid.records)
+    assert header.max_timestamp == NOW + 5
+    assert verify_crc(valid.records, header)
+    assert [r.timestamp for r in DefaultRecordBatch(valid.records)] == [NOW + 5, NOW + 2]
+
+
+def test_java_and_librdkafka_frame_snappy_differently_and_both_are_read() -> None:
+    body = ONE + record(1, 1, b"x" * 200)
+    blocks = [bytes(cramjam.snappy.compress_raw(part)) for part in (body[:40], body[40:])]
+    framed = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+    framed += b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+    for packed in (framed, bytes(cramjam.snappy.compress_raw(body))):
+        assert judged(raw(packed, 2, 2, NOW + 1)).header.record_count == 2
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(NOW - 10**10, NOW + HOUR),
+        st.none() | st.binary(max_size=200),
+        st.none() | st.binary(max_size=3000),
+        st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=70)), max_size=3),
+    ),
+    min_size=1,
+    max_size=100,
+)
+
+
+@given(RECORDS, st.sampled_from(sorted(CODECS)))
+def test_what_another_implementation_writes_is_accepted_unchanged(
+    values: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+    codec: str,
+) -> None:
+    batch = built(values, CODECS[codec])
+    valid = judged(batch)
+    assert valid.records == batch
+    assert valid.header.record_count == len(values)
+    assert valid.header.max_timestamp == max(timestamp for timestamp, *_ in values)
+
+
+def readable(batch: bytes) -> list[tuple[int, int]]:
+    """Offsets and timestamps as another implementation reads them."""
+    reader = DefaultRecordBatch(batch)
+    reader.validate_crc()
+    return [(r.offset, r.timestamp) for r in reader]
+
+
+@given(
+    RECORDS,
+    st.sampled_from(sorted(CODECS)),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
+)
+@example([(NOW, None, b"v", [])], "none", [(61, 0x80)])
+def test_changed_bytes_under_a_right_crc_never_crash_and_what_is_accepted_can_be_read(
+    values: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+    codec: str,
+    changes: list[tuple[int, int]],
+) -> None:
+    batch = bytearray(built(values, CODECS[codec]))
+    for at, byte in changes:
+        batch[21 + at % (len(batch) - 21)] = byte
+    struct.pack_into(">I", batch, 17, crc32c.crc32c(batch[21:]))
+    try:
+        valid = judged(bytes(batch))
+    except RefusedBatch:
+        return
+    count = valid.header.record_count
+    try:
+        found = readable(valid.records)
+    except UnicodeDecodeError:
+        return  # a header's key: Kafka does not look, and Java replaces what it cannot decode
+    assert [offset for offset, _ in found] == list(range(count))
+    assert max(timestamp for _, timestamp in found) == valid.header.max_timestamp
+
+
+@given(st.binary(max_size=400), st.integers(0, 4), st.integers(1, 50))
+def test_random_records_never_crash(body: bytes, codec: int, count: int) -> None:
+    with suppress(RefusedBatch):
+        assert judged(raw(body, count, codec)).header.record_count == count

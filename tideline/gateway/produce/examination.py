@@ -1,0 +1,102 @@
+"""Looks into the batches of a produce before it takes its turn in the suffix.
+
+What always holds: the event loop is not held up by it. Small batches are read at once, as many of
+one request as a few milliseconds allow; others by one thread, one after the other, while the
+request waits for its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeAlias
+
+from tideline.domain.topic_configs import TopicLimits
+from tideline.gateway.metrics import EXAMINATION_SECONDS
+from tideline.kafka.batches import BatchHeader
+from tideline.kafka.produced import (
+    MAX_UNPACKED_BYTES,
+    RefusedBatch,
+    ValidBatch,
+    validated,
+)
+from tideline.kafka.records import UnpackedTooLarge
+
+AT_ONCE_BYTES = 64 * 1024
+AT_ONCE_RECORDS = 2_000
+"""Of one request; reading a record takes one to two microseconds."""
+Examined: TypeAlias = ValidBatch | RefusedBatch
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Allowance:
+    """What may still be read of one request at once."""
+
+    def __init__(self) -> None:
+        self.bytes, self.records = AT_ONCE_BYTES, AT_ONCE_RECORDS
+
+    def covers(self, records: bytes, header: BatchHeader | None) -> bool:
+        """Taken off if so. A batch without a readable header is refused without a look at it."""
+        if header is None:
+            return True
+        if len(records) > self.bytes or header.record_count > self.records:
+            return False
+        self.bytes -= len(records)
+        self.records -= max(header.record_count, 0)
+        return True
+
+
+class Examiner:
+    """Validates batches; see :mod:`tideline.kafka.produced`."""
+
+    def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._now_ms = now_ms
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="produce-examination")
+
+    def close(self) -> None:
+        """Ends the thread; what waits for it is cancelled."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def examine(
+        self,
+        records: bytes,
+        header: BatchHeader | None,
+        limits: TopicLimits,
+        produce_version: int,
+        allowance: Allowance,
+    ) -> Examined:
+        """Does not give up its turn in the loop if ``allowance`` covers the batch."""
+        judge = partial(self._judged, records, limits, produce_version)
+        if allowance.covers(records, header):
+            try:
+                return judge(AT_ONCE_BYTES)
+            except UnpackedTooLarge:
+                pass
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, judge, MAX_UNPACKED_BYTES
+        )
+
+    def at_once(self, records: bytes, limits: TopicLimits, produce_version: int) -> Examined:
+        """However long it takes: for a batch that came to the suffix by a way nobody foresaw."""
+        return self._judged(records, limits, produce_version, MAX_UNPACKED_BYTES)
+
+    def _judged(
+        self, records: bytes, limits: TopicLimits, produce_version: int, max_unpacked: int
+    ) -> Examined:
+        try:
+            with EXAMINATION_SECONDS.time():
+                return validated(
+                    records,
+                    limits,
+                    produce_version=produce_version,
+                    now_ms=self._now_ms(),
+                    max_unpacked=max_unpacked,
+                )
+        except RefusedBatch as refused:
+            return refused

@@ -1,0 +1,185 @@
+"""What a produce may append to a diskless partition: Kafka's rules, so that no consumer meets a
+batch that Kafka would have refused.
+
+Kafka: ``ProduceRequest.validateRecords``, ``LogValidator``, ``UnifiedLog``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tideline.domain.request_handling import KafkaErrorCode
+from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME, TopicLimits
+from tideline.kafka.batches import (
+    ZSTD_SINCE_PRODUCE,
+    BatchHeader,
+    InvalidBatch,
+    UnsupportedMagic,
+    iter_batches,
+    verify_crc,
+    with_max_timestamp,
+)
+from tideline.kafka.records import (
+    InvalidRecords,
+    RecordSummary,
+    UnpackedTooLarge,
+    summarize,
+    unpacked,
+)
+
+MAX_UNPACKED_BYTES = 64 * 1024 * 1024
+"""Of the records of one batch. Kafka has no such bound: it unpacks as it reads."""
+MAX_RECORDS = 1_000_000
+"""Of one batch: reading each costs about a microsecond of the process."""
+MAX_TIMESTAMP = 2**63 - 1
+
+
+class RefusedBatch(ValueError):
+    """Not appended: ``code`` is the answer, the message says what is wrong with the batch."""
+
+    def __init__(
+        self,
+        code: KafkaErrorCode,
+        message: str,
+        records: tuple[tuple[int, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.records = records
+        """Index in the batch, and what is wrong with it, of the first few wrong records."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidBatch:
+    """One batch that may be appended, its largest timestamp set right as Kafka does."""
+
+    header: BatchHeader
+    records: bytes
+
+
+def validated(
+    records: bytes,
+    limits: TopicLimits,
+    *,
+    produce_version: int,
+    now_ms: int,
+    max_unpacked: int = MAX_UNPACKED_BYTES,
+) -> ValidBatch:
+    """The one batch in ``records``, all that a partition takes of a produce.
+
+    ``max_unpacked``: a smaller bound than :data:`MAX_UNPACKED_BYTES` for a first try.
+    Raises :class:`RefusedBatch`, or :class:`~tideline.kafka.records.UnpackedTooLarge` if a smaller
+    bound was given and is not enough.
+    """
+    header = the_one_batch(records, limits, produce_version)
+    try:
+        body = unpacked(records, header, max_unpacked)
+        earliest, latest = _range(limits, now_ms)
+        summary = summarize(body, header, earliest=earliest, latest=latest)
+    except UnpackedTooLarge as error:
+        if max_unpacked < MAX_UNPACKED_BYTES:
+            raise
+        raise RefusedBatch(KafkaErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
+    except InvalidRecords as error:
+        wrong = () if error.index is None else ((error.index, str(error)),)
+        raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, str(error), wrong) from error
+    _check_timestamps(summary, earliest, latest)
+    if summary.max_timestamp == header.max_timestamp:
+        return ValidBatch(header, records)
+    right = with_max_timestamp(records, summary.max_timestamp)
+    return ValidBatch(replace(header, max_timestamp=summary.max_timestamp), right)
+
+
+def the_one_batch(records: bytes, limits: TopicLimits, produce_version: int) -> BatchHeader:
+    """All rules that need no look at the records themselves. Raises :class:`RefusedBatch`."""
+    headers = []
+    try:
+        for header in iter_batches(records):
+            headers.append(header)
+            if len(headers) > 1:
+                break
+    except UnsupportedMagic as error:
+        raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, f"only magic 2: {error}") from error
+    except InvalidBatch as error:
+        raise RefusedBatch(KafkaErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if len(headers) != 1:
+        number = "more than one batch" if headers else "no batch"
+        raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, f"{number}, exactly one is allowed")
+    header = headers[0]
+    if header.size > limits.max_message_bytes:
+        raise RefusedBatch(
+            KafkaErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {header.size} bytes, max.message.bytes is {limits.max_message_bytes}",
+        )
+    if not verify_crc(records, header):
+        raise RefusedBatch(KafkaErrorCode.CORRUPT_MESSAGE, "the CRC does not match the batch")
+    _check_header(header)
+    _check_compression(header, produce_version)
+    return header
+
+
+def _check_header(header: BatchHeader) -> None:
+    if header.is_control:
+        raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, "control batches are not for clients")
+    if header.is_transactional:
+        raise RefusedBatch(
+            KafkaErrorCode.INVALID_TXN_STATE, "a diskless partition takes no transactional records"
+        )
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise RefusedBatch(
+            KafkaErrorCode.INVALID_RECORD,
+            f"{header.record_count} records but a last offset delta of {header.last_offset_delta}",
+        )
+    if header.record_count > MAX_RECORDS:
+        raise RefusedBatch(
+            KafkaErrorCode.MESSAGE_TOO_LARGE,
+            f"{header.record_count} records in a batch, {MAX_RECORDS} are allowed",
+        )
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise RefusedBatch(
+            KafkaErrorCode.INVALID_RECORD,
+            f"sequence {header.base_sequence}, epoch {header.producer_epoch} of a producer with id",
+        )
+    if header.timestamp_type != CREATE_TIME:
+        raise RefusedBatch(KafkaErrorCode.INVALID_TIMESTAMP, "the client set LogAppendTime")
+    if header.max_timestamp < -1 or header.base_timestamp < -1:
+        raise RefusedBatch(
+            KafkaErrorCode.INVALID_TIMESTAMP, f"max timestamp {header.max_timestamp} ms"
+        )
+
+
+def _check_compression(header: BatchHeader, produce_version: int) -> None:
+    try:
+        codec = header.compression
+    except InvalidBatch as error:
+        raise RefusedBatch(KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
+    if codec == "zstd" and produce_version < ZSTD_SINCE_PRODUCE:
+        raise RefusedBatch(
+            KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs Produce v{ZSTD_SINCE_PRODUCE}, this is v{produce_version}",
+        )
+
+
+def _range(limits: TopicLimits, now_ms: int) -> tuple[int, int]:
+    """Inclusive. Under LogAppendTime the timestamps of the client are not kept."""
+    if limits.timestamp_type == LOG_APPEND_TIME:
+        return -MAX_TIMESTAMP, MAX_TIMESTAMP
+    return (
+        max(0, now_ms - limits.timestamp_before_max_ms),
+        min(MAX_TIMESTAMP, now_ms + limits.timestamp_after_max_ms),
+    )
+
+
+def _check_timestamps(summary: RecordSummary, earliest: int, latest: int) -> None:
+    if not summary.out_of_range:
+        return
+    wrong = tuple(
+        (index, f"timestamp {timestamp} ms is not within [{earliest}, {latest}]")
+        for index, timestamp in summary.out_of_range
+    )
+    raise RefusedBatch(
+        KafkaErrorCode.INVALID_TIMESTAMP,
+        f"record {wrong[0][0]}: {wrong[0][1]}; message.timestamp.before.max.ms and "
+        "message.timestamp.after.max.ms say how far from now it may be",
+        wrong,
+    )
