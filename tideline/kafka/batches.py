@@ -203,22 +203,35 @@ def truncate_at(buffer: Buffer, boundary: int) -> Buffer:
     return buffer if end == len(buffer) else buffer[:end]
 
 
+def _leader_epochs(buffer: Buffer) -> Iterator[tuple[int, int]]:
+    """The leader epoch of each whole batch, and where it ends. Formats before magic 2 have none:
+    -1. Nothing else is looked at, so that what is not understood stays readable."""
+    position = 0
+    while len(buffer) - position > _MAGIC_AT:
+        (length,) = _EPOCH.unpack_from(buffer, position + 8)
+        end = position + LOG_OVERHEAD + length
+        if not position + _MAGIC_AT < end <= len(buffer):
+            return
+        (epoch,) = _EPOCH.unpack_from(buffer, position + _EPOCH_AT)
+        yield epoch if buffer[position + _MAGIC_AT] >= MAGIC else -1, end
+        position = end
+
+
 def newest_epoch(buffer: Buffer) -> int:
     """The highest leader epoch of the batches in ``buffer``, -1 if it has none."""
-    epochs = (header.partition_leader_epoch for header in iter_fetched(buffer))
-    return max(epochs, default=-1)
+    return max((epoch for epoch, _ in _leader_epochs(buffer)), default=-1)
 
 
 def until_epoch(buffer: Buffer, leader_epoch: int) -> Buffer:
     """The leading batches that are no newer than ``leader_epoch``; all of them if it is -1."""
     if leader_epoch < 0:
         return buffer
-    end = 0
-    for header in iter_fetched(buffer):
-        if header.partition_leader_epoch > leader_epoch:
+    last = 0
+    for epoch, end in _leader_epochs(buffer):
+        if epoch > leader_epoch:
             break
-        end = header.end
-    return buffer if end == len(buffer) else buffer[:end]
+        last = end
+    return buffer if last == len(buffer) else buffer[:last]
 
 
 def uses_zstd(batches: bytes) -> bool:

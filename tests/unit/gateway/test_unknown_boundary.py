@@ -232,3 +232,14 @@ async def test_a_produce_in_flight_at_the_closing_is_told_at_once(bench: Tracked
     assert outcomes(await asyncio.wait_for(asking, 2)) == {ME: ("none", 40)}
     await until(lambda: bench.plane.quiesce_acks)
     assert bench.plane.quiesce_acks[0]["highest"] == 41
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+async def test_formats_that_have_no_leader_epoch_are_shown_while_the_boundary_is_unset(
+    bench: TrackedBench, magic: int
+) -> None:
+    old = bytearray(batch_at(40, 3))
+    old[16] = magic
+    bench.client.broker[ApiKey.FETCH] = serving({ME: KafkaLog(bytes(old), 50)})
+    response = await bench.ask(fetch((TOPIC, 0, 40)))
+    assert response.responses[0].partitions[0].records == bytes(old)
