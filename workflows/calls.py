@@ -82,6 +82,16 @@ def history_is_long() -> bool:
     return info.get_current_history_length() > LONG_HISTORY or info.is_continue_as_new_suggested()
 
 
+def may_continue_anywhere() -> bool:
+    """The history is long, and this run may end at a wait where an older version never did.
+
+    Asked under another patch for each stretch of the history: one that was recorded by an older
+    version replays as it is, and the run that goes on from it continues as new soon after.
+    """
+    length = workflow.info().get_current_history_length()
+    return history_is_long() and workflow.patched(f"continue-at-any-wait-{length // 1_000}")
+
+
 def quick(name: TopicActivity, result: type | None = None) -> Call:
     """A few round trips to Postgres or Kafka."""
     return Call(name, result)
@@ -168,10 +178,13 @@ def failed(call: Call, error: FailureError) -> CallFailed:
 
 class RetryUntilSuccess:
     """The calls of one workflow that are tried until they succeed. ``report`` gets the reason why
-    one has not yet, and an empty one when it has."""
+    one has not yet, and an empty one when it has. ``must_continue``: asked after each failed try
+    whether it is time for a new run."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
+    def __init__(
+        self, report: Callable[[str], None], must_continue: Callable[[], bool] = not_interrupted
+    ) -> None:
+        self._report, self._must_continue = report, must_continue
         self._at_once = False
 
     def retry_now(self) -> None:
@@ -186,7 +199,7 @@ class RetryUntilSuccess:
         reraise: Collection[str] = (),
     ) -> Any:
         """The result of ``call``. Raises :class:`CallFailed` only for a kind in ``reraise``, and
-        :class:`Interrupted` when ``interrupted()`` comes to hold."""
+        :class:`Interrupted` when ``interrupted()`` comes to hold, or a new run is due."""
         tries = 0
         while True:
             try:
@@ -197,6 +210,8 @@ class RetryUntilSuccess:
                 tries += 1
                 self._report(failure.message)
                 await self.wait_before_retry(tries, interrupted)
+                if self._must_continue():
+                    raise Interrupted from failure
             else:
                 if tries:
                     self._report("")

@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
         ABORTED,
         DONE,
         ENDINGS,
+        FORCED,
         GONE,
         PARTITION_WORKFLOW,
         TO_DO,
@@ -33,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
         WaitsFor,
     )
     from tideline.domain.migration import Phase
+    from workflows.calls import Interrupted
     from workflows.reporting import now, search_attributes_at_start
     from workflows.topic_state import TopicState
 
@@ -47,7 +49,9 @@ TASK_TIMEOUT = timedelta(seconds=5)
 """A worker that dies inside a write pause is noticed after this, well within the quiesce's hold."""
 
 Child = ChildWorkflowHandle[PartitionMigrationInput, PartitionOutcome]
-_PHASE_OF_OUTCOME = {"ready": DONE, ABORTED: ABORTED, GONE: GONE}
+_PHASE_OF_OUTCOME = {"ready": DONE, ABORTED: ABORTED, GONE: GONE, FORCED: FORCED}
+ARMING_ENDS = "arming-that-fails-holds-up-nothing"
+"""Patch: before it a call to arm that was interrupted ended the fan-out, and the topic hung."""
 
 
 class FanOut:
@@ -67,6 +71,11 @@ class FanOut:
     def crowded(self) -> bool:
         """This run has started as many children as one run should."""
         return len(self._children) >= MOST_CHILDREN
+
+    @property
+    def settling(self) -> bool:
+        """Whoever works must come to an end: another run begins."""
+        return self._settling
 
     def receive(self, report: PartitionReport) -> None:
         """A partition says where it stands."""
@@ -93,8 +102,8 @@ class FanOut:
         self._state.to_steer, self._state.lost = sorted(self._to_steer), sorted(self._lost)
 
     async def end_all(self) -> None:
-        """After an abort: steer every partition and wait until it has ended, a minute at most;
-        a partition that does not hear of it is fenced by its generation."""
+        """After an abort or a forced completion: steer every partition and wait until it has ended,
+        a minute at most; one that does not hear of an abort is fenced by its generation."""
         self.steer_all()
         try:
             await workflow.wait_condition(
@@ -112,6 +121,10 @@ class FanOut:
                 self._busy = True
                 try:
                     await self._work()
+                except Interrupted:
+                    # Arming made way: it is asked for again with the next permit.
+                    if not workflow.patched(ARMING_ENDS):
+                        raise
                 finally:
                     self._busy = False
         finally:

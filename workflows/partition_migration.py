@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
         ABORTED,
         DONE,
         ENDINGS,
+        FORCED,
         GONE,
         PARTITION_WORKFLOW,
         BoundaryObservation,
@@ -72,7 +73,7 @@ class PartitionMigration:
 
     @workflow.run
     async def run(self, given: PartitionMigrationInput) -> PartitionOutcome:
-        """Returns how it ended: ``ready``, ``aborted`` or ``gone``."""
+        """Returns how it ended: ``ready``, ``aborted``, ``forced`` or ``gone``."""
         reporting = asyncio.create_task(self._reporter.run())
         state = self._state
         try:
@@ -110,9 +111,12 @@ class PartitionMigration:
         if self._state.steering.aborted:
             self._move_to(ABORTED)
             return
+        if is_forced(self._state):
+            self._move_to(FORCED)
+            return
         self._enter(phase)
         try:
-            result = await perform(phases.PHASE_CALLS[phase], self._input(), self._aborted)
+            result = await perform(phases.PHASE_CALLS[phase], self._input(), self._must_end)
         except Interrupted:
             return
         except CallFailed as failure:
@@ -160,7 +164,7 @@ class PartitionMigration:
         self._waits_because(reason)
         # An activity that waits has waited for seconds already.
         waited = failure.kind == failures.WAITING
-        await self._retrying.wait_before_retry(1 if waited else self._failed_tries, self._aborted)
+        await self._retrying.wait_before_retry(1 if waited else self._failed_tries, self._must_end)
 
     async def _let_producers_go(self) -> PartitionSituation:
         """Reopen the quiesce; nothing is reopened if B0 turns out to be persisted."""
@@ -212,14 +216,13 @@ class PartitionMigration:
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(replace(self._given, state=self._state))
 
-    def _aborted(self) -> bool:
-        return self._state.steering.aborted
+    def _must_end(self) -> bool:
+        return self._state.steering.aborted or is_forced(self._state)
 
     def _input(self) -> PhaseInput:
         state = self._state
-        return PhaseInput(
-            self._ref, self._given.options, state.generation, state.boundary, state.leader_epoch
-        )
+        options = state.steering.options or self._given.options
+        return PhaseInput(self._ref, options, state.generation, state.boundary, state.leader_epoch)
 
     # What operators and the topic's workflow see
 
@@ -268,7 +271,8 @@ class PartitionMigration:
     @workflow.signal(name=Signal.STEER)
     def steer(self, steering: Steering) -> None:
         """The topic's workflow says what it wants."""
-        if self._state.steering.paused and not steering.paused:
+        before = self._state.steering
+        if (before.paused and not steering.paused) or before.options != steering.options:
             self._retrying.retry_now()
         self._state.steering = replace(steering, report_again=False)
         if steering.report_again and self._state.phase:
@@ -316,9 +320,14 @@ def has_ended(state: PartitionState) -> bool:
 
 def crossed(state: PartitionState) -> bool:
     """B0 is persisted, not only observed."""
-    if state.phase == DONE:
+    if state.phase in (DONE, FORCED):
         return True
     return state.phase not in ("", *ENDINGS) and not phase_rule(Phase(state.phase)).abortable
+
+
+def is_forced(state: PartitionState) -> bool:
+    """The topic's completion was forced, and nothing of this partition needs more than that."""
+    return state.steering.completed and crossed(state)
 
 
 def parks_producers(state: PartitionState) -> bool:
@@ -338,7 +347,7 @@ def waits_for(state: PartitionState) -> WaitsFor:
 def blocked_because(state: PartitionState) -> str:
     """Why the next phase must not begin yet; empty: it may."""
     steering = state.steering
-    if steering.aborted:
+    if steering.aborted or is_forced(state):
         return ""
     if phase_rule(Phase(state.phase)).pausable_before:
         if state.paused:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from tideline.domain.messages import (
     ABORTED,
     DONE,
+    FORCED,
     GONE,
     TO_DO,
     PartitionReport,
@@ -111,6 +112,12 @@ class TopicState:
     """Partitions that must still be steered."""
     lost: list[int] = field(default_factory=list)
     """Partitions that should run and perhaps do not."""
+    configured: bool = False
+    """An operator changed the options since the start."""
+    forced_by: str = ""
+    """Who forced the completion."""
+    incomplete: list[int] = field(default_factory=list)
+    """Partitions whose prefix was not complete then."""
 
     def __post_init__(self) -> None:
         self._tally: Tally | None = None
@@ -147,7 +154,13 @@ class TopicState:
 
     @property
     def all_done(self) -> bool:
-        return self.tally.phases[DONE] == len(self.partitions)
+        ended = self.tally.phases[DONE] + self.tally.phases[FORCED]
+        return ended == len(self.partitions)
+
+    @property
+    def must_freeze(self) -> bool:
+        """An operator forced the completion: nothing is waited for any more."""
+        return bool(self.forced_by) and self.stage in (Stage.ROLLING, Stage.TIERING)
 
     @property
     def gone(self) -> str:
@@ -186,6 +199,8 @@ class TopicState:
             rolled=self.rolled,
             paused=self.paused,
             aborted=self.aborted,
+            completed=bool(self.forced_by),
+            options=self.options if self.configured else None,
         )
 
     def boundaries(self) -> dict[str, int]:
@@ -204,6 +219,8 @@ class TopicState:
             paused=self.paused,
             next_step=NEXT_STEP[self.stage],
             partitions=list(self.partitions),
+            options=self.options,
+            completion_forced_by=self.forced_by,
         )
 
     def _reason(self) -> str:

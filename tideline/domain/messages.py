@@ -61,6 +61,15 @@ class TopicActivity(StrEnum):
     generation, whichever ``PhaseInput`` names (a quiesce that failed does not know its own), if
     it is closed and B0 is unset; otherwise changes nothing."""
 
+    RECORD_CONFIGURATION = "record_configuration"
+    """``ConfigurationRecord`` -> nothing: who changed options of a running migration, and why."""
+    FORCE_COMPLETION = "force_completion"
+    """``CompletionRequest`` -> ``CompletionOutcome``. Fails as Refused while a partition has no
+    B0."""
+    ACCEPT_GAP = "accept_gap"
+    """``GapRequest`` -> ``GapOutcome``. Fails as Refused, naming replicas and segments, when
+    somebody holds a part of the range or does not answer."""
+
 
 class ConfigStage(StrEnum):
     """Which topic configs the reconciler holds, by the stage of the topic's migration."""
@@ -148,7 +157,7 @@ class BoundaryObservation:
 class PartitionOutcome:
     partition: int
     outcome: str
-    """``ready``, ``aborted``, or ``gone`` when the topic was deleted."""
+    """``ready``, ``aborted``, ``forced``, or ``gone`` when the topic was deleted."""
     boundary: int
     leader_epoch: int
     reason: str = ""
@@ -236,11 +245,17 @@ SEARCH_ATTRIBUTES = {
 
 
 class Update(StrEnum):
-    """Updates of both workflows, except that only a topic can be aborted."""
+    """Updates of both workflows; those after the second of a topic's only."""
 
     PAUSE = "pause"
     RESUME = "resume"
     ABORT = "abort"
+    CONFIGURE = "configure"
+    """:class:`tideline.domain.operator_choices.ConfigureRequest`: other options from now on."""
+    COMPLETE = "complete"
+    """``Decider``: freeze and seal although prefixes are not complete."""
+    ACCEPT_GAP = "accept_gap"
+    """``GapRequest``: give up a log gap that nobody can fill."""
 
 
 class Query(StrEnum):
@@ -274,7 +289,9 @@ DONE = "done"
 ABORTED = "aborted"
 GONE = "gone"
 """The topic was deleted, or the name belongs to another topic now."""
-ENDINGS = (DONE, ABORTED, GONE)
+FORCED = "forced"
+"""Ended behind B0 because an operator forced the topic's completion; the prefix is not complete."""
+ENDINGS = (DONE, ABORTED, GONE, FORCED)
 TO_DO = "to do"
 """The partition waits for a free place (``parallel_partitions``)."""
 
@@ -315,6 +332,10 @@ class Steering:
     paused: bool = False
     aborted: bool = False
     report_again: bool = False
+    completed: bool = False
+    """An operator forced the completion: whoever has crossed ends, complete or not."""
+    options: MigrationOptions | None = None
+    """Those that an operator changed meanwhile; ``None``: those of the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +366,8 @@ class TopicMigrationStatus:
     paused: bool
     next_step: str
     partitions: list[PartitionReport] = field(default_factory=list)
+    options: MigrationOptions | None = None
+    completion_forced_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

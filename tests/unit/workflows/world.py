@@ -37,6 +37,15 @@ from tideline.domain.messages import (
     waits_queue,
 )
 from tideline.domain.migration import UNDEFINED_OFFSET, Phase
+from tideline.domain.operator_choices import (
+    CompletionOutcome,
+    CompletionRequest,
+    ConfigurationRecord,
+    Decider,
+    GapOutcome,
+    GapRequest,
+)
+from tideline.domain.options import MigrationOptions
 from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 
@@ -79,6 +88,10 @@ class World:
     before: dict[str, Callable[[], None]] = field(default_factory=dict)
     logs: dict[int, FakePartition] = field(default_factory=lambda: defaultdict(FakePartition))
     most_at_once: int = 0
+    decided: list[tuple[Decider, Any]] = field(default_factory=list)
+    """By operators: who and why, and what."""
+    options: list[MigrationOptions] = field(default_factory=list)
+    """With which a drain was asked for."""
     _between: set[int] = field(default_factory=set)
 
     @property
@@ -174,6 +187,27 @@ class World:
         self.aborted = True
         return AbortDecision(True)
 
+    @activity.defn(name=TopicActivity.RECORD_CONFIGURATION)
+    async def record_configuration(self, record: ConfigurationRecord) -> None:
+        await self._enter(TopicActivity.RECORD_CONFIGURATION)
+        self.decided.append((record.decider, record.changed))
+
+    @activity.defn(name=TopicActivity.FORCE_COMPLETION)
+    async def force_completion(self, request: CompletionRequest) -> CompletionOutcome:
+        await self._enter(TopicActivity.FORCE_COMPLETION)
+        without = [p for p in range(self.partitions) if self.logs[p].boundary == UNDEFINED_OFFSET]
+        if without:
+            raise fails(failures.REFUSED, f"partition {without} has no B0")[0]
+        incomplete = [p for p in range(self.partitions) if not self.logs[p].ready]
+        self.decided.append((request.decider, incomplete))
+        return CompletionOutcome(incomplete)
+
+    @activity.defn(name=TopicActivity.ACCEPT_GAP)
+    async def accept_gap(self, request: GapRequest) -> GapOutcome:
+        await self._enter(TopicActivity.ACCEPT_GAP, request.partition)
+        self.decided.append((request.decider, (request.first, request.end)))
+        return GapOutcome(request.partition, request.first, request.end, 4)
+
     @activity.defn(name=TopicActivity.STOP_TRACKING)
     async def stop_tracking(self, step: TopicStep) -> None:
         await self._enter(TopicActivity.STOP_TRACKING)
@@ -209,6 +243,7 @@ class World:
 
     @activity.defn(name=Phase.DRAIN_TRANSACTIONS)
     async def drain_transactions(self, given: PhaseInput) -> None:
+        self.options.append(given.options)
         await self._enter(Phase.DRAIN_TRANSACTIONS, given.ref.partition)
 
     @activity.defn(name=Phase.QUIESCE)

@@ -1,0 +1,129 @@
+"""What an operator may change or end by decision while a migration runs, and how that crosses
+Temporal. Each is kept with who decided it and why (``operator_actions``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tideline.domain.messages import TopicRef
+from tideline.domain.migration_input import parse_options
+from tideline.domain.options import MigrationOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Who decides, and why. Neither may be empty."""
+
+    by: str
+    why: str
+
+    def problem(self) -> str:
+        """What is missing, or empty."""
+        missing = [name for name, said in (("by", self.by), ("why", self.why)) if not said.strip()]
+        return f"{' and '.join(missing)}: missing; say who decides and why" if missing else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureRequest:
+    """Input of the update ``configure``: only the options that change."""
+
+    options: dict[str, Any]
+    decider: Decider
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureOutcome:
+    options: MigrationOptions
+    """All of them, as they are now."""
+    changed: dict[str, list[Any]] = field(default_factory=dict)
+    """By name: before and after."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationRecord:
+    """What is to be kept of a ``configure``."""
+
+    ref: TopicRef
+    decider: Decider
+    changed: dict[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """To freeze and seal although prefixes are not complete."""
+
+    ref: TopicRef
+    decider: Decider
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutcome:
+    incomplete: list[int]
+    """Partitions whose prefix stays incomplete; none: there was nothing to force."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapRequest:
+    """To give up ``[first, end)`` of a partition, which nobody holds any more."""
+
+    ref: TopicRef
+    partition: int
+    first: int
+    end: int
+    decider: Decider
+
+
+@dataclass(frozen=True, slots=True)
+class GapOutcome:
+    partition: int
+    first: int
+    end: int
+    leader_epoch: int
+    """At which nobody held it."""
+    log_ends: dict[str, int] = field(default_factory=dict)
+    """Of each replica, by node id, exclusive."""
+    remote_end: int = -1
+    """Where remote segments end, exclusive; -1: there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a migration is, as far as its options depend on it."""
+
+    armed: bool
+    """``flush.messages`` is set: the durability is in force."""
+    all_crossed: bool
+    frozen: bool
+
+
+def changed_options(
+    now: MigrationOptions, wanted: Mapping[str, Any]
+) -> tuple[MigrationOptions, dict[str, list[Any]]]:
+    """The options after the change, and what differs. Raises ``InvalidMigrationInput`` with field,
+    rule and remedy."""
+    parsed = parse_options(wanted)
+    values = {name: getattr(parsed, name) for name in wanted if wanted[name] is not None}
+    after = replace(now, **values)
+    before, later = asdict(now), asdict(after)
+    return after, {
+        name: [before[name], later[name]] for name in values if before[name] != later[name]
+    }
+
+
+def too_late(name: str, progress: Progress) -> str:
+    """Why the option ``name`` cannot change any more, or empty."""
+    match name:
+        case "durability" if progress.armed:
+            return (
+                "durability: what it asks of the brokers is in force since before the first write "
+                "pause; it cannot change under a boundary"
+            )
+        case "open_transactions" | "drain_deadline_ms" | "quiesce_hold_ms" | "parallel_partitions":
+            if progress.all_crossed:
+                return f"{name}: every partition has its B0, it has no effect any more"
+        case "segment_wait_ms" if progress.frozen:
+            return "segment_wait_ms: the topic is being frozen, nothing waits for tiering any more"
+    return ""

@@ -1,0 +1,397 @@
+"""One run of a topic's workflow: its stages, in order, and what steers them.
+
+The stage follows from what was done and what the partitions report; nothing is tracked before the
+preflight has passed; configs are asked for stage by stage and only here. Every wait may last for
+weeks: a long history continues as new in the stage that it is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from tideline.domain import failures
+    from tideline.domain.messages import (
+        AbortDecision,
+        ConfigStage,
+        ConfigStep,
+        PartitionRef,
+        PartitionSituation,
+        TopicActivity,
+        TopicOutcome,
+        TopicStep,
+    )
+    from tideline.domain.migration_input import InvalidMigrationInput
+    from tideline.domain.operator_choices import (
+        CompletionOutcome,
+        CompletionRequest,
+        ConfigurationRecord,
+        ConfigureOutcome,
+        ConfigureRequest,
+        Decider,
+        Progress,
+        changed_options,
+        too_late,
+    )
+    from workflows.calls import (
+        Call,
+        CallFailed,
+        Interrupted,
+        RetryUntilSuccess,
+        history_is_long,
+        may_continue_anywhere,
+        not_interrupted,
+        perform,
+        quick,
+        slow,
+    )
+    from workflows.fan_out import ARMING_ENDS, FanOut
+    from workflows.phases import TOPIC_IS_GONE
+    from workflows.reporting import now
+    from workflows.topic_state import Stage, TopicState
+
+ABORT_PASSES_TRACKING = "an-abort-passes-tracking-that-fails"
+"""Patch: before it an abort waited until tracking had begun."""
+OPEN_AFTER_RESET = "open-the-classic-log-after-a-reset"
+"""A partition whose B0 was reset takes classic produces again: the seal goes at once, not only
+with the arming before its write pause."""
+REFUSALS = (failures.PREFLIGHT_REFUSED, failures.REFUSED, *TOPIC_IS_GONE)
+"""Before anything is tracked these end the workflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The input of a run that continues another."""
+
+    continued: TopicState
+
+
+class TopicRun:
+    """One run of the workflow over its state. ``changed`` is called when there is news to show."""
+
+    def __init__(self, state: TopicState, changed: Callable[[], None]) -> None:
+        self.state = state
+        self.waiting_reason = ""
+        self.retrying = RetryUntilSuccess(self._waits_because, may_continue_anywhere)
+        self.fan_out = FanOut(state, self._arm)
+        self._changed = changed
+        self._deciding = asyncio.Lock()
+        self._arming_failed: CallFailed | None = None
+
+    @property
+    def _step(self) -> TopicStep:
+        return TopicStep(self.state.ref, self.state.options)
+
+    async def migrate(self) -> TopicOutcome:
+        """To the end: ``hybrid`` or ``aborted``."""
+        state = self.state
+        reconciling = asyncio.create_task(self._reconcile())
+        try:
+            while state.stage is not Stage.ENDED:
+                if may_continue_anywhere():
+                    await self._continue_as_new()
+                if state.aborted:
+                    try:
+                        return await self._restore()
+                    except Interrupted:
+                        continue
+                if state.must_freeze:
+                    self._move_to(Stage.FREEZING)
+                if state.must_cross_again:
+                    state.armed = state.rolled = False
+                    self._move_to(Stage.CROSSING)
+                try:
+                    await self._while_paused()
+                    await self._run_stage()
+                except Interrupted:
+                    continue
+                except asyncio.CancelledError:
+                    await self._cancelled()
+        except CallFailed as failure:
+            raise refused(failure) from failure
+        finally:
+            reconciling.cancel()
+        return self._outcome()
+
+    def _outcome(self) -> TopicOutcome:
+        state, reason = self.state, ""
+        if state.forced_by:
+            left = ", ".join(map(str, state.incomplete))
+            reason = (
+                f"completion forced by {state.forced_by}: prefix of partition {left} not complete"
+            )
+        return TopicOutcome(
+            state.ref.topic, state.ref.topic_id, "hybrid", state.boundaries(), reason
+        )
+
+    async def _while_paused(self) -> None:
+        if self.state.paused:
+            self._waits_because("paused by an operator")
+            await workflow.wait_condition(
+                lambda: not self.state.paused or self._urgent() or may_continue_anywhere()
+            )
+            self._waits_because("")
+            if self._urgent() or self.state.paused:
+                raise Interrupted
+
+    async def _run_stage(self) -> None:
+        state = self.state
+        match state.stage:
+            case Stage.VALIDATING:
+                await self._do(slow(TopicActivity.VALIDATE_TOPIC), reraise=REFUSALS)
+                self._move_to(Stage.TRACKING)
+            case Stage.TRACKING:
+                await self._begin_tracking()
+                if state.aborted:
+                    return
+                await self._do(slow(TopicActivity.AWAIT_TRACKING), reraise=TOPIC_IS_GONE)
+                await self._configs(ConfigStage.TRACKED)
+                self._move_to(Stage.CROSSING)
+            case Stage.CROSSING:
+                if state.sealed and workflow.patched(OPEN_AFTER_RESET):
+                    await self._configs(ConfigStage.TRACKED)
+                    state.sealed = False
+                await self._until(lambda: state.all_crossed)
+                self._move_to(Stage.ROLLING)
+            case Stage.ROLLING:
+                state.sealed = True
+                await self._configs(ConfigStage.CROSSED)
+                prove = slow(TopicActivity.PROVE_COVERAGE_FOR_ROLL, seconds=120)
+                await self._do(prove, reraise=TOPIC_IS_GONE)
+                await self._configs(ConfigStage.ROLLING)
+                state.rolled = True
+                self.fan_out.steer_all()
+                self._move_to(Stage.TIERING)
+            case Stage.TIERING:
+                await self._until(lambda: state.all_done)
+                self._move_to(Stage.FREEZING)
+            case Stage.FREEZING:
+                await self._configs(ConfigStage.FROZEN)
+                if state.forced_by:
+                    await self.fan_out.end_all()
+                self._move_to(Stage.ENDED)
+
+    async def _begin_tracking(self) -> None:
+        """An abort waits while a try is under way, so that it is not overtaken; not for all of
+        them."""
+        begin, tries = slow(TopicActivity.BEGIN_TRACKING), 0
+        while not self.state.aborted:
+            async with self._deciding:
+                if self.state.aborted:
+                    return
+                try:
+                    await perform(begin, self._step)
+                except CallFailed as failure:
+                    if failure.kind in REFUSALS:
+                        raise
+                    tries += 1
+                    self._waits_because(failure.message)
+                else:
+                    if tries:
+                        self._waits_because("")
+                    return
+                if not workflow.patched(ABORT_PASSES_TRACKING):
+                    await self.retrying.wait_before_retry(tries, not_interrupted)
+                    await self.retrying.call(begin, self._step, reraise=REFUSALS)
+                    return
+            await self.retrying.wait_before_retry(tries, self._urgent)
+            if may_continue_anywhere():
+                raise Interrupted
+
+    async def _do(self, call: Call, reraise: tuple[str, ...]) -> None:
+        await self.retrying.call(call, self._step, self._urgent, reraise)
+
+    async def _reconcile(self) -> None:
+        """Partitions are looked after from the crossing on."""
+        begun = (Stage.CROSSING, Stage.ROLLING, Stage.TIERING)
+        await workflow.wait_condition(lambda: self.state.stage in begun)
+        try:
+            await self.fan_out.reconcile()
+        except CallFailed as failure:
+            if workflow.patched(ARMING_ENDS):
+                self._arming_failed = failure
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        """Wait for the partitions; meanwhile the fan-out starts and steers them."""
+        while not reached():
+            await workflow.wait_condition(
+                lambda: reached() or self._urgent() or self._has_failed() or self._is_long()
+            )
+            if self._arming_failed is not None:
+                raise self._arming_failed
+            if self.state.gone:
+                raise CallFailed(failures.UNKNOWN_TOPIC, self.state.gone)
+            if self._urgent():
+                raise Interrupted
+            if not reached():
+                await self._continue_as_new()
+
+    def _has_failed(self) -> bool:
+        return bool(self.state.gone) or self._arming_failed is not None
+
+    async def _continue_as_new(self) -> NoReturn:
+        """In the stage that it is in: each can be begun again."""
+        await self.fan_out.settle()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        self.fan_out.hand_over()
+        workflow.continue_as_new(Continued(self.state))
+
+    def _urgent(self) -> bool:
+        state = self.state
+        return state.aborted or state.must_cross_again or state.must_freeze
+
+    def _is_long(self) -> bool:
+        return history_is_long() or self.fan_out.crowded
+
+    # Topic configs
+
+    async def _arm(self) -> None:
+        """Just before the first write pause: ``flush.messages=1``, if that is the durability."""
+        await self._configs(ConfigStage.ARMED, self._arming_must_end)
+
+    def _arming_must_end(self) -> bool:
+        if self._urgent():
+            return True
+        return self.fan_out.settling and workflow.patched(ARMING_ENDS)
+
+    async def _configs(
+        self, stage: ConfigStage, must_end: Callable[[], bool] | None = None
+    ) -> None:
+        """Ask for the topic configs of ``stage``. A topic that is past it, as when this workflow
+        was started anew, keeps what it has; only the freeze must come true."""
+        may_be_past = () if stage is ConfigStage.FROZEN else (failures.STALE_STAGE,)
+        reraise = (*TOPIC_IS_GONE, *may_be_past)
+        given = ConfigStep(self.state.ref, self.state.options, stage)
+        interrupted = must_end or self._urgent
+        if stage is ConfigStage.RESTORED:
+            interrupted = not_interrupted
+        try:
+            call = slow(TopicActivity.RECONCILE_CONFIGS)
+            await self.retrying.call(call, given, interrupted, reraise)
+        except CallFailed as failure:
+            if failure.kind != failures.STALE_STAGE:
+                raise
+            workflow.logger.info("stage_is_past", extra={"why": failure.message})
+
+    # What operators decide
+
+    def problem_with(self, request: ConfigureRequest) -> str:
+        """Why the options cannot be changed so, or empty."""
+        try:
+            _, changed = changed_options(self.state.options, request.options)
+        except InvalidMigrationInput as error:
+            return str(error)
+        if not request.options:
+            return "options: none is named; name at least one"
+        state = self.state
+        progress = Progress(
+            armed=state.armed,
+            all_crossed=bool(state.partitions) and state.all_crossed,
+            frozen=state.stage is Stage.FREEZING,
+        )
+        return "; ".join(filter(None, (too_late(name, progress) for name in changed)))
+
+    async def configure(self, request: ConfigureRequest) -> ConfigureOutcome:
+        """Keep who changes what, then change it. Raises :class:`CallFailed`."""
+        _, changed = changed_options(self.state.options, request.options)
+        if changed:
+            record = ConfigurationRecord(self.state.ref, request.decider, changed)
+            await perform(quick(TopicActivity.RECORD_CONFIGURATION), record)
+            if why := self.problem_with(request):
+                raise CallFailed(failures.REFUSED, f"meanwhile it became too late: {why}")
+            self.state.options, _ = changed_options(self.state.options, request.options)
+            self.state.configured = True
+            self.fan_out.steer_all()
+            self.retrying.retry_now()
+            self._changed()
+        return ConfigureOutcome(self.state.options, changed)
+
+    async def force_completion(self, decider: Decider) -> CompletionOutcome:
+        """Postgres decides. Raises :class:`CallFailed` while a partition has no B0."""
+        force = quick(TopicActivity.FORCE_COMPLETION, CompletionOutcome)
+        request = CompletionRequest(self.state.ref, decider)
+        outcome: CompletionOutcome = await perform(force, request)
+        if outcome.incomplete:
+            self.state.forced_by, self.state.incomplete = decider.by, outcome.incomplete
+            self._changed()
+        return outcome
+
+    # Abort
+
+    async def decide_abort(self) -> AbortDecision:
+        """Ask Postgres, by the one update that wins only while no B0 is set.
+
+        Raises :class:`CallFailed` when Postgres gives no answer.
+        """
+        state = self.state
+        async with self._deciding:
+            if state.aborted:
+                return AbortDecision(True, "the migration is being aborted already")
+            if state.stage is Stage.ENDED:
+                return AbortDecision(False, "the migration has ended")
+            decision = await self._ask_postgres()
+            if decision.won:
+                state.aborted, state.restore = True, decision.tracked
+        return decision
+
+    async def _ask_postgres(self) -> AbortDecision:
+        if self.state.stage is Stage.VALIDATING:
+            first = PartitionRef(self.state.ref.topic, self.state.ref.topic_id, 0)
+            observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
+            situation: PartitionSituation = await perform(observe, first)
+            if not situation.tracked:
+                return AbortDecision(True, "nothing was changed yet", tracked=False)
+        abort = quick(TopicActivity.ABORT_MIGRATION, AbortDecision)
+        decision: AbortDecision = await perform(abort, self._step)
+        return decision
+
+    async def _restore(self) -> TopicOutcome:
+        """After the abort has won: partitions end, configs and tracking go back."""
+        state = self.state
+        self._move_to(Stage.ABORTING)
+        if state.restore:
+            await self.fan_out.end_all()
+            await self._configs(ConfigStage.RESTORED)
+            await self.retrying.call(slow(TopicActivity.STOP_TRACKING), self._step)
+        self._move_to(Stage.ENDED)
+        return TopicOutcome(state.ref.topic, state.ref.topic_id, "aborted")
+
+    async def _cancelled(self) -> None:
+        """A cancel, as the Temporal UI offers it, asks for an abort."""
+        try:
+            decision = await self.decide_abort()
+        except CallFailed as failure:
+            decision = AbortDecision(False, failure.message)
+        if decision.won:
+            await self._restore()
+            raise asyncio.CancelledError
+        self._waits_because(f"a cancel was refused, as an abort would be: {decision.reason}")
+
+    # What operators see
+
+    def _move_to(self, stage: Stage) -> None:
+        self.state.stage, self.state.since = stage, now()
+        self.waiting_reason = ""
+        self._changed()
+
+    def _waits_because(self, reason: str) -> None:
+        if reason != self.waiting_reason:
+            self.waiting_reason = reason
+            self._changed()
+
+
+def undecided(what: str, failure: CallFailed) -> ApplicationError:
+    """How an update fails, with the activity's own words."""
+    again = "" if failure.kind == failures.REFUSED else ", try again"
+    return ApplicationError(f"{what}{again}: {failure.message}", type=failure.kind)
+
+
+def refused(failure: CallFailed) -> ApplicationError:
+    """How a refusal ends the workflow: with the refusal's own words."""
+    return ApplicationError(failure.message, type=failure.kind, non_retryable=True)
