@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from tideline.background import spawn
+from tideline.control_plane.errors import TopicDeleted
 from tideline.domain import failures
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import Phase, PhaseStatus, phase_rule
@@ -45,6 +47,8 @@ def waiting(reason: str) -> ApplicationError:
 def translate(error: TidelineError) -> ApplicationError:
     """An adapter's error as the workflow should see it."""
     match error:
+        case TopicDeleted():
+            kind = failures.UNKNOWN_TOPIC
         case LeaderMoved():
             kind = failures.STALE_LEADER_EPOCH
         case UnreachableError():
@@ -58,6 +62,32 @@ def translate(error: TidelineError) -> ApplicationError:
         case _:
             kind = failures.REFUSED
     return failure(kind, str(error))
+
+
+async def refuse_forgotten(services: WorkerServices, topic: str, topic_id: UUID) -> None:
+    """Fails as UnknownTopic when Postgres has a tombstone for the id: the topic was deleted, or an
+    operator had it forgotten. Nothing that waits for it will ever come."""
+    known = await services.control_plane.migration_status(topic)
+    if not any(status.log.topic_id == topic_id for status in known):
+        raise failure(
+            failures.UNKNOWN_TOPIC,
+            f"{topic!r} ({topic_id}) was deleted or forgotten: its migration ends here",
+        )
+
+
+_PERHAPS_FORGOTTEN = (failures.WAITING, failures.UNREACHABLE, failures.REFUSED)
+
+
+async def _refuse_untracked(
+    services: WorkerServices, given: PhaseInput, error: BaseException
+) -> None:
+    """Of a topic that is gone Kafka says nothing that could be told from an outage."""
+    key = given.ref.log
+    if await services.control_plane.tracked_partition(key.topic_id, key.partition) is None:
+        try:
+            await refuse_forgotten(services, given.ref.topic, key.topic_id)
+        except ApplicationError as forgotten:
+            raise forgotten from error
 
 
 @contextmanager
@@ -196,6 +226,9 @@ async def phase_evidence(
         await evidence.end(PhaseStatus.DONE)
     except (ApplicationError, TidelineError) as error:
         typed = error if isinstance(error, ApplicationError) else translate(error)
+        if not paused and typed.type in _PERHAPS_FORGOTTEN:
+            with suppress(TidelineError):
+                await _refuse_untracked(services, given, error)
         kept = typed.type in (failures.WAITING, failures.UNREACHABLE)
         if before_quiesce or evidence.generation:
             # If a newer attempt exists it keeps its own evidence; if Postgres is away, the error

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from activities.attempt import failure, heartbeat, typed_failures, waiting
+from activities.attempt import failure, heartbeat, refuse_forgotten, typed_failures, waiting
 from activities.readiness import prefix_coverage
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain import failures
@@ -125,6 +125,7 @@ async def _override(
 async def _topic(services: WorkerServices, ref: TopicRef) -> TrackedTopic:
     topic = await services.control_plane.tracked_topic(ref.topic)
     if topic is None or topic.topic_id != UUID(ref.topic_id):
+        await refuse_forgotten(services, ref.topic, UUID(ref.topic_id))
         raise failure(
             failures.STALE_STAGE, f"{ref.topic!r} ({ref.topic_id}) is not tracked: nothing to hold"
         )
@@ -140,6 +141,7 @@ def _progress(topic: TrackedTopic, *, tiered: bool) -> TopicProgress:
         ready=sum(p.ready for p in partitions),
         overrides={key: override.override_value for key, override in topic.overrides.items()},
         tiered=tiered,
+        forced=topic.completion_forced_by is not None,
     )
 
 

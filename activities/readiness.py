@@ -8,7 +8,7 @@ tieringComplete"). A replica with a stale high watermark never rolls, so it hold
 from __future__ import annotations
 
 from activities.attempt import phase_evidence, rounds, waiting
-from activities.zombie_cleanup import prefix_gone
+from activities.zombie_cleanup import prefix_end, prefix_gone
 from tideline.domain.coverage import Coverage, assess
 from tideline.domain.messages import PartitionRef, PhaseInput
 from tideline.domain.migration import Phase
@@ -40,19 +40,20 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
                 node=layout.leader,
                 replica_id=DEBUG_CONSUMER,
             )
-            if start.offset >= given.boundary:
+            end = await prefix_end(services, given)
+            if start.offset >= end:
                 evidence.observed |= {"log_start": start.offset}
-                await prefix_gone(services, given, start.offset, evidence)
+                await prefix_gone(services, given, max(start.offset, given.boundary), evidence)
                 await services.control_plane.set_tiering_complete(
                     key, given.generation, True, "the prefix is empty"
                 )
                 return
-            if why := await _unrolled(services, ref, layout, given.boundary):
+            if why := await _unrolled(services, ref, layout, end):
                 # The bucket and the metadata are asked once it can matter.
                 if number:
                     await evidence.waiting(why)
                 continue
-            coverage = await prefix_coverage(services, ref, layout, given.boundary)
+            coverage = await prefix_coverage(services, ref, layout, end)
             evidence.observed |= coverage_evidence(coverage)
             why = coverage.reason()
             if not why:

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from temporalio import activity
 
-from activities import configs, topic, validate
+from activities import configs, operators, topic, validate
 from activities.drain_transactions import drain_transactions
 from activities.quiesce import quiesce
 from activities.readiness import readiness
@@ -30,6 +30,9 @@ ACTIVITIES: dict[str, ActivityFunction] = {
     TopicActivity.PROVE_COVERAGE_FOR_ROLL: configs.prove_coverage_for_roll,
     TopicActivity.ABORT_MIGRATION: topic.abort_migration,
     TopicActivity.STOP_TRACKING: topic.stop_tracking,
+    TopicActivity.RECORD_CONFIGURATION: operators.record_configuration,
+    TopicActivity.FORCE_COMPLETION: operators.force_completion,
+    TopicActivity.ACCEPT_GAP: operators.accept_gap,
     TopicActivity.OBSERVE_PARTITION: topic.observe_partition,
     TopicActivity.REOPEN_PARTITION: topic.reopen_partition,
     Phase.VALIDATE: validate.validate_partition,

@@ -16,7 +16,15 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.attempt import current_run, failure, heartbeat, rounds, typed_failures, waiting
+from activities.attempt import (
+    current_run,
+    failure,
+    heartbeat,
+    refuse_forgotten,
+    rounds,
+    typed_failures,
+    waiting,
+)
 from tideline.control_plane.errors import AbortRefused, UnknownTopic
 from tideline.domain import failures
 from tideline.domain.messages import (
@@ -115,7 +123,11 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
                 if not open_entries:
                     # From here on no gateway lets partitions be added.
                     await _refuse_growth(services, ref)
-                    await services.control_plane.activate_topic(ref.topic, round_)
+                    try:
+                        await services.control_plane.activate_topic(ref.topic, round_)
+                    except UnknownTopic:
+                        await refuse_forgotten(services, ref.topic, UUID(ref.topic_id))
+                        raise
                     return
                 missing = ", ".join(
                     f"{e.gateway.gateway_id} at {e.gateway.address}" for e in open_entries

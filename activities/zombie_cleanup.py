@@ -67,7 +67,10 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
             }
             if survey.log_start >= given.boundary:
                 await prefix_gone(services, given, survey.log_start, evidence)
-            why = await _gap(services, given, survey, number, evidence)
+            end = await prefix_end(services, given)
+            if survey.log_start >= end and end < given.boundary:
+                await prefix_gone(services, given, given.boundary, evidence)
+            why = await _gap(services, given, survey, number, evidence, end)
             if not why:
                 await _export_tail(services, given, survey, evidence)
                 return
@@ -110,9 +113,11 @@ async def _gap(
     survey: Survey,
     number: int,
     evidence: PhaseEvidence,
+    boundary: int,
 ) -> str:
-    """Why the replicas do not all reach B0 yet, after doing what can be done; empty if they do."""
-    leader, boundary = survey.layout.leader, given.boundary
+    """Why the replicas do not all reach ``boundary`` (B0, or an accepted gap before it) yet, after
+    doing what can be done; empty if they do."""
+    leader = survey.layout.leader
     if leader not in survey.log_ends:
         return f"the leader {leader} does not answer: {survey.silent.get(leader, 'none elected')}"
     short = {n: end for n, end in survey.log_ends.items() if end < boundary}
@@ -122,12 +127,12 @@ async def _gap(
         if n not in short and hw < boundary and survey.log_ends.get(n, -1) >= boundary
     }
     if leader in short:
-        return await _move_leader(services, given, survey, evidence, avoid=leader)
+        return await _move_leader(services, given, survey, evidence, boundary, avoid=leader)
     if short:
         return f"replicas {sorted(short)} do not reach B0 = {boundary} yet: {short}"
     if stale and number >= STALE_AFTER_ROUNDS:
         # A leader change makes every replica's watermark known again (docs/kafka.md).
-        return await _move_leader(services, given, survey, evidence, avoid=leader)
+        return await _move_leader(services, given, survey, evidence, boundary, avoid=leader)
     if stale:
         return f"replicas {sorted(stale)} know a high watermark below B0 = {boundary}: {stale}"
     return ""
@@ -138,14 +143,16 @@ async def _move_leader(
     given: PhaseInput,
     survey: Survey,
     evidence: PhaseEvidence,
+    boundary: int,
     *,
     avoid: int,
 ) -> str:
-    target = next((n for n in survey.reaching(given.boundary) if n != avoid), None)
+    target = next((n for n in survey.reaching(boundary) if n != avoid), None)
     if target is None:
         return (
             f"log gap: no in-sync replica but the leader {avoid} reaches B0 = {given.boundary}; "
-            f"log ends {survey.log_ends}, not answering {sorted(survey.silent)}"
+            f"log ends {survey.log_ends}, not answering {sorted(survey.silent)}. Bring back a "
+            "replica that has it, or give up what is lost: `tideline gap accept`"
         )
     partition = TopicPartition(given.ref.topic, given.ref.partition)
     others = [n for n in survey.layout.replicas if n != target]
@@ -153,6 +160,14 @@ async def _move_leader(
     await services.admin.elect_preferred(partition)
     evidence.observed |= {"leader_moved": {"from": avoid, "to": target}}
     return f"log gap or stale high watermark at {avoid}: leadership is moving to {target}"
+
+
+async def prefix_end(services: WorkerServices, given: PhaseInput) -> int:
+    """Where what Kafka must hold ends (exclusive): B0, or a log gap that an operator gave up."""
+    row = await services.control_plane.tracked_partition(
+        given.ref.log.topic_id, given.ref.partition
+    )
+    return given.boundary if row is None or row.prefix_end < 0 else row.prefix_end
 
 
 async def prefix_gone(

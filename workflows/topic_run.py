@@ -181,7 +181,7 @@ class TopicRun:
         """An abort waits while a try is under way, so that it is not overtaken; not for all of
         them."""
         begin, tries = slow(TopicActivity.BEGIN_TRACKING), 0
-        while not self.state.aborted:
+        while True:
             async with self._deciding:
                 if self.state.aborted:
                     return

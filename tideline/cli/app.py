@@ -17,6 +17,7 @@ from tideline.cli import (
     export,
     gateway,
     migrate,
+    operators,
     preflight,
     status,
     steer,
@@ -74,9 +75,13 @@ app.command()(status.status)
 app.command()(steer.pause)
 app.command()(steer.resume)
 app.command()(steer.abort)
+app.command()(operators.configure)
+app.command()(operators.complete)
 app.command()(coverage.coverage)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(gateway.app, name="gateway")
+app.add_typer(operators.gaps, name="gap")
+app.add_typer(operators.requests, name="request")
 app.add_typer(export.app, name="export")
 app.add_typer(tiering.app, name="tiering")
 OptionalCommand(

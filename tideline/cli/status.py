@@ -49,10 +49,18 @@ async def _status(topic: str | None, watch: bool, output: Format) -> None:
 def overview_tables(overview: Overview) -> Group:
     parts = [topic_table(row) for row in overview.topics]
     links = [Text(f"{row.topic}: {row.workflow_url or row.workflow_id}") for row in overview.topics]
+    links += [line for row in overview.topics for line in _decided(row)]
     notes = [Text(f"note: {note}", style="yellow") for note in overview.notes]
     if not parts:
         notes.append(Text("No topic migrates or has migrated."))
     return Group(*parts, *links, *notes)
+
+
+def _decided(row: TopicRow) -> list[Text]:
+    """What was asked for by a config change, and what operators decided."""
+    lines = [] if row.request is None else [f"request: {row.request.summary()}"]
+    lines += [action.summary() for action in row.actions]
+    return [Text(f"{row.topic}: {line}") for line in lines]
 
 
 def topic_table(row: TopicRow, now: datetime | None = None) -> Table:

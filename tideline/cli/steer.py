@@ -24,19 +24,19 @@ TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 
 def pause(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     """Let no partition of TOPIC begin another phase; a write pause is finished first."""
-    outcome = run(_update(topic_name(topic), Update.PAUSE, PauseOutcome))
+    outcome = run(update(topic_name(topic), Update.PAUSE, PauseOutcome))
     _answer(output, outcome, f"{topic} is paused: {outcome.explanation}.")
 
 
 def resume(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     """Let the migration of TOPIC go on, and try at once what it waits for."""
-    outcome = run(_update(topic_name(topic), Update.RESUME, PauseOutcome))
+    outcome = run(update(topic_name(topic), Update.RESUME, PauseOutcome))
     _answer(output, outcome, f"{topic} {outcome.explanation}.")
 
 
 def abort(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     """Undo the migration of TOPIC, if no partition has its B0 yet. Postgres decides."""
-    decision = run(_update(topic_name(topic), Update.ABORT, AbortDecision))
+    decision = run(update(topic_name(topic), Update.ABORT, AbortDecision))
     if not decision.won:
         if output is Format.JSON:
             echo_json(asdict(decision))
@@ -59,7 +59,8 @@ def _answer(output: Format, outcome: Any, text: str) -> None:
         typer.echo(text)
 
 
-async def _update(topic: str, name: Update, answer: type[R]) -> R:
+async def update(topic: str, name: Update, answer: type[R], given: object = None) -> R:
+    """One update of the topic's workflow. Raises ``NoSuchMigration`` when none runs."""
     settings = load(WorkerSettings)
     topic_id, boundaries = await find_topic(settings, topic)
     client = await temporal.connect(settings)

@@ -445,6 +445,13 @@ class MigrationRequest:
     next_try_at: datetime | None = None
     changed_at: datetime | None = None
 
+    def summary(self) -> str:
+        """In one line, for an operator."""
+        line = f"{self.state.value.replace('_', ' ')}, asked for by {self.requested_by or '?'}"
+        if self.next_try_at is not None:
+            line += f", tried {self.tries} times, again at {self.next_try_at:%Y-%m-%d %H:%M:%S}"
+        return f"{line}: {self.reason}" if self.reason else line
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorAction:
@@ -460,6 +467,14 @@ class OperatorAction:
     reason: str
     details: dict[str, Any]
     decided_at: datetime
+
+    def summary(self) -> str:
+        """In one line, for an operator."""
+        where = "" if self.partition is None else f" of partition {self.partition}"
+        return (
+            f"{self.action.replace('_', ' ')}{where} {self.details} by {self.decided_by} at "
+            f"{self.decided_at:%Y-%m-%d %H:%M:%S}: {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

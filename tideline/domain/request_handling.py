@@ -42,6 +42,8 @@ class PartitionRoute:
     boundary: int = UNDEFINED_OFFSET
     """B0: first offset of the suffix, inclusive."""
     boundary_epoch: int = -1
+    accepted_gap_from: int = UNDEFINED_OFFSET
+    """First offset of a log gap up to B0 whose loss an operator accepted; -1: none."""
 
     @property
     def in_kafka(self) -> bool:
@@ -55,12 +57,19 @@ DELETED = PartitionRoute(RouteKind.DELETED)
 
 
 def route_tracked(
-    *, generation: int, quiesced: bool, boundary: int, boundary_epoch: int
+    *,
+    generation: int,
+    quiesced: bool,
+    boundary: int,
+    boundary_epoch: int,
+    accepted_gap_from: int = UNDEFINED_OFFSET,
 ) -> PartitionRoute:
     """The route of a tracked partition that has a row. A boundary outweighs a closed generation:
     B0 is the point of no return."""
     if boundary != UNDEFINED_OFFSET:
-        return PartitionRoute(RouteKind.SUFFIX, generation, boundary, boundary_epoch)
+        return PartitionRoute(
+            RouteKind.SUFFIX, generation, boundary, boundary_epoch, accepted_gap_from
+        )
     return PartitionRoute(RouteKind.QUIESCING if quiesced else RouteKind.PENDING, generation)
 
 
@@ -72,16 +81,27 @@ class FetchRegion(StrEnum):
     PREFIX = "prefix"
     """Kafka's log, and nothing from B0 on may be returned."""
     SUFFIX = "suffix"
+    LOST = "lost"
+    """Inside a log gap that an operator gave up: the position does not exist any more."""
     NOWHERE = "nowhere"
+
+
+def position_of(route: PartitionRoute, offset: int) -> int:
+    """The offset that a fetch at ``offset`` reads from. Whoever has read all that is left before an
+    accepted gap goes on behind it, as behind offsets that compaction took: told that it is out of
+    range it would begin anew and come here again, for ever."""
+    return route.boundary if offset == route.accepted_gap_from else offset
 
 
 def region_of(route: PartitionRoute, offset: int) -> FetchRegion:
     """The one region that may answer a fetch at ``offset`` (inclusive)."""
     if route.kind is RouteKind.CLASSIC or route.in_kafka:
         return FetchRegion.KAFKA
-    if route.kind is RouteKind.SUFFIX:
-        return FetchRegion.PREFIX if offset < route.boundary else FetchRegion.SUFFIX
-    return FetchRegion.NOWHERE
+    if route.kind is not RouteKind.SUFFIX:
+        return FetchRegion.NOWHERE
+    if offset >= route.boundary:
+        return FetchRegion.SUFFIX
+    return FetchRegion.LOST if 0 <= route.accepted_gap_from <= offset else FetchRegion.PREFIX
 
 
 class KafkaErrorCode(IntEnum):

@@ -71,6 +71,8 @@ class TopicProgress:
     """At present: key to override value (``config_overrides``)."""
     tiered: bool
     """``remote.storage.enable`` of the topic; an empty topic may be without it."""
+    forced: bool = False
+    """An operator had it completed although a prefix is not complete."""
 
     @property
     def all_crossed(self) -> bool:
@@ -99,7 +101,7 @@ def refusal(stage: ConfigStage, progress: TopicProgress) -> str | None:
             return f"{crossed}: this stage needs all of them"
         case ConfigStage.CROSSED | ConfigStage.ROLLING if _frozen(progress):
             return "copying is frozen already: the topic is past this stage"
-        case ConfigStage.FROZEN if not progress.all_ready:
+        case ConfigStage.FROZEN if not (progress.all_ready or progress.forced):
             return (
                 f"{progress.ready} of {progress.partitions} partitions have a complete prefix in "
                 "remote storage: freezing before that would strand local data"
@@ -109,7 +111,9 @@ def refusal(stage: ConfigStage, progress: TopicProgress) -> str | None:
 
 def _frozen(progress: TopicProgress) -> bool:
     """Of a topic that is not tiered nothing is frozen: its seal holds from the crossing on."""
-    return progress.overrides.get(COPY_DISABLE) == "true" and progress.all_ready
+    return progress.overrides.get(COPY_DISABLE) == "true" and (
+        progress.all_ready or progress.forced
+    )
 
 
 _SEALED = frozenset({ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN})

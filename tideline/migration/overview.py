@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -13,7 +13,12 @@ from temporalio.client import Client
 
 from tideline import control_plane, temporal
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
+from tideline.control_plane.model import (
+    MigrationRequest,
+    OperatorAction,
+    PartitionMigrationStatus,
+    PhaseRecord,
+)
 from tideline.domain.messages import (
     TOPIC_WORKFLOW,
     PartitionReport,
@@ -29,6 +34,7 @@ from tideline.domain.migration import (
     PhaseStatus,
     phase_rule,
 )
+from tideline.domain.options import MigrationOptions
 from tideline.errors import RefusedError, TidelineError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver
@@ -69,6 +75,12 @@ class TopicRow:
     workflow_id: str
     workflow_url: str | None
     partitions: list[PartitionRow] = field(default_factory=list)
+    options: MigrationOptions | None = None
+    """Of the migration that runs."""
+    request: MigrationRequest | None = None
+    """The newest one by config change, and what became of it."""
+    actions: list[OperatorAction] = field(default_factory=list)
+    """What operators decided, oldest first."""
 
 
 def by_topic(
@@ -162,6 +174,7 @@ def topic_row(
         workflow_id=workflow_id,
         workflow_url=workflow_url,
         partitions=[partition_row(s, reports.get(s.log.partition)) for s in statuses],
+        options=workflow.options if workflow is not None else None,
     )
 
 
@@ -189,6 +202,10 @@ class Overviews:
     async def observe(self, topic: str | None) -> Overview:
         """``topic``, or all. Raises :class:`RefusedError` when nothing is known of ``topic``."""
         statuses = by_topic(await self._plane.migration_status(topic))
+        requests = {r.topic: r for r in await self._plane.list_requests(topic)}
+        actions: dict[str, list[OperatorAction]] = defaultdict(list)
+        for action in await self._plane.list_operator_actions(topic):
+            actions[action.topic].append(action)
         notes: list[str] = []
         running: dict[str, str] = {}
         try:
@@ -202,6 +219,15 @@ class Overviews:
                 for name in sorted(statuses.keys() | running.keys())
             )
         )
+        rows += [
+            self._asked_for(request)
+            for name, request in sorted(requests.items())
+            if name not in statuses and name not in running
+        ]
+        rows = [
+            replace(row, request=requests.get(row.topic), actions=actions[row.topic])
+            for row in rows
+        ]
         if topic is not None and not rows:
             raise RefusedError(
                 f"topic {topic!r} does not migrate and never has. `tideline migrate {topic}` "
@@ -221,6 +247,20 @@ class Overviews:
                 if len(parts) == 4 and parts[:2] == ["tideline", "topic"]:
                     found[parts[2]] = execution.id
         return found
+
+    def _asked_for(self, request: MigrationRequest) -> TopicRow:
+        """A topic of which only a request is known."""
+        workflow_id = TopicRef(request.topic, request.topic_id.hex, 0).workflow_id
+        return TopicRow(
+            topic=request.topic,
+            topic_id=str(request.topic_id),
+            stage=f"request {request.state.value.replace('_', ' ')}",
+            paused=False,
+            waiting_reason=request.reason,
+            next_step="",
+            workflow_id=workflow_id,
+            workflow_url=self._url(workflow_id),
+        )
 
     async def _row(
         self,

@@ -16,9 +16,16 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from tideline.cli import preflight, steer
+from tideline.cli import operators, preflight, steer
 from tideline.cli.app import app
 from tideline.domain.messages import AbortDecision, PauseOutcome
+from tideline.domain.operator_choices import (
+    CompletionOutcome,
+    ConfigureOutcome,
+    ConfigureRequest,
+    Decider,
+)
+from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
 from tideline.errors import ExitCode, RefusedError, UsageError
 
@@ -143,7 +150,7 @@ def test_a_preflight_as_json_holds_every_check(checks: list[CheckResult]) -> Non
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, outcome: Any) -> None:
-    monkeypatch.setattr(steer, "_update", AsyncMock(return_value=outcome))
+    monkeypatch.setattr(steer, "update", AsyncMock(return_value=outcome))
 
 
 def test_an_abort_that_lost_is_refused_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +171,50 @@ def test_steering_answers_programs_in_json(monkeypatch: pytest.MonkeyPatch) -> N
     answered(monkeypatch, PauseOutcome(True, "stops"))
     result = runner.invoke(app, ["pause", "orders", "-o", "json"])
     assert json.loads(result.stdout) == {"paused": True, "explanation": "stops"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["configure", "a", "--reason", "r", "--option", "paralel=2"], "write NAME=VALUE"),
+        (["configure", "a", "--reason", "r", "--option", "quiesce_hold_ms=5"], "from 1000"),
+        (["configure", "a", "--reason", " ", "--option", "quiesce_hold_ms=5000"], "why: missing"),
+        (["complete", "a", "--reason", "r"], "add --force"),
+        (["gap", "accept", "a", "0", "--from", "9", "--to", "9", "--reason", "r"], "is empty"),
+    ],
+)
+def test_a_decision_without_what_it_needs_is_a_usage_error(arguments: list[str], said: str) -> None:
+    result = runner.invoke(app, arguments)
+    assert isinstance(result.exception, UsageError)
+    assert said in str(result.exception)
+
+
+def test_options_are_changed_by_name_with_who_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    async def update(topic: str, name: str, answer: Any, request: Any) -> ConfigureOutcome:
+        given.append((topic, name, request))
+        return ConfigureOutcome(MigrationOptions(), {"open_transactions": ["wait", "abort"]})
+
+    monkeypatch.setattr(operators, "update", update)
+    arguments = ["configure", "orders", "--reason", "it hangs", "--by", "ada"]
+    result = runner.invoke(app, [*arguments, "--option", "open-transactions=abort"])
+    assert "open_transactions is abort now, it was wait" in result.output
+    assert given == [
+        (
+            "orders",
+            "configure",
+            ConfigureRequest({"open_transactions": "abort"}, Decider("ada", "it hangs")),
+        )
+    ]
+    result = runner.invoke(app, [*arguments, "--option", "open_transactions=abort", "-o", "json"])
+    assert json.loads(result.output)["changed"] == {"open_transactions": ["wait", "abort"]}
+
+
+def test_a_forced_completion_says_what_stays_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        operators, "update", AsyncMock(return_value=CompletionOutcome(incomplete=[3, 5]))
+    )
+    result = runner.invoke(app, ["complete", "orders", "--force", "--reason", "objects are lost"])
+    assert result.exit_code == ExitCode.OK
+    assert "the prefix of partition 3, 5 stays incomplete" in result.output

@@ -21,6 +21,7 @@ from tideline.domain.request_handling import (
     Request,
     RouteKind,
     handling,
+    position_of,
     region_of,
     route_tracked,
 )
@@ -93,3 +94,23 @@ def test_transient_failures_time_out_and_hard_ones_are_storage_errors() -> None:
 def test_every_outcome_of_a_commit_has_an_answer_and_a_duplicate_is_a_success() -> None:
     assert {error.value for error in CommitError} == set(COMMIT_ERRORS)
     assert COMMIT_ERRORS["DUPLICATE"] is KafkaErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("offset", "position", "region"),
+    [
+        (79, 79, FetchRegion.PREFIX),
+        (80, 100, FetchRegion.SUFFIX),
+        (81, 81, FetchRegion.LOST),
+        (99, 99, FetchRegion.LOST),
+        (100, 100, FetchRegion.SUFFIX),
+    ],
+)
+def test_readers_go_on_behind_an_accepted_gap_and_positions_inside_it_are_out_of_range(
+    offset: int, position: int, region: FetchRegion
+) -> None:
+    route = route_tracked(
+        generation=1, quiesced=False, boundary=100, boundary_epoch=3, accepted_gap_from=80
+    )
+    assert position_of(route, offset) == position
+    assert region_of(route, position) is region

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -200,6 +201,19 @@ async def test_the_suffix_is_read_from_the_boundary_on_with_its_epoch(
     assert not bench.client.forwarded
     assert (await ask(bench, 103)).offsets == []
     assert (await ask(bench, 104)).error == "offset_out_of_range"
+
+
+async def test_behind_an_accepted_gap_a_reader_goes_on_at_the_boundary(
+    bench: TrackedBench,
+) -> None:
+    """Out of range would send a reader that resets to the earliest offset round and round."""
+    bench.show(replace(SUFFIX, accepted_gap_from=80))
+    await appended(bench, 1)
+    at_the_gap = await ask(bench, 80)
+    assert at_the_gap.error == ErrorCode.none
+    assert at_the_gap.base_offsets[0] == 100
+    for lost in (81, 99):
+        assert (await ask(bench, lost)).error == ErrorCode.offset_out_of_range
 
 
 async def test_a_consumer_that_keeps_up_reads_from_memory(bench: TrackedBench) -> None:

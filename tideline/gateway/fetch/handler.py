@@ -18,6 +18,7 @@ from tideline.domain.request_handling import (
     Request,
     RouteKind,
     handling,
+    position_of,
     region_of,
 )
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
@@ -104,11 +105,14 @@ class TrackedFetch:
         answers: dict[PartitionFetch, PartitionResult] = {}
         for asked in self.asked:
             route = current_route(asked, self.tracking)
+            asked.offset = position_of(route, asked.offset)
             match region_of(route, asked.offset):
                 case FetchRegion.KAFKA | FetchRegion.PREFIX:
                     in_kafka.append(asked)
                 case FetchRegion.SUFFIX:
                     in_suffix.append(asked)
+                case FetchRegion.LOST:
+                    answers[asked] = PartitionResult.refusal(KafkaErrorCode.OFFSET_OUT_OF_RANGE)
                 case FetchRegion.NOWHERE:
                     answers[asked] = PartitionResult.refusal(
                         named(handling(route.kind, Request.FETCH).error, asked.at.key)

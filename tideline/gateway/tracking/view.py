@@ -238,4 +238,5 @@ def _route(row: TrackedPartition) -> PartitionRoute:
         quiesced=row.quiesced,
         boundary=row.boundary,
         boundary_epoch=row.boundary_epoch,
+        accepted_gap_from=row.accepted_gap_from,
     )

@@ -1,0 +1,141 @@
+"""Waits of a topic's workflow last for weeks, and nothing that fails for good hangs it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
+
+from tests.replay.test_replay import HISTORIES, recorded
+from tests.unit.workflows.test_steering import reach, soon
+from tests.unit.workflows.world import World, ended, fails
+from tideline.domain import failures
+from tideline.domain.messages import AbortDecision, ConfigStage, TopicActivity
+from tideline.domain.migration import Phase
+from workflows import calls
+from workflows.partition_migration import PartitionMigration
+from workflows.topic_migration import TopicMigration
+
+RECONCILE = TopicActivity.RECONCILE_CONFIGS
+WAITS = [
+    TopicActivity.RESOLVE_TOPIC,
+    TopicActivity.BEGIN_TRACKING,
+    TopicActivity.AWAIT_TRACKING,
+    f"{RECONCILE}:{ConfigStage.ARMED}",
+    TopicActivity.PROVE_COVERAGE_FOR_ROLL,
+    f"{RECONCILE}:{ConfigStage.FROZEN}",
+]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history of 25 events is long."""
+    monkeypatch.setattr(calls, "LONG_HISTORY", 25)
+
+
+async def continued(client: Client, world: World, run_id: str | None) -> bool:
+    first = client.get_workflow_handle(world.ref.workflow_id, run_id=run_id)
+    return (await first.describe()).status is WorkflowExecutionStatus.CONTINUED_AS_NEW
+
+
+@pytest.mark.parametrize("wait", WAITS)
+async def test_a_wait_in_any_stage_continues_as_new_and_the_migration_ends_well(
+    world: World, client: Client, wait: str, short: None
+) -> None:
+    world.script[wait] = fails(failures.WAITING, "gateway 2 is silent", times=5)
+    async with world.worker(client):
+        handle = await world.start(client)
+        outcome = await ended(handle)
+        assert await continued(client, world, handle.first_execution_run_id)
+    assert outcome.outcome == "hybrid"
+    assert world.stages[-1] is ConfigStage.FROZEN
+    assert world.count(Phase.SEED_AND_PERSIST) == 1
+
+
+@pytest.mark.parametrize(
+    "wait", [f"{RECONCILE}:{ConfigStage.RESTORED}", TopicActivity.STOP_TRACKING]
+)
+async def test_an_abort_that_waits_continues_as_new_and_ends_as_an_abort(
+    world: World, server: WorkflowEnvironment, wait: str, short: None
+) -> None:
+    client = server.client
+    world.script[wait] = fails(failures.WAITING, "Kafka is away", times=3)
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        await handle.execute_update("abort")
+        held.set()
+        assert (await ended(handle)).outcome == "aborted"
+        assert await continued(client, world, handle.first_execution_run_id)
+    assert not world.tracked
+
+
+@pytest.mark.parametrize(
+    "file",
+    [f for f in HISTORIES if f.name.split(".")[:2] in (["retries", "topic"], ["success", "topic"])],
+    ids=lambda file: file.name,
+)
+async def test_a_long_history_of_an_older_version_replays(
+    file: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was recorded past the length at which waits continue as new today."""
+    monkeypatch.setattr(calls, "history_is_long", lambda: True)
+    replayer = Replayer(workflows=[TopicMigration, PartitionMigration])
+    await replayer.replay_workflow(recorded(file))  # type: ignore[arg-type]
+
+
+async def test_an_arming_that_fails_for_good_ends_the_workflow_with_its_reason(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    world.script[f"{RECONCILE}:{ConfigStage.ARMED}"] = fails(
+        failures.UNKNOWN_TOPIC, "'orders' was deleted or forgotten"
+    )
+    async with world.worker(server.client):
+        handle = await world.start(server.client)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await ended(handle)
+    cause = failed.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert (cause.type, cause.message) == (
+        failures.UNKNOWN_TOPIC,
+        "'orders' was deleted or forgotten",
+    )
+
+
+async def test_an_abort_while_arming_waits_is_heard_by_every_partition(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    arming = f"{RECONCILE}:{ConfigStage.ARMED}"
+    world.script[arming] = fails(failures.WAITING, "Kafka does not show it", times=999)
+    async with world.worker(server.client):
+        handle = await world.start(server.client)
+        await reach(world, arming)
+        assert (await handle.execute_update("abort", result_type=AbortDecision)).won
+        async with asyncio.timeout(20):
+            # Not the minute after which partitions that do not hear it are left alone.
+            assert (await handle.result()).outcome == "aborted"
+
+
+async def test_tracking_that_cannot_begin_does_not_hold_an_abort_up(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    world.script[TopicActivity.BEGIN_TRACKING] = fails(
+        failures.WAITING, "the brokers do not answer", times=999
+    )
+    async with world.worker(server.client):
+        handle = await world.start(server.client)
+        await reach(world, TopicActivity.BEGIN_TRACKING)
+        await soon(lambda: tried(world))
+        async with asyncio.timeout(30):
+            decision = await handle.execute_update("abort", result_type=AbortDecision)
+        assert (await ended(handle)).outcome == "aborted"
+    assert decision.won
+
+
+async def tried(world: World) -> bool:
+    return world.count(TopicActivity.BEGIN_TRACKING) > 1

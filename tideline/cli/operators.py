@@ -1,0 +1,207 @@
+"""``tideline configure``, ``complete``, ``gap accept`` and ``request``: decisions of an operator,
+each kept with who decided it and why."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import asdict
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from tideline import control_plane, temporal
+from tideline.cli.output import Format, FormatOption, echo_json, run, topic_name
+from tideline.cli.steer import TopicArgument, update
+from tideline.domain.messages import TopicRef, Update
+from tideline.domain.migration_input import InvalidMigrationInput, parse_options
+from tideline.domain.operator_choices import (
+    CompletionOutcome,
+    ConfigureOutcome,
+    ConfigureRequest,
+    Decider,
+    GapOutcome,
+    GapRequest,
+)
+from tideline.domain.options import OPTIONS
+from tideline.errors import RefusedError, UsageError
+from tideline.migration.connections import open_services
+from tideline.migration.gaps import give_up_gap
+from tideline.migration.overview import find_topic
+from tideline.settings import WorkerSettings, load
+
+gaps = typer.Typer(help="Log gaps below B0 that nobody can fill.", no_args_is_help=True)
+requests = typer.Typer(help="Requests to migrate by config change.", no_args_is_help=True)
+
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
+ByOption = Annotated[
+    str | None, typer.Option("--by", help="Who decides; by default the user of this machine.")
+]
+
+
+def _decider(by: str | None, reason: str) -> Decider:
+    decider = Decider(by or getpass.getuser(), reason)
+    if decider.problem():
+        raise UsageError(f"--by and --reason: {decider.problem()}")
+    return decider
+
+
+def configure(
+    topic: TopicArgument,
+    reason: ReasonOption,
+    option: Annotated[list[str], typer.Option("--option", help="NAME=VALUE, as often as needed.")],
+    by: ByOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Change options of the migration of TOPIC that runs, also past the first B0."""
+    options = _parsed(option)
+    given = ConfigureRequest(options, _decider(by, reason))
+    outcome = run(update(topic_name(topic), Update.CONFIGURE, ConfigureOutcome, given))
+    if output is Format.JSON:
+        echo_json(asdict(outcome))
+        return
+    for name, (before, after) in outcome.changed.items():
+        typer.echo(f"{topic}: {name} is {after} now, it was {before}.")
+    if not outcome.changed:
+        typer.echo(f"{topic} runs with these options already.")
+
+
+def _parsed(pairs: list[str]) -> dict[str, Any]:
+    """Values as their option's type. Raises :class:`UsageError` with option, rule and remedy."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in OPTIONS:
+            raise UsageError(f"--option {pair!r}: write NAME=VALUE; names are {', '.join(OPTIONS)}")
+        known = OPTIONS[name]
+        if known.is_number and value.lstrip("-").isdigit():
+            options[name] = int(value)
+        elif known.type is bool and value in ("true", "false"):
+            options[name] = value == "true"
+        else:
+            options[name] = value
+    try:
+        parse_options(options)
+    except InvalidMigrationInput as error:
+        raise UsageError(str(error)) from error
+    return options
+
+
+def complete(
+    topic: TopicArgument,
+    reason: ReasonOption,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Freeze and seal although a prefix is not whole in remote storage."
+        ),
+    ] = False,
+    by: ByOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """End the migration of TOPIC behind B0. tieringComplete stays false where it is."""
+    if not force:
+        raise UsageError(
+            f"the migration of {topic!r} completes by itself when every prefix is whole in remote "
+            "storage. To freeze copying and seal the classic log before, add --force"
+        )
+    decider = _decider(by, reason)
+    outcome = run(update(topic_name(topic), Update.COMPLETE, CompletionOutcome, decider))
+    if output is Format.JSON:
+        echo_json(asdict(outcome))
+    elif outcome.incomplete:
+        left = ", ".join(map(str, outcome.incomplete))
+        typer.echo(
+            f"{topic} is being frozen and sealed; the prefix of partition {left} stays incomplete. "
+            f"`tideline migrate {topic}` takes that back and completes it"
+        )
+    else:
+        typer.echo(f"Every prefix of {topic} is complete: there is nothing to force.")
+
+
+@gaps.command("accept")
+def accept_gap(
+    topic: TopicArgument,
+    partition: Annotated[int, typer.Argument(help="Number of the partition.", min=0)],
+    first: Annotated[int, typer.Option("--from", help="First lost offset.", min=0)],
+    end: Annotated[int, typer.Option("--to", help="First offset behind it: B0.", min=1)],
+    reason: ReasonOption,
+    by: ByOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Give up offsets [from, to) that no replica and no remote segment holds. For ever."""
+    if first >= end:
+        raise UsageError(f"--from {first} --to {end}: the range is empty; --to is behind it")
+    decider = _decider(by, reason)
+    outcome = run(_accept_gap(topic_name(topic), partition, first, end, decider))
+    if output is Format.JSON:
+        echo_json(asdict(outcome))
+    else:
+        typer.echo(
+            f"{topic}-{partition}: offsets {first} to {end - 1} are given up; {decider.by} "
+            "decided it. Whoever reads up to them goes on at B0"
+        )
+
+
+async def _accept_gap(
+    topic: str, partition: int, first: int, end: int, decider: Decider
+) -> GapOutcome:
+    """By the migration if one runs, so that it goes on at once; else here."""
+    settings = load(WorkerSettings)
+    topic_id, _ = await find_topic(settings, topic)
+    request = GapRequest(TopicRef(topic, topic_id.hex, 0), partition, first, end, decider)
+    try:
+        return await update(topic, Update.ACCEPT_GAP, GapOutcome, request)
+    except temporal.NoSuchMigration:
+        async with open_services(settings) as services:
+            return await give_up_gap(services, request)
+
+
+@requests.command("list")
+def list_requests(
+    topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """What became of each topic's newest request."""
+    found = run(_requests(topic))
+    if output is Format.JSON:
+        echo_json({"requests": found})
+        return
+    for request in found:
+        typer.echo(f"{request.topic}: {request.summary()}")
+    if not found:
+        typer.echo("Nobody has asked for a migration by a config change.")
+
+
+@requests.command("call-off")
+def call_off(
+    topic: TopicArgument,
+    reason: ReasonOption,
+    by: ByOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Do not start what was asked for and is still being tried."""
+    name, decider = topic_name(topic), _decider(by, reason)
+    topic_id = run(_call_off(name, decider))
+    if output is Format.JSON:
+        echo_json({"topic": name, "topic_id": topic_id, "state": "called_off"})
+    else:
+        typer.echo(f"The request to migrate {name} is called off.")
+
+
+async def _requests(topic: str | None) -> list[Any]:
+    settings = load(WorkerSettings)
+    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+        return list(await plane.list_requests(topic))
+
+
+async def _call_off(topic: str, decider: Decider) -> UUID:
+    settings = load(WorkerSettings)
+    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+        found = await plane.list_requests(topic)
+        if not found:
+            raise RefusedError(f"nobody has asked for a migration of {topic!r} by a config change")
+        newest = found[-1]
+        await plane.call_off_request(newest.topic_id, decider.by, decider.why)
+        return newest.topic_id
