@@ -70,7 +70,7 @@ class PlacedPlane(MemoryControlPlane):
                 made.witnesses = frozenset(gateway.incarnation for gateway in active)
         made.prefix_max_timestamp = row.prefix_max_timestamp
         made.prefix_max_timestamp_offset = row.prefix_max_timestamp_offset
-        made.tiering_complete = row.ready
+        made.tiering_complete, made.accepted_gap_from = row.ready, row.accepted_gap_from
         topic.partitions[row.partition] = made
 
     def partition(self, log: TopicIdPartition) -> Partition:
