@@ -21,7 +21,7 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.domain.migration import MigrationState
-from tideline.gateway.tracking.view import Tracked, TrackingView
+from tideline.gateway.tracking.view import TrackingView
 from tideline.object_store.byte_ranges import ByteRange, ReadRanges, coalesce
 
 PARTITIONS_PER_TOPIC = 100
@@ -102,7 +102,7 @@ async def full_reading(partitions: int) -> tuple[float, float]:
 
     async def from_a_thread() -> None:
         reading = changed()
-        view.replace_all(await asyncio.to_thread(Tracked, reading))
+        view.replace_all(await asyncio.to_thread(view.read_anew, reading))
 
     return await pause(on_the_loop), await pause(from_a_thread)
 

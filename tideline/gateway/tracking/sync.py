@@ -22,7 +22,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
-from tideline.gateway.tracking.view import MAX_TOMBSTONES, TOMBSTONE_S, Tracked, TrackingView
+from tideline.gateway.tracking.view import MAX_TOMBSTONES, TOMBSTONE_S, TrackingView
 
 log = structlog.get_logger()
 CHANNEL = "tideline_control"
@@ -104,7 +104,7 @@ class TrackingSync:
             topics = await self._control_plane.tracked_topics()
             # After them: a deletion in between is then heard of, and a dead id outweighs a row.
             dead = await self._control_plane.deleted_topics(self._within_ms(), MAX_TOMBSTONES)
-            prepared = await asyncio.to_thread(Tracked, topics)
+            prepared = await asyncio.to_thread(self._tracking.read_anew, topics)
             if await self._same_postgres():
                 self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
                 self._tracking.replace_all(prepared)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from typing import TypeAlias
 from uuid import UUID
 
 from tideline.control_plane.model import (
@@ -45,11 +46,15 @@ TOMBSTONE_S = 3600.0
 (``metadata.max.age.ms`` is five minutes), and every broker refuses it by itself."""
 
 
+Routes: TypeAlias = dict[TopicIdPartition, PartitionRoute]
+
+
 class Tracked:
     """One reading of everything that is tracked, ready to be shown. Making it takes as long as
     there are partitions: a thread does it, and the event loop only takes it over."""
 
-    def __init__(self, topics: Iterable[TrackedTopic]) -> None:
+    def __init__(self, topics: Iterable[TrackedTopic], before: Routes | None = None) -> None:
+        """``before``: the routes that it will take the place of, which nobody changes meanwhile."""
         topics = list(topics)
         self.by_name = {t.name: t for t in topics if t.status in _LIVE}
         self.by_id = {t.topic_id: t for t in self.by_name.values() if t.topic_id}
@@ -62,6 +67,18 @@ class Tracked:
             for row in topic.partitions.values()
         }
         self.counts = Counter(route.kind for route in self.routes.values())
+        self._before = before
+        self._changed = frozenset[TopicIdPartition]() if before is None else self._unlike(before)
+
+    def changed_from(self, before: Routes) -> frozenset[TopicIdPartition]:
+        """The partitions whose routes are others than ``before``."""
+        return self._changed if before is self._before else self._unlike(before)
+
+    def _unlike(self, before: Routes) -> frozenset[TopicIdPartition]:
+        here = self.routes
+        return frozenset(
+            log for log in before.keys() | here.keys() if before.get(log) != here.get(log)
+        )
 
 
 class TrackingView:
@@ -136,6 +153,11 @@ class TrackingView:
             return found
         return UNKNOWN if topic_id in self._by_id else CLASSIC
 
+    def read_anew(self, topics: Iterable[TrackedTopic]) -> Tracked:
+        """A reading to be shown by :meth:`replace_all`, made in whatever thread. Until then nothing
+        else may be shown."""
+        return Tracked(topics, self._routes)
+
     def routes(self) -> dict[TopicIdPartition, PartitionRoute]:
         return dict(self._routes)
 
@@ -163,11 +185,9 @@ class TrackingView:
         self._displaced &= self._by_id.keys()
         if self._identities() - before:
             self.version += 1
-        old, self._routes = self._routes, tracked.routes
+        changed = tracked.changed_from(self._routes)
+        self._routes = tracked.routes
         self._counts = tracked.counts
-        changed = frozenset(
-            log for log in old.keys() | self._routes.keys() if old.get(log) != self._routes.get(log)
-        )
         if changed:
             self._report(changed)
 
