@@ -11,6 +11,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities import topic
 from activities.attempt import rounds
 from activities.drain_transactions import drain_transactions
 from activities.readiness import readiness
@@ -317,6 +318,21 @@ async def test_an_abort_is_won_before_and_lost_after_the_boundary(world: World) 
     lost = await abort_migration(world.services, STEP)
     assert not lost.won
     assert "partition 0" in lost.reason
+
+
+async def test_an_attempt_to_begin_that_slept_over_the_abort_of_its_run_begins_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedule 27: nobody would drive what it began."""
+    monkeypatch.setattr(topic, "current_run", lambda: "first")
+    await begin_tracking(world.services, STEP)
+    assert (await abort_migration(world.services, STEP)).won
+    await failure_of(begin_tracking(world.services, STEP))
+    assert world.plane.status is TopicStatus.ABORTED
+    monkeypatch.setattr(topic, "current_run", lambda: "second")
+    await begin_tracking(world.services, STEP)
+    assert world.plane.status is TopicStatus.TRACKING
+    assert world.plane.topic.round == 2
 
 
 async def test_an_abort_of_a_topic_that_is_not_tracked_has_nothing_to_restore(
