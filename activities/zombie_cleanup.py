@@ -9,20 +9,19 @@ log start at or past B0 under a live suffix: the prefix is gone, the partition i
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import structlog
 
 from activities.attempt import PhaseEvidence, failure, heartbeat, phase_evidence, rounds, waiting
 from tideline.domain import failures
-from tideline.domain.ids import TopicPartition, topic_id_to_base64
+from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import MigrationState, Phase
-from tideline.kafka.batches import iter_fetched
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices
+from tideline.migration.tails import export_tail
 
 log = structlog.get_logger()
 
@@ -30,7 +29,6 @@ OBSERVE_EVERY_MS = 250.0
 STALE_AFTER_ROUNDS = 12
 """A follower learns the high watermark with its next fetch, at most half a second later; one that
 still lags after this many observations will not catch up by itself."""
-MAX_EXPORT_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -203,35 +201,24 @@ async def _export_tail(
         evidence.observed |= {"divergent_tail": None}
         return
     node = max(tails, key=lambda n: (survey.watermarks.get(n, -1), tails[n]))
-    served_to = min(survey.watermarks[node], tails[node])
-    position = max(given.boundary, survey.log_start)
-    data = bytearray()
-    while position < served_to and len(data) < MAX_EXPORT_BYTES:
-        heartbeat()
-        piece = await services.reader.fetch(
-            given.ref.topic, given.ref.partition, position, node=node
-        )
-        whole = list(iter_fetched(piece.data))
-        if not whole or whole[-1].last_offset < position:
-            break
-        data += piece.data[: whole[-1].end]
-        position = whole[-1].last_offset + 1
-    address = None
-    if data:
-        ref = given.ref
-        key = (
-            f"forensics/{ref.topic}-{topic_id_to_base64(ref.log.topic_id)}/{ref.partition}/"
-            f"{given.boundary:020d}-{position:020d}.batches"
-        )
-        address = await services.inventory.export(key, bytes(data))
+    kept = await export_tail(
+        services.reader,
+        services.inventory,
+        given.ref.topic,
+        given.ref.log,
+        given.boundary,
+        (max(given.boundary, survey.log_start), min(survey.watermarks[node], tails[node])),
+        node,
+        heartbeat,
+    )
     evidence.observed |= {
         "divergent_tail": {
             "replicas": {str(n): end for n, end in tails.items()},
             "from": given.boundary,
-            "exported_to": position,
-            "bytes": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "object": address,
+            "exported_to": kept.to,
+            "bytes": kept.bytes,
+            "sha256": kept.sha256,
+            "object": kept.address,
         }
     }
     log.warning(

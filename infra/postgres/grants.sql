@@ -5,7 +5,7 @@ GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
     migration_summary,
-    list_requests, cluster_attestations_of, live_topics, deleted_topics
+    list_requests, cluster_attestations_of, watch_findings_of, live_topics, deleted_topics
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
@@ -30,7 +30,8 @@ GRANT EXECUTE ON FUNCTION
     set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
     pending_requests, settle_request, call_off_request, record_configuration, accept_gap,
     force_completion, list_operator_actions, record_phase, set_tiering_complete, override_config,
-    update_user_config, update_topic_limits, release_config, advance_prefix_start,
+    update_user_config, update_topic_limits, record_findings, release_config,
+    advance_prefix_start,
     -- What is eligible depends on the topics' configs, which the worker reads for its gauges.
     log_id_range, tiering_partitions, read_tiering_totals
 TO tideline_worker_rights;

@@ -27,6 +27,7 @@ from tideline.domain.quiescence import LeaseReading
 from tideline.settings import JobsSettings
 
 TABLES = (
+    "watch_findings",
     "coverage_results", "marked_objects", "tiering_failures", "producer_snapshots",
     "merged_segments", "merge_claims", "split_files", "wal_file_claims",
     "operator_actions", "config_overrides", "migration_requests", "migration_phases",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Iterator
@@ -25,7 +26,10 @@ from confluent_kafka.admin import (
 from kafka import KafkaProducer
 
 from tests.harness import described, until
+from tideline import control_plane
+from tideline.control_plane.model import WatchFinding
 from tideline.domain.ids import topic_id_from_base64
+from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -234,10 +238,35 @@ def test_what_the_suffix_cannot_honour_is_refused_and_its_limits_hold_from_the_a
     send(stack, born, b"x" * 400)
 
 
-def send(stack: Stack, name: str, value: bytes) -> None:
+def test_what_goes_past_the_gateways_is_found_and_kept(
+    stack: Stack, admin: AdminClient, born: str
+) -> None:
+    send(stack, born, b"x", bootstrap=stack.endpoints.kafka_bootstrap)
+    with pytest.raises(KafkaException, match=r"MSG_SIZE_TOO_LARGE|too large"):
+        send(stack, born, b"x" * 100, bootstrap=stack.endpoints.kafka_bootstrap)
+    altered(broker_admin(stack), born, "cleanup.policy", "compact")
+
+    def found() -> dict[str, dict[str, Any]]:
+        rows = asyncio.run(findings(stack, born))
+        return {row.kind.value: row.detail for row in rows if row.ended_at is None}
+
+    until("the worker finds both", lambda: set(found()) == {"tail", "config"}, 60)
+    assert found()["tail"]["object"].startswith("s3://")
+    altered(broker_admin(stack), born, "cleanup.policy", None, AlterConfigOpType.DELETE)
+    until("the config is as it was", lambda: set(found()) == {"tail"}, 60)
+
+
+async def findings(stack: Stack, name: str) -> list[WatchFinding]:
+    settings = WorkerSettings.of(stack.environment("worker"))
+    async with control_plane.connect(settings, application_name="test") as plane:
+        return await plane.findings(name)
+
+
+def send(stack: Stack, name: str, value: bytes, bootstrap: str | None = None) -> None:
     """One record, through the gateways. Raises what its delivery report says."""
     failures: list[Any] = []
-    producer = Producer({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
+    servers = bootstrap or stack.endpoints.gateway_bootstrap
+    producer = Producer({"bootstrap.servers": servers})
     producer.produce(name, value, on_delivery=lambda error, _: failures.append(error))
     producer.flush(30)
     assert len(failures) == 1

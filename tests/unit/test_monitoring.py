@@ -21,6 +21,7 @@ from tideline.worker.metrics import (
     TieringGauges,
     TieringTotals,
 )
+from tideline.worker.watches import WatchGauges
 
 DASHBOARD = Path("infra/dashboards/tideline.json")
 ALERTS = Path("infra/alerts/tideline.rules.yml")
@@ -41,6 +42,7 @@ def exported() -> set[str]:
     TieringGauges(worker)
     TieringTotals(worker)
     IdentityMetrics(worker)
+    WatchGauges(worker)
     return {
         metric.name + suffix
         for registry in (REGISTRY, worker)

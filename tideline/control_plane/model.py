@@ -22,6 +22,7 @@ from tideline.domain.topic_configs import (
     DEFAULT_BEFORE_MAX_MS,
     TopicLimits,
 )
+from tideline.domain.watched import FindingKind
 
 KEYS_KEPT_AHEAD_MS = 60_000
 """A gateway registers object keys ahead and uses one at most this much later: the collector's grace
@@ -173,6 +174,42 @@ class Tombstone:
     deleted_at: datetime
     deleted_by: str
     deleted_why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFinding:
+    """Something in Kafka that disagreed with Postgres, or does."""
+
+    topic: str
+    topic_id: UUID
+    kind: FindingKind
+    subject: str
+    detail: dict[str, Any]
+    first_seen_at: datetime
+    last_seen_at: datetime
+    ended_at: datetime | None = None
+
+    def __str__(self) -> str:
+        until = "" if self.ended_at is None else f", until {self.ended_at:%Y-%m-%d %H:%M}"
+        since = f"since {self.first_seen_at:%Y-%m-%d %H:%M}{until}"
+        found = self.detail
+        match self.kind:
+            case FindingKind.CONFIG:
+                return (
+                    f"{self.topic}: {self.subject}={found.get('in_kafka')} was set past the "
+                    f"gateways, {found.get('why')} ({since})"
+                )
+            case FindingKind.TAIL:
+                return (
+                    f"{self.topic}-{self.subject}: {found.get('offsets')} offsets past B0 in the "
+                    f"log of replica {', '.join(found.get('log_ends', {}))}, kept at "
+                    f"{found.get('object')}: somebody writes past the gateways ({since})"
+                )
+        return (
+            f"{self.topic}-{self.subject}: the log of replica "
+            f"{', '.join(found.get('log_ends', {}))} ends {found.get('offsets')} offsets short "
+            f"of B0 ({since})"
+        )
 
 
 @dataclass(frozen=True, slots=True)

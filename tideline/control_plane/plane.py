@@ -35,12 +35,14 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    WatchFinding,
 )
 from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
+from tideline.domain.watched import Finding
 
 CONTROL_CHANNEL = "tideline_control"
 """``topic:<name>`` or ``log:<topic_id>:<partition>``: read it again."""
@@ -441,6 +443,13 @@ class ControlPlane(Protocol):
 
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         """The topic's config overrides, by key."""
+
+    async def record_findings(self, topic_id: UUID, findings: Sequence[Finding]) -> None:
+        """Everything that one look at the topic found: what is not among it has ended. A topic
+        that is not live is no error."""
+
+    async def findings(self, topic: str | None = None) -> list[WatchFinding]:
+        """Of one live topic or of all, those that have ended too."""
 
     # The data path of the suffix (seed 000).
 

@@ -52,6 +52,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    WatchFinding,
 )
 from tideline.control_plane.plane import ControlPlane
 from tideline.control_plane.pool import Lanes, Pool
@@ -61,6 +62,7 @@ from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
+from tideline.domain.watched import Finding
 from tideline.settings import ControlPlaneSettings
 
 
@@ -405,6 +407,13 @@ class PostgresControlPlane(ControlPlane):
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         found = await self._call(Function("config_overrides_of", rows(ConfigOverride)), topic_id)
         return {override.key: override for override in found}
+
+    async def record_findings(self, topic_id: UUID, findings: Sequence[Finding]) -> None:
+        function = Function("record_findings", nothing)
+        await self._call(function, topic_id, document(findings))
+
+    async def findings(self, topic: str | None = None) -> list[WatchFinding]:
+        return await self._call(Function("watch_findings_of", rows(WatchFinding)), topic)
 
     # The data path
 

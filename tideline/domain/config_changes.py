@@ -72,7 +72,7 @@ def problem_with_change(
     changed = {key for key in named if after.get(key) != situation.before.get(key)}
     for key in sorted(changed):
         value = after.get(key)
-        if (why := _refusal(key, value, situation)) is not None:
+        if (why := problem_with_value(key, value, situation)) is not None:
             return f"{key}={value}: {why}"
     if changed & {RETENTION_MS, LOCAL_RETENTION_MS}:
         return _local_above_total(after, LOCAL_RETENTION_MS, RETENTION_MS)
@@ -81,7 +81,8 @@ def problem_with_change(
     return None
 
 
-def _refusal(key: str, value: str | None, situation: Situation) -> str | None:
+def problem_with_value(key: str, value: str | None, situation: Situation) -> str | None:
+    """Why the suffix cannot honour the value, and the remedy; ``None`` when it can."""
     match key:
         case "remote.storage.enable" if _is_false(value) and situation.has_prefix:
             return (

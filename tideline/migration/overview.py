@@ -35,6 +35,7 @@ from tideline.domain.migration import (
     phase_rule,
 )
 from tideline.domain.options import MigrationOptions
+from tideline.domain.watched import FindingKind
 from tideline.errors import RefusedError, TidelineError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver
@@ -233,6 +234,9 @@ class Overviews:
                 f"topic {topic!r} does not migrate and never has. `tideline migrate {topic}` "
                 "starts it"
             )
+        found = await self._plane.findings(topic)
+        # What a broker took past B0 is told for ever; everything else while it is so.
+        notes += [str(f) for f in found if f.ended_at is None or f.kind is FindingKind.TAIL]
         return Overview(list(rows), notes)
 
     async def _running(self, client: Client, topic: str | None) -> dict[str, str]:

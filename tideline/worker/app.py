@@ -40,6 +40,7 @@ from tideline.worker.metrics import (
     keep_tiering_metrics,
 )
 from tideline.worker.requests import RequestDispatcher
+from tideline.worker.watches import KafkaWatch
 from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 
@@ -107,6 +108,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("coverage-metrics", keep_coverage_metrics(settings)),
         ("tiering-metrics", keep_tiering_metrics(settings)),
         ("topic-identity", _reconciler(services).run()),
+        ("kafka-watch", KafkaWatch(services).run()),
     ):
         stack.push_async_callback(cancel_and_wait, keep(background, name))
 

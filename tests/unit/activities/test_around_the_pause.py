@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
@@ -26,7 +25,7 @@ from activities.topic import (
 )
 from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
-from tests.unit.activities.world import LOG, REF, TOPIC, World, gateway
+from tests.unit.activities.world import LOG, REF, TOPIC, World, gateway, record_batch
 from tideline.control_plane.errors import UnknownTopic
 from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
@@ -120,11 +119,6 @@ async def test_replicas_that_all_end_at_the_boundary_are_clean(world: World) -> 
     await zombie_cleanup(world.services, crossed(world))
     _, evidence, _ = await world.recorded(Phase.ZOMBIE_CLEANUP)
     assert evidence["divergent_tail"] is None
-
-
-def record_batch(offset: int, records: int) -> bytes:
-    body = struct.pack(">ibIhiqqqhii", 5, 2, 0, 0, records - 1, 0, 0, -1, -1, -1, records)
-    return struct.pack(">qi", offset, len(body)) + body
 
 
 async def test_a_zombies_tail_is_exported_and_reported(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -50,6 +51,12 @@ TOPIC_ID = UUID(int=1)
 LOG = TopicIdPartition(TOPIC_ID, 0)
 REF = PartitionRef("orders", TOPIC_ID.hex, 0)
 TOPIC = TopicRef("orders", TOPIC_ID.hex, 1)
+
+
+def record_batch(offset: int, records: int) -> bytes:
+    """As a broker serves it; nothing of its records is looked at."""
+    body = struct.pack(">ibIhiqqqhii", 5, 2, 0, 0, records - 1, 0, 0, -1, -1, -1, records)
+    return struct.pack(">qi", offset, len(body)) + body
 
 
 def gateway(number: int, renewals: int = 1, status: str = "active") -> GatewayRegistration:
@@ -255,6 +262,14 @@ class FakeKafka:
             case _:
                 return OffsetAnswer(3, spec, 5)
         return OffsetAnswer(value, -1, self.layout.leader_epoch)
+
+    async def offsets(
+        self, topic: str, partitions: Any, spec: int, *, node: int, replica_id: int = DEBUG_CONSUMER
+    ) -> dict[int, OffsetAnswer]:
+        return {
+            n: await self.offset(topic, n, spec, node=node, replica_id=replica_id)
+            for n in partitions
+        }
 
     async def log_end(self, topic: str, layout: PartitionLayout) -> LogEnd:
         if self.before_end is not None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from tideline.control_plane.errors import TopicDeleted, TrackingIncomplete, UnknownTopic
 from tideline.control_plane.memory.attestations import Attestations
 from tideline.control_plane.memory.files import FileStatus, WalFiles
+from tideline.control_plane.memory.findings import Findings
 from tideline.control_plane.memory.gateways import Gateways
 from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
@@ -47,6 +48,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    WatchFinding,
     summarize,
 )
 from tideline.control_plane.plane import (
@@ -60,6 +62,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
+from tideline.domain.watched import Finding
 
 STEP_ROWS = 1_000
 HOUR_MS = 3_600_000
@@ -78,6 +81,7 @@ class MemoryControlPlane(ControlPlane):
         """System identifier and timeline (schedule 16)."""
         self.gateways = Gateways()
         self.attested = Attestations(self._now)
+        self.watched = Findings(self._now)
         self.topics = Topics()
         self.files = WalFiles()
         self.operators = Operators()
@@ -554,6 +558,21 @@ class MemoryControlPlane(ControlPlane):
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         topic = self.topics.by_id(topic_id)
         return dict(sorted(topic.overrides.items())) if topic else {}
+
+    async def record_findings(self, topic_id: UUID, findings: Sequence[Finding]) -> None:
+        topic = self.topics.by_id(topic_id)
+        if topic is not None and topic.status is not TopicStatus.DELETED:
+            self.watched.record(topic.name, topic_id, findings)
+
+    async def findings(self, topic: str | None = None) -> list[WatchFinding]:
+        live = {
+            row.topic_id: row.name
+            for row in self.topics.rows
+            if row.topic_id is not None
+            and row.status is not TopicStatus.DELETED
+            and topic in (None, row.name)
+        }
+        return self.watched.of(live)
 
     # The data path
 

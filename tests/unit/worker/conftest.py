@@ -1,0 +1,3 @@
+"""The world of the activities is the worker's, too."""
+
+from tests.unit.activities.conftest import world as world

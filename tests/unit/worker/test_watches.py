@@ -1,0 +1,144 @@
+"""The watches find what went past the gateways, keep it and tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from uuid import UUID
+
+from prometheus_client import CollectorRegistry
+
+from tests.unit.activities.world import World, record_batch
+from tideline.domain.migration import MigrationState
+from tideline.domain.watched import FindingKind
+from tideline.kafka.errors import KafkaUnavailable
+from tideline.worker.watches import KafkaWatch, WatchGauges
+
+
+def crossed(world: World) -> World:
+    """B0 is 100, which is where every replica's log ends."""
+    world.plane.row = replace(world.plane.row, state=MigrationState.HYBRID, boundary=100)
+    return world
+
+
+class Watched:
+    """A watch over the world, and what its gauges say."""
+
+    def __init__(self, world: World) -> None:
+        self.registry = CollectorRegistry()
+        self.world = world
+        self.watch = KafkaWatch(world.services, WatchGauges(self.registry))
+
+    async def look(self, times: int = 1) -> list[tuple[FindingKind, str]]:
+        for _ in range(times):
+            told = await self.watch.look()
+        return [(f.kind, f.subject) for f in told.get("orders", [])]
+
+    def gauge(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+    async def open(self) -> Iterable[str]:
+        return [f.subject for f in await self.world.plane.findings() if f.ended_at is None]
+
+
+async def test_kafka_as_it_should_be_is_silence(world: World) -> None:
+    watched = Watched(crossed(world))
+    assert await watched.look(2) == []
+    assert watched.gauge("inkless_boundary_unwatched_replicas") == 0
+    assert watched.gauge("inkless_watch_last_look_timestamp_seconds")
+    assert await world.plane.findings() == []
+
+
+async def test_what_a_broker_took_past_b0_is_told_at_once_and_kept(world: World) -> None:
+    """A client that reached the broker directly was acknowledged; nobody serves its records."""
+    watched = Watched(crossed(world))
+    world.kafka.tail_bytes = record_batch(100, 2)
+    world.kafka.ends[2] = world.kafka.watermarks[2] = 102
+    assert await watched.look() == [(FindingKind.TAIL, "0")]
+    ((key, data),) = world.store.exported.items()
+    assert data == world.kafka.tail_bytes
+    assert key.startswith("forensics/orders-")
+    (finding,) = await world.plane.findings("orders")
+    assert finding.detail["log_ends"] == {"2": 102}
+    assert finding.detail["object"] == f"s3://diskless/{key}"
+    assert "past the gateways" in str(finding)
+    assert watched.gauge("inkless_boundary_tail_offsets", topic="orders", partition="0") == 2
+
+
+async def test_a_tail_stays_on_record_when_the_broker_does_not_have_it_any_more(
+    world: World,
+) -> None:
+    watched = Watched(crossed(world))
+    world.kafka.ends[2] = 102
+    await watched.look()
+    world.kafka.ends[2] = 100
+    assert await watched.look() == []
+    (finding,) = await world.plane.findings("orders")
+    assert finding.ended_at is not None
+    assert watched.gauge("inkless_boundary_tail_offsets", topic="orders", partition="0") is None
+
+
+async def test_a_replica_that_is_short_of_b0_is_told_when_it_is_seen_twice(world: World) -> None:
+    watched = Watched(crossed(world))
+    world.kafka.ends[3] = 90
+    assert await watched.look() == []
+    assert await watched.look() == [(FindingKind.SHORT, "0")]
+    assert watched.gauge("inkless_boundary_short_offsets", topic="orders", partition="0") == 10
+    world.kafka.ends[3] = 100
+    assert await watched.look() == []
+    assert await watched.open() == []
+
+
+async def test_a_config_that_was_changed_at_a_broker_is_told_at_the_second_look(
+    world: World,
+) -> None:
+    watched = Watched(crossed(world))
+    world.kafka.own_configs = {"cleanup.policy": "compact", "max.message.bytes": "1000"}
+    await world.plane.override_config(UUID(int=1), "max.message.bytes", "78", None)
+    assert await watched.look() == []
+    assert await watched.look() == [
+        (FindingKind.CONFIG, "cleanup.policy"),
+        (FindingKind.CONFIG, "max.message.bytes"),
+    ]
+    assert watched.gauge("inkless_config_drift", topic="orders", key="max.message.bytes") == 1
+    world.kafka.own_configs = {"max.message.bytes": "78"}
+    assert await watched.look() == []
+    assert await watched.open() == []
+
+
+async def test_what_another_process_left_open_ends_with_the_first_look(world: World) -> None:
+    crossed(world).kafka.ends[2] = 102
+    await Watched(world).look()
+    world.kafka.ends[2] = 100
+    await Watched(world).look()
+    assert await Watched(world).open() == []
+
+
+async def test_a_replica_that_does_not_answer_is_counted_and_nothing_is_concluded(
+    world: World,
+) -> None:
+    watched = Watched(crossed(world))
+    world.kafka.silent = {2}
+    assert await watched.look(2) == []
+    assert watched.gauge("inkless_boundary_unwatched_replicas") == 1
+
+
+async def test_another_topic_of_the_name_is_not_compared(world: World) -> None:
+    watched = Watched(crossed(world))
+    world.kafka.topic_id = UUID(int=77)
+    world.kafka.ends[2] = 102
+    assert await watched.look(2) == []
+
+
+async def test_a_topic_that_kafka_does_not_answer_for_keeps_its_findings(world: World) -> None:
+    watched = Watched(crossed(world))
+    world.kafka.ends[2] = 102
+    await watched.look()
+
+    async def away(topic: str) -> None:
+        raise KafkaUnavailable("no broker answers")
+
+    world.kafka.configs_by_broker = away  # type: ignore[method-assign, assignment]
+    assert await watched.look() == [(FindingKind.TAIL, "0")]
+    assert await watched.open() == ["0"]
+    assert watched.gauge("inkless_boundary_tail_offsets", topic="orders", partition="0") == 2

@@ -1,0 +1,108 @@
+"""What must hold in Kafka of a tracked topic from B0 on, for ever, compared with what is seen.
+
+Gateways let nothing past B0 into the classic log and no forbidden config through. Whoever reaches a
+broker directly can do both; the watches of the worker find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tideline.domain.config_changes import (
+    JUDGED,
+    Situation,
+    problem_with_value,
+    shown_limits,
+)
+from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState
+from tideline.domain.topic_configs import TopicLimits
+
+
+class FindingKind(StrEnum):
+    TAIL = "tail"
+    """A replica's log goes on past B0: a broker took, and perhaps acknowledged, what nobody
+    serves."""
+    SHORT = "short"
+    """A replica's log ends below what Kafka must hold of the prefix."""
+    CONFIG = "config"
+    """A config that was changed at a broker, past the gateways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: FindingKind
+    subject: str
+    """The partition's number, or the config's key."""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedPartition:
+    partition: int
+    state: MigrationState
+    boundary: int
+    prefix_end: int
+    """Where what Kafka must hold ends (exclusive): B0, or an accepted gap below it."""
+
+
+def log_end_findings(row: WatchedPartition, ends: Mapping[int, int]) -> list[Finding]:
+    """What ``ends`` (log end, exclusive, by replica) says of a partition whose B0 is set."""
+    if row.boundary == UNDEFINED_OFFSET:
+        return []
+    found = []
+    past = {str(node): end for node, end in sorted(ends.items()) if end > row.boundary}
+    short = {str(node): end for node, end in sorted(ends.items()) if end < row.prefix_end}
+    if past:
+        detail = {
+            "boundary": row.boundary,
+            "log_ends": past,
+            "offsets": max(past.values()) - row.boundary,
+        }
+        found.append(Finding(FindingKind.TAIL, str(row.partition), detail))
+    if short and row.state is MigrationState.HYBRID:
+        detail = {
+            "boundary": row.boundary,
+            "log_ends": short,
+            "offsets": row.prefix_end - min(short.values()),
+        }
+        found.append(Finding(FindingKind.SHORT, str(row.partition), detail))
+    return found
+
+
+def config_findings(
+    rows: Iterable[WatchedPartition],
+    overrides: Mapping[str, str | None],
+    limits: TopicLimits,
+    own: Mapping[str, str | None],
+    effective: Mapping[str, str | None],
+) -> list[Finding]:
+    """Configs in Kafka that are not as Postgres has them, or that the suffix cannot honour.
+
+    ``overrides`` is what Tideline holds, ``own`` what is set on the topic, ``effective`` what
+    counts with the defaults.
+    """
+    rows = tuple(rows)
+    found: dict[str, Mapping[str, Any]] = {}
+    for key, held in overrides.items():
+        if own.get(key) != held:
+            found[key] = {"in_kafka": own.get(key), "wanted": held, "why": "Tideline holds it"}
+    in_force = shown_limits(limits)
+    if rows and all(row.boundary != UNDEFINED_OFFSET for row in rows):
+        for key, value in in_force.items():
+            if key not in overrides and key in effective and effective[key] != value:
+                found[key] = {
+                    "in_kafka": effective[key],
+                    "wanted": value,
+                    "why": "the suffix enforces what was set through a gateway",
+                }
+    states = frozenset(row.state for row in rows if row.boundary != 0)
+    for key in JUDGED:
+        if key in overrides or key not in effective or not states:
+            continue
+        why = problem_with_value(key, effective[key], Situation(states, effective))
+        if why is not None:
+            found[key] = {"in_kafka": effective[key], "wanted": None, "why": why}
+    return [Finding(FindingKind.CONFIG, key, detail) for key, detail in sorted(found.items())]
