@@ -21,7 +21,7 @@ from tideline.domain import failures
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import Phase, PhaseStatus, phase_rule
 from tideline.errors import FencedError, RefusedError, TidelineError, UnreachableError
-from tideline.kafka.errors import KafkaError
+from tideline.kafka.errors import KafkaError, TopicReplaced
 from tideline.kafka.observer import LeaderMoved
 from tideline.migration.connections import WorkerServices, monotonic_ms
 
@@ -49,6 +49,8 @@ def translate(error: TidelineError) -> ApplicationError:
     match error:
         case TopicDeleted():
             kind = failures.UNKNOWN_TOPIC
+        case TopicReplaced():
+            kind = failures.TOPIC_CHANGED
         case LeaderMoved():
             kind = failures.STALE_LEADER_EPOCH
         case UnreachableError():

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import structlog
+from kio.schema.errors import ErrorCode
 
 from activities.attempt import failure, heartbeat, refuse_forgotten, typed_failures, waiting
 from activities.readiness import prefix_coverage
@@ -28,6 +29,7 @@ from tideline.domain.topic_configs import (
     differences,
     refusal,
 )
+from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices
 from tideline.migration.side_by_side import side_by_side
@@ -54,7 +56,7 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
             heartbeat()
             if number:
                 await asyncio.sleep(SETTLE_S)
-            own, tiered = await _dynamic(services, ref)
+            own, tiered = await _dynamic_of_this(services, ref)
             if own is None:
                 continue
             overridden = await _override(services, step, own, tiered=tiered)
@@ -89,6 +91,18 @@ async def _same_topic(services: WorkerServices, ref: TopicRef) -> None:
             failures.TOPIC_CHANGED,
             f"{ref.topic!r} ({ref.topic_id}) is {there}: its configs are left alone",
         )
+
+
+async def _dynamic_of_this(
+    services: WorkerServices, ref: TopicRef
+) -> tuple[dict[str, str | None] | None, bool]:
+    """The same, and no endless wait for a topic that is gone. Fails as TopicChanged."""
+    try:
+        return await _dynamic(services, ref)
+    except KafkaError as error:
+        if error.code is ErrorCode.unknown_topic_or_partition:
+            await _same_topic(services, ref)
+        raise
 
 
 async def _dynamic(

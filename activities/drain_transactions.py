@@ -39,7 +39,9 @@ async def drain_transactions(services: WorkerServices, given: PhaseInput) -> Non
         aborted: list[str] = []
         async for number in rounds(services.wait_bound_ms, OBSERVE_EVERY_MS):
             leader = (
-                await services.observer.partition(partition.topic, partition.partition)
+                await services.observer.partition(
+                    partition.topic, partition.partition, topic_id=given.ref.log.topic_id
+                )
             ).leader
             found = await _observe(services, partition, leader)
             if not found:
@@ -132,7 +134,7 @@ async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObserva
     """Connect to every replica's broker, scan the tail for producers, find the prefix's largest
     timestamp. Run while appends go on: all of it is extended inside the pause."""
     observer, topic, partition = services.observer, ref.topic, ref.partition
-    layout = await observer.partition(topic, partition)
+    layout = await observer.partition(topic, partition, topic_id=ref.log.topic_id)
     await observer.on_replicas(topic, layout, OffsetSpec.LATEST)
 
     async def at_leader(spec: OffsetSpec, replica_id: int = DEBUG_CONSUMER) -> int:

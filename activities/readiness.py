@@ -29,7 +29,9 @@ async def readiness(services: WorkerServices, given: PhaseInput) -> None:
     why = "nothing was observed"
     async with phase_evidence(services, given, Phase.READINESS) as evidence:
         async for number in rounds(bound, OBSERVE_EVERY_MS, growth=GROWTH):
-            layout = await services.observer.partition(ref.topic, ref.partition)
+            layout = await services.observer.partition(
+                ref.topic, ref.partition, topic_id=key.topic_id
+            )
             if layout.leader < 0:
                 why = "the partition has no leader"
                 continue

@@ -64,13 +64,14 @@ async def _settle(
 ) -> tuple[LogEnd, int, int]:
     """The settled end, the log start and how often it took to see it."""
     topic, partition = given.ref.topic, given.ref.partition
+    topic_id = given.ref.log.topic_id
     cached = services.cached.get(given.ref.log)
     layout: PartitionLayout | None = cached.layout if cached is not None else None
     why = "the brokers did not answer"
     async for number in rounds(bound_ms, SETTLE_EVERY_MS):
         try:
             if layout is None:
-                layout = await services.observer.partition(topic, partition)
+                layout = await services.observer.partition(topic, partition, topic_id=topic_id)
             if layout.leader < 0:
                 why, layout = "the partition has no leader", None
                 continue
@@ -85,7 +86,9 @@ async def _settle(
                     replica_id=DEBUG_CONSUMER,
                 ),
             )
-            after = await services.observer.partition(topic, partition, layout.leader)
+            after = await services.observer.partition(
+                topic, partition, layout.leader, topic_id=topic_id
+            )
         except (LeaderMoved, KafkaUnavailable) as error:
             why, layout = str(error), None
             continue

@@ -106,7 +106,7 @@ async def _observe(
             )
         layout = cached.layout
         if layout.leader_epoch != epoch:
-            layout = await services.observer.partition(topic, partition)
+            layout = await services.observer.partition(topic, partition, topic_id=key.topic_id)
         if layout.leader_epoch != epoch:
             raise failure(
                 failures.NOT_SETTLED,

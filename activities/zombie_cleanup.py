@@ -79,7 +79,7 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
 
 async def _survey(services: WorkerServices, given: PhaseInput) -> Survey:
     topic, partition = given.ref.topic, given.ref.partition
-    layout = await services.observer.partition(topic, partition)
+    layout = await services.observer.partition(topic, partition, topic_id=given.ref.log.topic_id)
     answers = await services.observer.on_replicas(topic, layout, OffsetSpec.LATEST)
     ends = {node: end for node, end in answers.items() if isinstance(end, int)}
     silent = {node: why for node, why in answers.items() if isinstance(why, str)}

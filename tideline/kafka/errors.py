@@ -26,6 +26,10 @@ class KafkaError(TidelineError):
         return self.code.retriable
 
 
+class TopicReplaced(RefusedError):
+    """The name means another topic than the one that is meant, or none: the id is gone for ever."""
+
+
 class UnsupportedVersion(RefusedError):
     """The broker does not know this API, or not in this version."""
 

@@ -28,7 +28,8 @@ from kio.static.primitive import i8, i32, i64
 from tideline.domain.quiescence import settled_at
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.client import KafkaCluster, KafkaConnection
-from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.errors import KafkaError, KafkaUnavailable, TopicReplaced
+from tideline.kafka.topic_identity import Presence, TopicIdentity
 
 
 class OffsetSpec(IntEnum):
@@ -159,13 +160,38 @@ class KafkaObserver:
         return _layout(found)
 
     async def partition(
-        self, topic: str, partition: int, node: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        node: int | None = None,
+        *,
+        topic_id: UUID | None = None,
     ) -> PartitionLayout:
-        """One partition's layout. Raises :class:`KafkaError` if there is none."""
+        """One partition's layout. Raises :class:`KafkaError` if there is none.
+
+        ``topic_id``: the topic that is meant. If the name means another one, or none:
+        :class:`TopicReplaced` when Kafka does not have the id any more, by two whole looks, else
+        :class:`KafkaUnavailable` (one broker that lags is not believed).
+        """
         layout = await self.topic(topic, node)
+        if topic_id is not None and (layout is None or layout.topic_id != topic_id):
+            await self._raise_replaced(topic, topic_id, layout)
         if layout is None or partition not in layout.partitions:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"partition {topic}-{partition}")
         return layout.partitions[partition]
+
+    async def _raise_replaced(self, topic: str, topic_id: UUID, layout: TopicLayout | None) -> None:
+        now = f"has topic id {layout.topic_id}" if layout is not None else "does not exist"
+        found = await TopicIdentity(self._cluster, self._timeout_ms).find(topic_id)
+        if found.presence is not Presence.GONE:
+            raise KafkaUnavailable(
+                f"topic {topic!r} {now} to one broker, topic id {topic_id} is meant: {found.why}"
+            )
+        raise TopicReplaced(
+            f"topic {topic!r} {now}, the migration began with topic id {topic_id}, which is gone: "
+            f"{found.why}. Nothing of the other topic was changed; once the old one is buried "
+            f"(`tideline topic check {topic}`), `tideline migrate {topic}` migrates the new one"
+        )
 
     async def offset(
         self,

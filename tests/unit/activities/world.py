@@ -32,7 +32,7 @@ from tideline.domain.producer_tail import ProducerTail
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.domain.topic_configs import ConfigChange
 from tideline.domain.transactions import CoordinatorTransaction
-from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.errors import KafkaError, KafkaUnavailable, TopicReplaced
 from tideline.kafka.log_reader import FetchedPiece
 from tideline.kafka.observer import (
     CONSUMER,
@@ -228,7 +228,11 @@ class FakeKafka:
             return None
         return TopicLayout(name, self.topic_id, False, {0: self.layout})
 
-    async def partition(self, topic: str, partition: int, node: int | None = None) -> Any:
+    async def partition(
+        self, topic: str, partition: int, node: int | None = None, *, topic_id: UUID | None = None
+    ) -> Any:
+        if topic_id is not None and topic_id != self.topic_id:
+            raise TopicReplaced(f"topic {topic!r} has topic id {self.topic_id}, not {topic_id}")
         return self.layout
 
     async def offset(
