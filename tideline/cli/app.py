@@ -22,6 +22,7 @@ from tideline.cli import (
     status,
     steer,
     tiering,
+    topic,
 )
 from tideline.errors import ExitCode, TidelineError, UsageError
 
@@ -82,6 +83,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(operators.gaps, name="gap")
 app.add_typer(operators.requests, name="request")
+app.add_typer(topic.app, name="topic")
 app.add_typer(export.app, name="export")
 app.add_typer(tiering.app, name="tiering")
 OptionalCommand(

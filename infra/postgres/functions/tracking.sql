@@ -101,7 +101,8 @@ BEGIN
         PERFORM refuse('TL014',
             format('topic %s is tracked as %s with id %s, not as %s with id %s', p_name,
                 v_topic.kind, v_topic.topic_id, p_kind, p_topic_id),
-            'Report its deletion first, or leave it as it is.');
+            'If Kafka has deleted the old one, the worker frees the name within two minutes: see '
+            '`tideline topic check ' || p_name || '`.');
     ELSE
         -- A migration that begins anew means to complete every prefix.
         UPDATE topics SET timestamp_type = p_timestamp_type,
