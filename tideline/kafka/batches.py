@@ -29,6 +29,12 @@ _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _ATTRIBUTES_AT, _CRC_AT, _EPOCH_AT, _MAX_TIMESTAMP_AT, _MAGIC_AT = 21, 17, 12, 35, 16
 _LOG_APPEND_TIME_BIT = 0x08
+_LEGACY = struct.Struct(">qiIbB")
+_LEGACY_BYTES = {0: 14, 1: 22}
+"""By magic: what the length of a message says at least (CRC, magic, attributes, the timestamp of
+magic 1, and the lengths of key and value)."""
+_LEGACY_ATTRIBUTES = 0x0F
+"""Codec and type of timestamp, where magic 2 has them; the other bits mean nothing."""
 ZSTD_SINCE_PRODUCE = 7
 """KIP-110: zstd is for clients that speak at least Produce v7 (and Fetch v10)."""
 ZSTD_SINCE_FETCH = 10
@@ -142,16 +148,52 @@ def iter_batches(buffer: Buffer) -> Iterator[BatchHeader]:
 
 
 def iter_fetched(buffer: Buffer) -> Iterator[BatchHeader]:
-    """As :func:`iter_batches`, but the last batch may be cut off, as brokers do in a Fetch
-    response when it exceeds the asked size: it is left out."""
+    """Every batch of a Fetch response, in order. The last may be cut off, as brokers do when it
+    exceeds the asked size: it is left out.
+
+    What a log below B0 holds in the formats of before Kafka 0.11 comes as :func:`_parse_legacy`
+    has it. Raises :class:`InvalidBatch`.
+    """
     position = 0
-    while len(buffer) - position >= HEADER_BYTES:
+    while len(buffer) - position > _MAGIC_AT:
         (length,) = _EPOCH.unpack_from(buffer, position + 8)
         if length + LOG_OVERHEAD > len(buffer) - position:
             return
-        header = parse_at(buffer, position)
+        legacy = buffer[position + _MAGIC_AT] in _LEGACY_BYTES
+        header = _parse_legacy(buffer, position) if legacy else parse_at(buffer, position)
         yield header
         position = header.end
+
+
+def _parse_legacy(buffer: Buffer, position: int) -> BatchHeader:
+    """A message of magic 0 or 1 as a batch of one record without producer and leader epoch.
+
+    The offset of a compressed one is that of the last message inside: ``last_offset`` is right,
+    and ``base_offset`` the same, since only the messages inside know theirs (Kafka:
+    ``AbstractLegacyRecordBatch``). Magic 0 has no timestamp (-1).
+    """
+    offset, length, crc, magic, attributes = _LEGACY.unpack_from(buffer, position)
+    if length < _LEGACY_BYTES[magic]:
+        raise InvalidBatch(f"a message of magic {magic} at byte {position} says {length} bytes")
+    timestamp = -1
+    if magic == 1:
+        (timestamp,) = _OFFSET.unpack_from(buffer, position + _LEGACY.size)
+    return BatchHeader(
+        position=position,
+        base_offset=offset,
+        length=length,
+        partition_leader_epoch=-1,
+        magic=magic,
+        crc=crc,
+        attributes=attributes & _LEGACY_ATTRIBUTES,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=1,
+    )
 
 
 def computed_crc(buffer: Buffer, header: BatchHeader) -> int:

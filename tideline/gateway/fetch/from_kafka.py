@@ -11,6 +11,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import structlog
+
 from tideline.domain.ack_gate import told_as
 from tideline.domain.ids import TopicPartition
 from tideline.domain.read_ceiling import (
@@ -20,7 +22,12 @@ from tideline.domain.read_ceiling import (
     may_say_out_of_range,
     prefix_answer,
 )
-from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, RouteKind
+from tideline.domain.request_handling import (
+    FETCH_FAILURE,
+    KafkaErrorCode,
+    PartitionRoute,
+    RouteKind,
+)
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult, current_route
@@ -37,9 +44,10 @@ from tideline.gateway.paired_broker import PairedBroker
 from tideline.gateway.per_partition import CONSUMER
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.batches import newest_epoch, truncate_at, until_epoch
+from tideline.kafka.batches import InvalidBatch, newest_epoch, truncate_at, until_epoch
 from tideline.kafka.protocol import decode_response, encode_request
 
+log = structlog.get_logger()
 FINAL_EPOCH = -1
 """Session epoch of a fetch that asks for no session (``FetchMetadata.FINAL_EPOCH``)."""
 
@@ -120,13 +128,27 @@ class KafkaSide:
         )
 
     async def _clipped(self, asked: PartitionFetch, row: Any) -> PartitionResult:
-        """Kafka's answer as far as it may be returned by what is known now."""
+        """Kafka's answer as far as it may be returned by what is known now. Bytes that are no
+        batches are their partition's trouble alone."""
+        try:
+            return await self._as_far_as_known(asked, row)
+        except InvalidBatch as damaged:
+            log.error(
+                "fetch.prefix_damaged",
+                log=str(asked.at.log),
+                offset=asked.offset,
+                error=str(damaged),
+                remedy="look at the replica's log and at its remote segments",
+            )
+            return PartitionResult.refusal(FETCH_FAILURE)
+
+    async def _as_far_as_known(self, asked: PartitionFetch, row: Any) -> PartitionResult:
         route = current_route(asked, self._tracking)
         code = int(row.error_code)
         if route.kind is RouteKind.CLASSIC:
             return PartitionResult(records=row.records, relayed=row, settled=code != 0)
-        log = asked.at.log
-        if log is None or route.kind in (RouteKind.DELETED, RouteKind.UNKNOWN):
+        at = asked.at.log
+        if at is None or route.kind in (RouteKind.DELETED, RouteKind.UNKNOWN):
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE:
             return PartitionResult.refusal(await self._out_of_range(asked, route))
@@ -135,13 +157,13 @@ class KafkaSide:
         if code != 0:
             return PartitionResult(relayed=row, settled=True)
         if route.in_kafka:
-            await self._fences.observe(log, int(row.high_watermark), _leader_epoch(asked, row))
+            await self._fences.observe(at, int(row.high_watermark), _leader_epoch(asked, row))
             route = current_route(asked, self._tracking)
-        limit = self._fences.ceiling_of(log, route)
+        limit = self._fences.ceiling_of(at, route)
         if limit == UNKNOWN_CEILING:
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
-        ceiling = self._fences.of(log).ceiling
+        ceiling = self._fences.of(at).ceiling
         if limit == NO_CEILING or (
             route.in_kafka
             and self._replica_id == CONSUMER
@@ -181,12 +203,12 @@ class KafkaSide:
 
     async def _out_of_range(self, asked: PartitionFetch, route: PartitionRoute) -> KafkaErrorCode:
         """Passed on only where it cannot come from a broker that is behind (schedule 3)."""
-        topic, log = asked.at.topic, asked.at.log
+        topic, at = asked.at.topic, asked.at.log
         log_start = None
-        confirmed = route.in_kafka and log is not None and await self._fences.confirmed(log)
+        confirmed = route.in_kafka and at is not None and await self._fences.confirmed(at)
         if topic is not None and route.kind is RouteKind.SUFFIX:
-            at = TopicPartition(topic.name, asked.at.partition)
-            log_start = await self._paired_broker.log_start(at)
+            named = TopicPartition(topic.name, asked.at.partition)
+            log_start = await self._paired_broker.log_start(named)
         is_true = may_say_out_of_range(
             route,
             lease_valid=self._tracking.lease_valid(),
