@@ -109,4 +109,10 @@ def refusal_at_birth(name: str, configs: Mapping[str, str | None], internal: boo
             f"compression.type={compression}: batches are kept as producers wrote them; "
             "leave it at producer"
         )
+    if (configs.get(COPY_DISABLE) or "false").lower() != "false":
+        return (
+            f"{COPY_DISABLE}=true: nothing of a diskless topic is copied by Kafka, and Tideline's "
+            "own jobs do not read it; leave it false, and stop them with "
+            "`tideline tiering pause TOPIC`"
+        )
     return None

@@ -52,6 +52,7 @@ def test_every_held_config_has_a_rule_for_its_values(key: str) -> None:
         ("__consumer_offsets", {}, True, "Kafka's own"),
         ("t", {"cleanup.policy": "compact,delete"}, False, "cleanup.policy"),
         ("t", {"compression.type": "zstd"}, False, "compression.type"),
+        ("t", {"remote.log.copy.disable": "true"}, False, "tideline tiering pause"),
     ],
 )
 def test_some_topics_cannot_be_born_diskless(

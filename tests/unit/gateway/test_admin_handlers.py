@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -837,6 +838,50 @@ async def test_describe_configs_shows_the_limits_in_force() -> None:
     shown = {c.name: c.value for c in answer.results[0].configs}
     assert shown["message.timestamp.type"] == "CreateTime"
     assert shown["max.message.bytes"] == "1000000"
+
+
+def with_a_classic_topic(request: Any) -> MetadataResponse:
+    """The cluster ``c``, and in it the topic ``classic``, which is tiered."""
+    return MetadataResponse(
+        throttle_time=no_throttle(),
+        brokers=(),
+        cluster_id="c",
+        controller_id=BrokerId(1),
+        topics=tuple(
+            MetadataResponseTopic(
+                error_code=ErrorCode.none,
+                name=topic.name,
+                topic_id=CLASSIC_ID,
+                is_internal=False,
+                partitions=(),
+            )
+            for topic in request.topics or ()
+        ),
+    )
+
+
+async def test_a_config_change_starts_nothing_before_the_cluster_is_attested() -> None:
+    plane = AdminPlane()
+    kafka = Kafka(
+        IncrementalAlterConfigsRequest=altered,
+        DescribeConfigsRequest=describing(remote_storage_enable="true"),
+        MetadataRequest=with_a_classic_topic,
+    )
+    (wanted,) = setting(diskless_enable="true").resources
+    request = replace(
+        setting(diskless_enable="true"), resources=(replace(wanted, resource_name="classic"),)
+    )
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
+        (refused,) = (await ask(g, request)).responses
+        requested = plane.said.copy()
+        await plane.attest_cluster("c", "ann", "listeners are firewalled")
+        (accepted,) = (await ask(g, request)).responses
+    assert refused.error_code is ErrorCode.invalid_config
+    assert "cluster c" in refused.error_message
+    assert "tideline cluster attest" in refused.error_message
+    assert requested == []
+    assert accepted.error_code is ErrorCode.none
+    assert [call[:2] for call in plane.said] == [("request_migration", "classic")]
 
 
 # -- share groups

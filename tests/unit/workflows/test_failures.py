@@ -3,6 +3,8 @@ parked."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
@@ -86,6 +88,25 @@ async def test_a_boundary_reset_migrates_the_partition_anew_and_arms_again(
         name for name, _ in world.calls[:last]
     ]
     assert world.stages[-3:] == [ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN]
+
+
+async def test_a_boundary_reset_after_the_seal_opens_the_classic_log_before_the_next_pause(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    """Until it has another B0 the partition takes classic produces, which a sealed log refuses."""
+    client = server.client
+    world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.BOUNDARY_RESET)
+    cleanup = world.hold(Phase.ZOMBIE_CLEANUP)
+    async with world.worker(client):
+        running = asyncio.ensure_future(world.run(client))
+        sealed = world.reached[f"{TopicActivity.RECONCILE_CONFIGS}:{ConfigStage.ROLLING}"]
+        await asyncio.wait_for(sealed.wait(), 60)
+        cleanup.set()
+        outcome = await running
+    assert outcome.outcome == "hybrid"
+    after = world.stages[world.stages.index(ConfigStage.CROSSED) + 1 :]
+    assert ConfigStage.TRACKED in after[: after.index(ConfigStage.ARMED)]
+    assert after[-3:] == [ConfigStage.CROSSED, ConfigStage.ROLLING, ConfigStage.FROZEN]
 
 
 async def test_a_refused_preflight_fails_the_workflow_and_changes_nothing(
