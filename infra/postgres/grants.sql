@@ -5,7 +5,8 @@ GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
     migration_summary,
-    list_requests, cluster_attestations_of, watch_findings_of, live_topics, deleted_topics
+    list_requests, cluster_attestations_of, watch_findings_of, live_topics, deleted_topics,
+    tracked_changes, tracked_changes_begin
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
@@ -38,7 +39,7 @@ TO tideline_worker_rights;
 
 GRANT EXECUTE ON FUNCTION
     find_batches, delete_records, advance_prefix_start, set_tiering_complete,
-    expire_producers, prune_batches, claim_dead_files, forget_dead_files,
+    expire_producers, forget_tracking_changes, prune_batches, claim_dead_files, forget_dead_files,
     retention_suffix, retention_wal_cut,
     claim_wal_files, register_split_keys, finish_split, release_claim,
     merge_candidates, begin_merge, finish_merge, abandon_merge,

@@ -371,6 +371,11 @@ class JobsControlPlane:
         ``limit``."""
         return self._call(Function("expire_producers", value(int)), idle_ms, limit)
 
+    def forget_tracking_changes(self, kept_ms: int) -> int:
+        """Forget which topics changed more than ``kept_ms`` ago; how many notes. A gateway that
+        has not read since then reads everything."""
+        return self._call(Function("forget_tracking_changes", value(int)), kept_ms)
+
     # Garbage
 
     def claim_dead_files(self, grace_ms: int, limit: int = STEP_ROWS) -> list[str]:

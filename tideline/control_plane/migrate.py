@@ -139,14 +139,23 @@ DO $$
 DECLARE
     v_functions text := (SELECT string_agg(oid::regprocedure::text, ', ') FROM pg_proc
         WHERE pronamespace = 'tideline'::regnamespace AND proowner = 'tideline_owner'::regrole);
+    v_trigger record;
 BEGIN
+    FOR v_trigger IN SELECT t.tgname, t.tgrelid::regclass AS of_table
+        FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+        WHERE NOT t.tgisinternal AND p.pronamespace = 'tideline'::regnamespace
+            AND p.proowner = 'tideline_owner'::regrole
+    LOOP
+        EXECUTE format('DROP TRIGGER %I ON %s', v_trigger.tgname, v_trigger.of_table);
+    END LOOP;
     IF v_functions IS NOT NULL THEN
         EXECUTE 'DROP FUNCTION ' || v_functions;
     END IF;
 END
 $$
 """
-"""Without CASCADE: a table that depends on a function is a mistake of its migration."""
+"""With their triggers, and without CASCADE: a table that depends on a function is a mistake of its
+migration."""
 
 
 def _in_order(migrations: yoyo.migrations.MigrationList) -> yoyo.migrations.MigrationList:

@@ -126,6 +126,19 @@ class TrackedTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class TrackedChanges:
+    """What has changed of what is tracked since a former reading."""
+
+    upto: str | None
+    """From where the next reading goes on; ``None``: it is not known what has changed since, read
+    everything."""
+    names: frozenset[str] = frozenset()
+    """Whatever was known under these names is not true any more."""
+    topics: tuple[TrackedTopic, ...] = ()
+    """What is tracked under them now."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterAttestation:
     """An operator's word that clients reach the cluster's brokers only through gateways."""
 

@@ -32,6 +32,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
+    TrackedChanges,
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
@@ -137,6 +138,16 @@ class ControlPlane(Protocol):
         """Every tracked topic, whole, in one snapshot. A deleted topic, or one that gateways let
         go of after an abort, is not among them.
         """
+
+    async def tracked_changes(self, since: str) -> TrackedChanges:
+        """Topics that have changed since the reading that answered ``since``: by what gateways
+        route and answer by, not by offsets that move with commits, retention and tiering. What
+        was being written at that reading and was committed later is among them, and some may come
+        twice."""
+
+    async def tracked_changes_begin(self) -> str:
+        """The ``since`` of everything that changes from now on: ask before
+        :meth:`tracked_topics`."""
 
     async def tracked_topic(self, name: str) -> TrackedTopic | None:
         """The live tracked topic of that name."""

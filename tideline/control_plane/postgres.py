@@ -49,6 +49,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
+    TrackedChanges,
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
@@ -134,6 +135,12 @@ class PostgresControlPlane(ControlPlane):
 
     async def tracked_topics(self) -> list[TrackedTopic]:
         return await self._call(Function("tracked_topics", _topics, many=True), None)
+
+    async def tracked_changes(self, since: str) -> TrackedChanges:
+        return await self._call(Function("tracked_changes", _changes), since)
+
+    async def tracked_changes_begin(self) -> str:
+        return await self._call(Function("tracked_changes_begin", value(str)))
 
     async def tracked_topic(self, name: str) -> TrackedTopic | None:
         found = await self._call(Function("tracked_topics", _topics), name)
@@ -534,6 +541,17 @@ def _topics(found: Sequence[Row]) -> list[TrackedTopic]:
         )
         for row in found
     ]
+
+
+def _changes(found: Sequence[Row]) -> TrackedChanges:
+    """The first row says how far it goes; the others are what :func:`_topics` reads, or a name
+    under which nothing is tracked."""
+    reading, *changes = found
+    return TrackedChanges(
+        upto=reading["upto"],
+        names=frozenset(row["changed"] for row in changes),
+        topics=tuple(_topics([row for row in changes if row["name"] is not None])),
+    )
 
 
 def _partition(found: Sequence[Row]) -> TrackedPartition | None:

@@ -45,6 +45,7 @@ from tideline.control_plane.model import (
     Tombstone,
     TopicMigrationSummary,
     TopicStatus,
+    TrackedChanges,
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
@@ -88,6 +89,9 @@ class MemoryControlPlane(ControlPlane):
         self.expiry_ran_at: int | None = None
         self.expiry_not_before = 0
         """When producers were expired last, and from when on they may be again, in ms."""
+        self._changes: dict[str, tuple[int, TrackedTopic | None]] = {}
+        """By name: when it was seen to have changed, in the order of changes, and to what."""
+        self._noted = self._forgotten_before = 0
         self._listeners: list[tuple[Sequence[str], asyncio.Queue[tuple[str, str]]]] = []
 
     # Gateways
@@ -153,6 +157,26 @@ class MemoryControlPlane(ControlPlane):
     async def tracked_topics(self) -> list[TrackedTopic]:
         tracked = [topic.tracked() for topic in self.topics.rows if topic.is_tracked]
         return sorted(tracked, key=lambda topic: topic.name)
+
+    async def tracked_changes(self, since: str) -> TrackedChanges:
+        self._note_changes()
+        if not self._forgotten_before <= int(since) <= self._noted:
+            return TrackedChanges(None)
+        names = {name for name, (at, _) in self._changes.items() if at > int(since)}
+        topics = [topic for topic in await self.tracked_topics() if topic.name in names]
+        return TrackedChanges(str(self._noted), frozenset(names), tuple(topics))
+
+    async def tracked_changes_begin(self) -> str:
+        self._note_changes()
+        return str(self._noted)
+
+    def _note_changes(self) -> None:
+        """Compare with what was noted before: SQL has triggers for this."""
+        now = {t.name: _as_routed(t.tracked()) for t in self.topics.rows if t.is_tracked}
+        for name in now.keys() | self._changes.keys():
+            if self._changes.get(name, (0, None))[1] != now.get(name):
+                self._noted += 1
+                self._changes[name] = (self._noted, now.get(name))
 
     async def tracked_topic(self, name: str) -> TrackedTopic | None:
         topic = self.topics.live(name)
@@ -668,6 +692,13 @@ class MemoryControlPlane(ControlPlane):
 
     # Upkeep: what the jobs do, as tideline.control_plane.jobs names it
 
+    def forget_tracking_changes(self, kept_ms: int) -> int:
+        """Without times of its own: all of them, whatever ``kept_ms``."""
+        self._note_changes()
+        self._forgotten_before = self._noted + 1
+        self._noted += 1
+        return 0
+
     def expire_producers(self, idle_ms: int, limit: int = STEP_ROWS) -> int:
         now = self.now_ms()
         last, self.expiry_ran_at = self.expiry_ran_at, now
@@ -723,3 +754,12 @@ def _barrier_entry(
 ) -> BarrierEntry:
     highest = None if partition is None else partition.acknowledged_by(gateway, generation)
     return BarrierEntry(gateway, highest is not None, -1 if highest is None else highest)
+
+
+def _as_routed(topic: TrackedTopic) -> TrackedTopic:
+    """Without the offsets that move with commits, retention and tiering."""
+    rows = {
+        number: replace(row, high_watermark=-1, suffix_start=-1)
+        for number, row in topic.partitions.items()
+    }
+    return replace(topic, partitions=rows)

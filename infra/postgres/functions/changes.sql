@@ -1,0 +1,93 @@
+-- What has changed of what is tracked: gateways ask for it every few seconds, whatever is tracked.
+
+CREATE FUNCTION keep_topic_change() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO tracking_changes (name) VALUES (OLD.name);
+    END IF;
+    IF TG_OP <> 'DELETE' AND (TG_OP = 'INSERT' OR NEW.name <> OLD.name) THEN
+        INSERT INTO tracking_changes (name) VALUES (NEW.name);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION keep_log_change() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    INSERT INTO tracking_changes (name)
+        VALUES (CASE TG_OP WHEN 'DELETE' THEN OLD.topic_name ELSE NEW.topic_name END);
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION keep_override_change() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    INSERT INTO tracking_changes (name)
+        SELECT name FROM topics
+        WHERE topic_id = CASE TG_OP WHEN 'DELETE' THEN OLD.topic_id ELSE NEW.topic_id END;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER keep_topic_change AFTER INSERT OR UPDATE OR DELETE ON topics
+    FOR EACH ROW EXECUTE FUNCTION keep_topic_change();
+-- Not of offsets that move with commits, retention and tiering: no route depends on them.
+CREATE TRIGGER keep_log_change AFTER INSERT OR DELETE OR UPDATE OF
+        migration_state, generation, quiesce, diskless_log_start_offset, diskless_log_start_epoch,
+        prefix_max_timestamp, tiering_complete, accepted_gap_from, deleted_at ON logs
+    FOR EACH ROW EXECUTE FUNCTION keep_log_change();
+CREATE TRIGGER keep_override_change AFTER INSERT OR UPDATE OR DELETE ON config_overrides
+    FOR EACH ROW EXECUTE FUNCTION keep_override_change();
+
+-- Since a reading that answered p_since. The first row says from where the next one goes on, the
+-- others each name a topic that has changed, with what is tracked under that name now, if anything
+-- is. A transaction that was still open at the former reading is at or past p_since, so what
+-- commits late is told by the next one. upto is null where changes since then were forgotten, and
+-- where p_since is of another history: read everything.
+CREATE FUNCTION tracked_changes(p_since text)
+RETURNS TABLE (
+    upto text, changed text, name text, topic_id uuid, kind text, status text, timestamp_type text,
+    max_message_bytes integer, timestamp_before_max_ms bigint, timestamp_after_max_ms bigint,
+    round integer, partitions jsonb, overrides jsonb, completion_forced_by text
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    WITH reading AS (
+        SELECT pg_snapshot_xmin(pg_current_snapshot()) AS upto, k.forgotten_before
+        FROM tracking_changes_kept AS k
+    ), named AS (
+        SELECT DISTINCT c.name FROM tracking_changes AS c WHERE c.changed_by >= p_since::xid8
+    )
+    SELECT CASE WHEN p_since::xid8 BETWEEN r.forgotten_before AND r.upto THEN r.upto::text END,
+           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        FROM reading AS r
+    UNION ALL
+    SELECT NULL, n.name, t.* FROM named AS n LEFT JOIN LATERAL tracked_topics(n.name) AS t ON true
+$$;
+
+-- Where a reading of changes goes on that follows a reading of everything made after this.
+CREATE FUNCTION tracked_changes_begin() RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT pg_snapshot_xmin(pg_current_snapshot())::text
+$$;
+
+-- Called by a periodic job.
+CREATE FUNCTION forget_tracking_changes(p_kept_ms bigint) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_old xid8 := (SELECT max(changed_by) FROM tracking_changes
+        WHERE noted_at <= clock_timestamp() - p_kept_ms * interval '1 millisecond'
+            AND changed_by < pg_snapshot_xmin(pg_current_snapshot()));
+    v_forgotten bigint;
+BEGIN
+    IF v_old IS NULL THEN
+        RETURN 0;
+    END IF;
+    UPDATE tracking_changes_kept SET forgotten_before = (v_old::text::bigint + 1)::text::xid8;
+    DELETE FROM tracking_changes WHERE changed_by <= v_old;
+    GET DIAGNOSTICS v_forgotten = ROW_COUNT;
+    RETURN v_forgotten;
+END
+$$;
