@@ -80,6 +80,10 @@ def gc(
     return Outcome(details)
 
 
+CHANGES_KEPT_MS = 3_600_000
+"""Gateways ask for changes every few seconds; one that did not for this long reads everything."""
+
+
 def preview(job: Job, plane: JobsControlPlane) -> dict[str, object]:
     """What the control plane knows to be dead. Changes nothing."""
     found = plane.preview_garbage(job.settings.gc_grace_ms, SHOWN)
@@ -102,6 +106,7 @@ def housekeeping(job: Job, plane: JobsControlPlane) -> dict[str, object]:
     return {
         "producers_expired": _repeat(partial(plane.expire_producers, idle_ms, STEP)),
         "batches_pruned": _repeat(partial(plane.prune_batches, STEP)),
+        "changes_forgotten": plane.forget_tracking_changes(CHANGES_KEPT_MS),
     }
 
 

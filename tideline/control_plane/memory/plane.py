@@ -7,6 +7,7 @@ changes anything. Time is what the clock that is passed in says, and nothing is 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -89,7 +90,7 @@ class MemoryControlPlane(ControlPlane):
         self.expiry_ran_at: int | None = None
         self.expiry_not_before = 0
         """When producers were expired last, and from when on they may be again, in ms."""
-        self._changes: dict[str, tuple[int, TrackedTopic | None]] = {}
+        self._changes: dict[str, tuple[int, list[tuple[UUID | None, TrackedTopic | None]]]] = {}
         """By name: when it was seen to have changed, in the order of changes, and to what."""
         self._noted = self._forgotten_before = 0
         self._listeners: list[tuple[Sequence[str], asyncio.Queue[tuple[str, str]]]] = []
@@ -163,7 +164,8 @@ class MemoryControlPlane(ControlPlane):
         if not self._forgotten_before <= int(since) <= self._noted:
             return TrackedChanges(None)
         names = {name for name, (at, _) in self._changes.items() if at > int(since)}
-        topics = [topic for topic in await self.tracked_topics() if topic.name in names]
+        rows = [row for row in self.topics.rows if row.is_tracked and row.name in names]
+        topics = [row.tracked() for row in rows]
         return TrackedChanges(str(self._noted), frozenset(names), tuple(topics))
 
     async def tracked_changes_begin(self) -> str:
@@ -172,11 +174,15 @@ class MemoryControlPlane(ControlPlane):
 
     def _note_changes(self) -> None:
         """Compare with what was noted before: SQL has triggers for this."""
-        now = {t.name: _as_routed(t.tracked()) for t in self.topics.rows if t.is_tracked}
+        now: dict[str, list[tuple[UUID | None, TrackedTopic | None]]] = defaultdict(list)
+        for row in self.topics.rows:  # deleted ones, too
+            shown = _as_routed(row.tracked()) if row.is_tracked else None
+            now[row.name].append((row.topic_id, shown))
         for name in now.keys() | self._changes.keys():
-            if self._changes.get(name, (0, None))[1] != now.get(name):
+            rows = now.get(name, [])
+            if self._changes.get(name, (0, []))[1] != rows:
                 self._noted += 1
-                self._changes[name] = (self._noted, now.get(name))
+                self._changes[name] = (self._noted, rows)
 
     async def tracked_topic(self, name: str) -> TrackedTopic | None:
         topic = self.topics.live(name)

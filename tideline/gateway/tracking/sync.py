@@ -17,7 +17,7 @@ import structlog
 from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import GatewayFenced
-from tideline.control_plane.model import TopicStatus, TrackedTopic
+from tideline.control_plane.model import TopicStatus, TrackedChanges, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.tracking.lease import Lease
@@ -31,6 +31,8 @@ START_PATIENCE_S = 8.0
 """How long a start waits for Postgres before it falls back on the snapshot."""
 RETRY_S = 0.5
 RECENT_S = 600.0
+WHOLE_EVERY_S = 300.0
+"""Everything is read this often, although changes tell all there is."""
 TopicRound = tuple[str, UUID | None, int]
 """Name, id and round: an abort ends what was drained and acknowledged."""
 SINGLE_ROWS = 8
@@ -64,6 +66,9 @@ class TrackingSync:
         self._drained_more = asyncio.Event()
         self._acknowledged: dict[TopicRound, UUID] = {}
         self._heard_of_the_dead = False
+        self._since: str | None = None
+        """Where the next reading of changes goes on."""
+        self._whole_at = 0.0
         self._hints: set[str] = set()
         self._hinted = asyncio.Event()
         self._due = asyncio.Event()
@@ -99,17 +104,35 @@ class TrackingSync:
         await cancel_and_wait(*self._tasks)
 
     async def reload(self) -> None:
-        """Read everything anew. Raises :class:`ControlPlaneUnavailable`."""
+        """Read what has changed since the last reading, or everything: at first, after another
+        registration, where Postgres does not know any more what has changed since, and once in a
+        while. Raises :class:`ControlPlaneUnavailable`."""
         async with self._reading:
-            topics = await self._control_plane.tracked_topics()
+            now = asyncio.get_running_loop().time()
+            changes = TrackedChanges(None)
+            if self._since is not None and now < self._whole_at:
+                changes = await self._control_plane.tracked_changes(self._since)
+            if changes.upto is None:
+                since = await self._control_plane.tracked_changes_begin()
+                topics = await self._control_plane.tracked_topics()
             # After them: a deletion in between is then heard of, and a dead id outweighs a row.
             dead = await self._control_plane.deleted_topics(self._within_ms(), MAX_TOMBSTONES)
-            prepared = await asyncio.to_thread(self._tracking.read_anew, topics)
-            if await self._same_postgres():
-                self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
-                self._tracking.replace_all(prepared)
-                self._heard_of_the_dead = True
-        self._after_change()
+            whole = None
+            if changes.upto is None:
+                whole = await asyncio.to_thread(self._tracking.read_anew, topics)
+            if not await self._same_postgres():
+                self._since = None
+                return
+            self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
+            if whole is None:
+                self._tracking.replace_named(changes.names, changes.topics)
+                self._since = changes.upto
+            else:
+                self._tracking.replace_all(whole)
+                self._since, self._whole_at = since, now + WHOLE_EVERY_S
+            self._heard_of_the_dead = True
+        if whole is not None or changes.names or dead:
+            self._after_change()
 
     def _within_ms(self) -> int:
         """How old tombstones may be: all that count at first, then those since the reads before,
@@ -145,6 +168,7 @@ class TrackingSync:
     async def learn_anew(self) -> None:
         """A new incarnation exists in Postgres and does not serve yet."""
         self._heard_of_the_dead = False
+        self._since = None
         self._acknowledged.clear()
         await self.reload()
 

@@ -61,11 +61,9 @@ class Tracked:
         self.deleted = {
             t.topic_id for t in topics if t.status is TopicStatus.DELETED and t.topic_id
         }
-        self.routes = {
-            TopicIdPartition(topic_id, row.partition): _route(row)
-            for topic_id, topic in self.by_id.items()
-            for row in topic.partitions.values()
-        }
+        self.routes: Routes = {}
+        for topic in self.by_id.values():
+            self.routes |= _routes_of(topic)
         self.counts = Counter(route.kind for route in self.routes.values())
         self._before = before
         self._changed = frozenset[TopicIdPartition]() if before is None else self._unlike(before)
@@ -191,6 +189,51 @@ class TrackingView:
         if changed:
             self._report(changed)
 
+    def replace_named(self, names: Collection[str], topics: Iterable[TrackedTopic]) -> None:
+        """What Postgres says of these names, and of no other. One that is missing among ``topics``
+        was let go of."""
+        found = {
+            topic.name: topic
+            for topic in topics
+            if topic.status in _LIVE and topic.topic_id not in self._deleted
+        }
+        changed: set[TopicIdPartition] = set()
+        for name in names:
+            before, now = self._by_name.pop(name, None), found.get(name)
+            old = self._take_routes(before)
+            new = {} if now is None else _routes_of(now)
+            if before is not None and before.topic_id is not None:
+                del self._by_id[before.topic_id]
+            if now is not None:
+                self._by_name[name] = now
+                if now.topic_id is not None:
+                    self._by_id[now.topic_id] = now
+                if before is None or before.topic_id != now.topic_id:
+                    self.version += 1
+            self._routes |= new
+            for log in old.keys() | new.keys():
+                if old.get(log) != new.get(log):
+                    changed.add(log)
+                    self._recount(old.get(log), new.get(log))
+        self._unborn = self._unborn.difference(names) | {
+            name for name, topic in found.items() if _is_unborn(topic)
+        }
+        self._displaced &= self._by_id.keys()
+        if changed:
+            self._report(frozenset(changed))
+
+    def _recount(self, old: PartitionRoute | None, new: PartitionRoute | None) -> None:
+        if old is not None:
+            self._counts[old.kind] -= 1
+        if new is not None:
+            self._counts[new.kind] += 1
+
+    def _take_routes(self, topic: TrackedTopic | None) -> dict[TopicIdPartition, PartitionRoute]:
+        if topic is None or topic.topic_id is None:
+            return {}
+        logs = (TopicIdPartition(topic.topic_id, number) for number in topic.partitions)
+        return {log: self._routes.pop(log) for log in logs if log in self._routes}
+
     def bury(self, ids: Iterable[UUID | None]) -> None:
         """These ids are dead for ever; what is shown as tracked by the next :meth:`replace_all`
         cannot bring them back."""
@@ -227,10 +270,8 @@ class TrackingView:
         log = TopicIdPartition(row.topic_id, row.partition)
         old, new = self._routes.get(log), _route(row)
         self._routes[log] = new
-        if old is not None:
-            self._counts[old.kind] -= 1
-        self._counts[new.kind] += 1
         if old != new:
+            self._recount(old, new)
             self._report(frozenset({log}))
         return True
 
@@ -245,6 +286,15 @@ class TrackingView:
         TRACKED_TOPICS.set(len(self._by_name))
         for kind in RouteKind:
             TRACKED_PARTITIONS.labels(kind.value).set(self._counts[kind])
+
+
+def _routes_of(topic: TrackedTopic) -> Routes:
+    if topic.topic_id is None:
+        return {}
+    return {
+        TopicIdPartition(topic.topic_id, row.partition): _route(row)
+        for row in topic.partitions.values()
+    }
 
 
 def _is_unborn(topic: TrackedTopic) -> bool:
