@@ -170,7 +170,7 @@ class TopicsHandler:
         else:
             await self.tellings.tell_and_wait(
                 f"{topic.name} ({topic_id}) was deleted",
-                partial(self.control_plane.delete_topic, topic_id),
+                lambda: self.control_plane.delete_topic(topic_id),
             )
 
     async def create_partitions(self, ctx: RequestContext) -> bytes | None:
@@ -246,7 +246,7 @@ class TopicsHandler:
             return
         await self.tellings.tell_and_wait(
             f"{topic.name} has {count} partitions",
-            partial(self.control_plane.add_partitions, topic.name, count),
+            lambda: self.control_plane.add_partitions(topic.name, count),
         )
 
 
