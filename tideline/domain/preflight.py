@@ -476,7 +476,8 @@ def _bypass(o: PreflightObservation) -> CheckResult:
     if not o.attested:
         return CheckResult(
             name,
-            Verdict.REFUSED,
+            # One that has begun goes on: stopping it half way protects nothing.
+            Verdict.REFUSED if o.already is None else Verdict.WARNING,
             "nobody attests that clients reach the brokers of cluster "
             f"{o.cluster_id or '(unknown)'} only through gateways",
             "close the brokers' listeners to clients, then run `tideline cluster attest --reason`",

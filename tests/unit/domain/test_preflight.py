@@ -140,6 +140,10 @@ def test_one_of_kafkas_own_names_is_called_internal_even_before_the_topic_exists
         assert "internal topic" in report.refusal()
 
 
+def test_a_withdrawn_attestation_does_not_stop_a_migration_that_has_begun() -> None:
+    assert verdict("closed_to_bypass", attested="", already="active") is Verdict.WARNING
+
+
 def test_every_trigger_demands_the_attestation_and_shows_who_made_it() -> None:
     for judged in (judge, eligible):
         report = judged(replace(GOOD, attested="", cluster_id="c1"))
