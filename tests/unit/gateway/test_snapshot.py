@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, tracked_row, tracked_topic
 from tideline.control_plane.model import ConfigOverride
 from tideline.errors import UsageError
-from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
+from tideline.gateway.tracking.snapshot import FEW_LINES, PostgresIdentity, SnapshotFile
 
 POSTGRES = PostgresIdentity("7001", 3)
 
@@ -31,7 +32,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 WRITTEN = {
-    "format": 2,
+    "format": 3,
     "gateway_id": 1,
     "identity": ["7001", 3],
     "topics": [
@@ -85,7 +86,7 @@ def test_the_file_has_the_names_that_its_format_promises(tmp_path: Path) -> None
     topic = tracked_topic(row)
     topic.overrides["retention.bytes"] = ConfigOverride("retention.bytes", "-1", "5")
     file = SnapshotFile(tmp_path, 1)
-    file.path.write_text(json.dumps(WRITTEN))
+    file.path.write_text(json.dumps(WRITTEN) + "\n")
     found = file.read()
     assert found is not None
     assert found.topics == (topic,)
@@ -114,11 +115,11 @@ def test_it_is_on_disk_when_the_write_returns(
     assert done == ["fsync file", "rename", "fsync directory"]
 
 
-def test_a_write_that_fails_leaves_the_old_one(
+def test_a_whole_write_that_fails_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    SnapshotFile(tmp_path, 1).write(POSTGRES, [tracked_topic()])
     file = SnapshotFile(tmp_path, 1)
-    file.write(POSTGRES, [tracked_topic()])
 
     def no_space(fd: int) -> None:
         raise OSError("no space left on device")
@@ -131,7 +132,84 @@ def test_a_write_that_fails_leaves_the_old_one(
     assert len(found.topics) == 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", '{"format": 9}', "[1]"])
+def test_a_change_is_appended_and_read_back(tmp_path: Path) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    file.write(POSTGRES, [tracked_topic(), tracked_topic(name="gone", topic_id=None)])
+    whole = file.path.read_text()
+    crossed = tracked_topic(tracked_row(boundary=40, boundary_epoch=3))
+    new = tracked_topic(name="new", topic_id=None)
+    file.write(POSTGRES, [crossed, new])
+    assert file.path.read_text().startswith(whole)
+    found = SnapshotFile(tmp_path, 1).read()
+    assert found is not None
+    assert {topic.name: topic for topic in found.topics} == {TOPIC: crossed, "new": new}
+
+
+def test_nothing_is_written_for_what_moves_with_commits(tmp_path: Path) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    row = tracked_row(boundary=40, boundary_epoch=3)
+    file.write(POSTGRES, [tracked_topic(row)])
+    before = file.path.stat()
+    file.write(POSTGRES, [tracked_topic(replace(row, high_watermark=99, generation=7))])
+    assert file.path.stat() == before
+
+
+def test_a_line_that_was_being_written_at_the_end_is_not_told(tmp_path: Path) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    file.write(POSTGRES, [tracked_topic()])
+    file.write(POSTGRES, [tracked_topic(), tracked_topic(name="new", topic_id=None)])
+    whole, line, _ = file.path.read_text().split("\n")
+    for end in range(len(line)):
+        file.path.write_text(whole + "\n" + line[:end])
+        found = SnapshotFile(tmp_path, 1).read()
+        assert found is not None
+        assert [topic.name for topic in found.topics] == [TOPIC]
+    successor = SnapshotFile(tmp_path, 1)
+    successor.write(POSTGRES, [tracked_topic(name="new", topic_id=None)])
+    found = successor.read()
+    assert found is not None
+    assert [topic.name for topic in found.topics] == ["new"]
+
+
+def test_a_damaged_line_in_the_middle_is_refused(tmp_path: Path) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    file.write(POSTGRES, [tracked_topic()])
+    file.path.write_text(file.path.read_text() + '{"name": "ne\n')
+    with pytest.raises(UsageError, match="is not a snapshot"):
+        file.read()
+
+
+def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    for boundary in range(3 * FEW_LINES):
+        file.write(POSTGRES, [tracked_topic(tracked_row(boundary=boundary, boundary_epoch=1))])
+        assert len(file.path.read_text().splitlines()) <= FEW_LINES + 1
+    found = file.read()
+    assert found is not None
+    assert found.topics[0].partitions[0].boundary == 3 * FEW_LINES - 1
+
+
+def test_after_an_append_that_failed_everything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SnapshotFile(tmp_path, 1)
+    file.write(POSTGRES, [tracked_topic()])
+    with monkeypatch.context() as full:
+
+        def no_space(fd: int) -> None:
+            raise OSError("no space left on device")
+
+        full.setattr(os, "fsync", no_space)
+        with pytest.raises(OSError, match="no space"):
+            file.write(POSTGRES, [])
+    file.write(POSTGRES, [])
+    assert len(file.path.read_text().splitlines()) == 1
+    found = file.read()
+    assert found is not None
+    assert found.topics == ()
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "{}\n", '{"format": 9}', "[1]"])
 def test_a_damaged_one_is_refused_with_a_remedy(tmp_path: Path, text: str) -> None:
     """Guessing would pass a diskless topic through."""
     file = SnapshotFile(tmp_path, 1)

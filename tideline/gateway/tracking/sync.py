@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from uuid import UUID
 
 import structlog
@@ -61,7 +60,6 @@ class TrackingSync:
         self._pinned: PostgresIdentity | None = None
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
-        self._written: list[TrackedTopic] | None = None
         self._drained: set[TopicRound] = set()
         self._drained_more = asyncio.Event()
         self._acknowledged: dict[TopicRound, UUID] = {}
@@ -324,42 +322,13 @@ class TrackingSync:
     async def _write_if_changed(self) -> None:
         """The snapshot on disk says what is tracked now, when this returns."""
         async with self._writing:
-            topics = self._tracking.topics()
-            if self._pinned is None:
-                return
-            self._written = await asyncio.to_thread(
-                _written, self._snapshot, self._pinned, topics, self._written
-            )
+            if self._pinned is not None:
+                topics = self._tracking.topics()
+                await asyncio.to_thread(self._snapshot.write, self._pinned, topics)
 
 
 def _round_of(topic: TrackedTopic) -> TopicRound:
     return topic.name, topic.topic_id, topic.round
-
-
-def _written(
-    file: SnapshotFile,
-    pinned: PostgresIdentity,
-    topics: Sequence[TrackedTopic],
-    before: list[TrackedTopic] | None,
-) -> list[TrackedTopic]:
-    """What the file says now. In a thread: what is compared and written is as long as what is
-    tracked, and never changed."""
-    content = [_durable(topic) for topic in topics]
-    if content != before:
-        file.write(pinned, topics)
-    return content
-
-
-def _durable(topic: TrackedTopic) -> TrackedTopic:
-    """What a restart needs. Offsets that move with every commit are not written for, nor is a
-    quiesce: without Postgres there is no lease, and nothing of a pending partition is forwarded."""
-    return replace(
-        topic,
-        partitions={
-            number: replace(row, high_watermark=-1, suffix_start=-1, generation=-1, quiesced=False)
-            for number, row in topic.partitions.items()
-        },
-    )
 
 
 def _log_of(hint: str) -> TopicIdPartition | None:
