@@ -13,7 +13,14 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicCollection, Uuid
+from confluent_kafka import (
+    Consumer,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -29,6 +36,9 @@ from tests.harness import described, until
 from tideline import control_plane
 from tideline.control_plane.model import WatchFinding
 from tideline.domain.ids import topic_id_from_base64
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.topic_identity import TopicIdentity
+from tideline.migration.identity import NameCheck, Verdict, check_name, forget
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -337,6 +347,50 @@ def test_a_name_can_be_used_again_after_deletion(
     assert described(admin, name)["diskless.enable"].value == "false"
     filled(stack, name)
     admin.delete_topics([name])
+
+
+def test_a_topic_that_is_replaced_past_the_gateways_is_refused_until_it_is_forgotten(
+    stack: Stack, admin: AdminClient, name: str
+) -> None:
+    """By name (librdkafka): nothing goes to the dead suffix once a gateway has looked."""
+    create(admin, name, **DISKLESS)
+    old = topic_id(admin, name)
+    filled(stack, name)
+    past = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
+    (gone,) = past.delete_topics([name], operation_timeout=20).values()
+    gone.result(30)
+    create(past, name)
+    new = topic_id(past, name)
+    until("a gateway to refuse the name", lambda: admin_hides(admin, name))
+    settings = WorkerSettings.of(stack.environment("worker"))
+
+    async def forgotten() -> tuple[NameCheck, NameCheck]:
+        async with (
+            control_plane.connect(settings, application_name="test") as plane,
+            KafkaCluster(settings.kafka_bootstrap) as cluster,
+        ):
+            identity = TopicIdentity(cluster)
+            before = await check_name(plane, identity, name)
+            if before.verdict is Verdict.GONE:
+                await forget(plane, identity, name, old, "a test", "it was replaced")
+            return before, await check_name(plane, identity, name)
+
+    before, after = asyncio.run(forgotten())
+    # The worker may have buried it already.
+    assert before.verdict in (Verdict.GONE, Verdict.NOT_TRACKED)
+    assert (after.verdict, after.kafka_id) == (Verdict.NOT_TRACKED, new)
+    until("the gateways to show the new topic", lambda: not admin_hides(admin, name))
+    filled(stack, name)
+    reader = Consumer({"bootstrap.servers": stack.endpoints.kafka_bootstrap, "group.id": name})
+    low, high = reader.get_watermark_offsets(TopicPartition(name, 0), timeout=20)
+    reader.close()
+    assert (low, high) == (0, 1), "in Kafka's own log of the new topic"
+    past.delete_topics([name])
+
+
+def admin_hides(admin: AdminClient, name: str) -> bool:
+    found = admin.list_topics(name, timeout=10).topics.get(name)
+    return found is None or found.error is not None
 
 
 def test_librdkafka_can_abort_a_refused_transaction_and_go_on(
