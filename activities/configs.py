@@ -83,14 +83,8 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
 
 
 async def _same_topic(services: WorkerServices, ref: TopicRef) -> None:
-    """Fails as TopicChanged when the name is another topic's now."""
-    found = await services.observer.topic(ref.topic)
-    if found is None or found.topic_id != UUID(ref.topic_id):
-        there = "gone" if found is None else f"another one, with id {found.topic_id.hex}"
-        raise failure(
-            failures.TOPIC_CHANGED,
-            f"{ref.topic!r} ({ref.topic_id}) is {there}: its configs are left alone",
-        )
+    """Fails as TopicChanged when the name is another topic's now, or no topic's."""
+    await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
 
 
 async def _dynamic_of_this(
@@ -172,9 +166,8 @@ async def offsets_proven_for_roll(services: WorkerServices, ref: TopicRef) -> di
     (schedules.md, 11). Returns the proven offsets (exclusive) by partition. Fails as Waiting.
     """
     with typed_failures():
-        topic = await services.observer.topic(ref.topic)
-        if topic is None or topic.topic_id != UUID(ref.topic_id):
-            raise failure(failures.TOPIC_CHANGED, f"{ref.topic!r} is another topic now")
+        topic = await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
+        assert topic is not None
         layouts = dict(sorted(topic.partitions.items()))
 
         async def prove(number: int) -> int:

@@ -29,21 +29,14 @@ async def validate_topic(services: WorkerServices, step: TopicStep) -> None:
 async def validate_partition(services: WorkerServices, given: PhaseInput) -> None:
     """Pin topic id and leader epoch; wait until every replica is in sync and none is moving.
 
-    Fails as TopicChanged when the name belongs to another topic now, as Waiting at its bound.
+    Fails as TopicChanged when the name means another topic now, or none, as Waiting at its bound.
     """
     ref = given.ref
     why = ""
     async with phase_evidence(services, given, Phase.VALIDATE) as evidence:
         async for number in rounds(services.wait_bound_ms, OBSERVE_EVERY_MS):
-            topic = await services.observer.topic(ref.topic)
-            if topic is None:
-                raise failure(failures.UNKNOWN_TOPIC, f"topic {ref.topic!r} does not exist")
-            if topic.topic_id != ref.log.topic_id:
-                raise failure(
-                    failures.TOPIC_CHANGED,
-                    f"{ref.topic!r} has id {topic.topic_id} now, the migration began with "
-                    f"{ref.log.topic_id}: it was deleted and created again",
-                )
+            topic = await services.observer.topic(ref.topic, topic_id=ref.log.topic_id)
+            assert topic is not None
             layout = topic.partitions.get(ref.partition)
             if layout is None:
                 raise failure(

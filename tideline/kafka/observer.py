@@ -129,19 +129,26 @@ class KafkaObserver:
         self._cluster = cluster
         self._timeout_ms = timeout_ms
 
-    async def topic(self, name: str, node: int | None = None) -> TopicLayout | None:
+    async def topic(
+        self, name: str, node: int | None = None, *, topic_id: UUID | None = None
+    ) -> TopicLayout | None:
         """The topic's layout as ``node`` (or any broker) knows it; ``None``: no such topic.
 
         Without ``node`` a topic does not exist only if no broker knows it: one that has just
         started, or lags behind the controller, does not know the newest topics.
+
+        ``topic_id``: the topic that is meant. If the name means another one, or none:
+        :class:`TopicReplaced` when Kafka does not have the id any more, by two whole looks, else
+        :class:`KafkaUnavailable` (one broker that lags is not believed).
         """
-        if node is not None:
-            return await self._topic_from(name, await self._cluster.node(node))
-        found = await self._topic_from(name, await self._cluster.any())
-        if found is None:
+        first = await (self._cluster.any() if node is None else self._cluster.node(node))
+        found = await self._topic_from(name, first)
+        if found is None and node is None:
             for other in await self._cluster.nodes():
                 if found := await self._topic_from(name, await self._cluster.node(other)):
                     break
+        if topic_id is not None and (found is None or found.topic_id != topic_id):
+            await self._raise_replaced(name, topic_id, found)
         return found
 
     async def _topic_from(self, name: str, connection: KafkaConnection) -> TopicLayout | None:
@@ -167,15 +174,9 @@ class KafkaObserver:
         *,
         topic_id: UUID | None = None,
     ) -> PartitionLayout:
-        """One partition's layout. Raises :class:`KafkaError` if there is none.
-
-        ``topic_id``: the topic that is meant. If the name means another one, or none:
-        :class:`TopicReplaced` when Kafka does not have the id any more, by two whole looks, else
-        :class:`KafkaUnavailable` (one broker that lags is not believed).
-        """
-        layout = await self.topic(topic, node)
-        if topic_id is not None and (layout is None or layout.topic_id != topic_id):
-            await self._raise_replaced(topic, topic_id, layout)
+        """One partition's layout. Raises :class:`KafkaError` if there is none, and what
+        :meth:`topic` raises if the name does not mean ``topic_id``."""
+        layout = await self.topic(topic, node, topic_id=topic_id)
         if layout is None or partition not in layout.partitions:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"partition {topic}-{partition}")
         return layout.partitions[partition]

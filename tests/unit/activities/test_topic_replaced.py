@@ -55,11 +55,8 @@ async def test_configs_of_a_topic_that_is_gone_are_not_waited_for(
     async def unknown(topic: str) -> Any:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"configs of {topic!r}")
 
-    async def nowhere(name: str) -> None:
-        return None
-
+    world.kafka.topic_id = ANOTHER
     monkeypatch.setattr(world.services.topics, "configs_by_broker", unknown)
-    monkeypatch.setattr(world.services.observer, "topic", nowhere)
     with pytest.raises(ApplicationError) as raised:
         await reconcile_configs(
             world.services, ConfigStep(replace(TOPIC), MigrationOptions(), stage)

@@ -223,7 +223,11 @@ class FakeKafka:
     async def cluster_id(self) -> str:
         return "the cluster"
 
-    async def topic(self, name: str, node: int | None = None) -> TopicLayout | None:
+    async def topic(
+        self, name: str, node: int | None = None, *, topic_id: UUID | None = None
+    ) -> TopicLayout | None:
+        if topic_id is not None and (name != "orders" or topic_id != self.topic_id):
+            raise TopicReplaced(f"topic {name!r} has topic id {self.topic_id}, not {topic_id}")
         if name != "orders":
             return None
         return TopicLayout(name, self.topic_id, False, {0: self.layout})
