@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ from tideline.domain.options import OPTIONS, Option
 from tideline.errors import UsageError
 
 PLAN_VARIABLE = "tideline_migration_wave"
-"""Airflow Variable: the wave that starts by itself when coverage was proven anew."""
+"""Airflow Variable: the wave that starts by itself when coverage was found complete."""
 MAX_TOPICS = 10_000
 MAX_BATCH = 100
 TOPIC_PATTERN = "^[a-zA-Z0-9._-]{1,249}$"
@@ -30,15 +32,26 @@ class Wave:
     """Of this batch, from 1."""
     name: str
     """The run id of the first batch; empty in that run itself."""
+    plan: str = ""
+    """Of a planned wave; empty when a person named the topics."""
+    asked_at: int = 0
+    """ms; when a person asked for it. 0 in the first batch, and in every batch of a plan."""
 
-    def batch(self) -> list[dict[str, Any]]:
+    @property
+    def is_asked_for_now(self) -> bool:
+        """A person named the topics of this very run: that asks anew for each of them."""
+        return not self.plan and self.number == 1
+
+    def batch(self, left_out: Collection[str] = ()) -> list[dict[str, Any]]:
         """Arguments of the operators, one entry per topic of this batch."""
         options = dict(self.options)
-        return [{"topic": topic, "options": options} for topic in self.topics[: self.batch_size]]
+        chosen = [topic for topic in self.topics if topic not in left_out][: self.batch_size]
+        return [{"topic": topic, "options": options, "plan": self.plan} for topic in chosen]
 
-    def rest(self, run_id: str) -> dict[str, Any] | None:
-        """The parameters of the next batch's run; ``None`` after the last batch."""
-        left = self.topics[self.batch_size :]
+    def rest(self, run_id: str, begun_at: int, last: str) -> dict[str, Any] | None:
+        """The parameters of the next batch's run, of what stands behind ``last``, the last topic
+        of this batch; ``None`` after the last batch. ``begun_at``: of this run, ms."""
+        left = self.topics[self.topics.index(last) + 1 :]
         if not left:
             return None
         return {
@@ -48,6 +61,8 @@ class Wave:
             "approve_each_batch": self.approve_each_batch,
             "batch": self.number + 1,
             "wave": self.name or run_id,
+            "plan": self.plan,
+            "asked_at": 0 if self.plan else self.asked_at or begun_at,
         }
 
 
@@ -58,6 +73,7 @@ def read_wave(params: Mapping[str, Any], planned: object, default_batch: int) ->
     :class:`UsageError` with the field, the rule and the remedy.
     """
     given = dict(params)
+    plan = str(given.get("plan") or "")
     if not given.get("topics") and planned:
         if isinstance(planned, list):
             planned = {"topics": planned}
@@ -69,6 +85,7 @@ def read_wave(params: Mapping[str, Any], planned: object, default_batch: int) ->
                 f"{', '.join(sorted(given))}"
             )
         given |= planned
+        plan = plan_id(planned)
     if not given.get("topics"):
         return None
     options = {name: given[name] for name in OPTIONS if given.get(name) is not None}
@@ -79,7 +96,15 @@ def read_wave(params: Mapping[str, Any], planned: object, default_batch: int) ->
         approve_each_batch=bool(given.get("approve_each_batch")),
         number=int(given.get("batch") or 1),
         name=str(given.get("wave") or ""),
+        plan=plan,
+        asked_at=int(given.get("asked_at") or 0),
     )
+
+
+def plan_id(planned: Mapping[str, Any]) -> str:
+    """Another text of the Variable is another plan, in which nothing has been started."""
+    text = json.dumps(planned, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _topics(given: object, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -139,6 +164,20 @@ def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
             "maxLength": 250,
             "title": "wave",
             "description": "Filled in: the run of the first batch.",
+        },
+        "plan": {
+            "default": "",
+            "type": "string",
+            "maxLength": 250,
+            "title": "plan",
+            "description": "Filled in: the plan that this batch belongs to.",
+        },
+        "asked_at": {
+            "default": 0,
+            "type": "integer",
+            "minimum": 0,
+            "title": "asked_at",
+            "description": "Filled in: when the wave was asked for, in ms.",
         },
     }
 

@@ -503,6 +503,41 @@ class MigrationRequest:
         return f"{line}: {self.reason}" if self.reason else line
 
 
+class PlannedOutcome(StrEnum):
+    """What became of a topic of a planned wave."""
+
+    STARTED = "started"
+    """Nobody has told its end."""
+    DONE = "done"
+    ABORTED = "aborted"
+    REFUSED = "refused"
+    """By a check; nothing was started."""
+    FAILED = "failed"
+    REJECTED = "rejected"
+    """A person did not let its batch begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTopic:
+    """A topic of a planned wave."""
+
+    topic: str
+    outcome: PlannedOutcome
+    reason: str
+    run: str
+    """Of the wave, that told it."""
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTopic:
+    """A topic whose last migration was aborted."""
+
+    topic: str
+    topic_id: UUID
+    aborted_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorAction:
     """A decision of an operator, as it is kept."""

@@ -7,12 +7,13 @@ runs one suite against both.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 from tideline.control_plane.model import (
+    AbortedTopic,
     BarrierEntry,
     BatchToCommit,
     BoundaryToPersist,
@@ -28,6 +29,8 @@ from tideline.control_plane.model import (
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
+    PlannedOutcome,
+    PlannedTopic,
     RequestState,
     SuffixOffset,
     Tombstone,
@@ -398,6 +401,22 @@ class ControlPlane(Protocol):
 
     async def list_operator_actions(self, topic: str | None = None) -> list[OperatorAction]:
         """Everything that was decided so, oldest first."""
+
+    async def record_plan_outcome(
+        self,
+        plan: str,
+        topics: Collection[str],
+        outcome: PlannedOutcome,
+        reason: str = "",
+        run: str = "",
+    ) -> None:
+        """What became of these topics of a planned wave, in place of what was told before."""
+
+    async def plan_outcomes(self, plan: str) -> list[PlannedTopic]:
+        """What became of the plan's topics, by name; those that it never started are left out."""
+
+    async def aborted_topics(self, topics: Collection[str]) -> list[AbortedTopic]:
+        """Of these, by name, those whose last migration was aborted, by whomever."""
 
     async def record_phase(
         self,

@@ -6,7 +6,7 @@ Each method is one call of the SQL function of its name (infra/postgres); what i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import groupby
@@ -28,6 +28,7 @@ from tideline.control_plane.calls import (
     value,
 )
 from tideline.control_plane.model import (
+    AbortedTopic,
     BarrierEntry,
     BatchCoordinates,
     BatchToCommit,
@@ -44,6 +45,8 @@ from tideline.control_plane.model import (
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
+    PlannedOutcome,
+    PlannedTopic,
     RequestState,
     SegmentCoordinates,
     SuffixOffset,
@@ -355,6 +358,23 @@ class PostgresControlPlane(ControlPlane):
 
     async def list_operator_actions(self, topic: str | None = None) -> list[OperatorAction]:
         return await self._call(Function("list_operator_actions", rows(OperatorAction)), topic)
+
+    async def record_plan_outcome(
+        self,
+        plan: str,
+        topics: Collection[str],
+        outcome: PlannedOutcome,
+        reason: str = "",
+        run: str = "",
+    ) -> None:
+        function = Function("record_plan_outcome", nothing)
+        await self._call(function, plan, list(topics), outcome, reason, run)
+
+    async def plan_outcomes(self, plan: str) -> list[PlannedTopic]:
+        return await self._call(Function("plan_outcomes_of", rows(PlannedTopic)), plan)
+
+    async def aborted_topics(self, topics: Collection[str]) -> list[AbortedTopic]:
+        return await self._call(Function("aborted_topics", rows(AbortedTopic)), list(topics))
 
     async def record_phase(
         self,

@@ -320,7 +320,8 @@ BEGIN
                 coalesce(v_crossed, 'of a topic born diskless')),
             'After B0 a migration only goes forward: resume it.');
     END IF;
-    UPDATE topics SET status = 'aborted' WHERE topic_key = v_topic.topic_key;
+    UPDATE topics SET status = 'aborted', aborted_at = clock_timestamp()
+        WHERE topic_key = v_topic.topic_key;
     -- Whoever has begun or joined this round begins no other.
     UPDATE tracking_runs SET ended = true WHERE topic_key = v_topic.topic_key;
     UPDATE logs SET migration_state = 'TIERED_ONLY', generation = generation + 1,

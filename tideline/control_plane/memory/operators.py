@@ -9,7 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from tideline.control_plane.errors import InvalidInput, NothingToCallOff
-from tideline.control_plane.model import MigrationRequest, OperatorAction, RequestState
+from tideline.control_plane.model import (
+    MigrationRequest,
+    OperatorAction,
+    PlannedTopic,
+    RequestState,
+)
 
 OPEN = (RequestState.RECEIVED, RequestState.RETRYING, RequestState.STARTED)
 WAITING = (RequestState.RECEIVED, RequestState.RETRYING)
@@ -29,6 +34,8 @@ class Operators:
     actions: list[OperatorAction] = field(default_factory=list)
     requests: dict[UUID, MigrationRequest] = field(default_factory=dict)
     """By topic id, the newest of each."""
+    plans: dict[str, dict[str, PlannedTopic]] = field(default_factory=dict)
+    """By plan and topic."""
 
     def record(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -24,6 +24,7 @@ from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
 from tideline.control_plane.model import (
+    AbortedTopic,
     BarrierEntry,
     BatchToCommit,
     BoundaryToPersist,
@@ -41,6 +42,8 @@ from tideline.control_plane.model import (
     OperatorAction,
     PartitionMigrationStatus,
     PhaseRecord,
+    PlannedOutcome,
+    PlannedTopic,
     RequestState,
     SuffixOffset,
     Tombstone,
@@ -405,7 +408,7 @@ class MemoryControlPlane(ControlPlane):
         if topic.status is TopicStatus.DELETED:
             raise TopicDeleted(f"topic {topic.name} (id {topic_id}) was deleted")
         if topic.status is not TopicStatus.ABORTED:
-            self.topics.abort(topic)
+            self.topics.abort(topic, self._now())
             self._notify_topic(topic.name)
 
     # Requests, phases, readiness, config overrides
@@ -497,6 +500,25 @@ class MemoryControlPlane(ControlPlane):
 
     async def list_operator_actions(self, topic: str | None = None) -> list[OperatorAction]:
         return [action for action in self.operators.actions if topic in (None, action.topic)]
+
+    async def record_plan_outcome(
+        self,
+        plan: str,
+        topics: Collection[str],
+        outcome: PlannedOutcome,
+        reason: str = "",
+        run: str = "",
+    ) -> None:
+        for name in topics:
+            found = PlannedTopic(name, outcome, reason, run, self._now())
+            self.operators.plans.setdefault(plan, {})[name] = found
+
+    async def plan_outcomes(self, plan: str) -> list[PlannedTopic]:
+        found = self.operators.plans.get(plan, {}).values()
+        return sorted(found, key=lambda planned: planned.topic)
+
+    async def aborted_topics(self, topics: Collection[str]) -> list[AbortedTopic]:
+        return self.topics.aborted(topics)
 
     async def record_phase(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -21,6 +21,7 @@ from tideline.control_plane.errors import (
 )
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.model import (
+    AbortedTopic,
     ConfigOverride,
     GatewayRegistration,
     LiveTopic,
@@ -57,6 +58,7 @@ class Topic:
     partitions: dict[int, Partition] = field(default_factory=dict)
     overrides: dict[str, ConfigOverride] = field(default_factory=dict)
     completion_forced_by: str | None = None
+    aborted_at: datetime | None = None
     timestamp_before_max_ms: int = DEFAULT_BEFORE_MAX_MS
     timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
     created_at: datetime | None = None
@@ -288,10 +290,25 @@ class Topics:
             raise RoundOver(f"run {run} belongs to topic {elsewhere[0].name}, not to {topic.name}")
         topic.runs.add(run)
 
-    def abort(self, topic: Topic) -> None:
+    def abort(self, topic: Topic, at: datetime) -> None:
         """Whoever has begun or joined the round begins no other."""
         topic.abort()
+        topic.aborted_at = at
         self.ended_runs |= topic.runs
+
+    def aborted(self, names: Collection[str]) -> list[AbortedTopic]:
+        """Of these, those whose last migration was aborted, by name."""
+        return sorted(
+            (
+                AbortedTopic(topic.name, topic.topic_id, topic.aborted_at)
+                for topic in self.rows
+                if topic.status is TopicStatus.ABORTED
+                and topic.name in names
+                and topic.topic_id is not None
+                and topic.aborted_at is not None
+            ),
+            key=lambda found: found.topic,
+        )
 
     def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
         topic = self.live_or_refuse(name)
