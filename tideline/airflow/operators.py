@@ -33,15 +33,22 @@ class TopicPreflightOperator(BaseOperator):
     refuses may pass by itself (:data:`PASSING`), and fails for good at any other refusal.
     """
 
-    template_fields: Sequence[str] = ("topic", "options")
+    template_fields: Sequence[str] = ("topic", "options", "plan")
 
     def __init__(
-        self, *, topic: str, options: Mapping[str, Any] | None = None, **kwargs: Any
+        self,
+        *,
+        topic: str,
+        options: Mapping[str, Any] | None = None,
+        plan: str = "",
+        **kwargs: Any,
     ) -> None:
-        """``options`` are those of ``tideline migrate``."""
+        """``options`` are those of ``tideline migrate``; ``plan`` keeps what became of the topic,
+        see :mod:`tideline.airflow.plans`."""
         super().__init__(**kwargs)
         self.topic = topic
         self.options = options
+        self.plan = plan
 
     def execute(self, context: Context) -> dict[str, str]:
         from tideline.airflow import migrations
@@ -54,7 +61,10 @@ class TopicPreflightOperator(BaseOperator):
         for result in report.checks:
             self.log.info("%s: %s: %s", result.name, result.verdict, result.found)
         if not report.accepted:
-            raise refused(report)
+            refusal = refused(report)
+            if isinstance(refusal, AirflowFailException):
+                tell(self, context, "refused", str(refusal))
+            raise refusal
         return {result.name: str(result.verdict) for result in report.checks}
 
 
@@ -62,32 +72,38 @@ class TopicMigrationOperator(BaseOperator):
     """Starts the topic's migration, or joins the one that runs, and waits for its end.
 
     It is the workflow that every other trigger meets at. The wait is in the triggerer; a retry
-    joins again. Returns the workflow's result: topic, topic id, outcome, B0 by partition.
+    joins again, but starts nothing that was aborted after the run began. Returns the
+    workflow's result: topic, topic id, outcome, B0 by partition.
     """
 
-    template_fields: Sequence[str] = ("topic", "options")
+    template_fields: Sequence[str] = ("topic", "options", "plan")
 
     def __init__(
         self,
         *,
         topic: str,
         options: Mapping[str, Any] | None = None,
+        plan: str = "",
         abort_when_killed: bool = False,
         **kwargs: Any,
     ) -> None:
-        """``options`` are those of ``tideline migrate``; ``abort_when_killed``: see
+        """``options`` are those of ``tideline migrate``; ``plan`` keeps what became of the topic,
+        see :mod:`tideline.airflow.plans`; ``abort_when_killed``: see
         :class:`TopicMigrationTrigger`."""
         super().__init__(**kwargs)
         self.topic = topic
         self.options = options
+        self.plan = plan
         self.abort_when_killed = abort_when_killed
 
     def execute(self, context: Context) -> None:
-        from tideline.airflow import migrations
+        from tideline.airflow import migrations, plans
 
-        by = f"airflow: {context['run_id']}"
+        run_id, since = context["run_id"], context["dag_run"].start_date
         try:
-            given = migrations.migration_input(self.topic, self.options, by)
+            given = migrations.migration_input(self.topic, self.options, f"airflow: {run_id}")
+            if since is not None:
+                asyncio.run(plans.begin(self.topic, self.plan, run_id, since))
             started = asyncio.run(migrations.start_or_join(given))
         except TidelineError as error:
             raise failed(self.topic, error) from error
@@ -104,26 +120,83 @@ class TopicMigrationOperator(BaseOperator):
                 f"{self.topic}: {event['message']}. The migration goes on; the next try joins it"
             )
         if event["status"] != ENDED:
+            tell(self, context, "failed", event["message"])
             raise AirflowFailException(f"{self.topic}: {event['message']}")
         outcome: dict[str, Any] = event["outcome"]
         if outcome["outcome"] != "hybrid":
+            tell(self, context, "aborted", outcome["reason"])
             why = f": {outcome['reason']}" if outcome["reason"] else ""
             raise AirflowFailException(
                 f"{self.topic}: the migration was {outcome['outcome']}{why}. The topic is as it "
                 "was; clear this task to migrate it again"
             )
+        tell(self, context, "done", "")
         self.log.info("%s is hybrid. B0 by partition: %s", self.topic, outcome["boundaries"])
         return outcome
 
 
 class BatchApproval(ApprovalOperator):
-    """Asks a person in the UI before the next batch, if the run's parameters say so. Holds no
-    slot while it waits."""
+    """Asks a person in the UI before the next batch, if its parameters say so. Holds no slot while
+    it waits. A plan keeps a rejection; while that cannot be written, the person is asked again."""
+
+    def __init__(self, *, following: str, **kwargs: Any) -> None:
+        """``following``: the task whose value is the parameters of the next batch."""
+        super().__init__(**kwargs)
+        self.following = following
 
     def execute(self, context: Context) -> Any:
-        if context["params"].get("approve_each_batch"):
+        following = context["ti"].xcom_pull(task_ids=self.following) or {}
+        if following.get("approve_each_batch"):
             return super().execute(context)
         return None
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        from tideline.airflow import plans
+        from tideline.control_plane.model import PlannedOutcome
+
+        if event.get("chosen_options") == [self.REJECT]:
+            following = context["ti"].xcom_pull(task_ids=self.following)
+            who = (event.get("responded_by_user") or {}).get("name") or "a person"
+            by, outcome = f"rejected by {who}", PlannedOutcome.REJECTED
+            plan, topics = following["plan"], following["topics"]
+            try:
+                asyncio.run(plans.tell(plan, topics, outcome, by, context["run_id"]))
+            except TidelineError as error:
+                raise failed("the rejection", error) from error
+        return super().execute_complete(context, event)
+
+
+def tell(
+    operator: TopicPreflightOperator | TopicMigrationOperator,
+    context: Context,
+    outcome: str,
+    reason: str,
+) -> None:
+    """Keep the topic's outcome. One that cannot be written is logged only: the plan still knows
+    that it started the topic, and starts it no second time."""
+    from tideline.airflow import plans
+    from tideline.control_plane.model import PlannedOutcome
+
+    if not operator.plan:
+        return
+    try:
+        asyncio.run(
+            plans.tell(
+                operator.plan,
+                [operator.topic],
+                PlannedOutcome(outcome),
+                reason or "",
+                context["run_id"],
+            )
+        )
+    except TidelineError as error:
+        operator.log.warning(
+            "%s: plan %s was not told that it was %s: %s",
+            operator.topic,
+            operator.plan,
+            outcome,
+            error,
+        )
 
 
 def failed(topic: str, error: TidelineError) -> AirflowException:

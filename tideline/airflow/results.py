@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,15 @@ def read_result(path: Path) -> JobResult | None:
     except (OSError, ValueError):
         return None
     return JobResult(document) if isinstance(document, dict) else None
+
+
+def doubts(coverage: Mapping[str, Any]) -> str:
+    """What keeps the result of a coverage run from saying that every prefix is whole; empty if
+    nothing does."""
+    if coverage.get("ok") is not True or coverage.get("dry_run") is not False:
+        return "the run has judged nothing"
+    counts = ("not_covered", "unobserved")
+    missing = [name for name in counts if not isinstance(coverage.get(name), int)]
+    if missing:
+        return f"the result does not tell {', '.join(missing)}"
+    return ", ".join(f"{name} {coverage[name]}" for name in counts if coverage[name])

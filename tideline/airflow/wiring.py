@@ -25,7 +25,11 @@ MIGRATIONS_POOL = "tideline_migrations"
 """Topics that migrate at once, over all waves; a deferred wait counts."""
 
 COVERAGE = Asset("tideline_coverage", uri="tideline://coverage", group="tideline")
-"""Updated when coverage has judged every migrated partition; the DAG of the waves waits for it."""
+"""Updated when coverage has judged every migrated partition, whatever it found."""
+COVERAGE_COMPLETE = Asset(
+    "tideline_coverage_complete", uri="tideline://coverage-complete", group="tideline"
+)
+"""Updated when coverage has found every migrated partition whole; a planned wave waits for it."""
 MERGED_SEGMENTS = Asset(
     "tideline_merged_segments", uri="tideline://merged-segments", group="tideline"
 )

@@ -7,7 +7,9 @@ import os
 import shutil
 import sysconfig
 import tempfile
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +19,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.conftest import TYPES
 from tests.unit.workflows.world import World
+from tideline.control_plane.memory import MemoryControlPlane
+from tideline.control_plane.plane import ControlPlane
 
 # Airflow reads these when it is first imported.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tideline-airflow-unit-")
@@ -52,3 +56,18 @@ def quiet_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setattr(trigger, "SETTLED_AFTER_S", 0.0)
     monkeypatch.setenv("TIDELINE_HOME", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def plane(monkeypatch: pytest.MonkeyPatch) -> MemoryControlPlane:
+    """The control plane that waves ask."""
+    from tideline.airflow import plans
+
+    made = MemoryControlPlane(lambda: time.time() * 1000)
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[ControlPlane]:
+        yield made
+
+    monkeypatch.setattr(plans, "connected", connected)
+    return made

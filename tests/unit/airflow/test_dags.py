@@ -76,10 +76,13 @@ def test_no_job_runs_beside_itself_or_waits_for_the_slot_of_another(dags: Any) -
     assert set(users) <= {*pools, "default_pool"}
 
 
-def test_a_wave_waits_for_coverage_and_merge_for_split(dags: Any) -> None:
+def test_a_wave_waits_for_complete_coverage_and_merge_for_split(dags: Any) -> None:
     wave, coverage = dags["tideline_migration_wave"], dags["tideline_coverage"]
     assert coverage.get_task("coverage").outlets == [wiring.COVERAGE]
-    assert list(wave.timetable.asset_condition.objects) == [wiring.COVERAGE]
+    assert list(wave.timetable.asset_condition.objects) == [wiring.COVERAGE_COMPLETE]
+    complete = coverage.get_task("complete")
+    assert complete.outlets == [wiring.COVERAGE_COMPLETE]
+    assert complete.upstream_task_ids == {"coverage"}
     tiering = dags["tideline_tiering"]
     assert tiering.get_task("merge").get_flat_relative_ids(upstream=True) == {
         "split",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +27,10 @@ from tideline.domain.migration import Phase
 from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
 from tideline.errors import RefusedError, UnreachableError
 
-CONTEXT: Any = {"run_id": "manual__1"}
+CONTEXT: Any = {
+    "run_id": "manual__1",
+    "dag_run": SimpleNamespace(start_date=datetime.now(UTC) - timedelta(minutes=1)),
+}
 NOWHERE = "127.0.0.1:1"
 
 

@@ -24,7 +24,7 @@ def test_a_wave_is_cut_into_batches_of_its_size_and_migrates_each_topic_once() -
         wave = read_wave(params, None, 5)
         assert wave is not None
         seen.append([entry["topic"] for entry in wave.batch()])
-        rest = wave.rest("run-1")
+        rest = wave.rest("run-1", 1000, wave.batch()[-1]["topic"])
         params = None if rest is None else given(**rest)
     assert seen == [["a", "b"], ["c", "d"], ["e"]]
 
@@ -34,7 +34,7 @@ def test_every_batch_has_the_options_the_number_and_the_name_of_its_wave() -> No
         given(topics=["a", "b"], batch_size=1, durability="tiered", approve_each_batch=True), {}, 5
     )
     assert first is not None
-    rest = first.rest("manual__1")
+    rest = first.rest("manual__1", 1000, "a")
     assert rest is not None
     second = read_wave(given(**rest), None, 5)
     assert second is not None
@@ -80,3 +80,34 @@ def test_a_run_without_topics_and_plan_has_nothing_to_do(planned: object) -> Non
 def test_a_wrong_plan_names_the_field_the_rule_and_the_remedy(planned: object, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read_wave(given(), planned, 5)
+
+
+def test_a_batch_leaves_out_what_may_not_begin_and_the_rest_stands_behind_its_last_topic() -> None:
+    wave = read_wave(given(topics=list("abcde"), batch_size=2), None, 5)
+    assert wave is not None
+    assert [entry["topic"] for entry in wave.batch({"a", "c"})] == ["b", "d"]
+    rest = wave.rest("run-1", 1000, "d")
+    assert rest is not None
+    assert rest["topics"] == ["e"]
+    assert wave.rest("run-1", 1000, "e") is None
+
+
+def test_every_batch_knows_its_plan_or_when_a_person_asked() -> None:
+    by_hand = read_wave(given(topics=["a", "b", "c"], batch_size=1), None, 5)
+    assert by_hand is not None
+    assert by_hand.is_asked_for_now
+    second = read_wave(given(**(by_hand.rest("run-1", 1000, "a") or {})), ["z"], 5)
+    assert second is not None
+    assert (second.plan, second.asked_at, second.is_asked_for_now) == ("", 1000, False)
+    third = second.rest("run-2", 2000, "b")
+    assert third is not None
+    assert third["asked_at"] == 1000
+    planned = read_wave(given(), ["a", "b"], 1)
+    assert planned is not None
+    assert not planned.is_asked_for_now
+    further = read_wave(given(**(planned.rest("run-1", 1000, "a") or {})), ["changed"], 5)
+    assert further is not None
+    assert (further.plan, further.asked_at) == (planned.plan, 0)
+    other = read_wave(given(), ["a", "c"], 1)
+    assert other is not None
+    assert other.plan not in ("", planned.plan), "another text is another plan"

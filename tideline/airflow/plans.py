@@ -1,0 +1,112 @@
+"""What a wave may start: a plan starts a topic once, and nothing that a person aborted or rejected
+is started again until a person asks anew. Postgres decides, not the conf of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from tideline import control_plane
+from tideline.airflow.wave import PLAN_VARIABLE, Wave
+from tideline.control_plane.model import PlannedOutcome
+from tideline.control_plane.plane import ControlPlane
+from tideline.errors import RefusedError
+from tideline.settings import WorkerSettings, load
+
+log = structlog.get_logger()
+
+ANEW = "a person who wants it migrates it by name, with this DAG's parameters or `tideline migrate`"
+
+
+class PlanHalted(RefusedError):
+    """A topic of the plan has not become hybrid: no further one is started."""
+
+
+class AbortedMeanwhile(RefusedError):
+    """Nothing starts again what was aborted after the run had begun."""
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[ControlPlane]:
+    """The control plane, with the rights of the worker's role."""
+    settings = load(WorkerSettings)
+    async with control_plane.connect(settings, application_name="tideline-airflow") as plane:
+        yield plane
+
+
+def next_batch(wave: Wave, run_id: str) -> list[dict[str, Any]]:
+    """Arguments of the operators for what ``wave`` may begin now. Raises as :func:`left_out`."""
+    reasons = asyncio.run(left_out(wave, run_id))
+    for topic, why in reasons.items():
+        log.info("a topic is left out", topic=topic, why=why)
+    return wave.batch(reasons)
+
+
+async def left_out(wave: Wave, run_id: str) -> dict[str, str]:
+    """Topics of ``wave`` that its next batch leaves out, with the reason.
+
+    What this very run has told does not count: who clears its tasks asks anew. Raises
+    :class:`PlanHalted` and :class:`~tideline.errors.UnreachableError`.
+    """
+    if wave.is_asked_for_now:
+        return {}
+    async with connected() as plane:
+        aborted = await plane.aborted_topics(wave.topics)
+        told = await plane.plan_outcomes(wave.plan) if wave.plan else []
+    reasons = {
+        one.topic: f"its migration was aborted at {one.aborted_at:%Y-%m-%d %H:%M:%S %Z}: {ANEW}"
+        for one in aborted
+        if wave.plan or milliseconds(one.aborted_at) >= wave.asked_at
+    }
+    done = {one.topic for one in told if one.outcome is PlannedOutcome.DONE}
+    for one in told:
+        if one.topic not in done and one.run != run_id:
+            why = f": {one.reason}" if one.reason else ""
+            raise PlanHalted(
+                f"plan {wave.plan}: {one.topic} was {one.outcome} by run {one.run}{why}. Nothing "
+                f"further of the plan is started: repair it and clear its task, or take it out of "
+                f"the Variable {PLAN_VARIABLE}; {ANEW}"
+            )
+    unapproved = wave.plan and wave.number == 1 and wave.approve_each_batch
+    if unapproved and done and set(wave.topics) - done - set(reasons):
+        raise PlanHalted(
+            f"plan {wave.plan}: a batch is done and nobody has allowed the next one: clear the "
+            f"task `approve` of the last run; {ANEW}"
+        )
+    return reasons | dict.fromkeys(done, "the plan has migrated it")
+
+
+async def begin(topic: str, plan: str, run_id: str, since: datetime) -> None:
+    """Before a topic is started or joined, at every try. ``since``: when the run began.
+
+    Raises :class:`AbortedMeanwhile` and :class:`~tideline.errors.UnreachableError`.
+    """
+    async with connected() as plane:
+        for found in await plane.aborted_topics([topic]):
+            if found.aborted_at >= since:
+                raise AbortedMeanwhile(
+                    f"the migration was aborted at {found.aborted_at:%Y-%m-%d %H:%M:%S %Z}, after "
+                    "this run began: it is not started again. Clear this task when the run has "
+                    f"ended; or {ANEW}"
+                )
+        if plan:
+            await plane.record_plan_outcome(plan, [topic], PlannedOutcome.STARTED, "", run_id)
+
+
+async def tell(
+    plan: str, topics: Collection[str], outcome: PlannedOutcome, reason: str, run_id: str
+) -> None:
+    """Keep what became of these topics; without a plan there is nothing to keep."""
+    if plan:
+        async with connected() as plane:
+            await plane.record_plan_outcome(plan, topics, outcome, reason, run_id)
+
+
+def milliseconds(at: datetime) -> int:
+    """Since the epoch."""
+    return int(at.astimezone(UTC).timestamp() * 1000)
