@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tideline.stack import ALL_PARTS, Stack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# How long one example takes says how busy the machine is, and nothing else.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 HOME_VARIABLE = "TIDELINE_TEST_HOME"
 """Names the home of a stack to reuse and leave running, for quick turns while developing."""

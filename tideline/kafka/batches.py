@@ -172,9 +172,11 @@ def _parse_legacy(buffer: Buffer, position: int) -> BatchHeader:
     and ``base_offset`` the same, since only the messages inside know theirs (Kafka:
     ``AbstractLegacyRecordBatch``). Magic 0 has no timestamp (-1).
     """
-    offset, length, crc, magic, attributes = _LEGACY.unpack_from(buffer, position)
+    magic = buffer[position + _MAGIC_AT]
+    (length,) = _EPOCH.unpack_from(buffer, position + 8)
     if length < _LEGACY_BYTES[magic]:
         raise InvalidBatch(f"a message of magic {magic} at byte {position} says {length} bytes")
+    offset, length, crc, _, attributes = _LEGACY.unpack_from(buffer, position)
     timestamp = -1
     if magic == 1:
         (timestamp,) = _OFFSET.unpack_from(buffer, position + _LEGACY.size)

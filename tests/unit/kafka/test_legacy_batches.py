@@ -6,7 +6,7 @@ import struct
 
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.kafka.test_batches import batch
@@ -110,6 +110,7 @@ def test_nobody_may_produce_them() -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 3]))
+@example(bytes(17), 0)
 def test_random_bytes_end_or_are_refused(data: bytes, magic: int) -> None:
     changed = bytearray(data)
     if len(changed) > 16:
