@@ -13,6 +13,7 @@ from typing import Any
 
 from tideline.domain.config_changes import (
     JUDGED,
+    REMOTE_STORAGE,
     Situation,
     problem_with_value,
     shown_limits,
@@ -98,11 +99,14 @@ def config_findings(
                     "wanted": value,
                     "why": "the suffix enforces what was set through a gateway",
                 }
-    states = frozenset(row.state for row in rows if row.boundary != 0)
+    states = frozenset(row.state for row in rows)
+    # Below a B0 of 0 nothing is tiered: such a topic may be without remote storage.
+    tiered = frozenset(row.state for row in rows if row.boundary != 0)
     for key in JUDGED:
-        if key in overrides or key not in effective or not states:
+        if key in overrides or key not in effective:
             continue
-        why = problem_with_value(key, effective[key], Situation(states, effective))
+        situation = Situation(tiered if key == REMOTE_STORAGE else states, effective)
+        why = problem_with_value(key, effective[key], situation)
         if why is not None:
             found[key] = {"in_kafka": effective[key], "wanted": None, "why": why}
     return [Finding(FindingKind.CONFIG, key, detail) for key, detail in sorted(found.items())]

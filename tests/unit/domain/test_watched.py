@@ -89,3 +89,11 @@ def test_limits_of_a_topic_that_has_not_crossed_are_kafkas_own() -> None:
     pending = WatchedPartition(3, MigrationState.MIGRATING, boundary=-1, prefix_end=-1)
     assert found(pending, message_timestamp_type="LogAppendTime") == {}
     assert "remote.storage.enable" in found(pending, remote_storage_enable="false")
+
+
+def test_a_topic_born_diskless_may_be_without_remote_storage_and_not_compacted() -> None:
+    born = WatchedPartition(3, MigrationState.DISKLESS_ONLY, boundary=0, prefix_end=0)
+    assert found(born, remote_storage_enable="false") == {}
+    assert found(born, cleanup_policy="compact") == {"cleanup.policy": "compact"}
+    empty = WatchedPartition(3, MigrationState.HYBRID, boundary=0, prefix_end=0)
+    assert found(empty, remote_storage_enable="false") == {}
