@@ -78,6 +78,13 @@ test-unit: $(STAMP) ## unit, contract and replay tests only: a few minutes
 model: $(STAMP) ## every interleaving of small scopes: states, seconds, and each hole as a schedule
 	@$(BIN)/python -m tests.model
 
+SEED := 1
+RUNS := 50
+
+.PHONY: simulate
+simulate: $(STAMP) ## RUNS schedules of faults from SEED on, on a virtual clock (docs/simulation.md)
+	@$(BIN)/python -m tests.simulation --seed $(SEED) --runs $(RUNS) $(SIMULATE_FLAGS)
+
 .PHONY: bench
 bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
 	@$(BIN)/python -m benchmarks $(BENCH_FLAGS)

@@ -1,0 +1,451 @@
+"""Producers, consumers and readers as clients of Kafka are, and what they were told.
+
+A producer keeps several batches in flight; after an error or a lost connection it sends what is
+unanswered again, in order, with the same sequences (librdkafka), or stops the pipeline until the
+first is answered and begins a new epoch of sequences where Kafka asks for it (Java). A consumer
+knows the leader epoch of what it read and validates its position when the leader moves (KIP-320).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
+
+from tests.history.operations import EpochEnd, Fetch, Operation, Outcome, Partition, Produce
+from tests.simulation import records
+from tests.simulation.loop import VirtualLoop
+from tideline.gateway.context import ApiKey
+from tideline.gateway.messages import messages
+from tideline.kafka.client import KafkaConnection
+from tideline.kafka.errors import KafkaError, KafkaUnavailable, UnsupportedVersion
+
+REQUEST_MS = 5_000
+PRODUCE_TIMEOUT_S = 4.0
+BACKOFF_S = 0.1
+AWAY = (KafkaUnavailable, KafkaError, UnsupportedVersion, OSError)
+FATAL = (
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.unknown_producer_id,
+    ErrorCode.out_of_order_sequence_number,
+)
+FINAL = (ErrorCode.message_too_large, ErrorCode.corrupt_message, ErrorCode.invalid_record)
+
+
+class Style(Enum):
+    LIBRDKAFKA = "librdkafka"
+    JAVA = "java"
+    PLAIN = "plain"
+    """Without idempotence."""
+
+
+@dataclass
+class History:
+    """What the checker is given, and a log of events for people."""
+
+    loop: VirtualLoop
+    operations: list[Operation] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+    def add(self, operation: Operation) -> None:
+        self.operations.append(operation)
+
+    def note(self, text: str) -> None:
+        self.events.append(f"{self.loop.time():9.4f}  {text}")
+
+
+class Client:
+    """Finds a topic's leader among the gateways and talks to it."""
+
+    def __init__(
+        self, loop: VirtualLoop, name: str, gateways: list[tuple[str, int]], topic: str
+    ) -> None:
+        self.loop, self.name, self.topic = loop, name, topic
+        self._bootstrap = gateways
+        self._chance = random.Random(f"client {name} {loop.network.seed}")
+        self.connection: KafkaConnection | None = None
+        self.via = ""
+        self.topic_id = UUID(int=0)
+        self.leader_epoch = -1
+
+    async def find(self) -> None:
+        """Connect to the partition's leader."""
+        self.drop()
+        order = list(self._bootstrap)
+        self._chance.shuffle(order)
+        for host, port in order:
+            try:
+                first = await KafkaConnection.open(host, port, client_id=self.name, timeout_ms=2000)
+            except AWAY:
+                continue
+            try:
+                address = await self._leader(first)
+            except AWAY:
+                first.close()
+                continue
+            if address == (host, port):
+                self.connection, self.via = first, host
+                return
+            first.close()
+            if address is None:
+                continue
+            try:
+                self.connection = await KafkaConnection.open(
+                    *address, client_id=self.name, timeout_ms=2000
+                )
+            except AWAY:
+                continue
+            self.via = address[0]
+            return
+        raise KafkaUnavailable("no gateway leads to the leader")
+
+    async def _leader(self, connection: KafkaConnection) -> tuple[str, int] | None:
+        answer: Any = await connection.send(
+            MetadataRequest(
+                topics=(MetadataRequestTopic(topic_id=None, name=TopicName(self.topic)),),
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=False,
+            ),
+            timeout_ms=REQUEST_MS,
+        )
+        (found,) = answer.topics
+        if found.error_code is not ErrorCode.none or not found.partitions:
+            return None
+        row = found.partitions[0]
+        self.topic_id, self.leader_epoch = found.topic_id, int(row.leader_epoch)
+        for node in answer.brokers:
+            if node.node_id == row.leader_id:
+                return str(node.host), int(node.port)
+        return None
+
+    def drop(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+@dataclass
+class Sent:
+    """One batch on its way."""
+
+    number: int
+    values: tuple[str, ...]
+    sequence: int
+    invoked: float
+    acks: int
+    attempts: int = 0
+    earlier: bool = False
+    """An attempt may have been appended."""
+
+
+class Producer(Client):
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        name: str,
+        gateways: list[tuple[str, int]],
+        topic: str,
+        style: Style,
+        history: History,
+        *,
+        every_s: float,
+        by_id: bool,
+        partition: Callable[[UUID], Partition],
+    ) -> None:
+        super().__init__(loop, name, gateways, topic)
+        self._style, self._history, self._every_s = style, history, every_s
+        self._version = 13 if by_id else 11
+        self._partition = partition
+        self._lives = itertools.count(1)
+        self._numbers = itertools.count()
+        self._label = name
+        self._producer_id = -1
+        self._number = self._sequence = 0
+        self._waiting: list[Sent] = []
+        self.stopping = False
+        self.limit = {Style.LIBRDKAFKA: 5, Style.JAVA: 3, Style.PLAIN: 1}[style]
+        self._begin()
+
+    def _begin(self) -> None:
+        """A producer id of its own: the one before may have lost its place."""
+        life = next(self._lives)
+        self._label = f"{self.name}.{life}"
+        known = int(self.name.rsplit("-", 1)[1])
+        self._producer_id = -1 if self._style is Style.PLAIN else 1000 * known + life
+        self._number = self._sequence = 0
+
+    async def run(self) -> None:
+        while not (self.stopping and not self._waiting):
+            try:
+                await self._round()
+            except AWAY:
+                self.drop()
+                await asyncio.sleep(BACKOFF_S)
+
+    def _fill(self) -> None:
+        while len(self._waiting) < self.limit and not self.stopping:
+            count = self._chance.choice((1, 1, 2, 3))
+            values = tuple(f"{self._label}/{self._number}/{i}" for i in range(count))
+            sent = Sent(self._number, values, self._sequence, self.loop.time(), -1)
+            self._number += 1
+            self._sequence += count
+            self._waiting.append(sent)
+
+    async def _round(self) -> None:
+        """Send all that waits, pipelined, and hear every answer."""
+        if self.connection is None or self.connection.is_closed:
+            await self.find()
+        await asyncio.sleep(self._every_s * self._chance.uniform(0.5, 1.5))
+        self._fill()
+        if not self._waiting:
+            return
+        answers = [asyncio.ensure_future(self._send(sent)) for sent in list(self._waiting)]
+        sent_now = list(self._waiting)
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        retry = False
+        for sent, result in zip(sent_now, results, strict=True):
+            if isinstance(result, BaseException):
+                if not isinstance(result, AWAY):
+                    raise result
+                sent.earlier = True
+                retry = True
+                self.drop()
+                continue
+            code, base = result
+            retry = self._judge(sent, code, base, retry) or retry
+        if retry:
+            await asyncio.sleep(BACKOFF_S)
+
+    def _judge(self, sent: Sent, code: ErrorCode, base: int, behind: bool) -> bool:
+        """Whether it has to be sent again."""
+        if sent not in self._waiting:
+            return False
+        if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
+            self._done(sent, Outcome.ACKNOWLEDGED, base if base >= 0 else None)
+            return False
+        if code is ErrorCode.out_of_order_sequence_number and (
+            behind or self._waiting[0] is not sent
+        ):
+            return True  # one before it was not appended yet
+        if code in FINAL or code in FATAL:
+            self._history.note(f"{self._label}: {code.name} for batch {sent.number}")
+            for other in list(self._waiting):
+                refused = other is sent and not sent.earlier and code in FINAL
+                self._done(other, Outcome.REFUSED if refused else Outcome.UNKNOWN, None)
+            self._begin()
+            return False
+        if code not in (ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition):
+            sent.earlier = True
+        self.drop()
+        return True
+
+    def _done(self, sent: Sent, outcome: Outcome, base: int | None) -> None:
+        self._waiting.remove(sent)
+        self._history.add(
+            Produce(
+                partition=self._partition(self.topic_id),
+                producer=self._label,
+                via=self.via,
+                invoked=sent.invoked,
+                answered=None if outcome is Outcome.UNKNOWN else self.loop.time(),
+                values=sent.values,
+                outcome=outcome,
+                number=sent.number,
+                base_offset=base,
+                idempotent=self._style is not Style.PLAIN,
+                attempts=max(1, sent.attempts),
+            )
+        )
+
+    async def _send(self, sent: Sent) -> tuple[ErrorCode, int]:
+        assert self.connection is not None
+        sent.attempts += 1
+        idempotent = self._style is not Style.PLAIN
+        data = records.batch(
+            sent.values,
+            1_700_000_000_000 + int(sent.invoked * 1000),
+            self._producer_id,
+            0 if idempotent else -1,
+            sent.sequence if idempotent else -1,
+        )
+        api = messages(ApiKey.PRODUCE, self._version)
+        request = api.request(
+            transactional_id=None,
+            acks=-1,
+            timeout=timedelta(seconds=PRODUCE_TIMEOUT_S),
+            topic_data=(
+                api.request_part(
+                    "TopicProduceData",
+                    name=self.topic,
+                    topic_id=self.topic_id,
+                    partition_data=(
+                        api.request_part("PartitionProduceData", index=0, records=data),
+                    ),
+                ),
+            ),
+        )
+        answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
+        row = answer.responses[0].partition_responses[0]
+        return row.error_code, int(row.base_offset)
+
+    @property
+    def busy(self) -> bool:
+        """Something is unanswered."""
+        return bool(self._waiting)
+
+    def give_up(self) -> None:
+        """The run is over: what is unanswered stays so."""
+        for sent in list(self._waiting):
+            self._done(sent, Outcome.UNKNOWN, None)
+
+
+class Consumer(Client):
+    """Reads from the front, without a group."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        name: str,
+        gateways: list[tuple[str, int]],
+        topic: str,
+        history: History,
+        *,
+        by_id: bool,
+        partition: Callable[[UUID], Partition],
+        start: int = 0,
+    ) -> None:
+        super().__init__(loop, name, gateways, topic)
+        self._history, self._partition = history, partition
+        self._version = 16 if by_id else 12
+        self.position = start
+        self._epoch_read = -1
+        self._validated = -1
+        self.watermark = -1
+        self.reached = asyncio.Event()
+        self.until: int | None = None
+
+    async def run(self) -> None:
+        while True:
+            try:
+                if self.connection is None or self.connection.is_closed:
+                    await self.find()
+                    if self._epoch_read >= 0 and self.leader_epoch != self._validated:
+                        await self._validate()
+                await self._fetch()
+            except AWAY:
+                self.drop()
+                await asyncio.sleep(BACKOFF_S)
+
+    async def _validate(self) -> None:
+        """The log did not diverge below the position, as the leader of a new epoch says."""
+        assert self.connection is not None
+        api = messages(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
+        request = api.request(
+            replica_id=-1,
+            topics=(
+                api.request_part(
+                    "OffsetForLeaderTopic",
+                    topic=self.topic,
+                    partitions=(
+                        api.request_part(
+                            "OffsetForLeaderPartition",
+                            partition=0,
+                            current_leader_epoch=self.leader_epoch,
+                            leader_epoch=self._epoch_read,
+                        ),
+                    ),
+                ),
+            ),
+        )
+        invoked = self.loop.time()
+        answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
+        row = answer.topics[0].partitions[0]
+        failed = row.error_code is not ErrorCode.none
+        self._history.add(
+            EpochEnd(
+                self._partition(self.topic_id),
+                self.via,
+                invoked,
+                self.loop.time(),
+                self.position,
+                None if failed else int(row.end_offset),
+                row.error_code.name if failed else None,
+            )
+        )
+        if failed:
+            raise KafkaUnavailable("the position is not validated")
+        self._validated = self.leader_epoch
+
+    async def _fetch(self) -> None:
+        assert self.connection is not None
+        api = messages(ApiKey.FETCH, self._version)
+        request = api.request(
+            replica_id=-1,
+            max_wait=timedelta(milliseconds=500),
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=(
+                api.request_part(
+                    "FetchTopic",
+                    topic=self.topic,
+                    topic_id=self.topic_id,
+                    partitions=(
+                        api.request_part(
+                            "FetchPartition",
+                            partition=0,
+                            current_leader_epoch=-1,
+                            fetch_offset=self.position,
+                            last_fetched_epoch=-1,
+                            log_start_offset=-1,
+                            partition_max_bytes=1 << 16,
+                        ),
+                    ),
+                ),
+            ),
+            forgotten_topics_data=(),
+            rack_id="",
+        )
+        invoked = self.loop.time()
+        before = Fetch(
+            self._partition(self.topic_id), self.name, self.via, invoked, None, self.position
+        )
+        answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
+        if answer.error_code is not ErrorCode.none or not answer.responses:
+            raise KafkaUnavailable("the whole fetch failed")
+        row = answer.responses[0].partitions[0]
+        if row.error_code is not ErrorCode.none:
+            self._history.add(replace(before, answered=self.loop.time(), error=row.error_code.name))
+            raise KafkaUnavailable(row.error_code.name)
+        found = [
+            (offset, value, epoch)
+            for offset, value, epoch in records.read(bytes(row.records or b""))
+            if offset >= self.position
+        ]
+        self.watermark = int(row.high_watermark)
+        self._history.add(
+            replace(
+                before,
+                answered=self.loop.time(),
+                records=tuple((offset, value) for offset, value, _ in found),
+                high_watermark=self.watermark,
+                log_start=int(row.log_start_offset),
+            )
+        )
+        if found:
+            self.position = found[-1][0] + 1
+            self._epoch_read = found[-1][2]
+        elif self.watermark <= self.position:
+            self.reached.set()

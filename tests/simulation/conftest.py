@@ -1,0 +1,25 @@
+"""A run of the simulation leaves nothing behind in the process that other tests would meet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Logging, clocks and chance are those from before the test."""
+    chance, levels = random.getstate(), logging.getLogger().level
+    logs = structlog.get_config()
+    clocks = (time.monotonic, time.time, time.clock_gettime, os.urandom, os.fsync)
+    yield
+    assert (time.monotonic, time.time, time.clock_gettime, os.urandom, os.fsync) == clocks
+    assert logging.getLogger().level == levels
+    structlog.configure(**logs)
+    random.setstate(chance)

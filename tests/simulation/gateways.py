@@ -1,0 +1,117 @@
+"""A gateway process as :mod:`tideline.gateway.__main__` builds it, without signals and S3."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+from tests.simulation.broker_wire import PORT, host_of
+from tests.simulation.clients import History
+from tests.simulation.loop import Process
+from tests.simulation.network import NetworkedLoop
+from tests.simulation.postgres import Remote, RemotePlane, RemoteStore
+from tests.unit.gateway.gateway_under_test import gateway_settings
+from tideline.background import BackgroundTaskEnded, spawn, watching
+from tideline.control_plane.memory import MemoryControlPlane
+from tideline.gateway.assembly import Parts, build_parts, build_rules
+from tideline.gateway.context import ConnectionRegistry
+from tideline.gateway.transactions import OpenTransactions
+from tideline.gateway.transport.server import GatewayServer
+from tideline.kafka.client import KafkaCluster
+
+LEASE_MS = "2000"
+START_AGAIN_S = 0.3
+
+
+class Surroundings:
+    """What every process of one run shares."""
+
+    def __init__(self, loop: NetworkedLoop, home: Path, history: History) -> None:
+        self.loop, self.home, self.history = loop, home, history
+        self.postgres = Process(loop, "postgres")
+        self.s3 = Process(loop, "s3")
+        self.plane = MemoryControlPlane(
+            lambda: 1_700_000_000_000 + int((loop.time() + self.postgres.wall_ahead) * 1000)
+        )
+        self.objects: dict[str, bytes] = {}
+        self.stalls: dict[tuple[str, str], float] = {}
+        """By caller and call: seconds that Postgres takes before it begins."""
+
+    def plane_for(self, process: Process) -> Any:
+        remote = Remote(self.loop, self.loop.network, process)
+        return RemotePlane(remote, self.postgres, self.plane, self.loop.network, self.stalls)
+
+    def store_for(self, process: Process) -> RemoteStore:
+        return RemoteStore(Remote(self.loop, self.loop.network, process), self.s3, self.objects)
+
+
+class Gateway:
+    """One gateway beside one broker; ``name`` is its host, ``number`` its id and the broker's."""
+
+    def __init__(self, world: Surroundings, name: str, number: int, peers: str) -> None:
+        self._world, self.name, self.number, self._peers = world, name, number, peers
+        self.home = world.home / name
+        self.process = Process(world.loop, name)
+        self.parts: Parts | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.name, PORT
+
+    def start(self) -> None:
+        if not self.process.alive:
+            self.process = Process(self._world.loop, self.name)
+        self.process.spawn(self._supervised(), self.name)
+
+    def kill(self, *, lose_disk: bool = False) -> None:
+        self.process.kill()
+        if lose_disk:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    async def _supervised(self) -> None:
+        """Its supervisor starts it again, in the same process of the simulation, when it ends."""
+        while True:
+            try:
+                await self._serve()
+            except (BackgroundTaskEnded, OSError) as error:
+                self._world.history.note(f"{self.name} ended by itself: {error}")
+                await asyncio.sleep(START_AGAIN_S)
+
+    async def _serve(self) -> None:
+        broker = f"{host_of(self.number)}:{PORT}"
+        settings = gateway_settings(
+            broker,
+            self.home,
+            gateway_id=str(self.number),
+            gateway_broker_id=str(self.number),
+            gateway_listen=f"{self.name}:{PORT}",
+            gateway_advertised=f"{self.name}:{PORT}",
+            gateway_peers=self._peers,
+            gateway_lease_ms=LEASE_MS,
+        )
+        self.home.mkdir(parents=True, exist_ok=True)
+        with watching() as watch:
+            plane = self._world.plane_for(self.process)
+            cluster = KafkaCluster([settings.gateway_broker], timeout_ms=5_000)
+            connections = ConnectionRegistry()
+            parts = self.parts = build_parts(
+                settings, plane, self._world.store_for(self.process), cluster, connections
+            )
+            rules = build_rules(
+                parts,
+                plane,
+                cluster,
+                cast(Any, OpenTransactions(cluster, self.number)),
+                patience_s=settings.produce_timeout_ms / 1000,
+            )
+            await spawn(parts.start(), "start")
+            server = GatewayServer(settings, rules, connections, parts.room)
+            await server.start()
+            try:
+                await watch.until(asyncio.Event())
+            finally:
+                await server.stop(0.1)
+                await parts.close(0.1)
+                cluster.close()

@@ -1,0 +1,184 @@
+"""An event loop without real time, and the processes that live on it.
+
+Time jumps to the next timer. Every callback belongs to the process in whose context it was made: of
+a killed process nothing runs any more, not even a ``finally``; a frozen one goes on later, where it
+was. What production code asks of :mod:`time`, :mod:`os` and :mod:`random` is answered by the loop
+and the seed while :func:`deterministic` holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+from unittest.mock import patch
+
+_process: ContextVar[Process | None] = ContextVar("process", default=None)
+WALL_START_S = 1_700_000_000.0
+
+
+class NothingLeft(Exception):
+    """No callback and no timer is left: what is awaited never comes."""
+
+
+class Process:
+    """A program on a machine of its own, unless ``host`` names another's."""
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self.loop, self.name = loop, name
+        self.alive, self.frozen = True, False
+        self.held: list[asyncio.Handle] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.clock_lag = 0.0
+        """Seconds that its machine's clock did not count: it stood still while the machine did."""
+        self.wall_ahead = 0.0
+        """Seconds that its wall clock is ahead."""
+        self.on_kill: list[Callable[[], None]] = []
+        self.context = copy_context()
+        self.context.run(_process.set, self)
+
+    def spawn(self, work: Any, name: str = "") -> asyncio.Task[Any]:
+        """Run ``work`` as this process."""
+        context = copy_context()
+        context.run(_process.set, self)
+        task = self.loop.create_task(work, name=name or self.name, context=context)
+        self.tasks.append(task)
+        return task
+
+    def call(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Run a callback as this process, in the next pass of the loop."""
+        self.loop.call_soon(callback, *args, context=self.context)
+
+    def kill(self) -> None:
+        """As SIGKILL: nothing of it runs any more; its sockets are closed by the kernel."""
+        if self.alive:
+            self.alive = False
+            for callback in self.on_kill:
+                callback()
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        if self.frozen:
+            self.frozen = False
+            held, self.held = self.held, []
+            self.loop.resume(held)
+
+
+def current() -> Process:
+    """The process whose code runs."""
+    found = _process.get()
+    assert found is not None, "this code runs as no process of the simulation"
+    return found
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Single-threaded; work for other threads is done at once, in the caller's place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._abandoned: list[asyncio.Handle] = []
+        self.handled = 0
+        self.kept: list[Any] = []
+
+    def time(self) -> float:
+        return self._now
+
+    def resume(self, handles: list[asyncio.Handle]) -> None:
+        self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def _run_once(self) -> None:
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+        if not ready:
+            if not scheduled:
+                raise NothingLeft
+            self._now = max(self._now, scheduled[0]._when)
+        while scheduled and scheduled[0]._when <= self._now:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            if not handle._cancelled:
+                ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(_process)
+            if process is not None and not process.alive:
+                self._abandoned.append(handle)
+            elif process is not None and process.frozen:
+                process.held.append(handle)
+            else:
+                self.handled += 1
+                handle._run()
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def _process_events(self, event_list: Any) -> None:
+        """There are none but timers and callbacks."""
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps that had to be woken."""
+
+    def finish(self) -> None:
+        """End what is left without running it: it belongs to no test any more."""
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            self.kept.append(task)
+        self.set_exception_handler(lambda loop, context: None)
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+
+
+def _lag() -> float:
+    process = _process.get()
+    return 0.0 if process is None else process.clock_lag
+
+
+def _ahead() -> float:
+    process = _process.get()
+    return 0.0 if process is None else process.wall_ahead
+
+
+@contextmanager
+def deterministic(loop: VirtualLoop, seed: int | str) -> Iterator[None]:
+    """Clocks are the loop's, as the running process's machine has them; chance is the seed's."""
+    chance = random.Random(f"chance {seed}")
+    before = random.getstate()
+    random.seed(f"global {seed}")
+
+    def monotonic() -> float:
+        return loop.time() - _lag()
+
+    def wall() -> float:
+        return WALL_START_S + loop.time() + _ahead()
+
+    with (
+        patch.object(time, "monotonic", monotonic),
+        patch.object(time, "time", wall),
+        patch.object(time, "clock_gettime", lambda _: monotonic()),
+        patch.object(os, "urandom", chance.randbytes),
+        patch.object(os, "fsync", lambda _: None),
+    ):
+        try:
+            yield
+        finally:
+            random.setstate(before)
+
+
+__all__ = ["Context", "NothingLeft", "Process", "VirtualLoop", "current", "deterministic"]

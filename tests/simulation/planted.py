@@ -1,0 +1,262 @@
+"""Bugs that are planted to see them found: what is broken, and how that must show.
+
+Where the parts hold a promise twice (a lease, and a confirmation after the append), both are broken
+by one bug: one alone is not seen from outside, which is what the second one is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from tests.history.violations import Kind
+from tideline.control_plane.memory import MemoryControlPlane, partition, producers, suffix
+from tideline.control_plane.memory.files import FileStatus, WalFiles
+from tideline.control_plane.memory.gateways import ACTIVE, FENCED, Gateways
+from tideline.control_plane.memory.partition import Partition
+from tideline.control_plane.memory.suffix import Suffix
+from tideline.control_plane.memory.topics import Topic, Topics
+from tideline.control_plane.model import CommitError, CommittedBatch
+from tideline.domain.ack_gate import Standing
+from tideline.domain.read_ceiling import NO_CEILING, ReadCeiling
+from tideline.gateway.fetch import from_kafka
+from tideline.gateway.produce.wal import WalWriter
+from tideline.gateway.tracking.confirm import Confirmations
+from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.quiesce import Fences
+
+Change = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    says: str
+    kinds: frozenset[Kind]
+    changes: tuple[Change, ...]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, new in self.changes:
+                stack.enter_context(patch.object(owner, name, new))
+            yield
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(name: str, says: str, kinds: tuple[Kind, ...], *changes: Change) -> None:
+    BUGS[name] = Bug(name, says, frozenset(kinds), changes)
+
+
+# -- who may act
+
+
+def _fence(self: Gateways, gateway_id: int, incarnation: Any, renewals: int, reason: str) -> bool:
+    known = self.registered.get(gateway_id)
+    if known is None or known.incarnation != incarnation:
+        return False
+    if known.status == ACTIVE:
+        self.registered[gateway_id] = replace(known, status=FENCED)
+        self.reasons[gateway_id] = reason
+        self.ended.add(incarnation)
+    return True
+
+
+async def _unasked(self: Confirmations, at: Any) -> Standing:
+    return Standing(generation=0, boundary=-1, active=True, closed=False, awaited=False)
+
+
+def _any_may_replace(self: Gateways, holder: Any, watched: Any) -> None:
+    return None
+
+
+UNCONFIRMED: Change = (Confirmations, "standing", _unasked)
+PAST_B0 = (Kind.LOST, Kind.DIFFERENT, Kind.TWICE, Kind.REORDERED)
+
+bug("confirmation", "what Kafka acknowledged is told without asking Postgres after it: a machine "
+    "that was suspended tells past B0", PAST_B0, UNCONFIRMED)  # fmt: skip
+bug("fence", "the fence does not compare the renewals, and nothing is confirmed", PAST_B0,
+    UNCONFIRMED, (Gateways, "fence", _fence))  # fmt: skip
+bug("registration", "a second process of an id replaces a living one, and nothing is confirmed",
+    PAST_B0, UNCONFIRMED, (Gateways, "_assert_may_replace", _any_may_replace))  # fmt: skip
+
+
+async def _open_gate(self: Fences, at: Any, ticket: Any, last: int, patience_s: float) -> bool:
+    return True
+
+
+bug("gate", "the gate lets every answer of Kafka pass", PAST_B0, (Fences, "pass_gate", _open_gate))
+
+
+def _always_awaited(self: Partition, gateway_id: int, incarnation: Any, *, active: bool) -> Any:
+    return Standing(
+        generation=self.generation,
+        boundary=self.boundary,
+        active=True,
+        closed=self.boundary < 0 and self.quiesce is partition.QuiesceState.CLOSED,
+        awaited=True,
+    )
+
+
+bug("witnesses", "every incarnation counts as a witness of a closing, also after it acknowledged",
+    PAST_B0, (Partition, "standing", _always_awaited))  # fmt: skip
+
+
+def _nobody(self: Gateways) -> list[Any]:
+    return []
+
+
+bug("quiesce barrier", "B0 is read before the gateways have parked", PAST_B0,
+    (Gateways, "at_quiesce_barrier", _nobody))  # fmt: skip
+bug("tracking barrier", "the migration begins before every gateway knows of it", PAST_B0,
+    (Gateways, "at_tracking_barrier", _nobody))  # fmt: skip
+
+
+# -- rounds
+
+
+def _any_round(self: Topic, round: int | None) -> None:
+    return None
+
+
+def _acknowledged_once(self: Topic, gateway: Any) -> bool:
+    return gateway.gateway_id in self.acknowledged
+
+
+def _begin_anew(self: Topic) -> None:
+    kept = dict(self.acknowledged)
+    BEGIN_ANEW(self)
+    self.acknowledged.update(kept)
+
+
+BEGIN_ANEW = Topic.begin_anew
+bug("rounds forgotten", "an acknowledgement of tracking counts for a later round, too", PAST_B0,
+    (Topic, "assert_round", _any_round), (Topic, "begin_anew", _begin_anew))  # fmt: skip
+
+# -- what consumers are told
+
+
+def _no_ceiling(self: ReadCeiling, route: Any, *, lease_valid: bool) -> int:
+    from tideline.domain.request_handling import RouteKind
+
+    return int(route.boundary) if route.kind is RouteKind.SUFFIX else NO_CEILING
+
+
+async def _confirmed(self: Fences, at: Any) -> bool:
+    return True
+
+
+bug("read ceiling", "what Kafka shows while B0 is unset is shown", (*PAST_B0, Kind.INVENTED),
+    (ReadCeiling, "limit", _no_ceiling))  # fmt: skip
+bug("leader epochs", "Kafka's word on where a leader epoch ends is passed on while B0 is unknown",
+    (Kind.SENT, Kind.BACK, Kind.STALE, *PAST_B0), (Fences, "confirmed", _confirmed),
+    (ReadCeiling, "limit", _no_ceiling))  # fmt: skip
+
+
+def _whole(buffer: Any, boundary: int) -> Any:
+    return buffer
+
+
+bug("prefix end", "an answer of Kafka is not cut at B0", PAST_B0,
+    (from_kafka, "truncate_at", _whole))  # fmt: skip
+
+
+# -- the suffix
+
+
+def _gaps(batches: Any, offset: int) -> Any:
+    return (batch for batch in batches if batch.last_offset >= offset)
+
+
+def _losing(self: Suffix, batch: Any, object_key: str, now_ms: int) -> CommittedBatch:
+    found = APPEND(self, batch, object_key, now_ms)
+    if found.error is CommitError.NONE and found.base_offset % 11 == 0:
+        self.batches.pop()
+    return found
+
+
+APPEND = Suffix.append
+bug("hole skipped", "a row that is missing in the suffix is passed over in silence",
+    (Kind.LOST,), (Suffix, "append", _losing), (suffix, "unbroken", _gaps))  # fmt: skip
+bug("hole", "a row is missing in the suffix: consumers stop there, with an error",
+    (Kind.STUCK, Kind.LOST), (Suffix, "append", _losing))  # fmt: skip
+
+
+def _all_new(entry: Any, batch: Any) -> Any:
+    return producers.Judgement(CommitError.NONE)
+
+
+def _no_seeds(seeds: Any, now_ms: int) -> dict[int, Any]:
+    return {}
+
+
+bug("deduplication", "the suffix takes every batch of an idempotent producer as new",
+    (Kind.TWICE, Kind.REORDERED), (suffix, "judge", _all_new))  # fmt: skip
+bug("seeds dropped", "the suffix begins without the producers' last batches",
+    (Kind.TWICE, Kind.REORDERED), (partition, "entries_from_seeds", _no_seeds))  # fmt: skip
+
+
+async def _stale(self: MemoryControlPlane, logs: Any) -> dict[Any, int]:
+    found = await WATERMARKS(self, logs)
+    return dict.fromkeys(found, 0)
+
+
+WATERMARKS = MemoryControlPlane.high_watermarks
+
+
+def _unmoved(self: Suffix, batch: Any, object_key: str, now_ms: int) -> CommittedBatch:
+    before = self.high_watermark
+    found = APPEND(self, batch, object_key, now_ms)
+    if found.base_offset % 7 == 3:
+        self.high_watermark = before
+    return found
+
+
+bug("high watermark", "an append does not move the suffix's end: its offset is given again",
+    (Kind.DIFFERENT, Kind.LOST), (Suffix, "append", _unmoved))  # fmt: skip
+
+
+def _forgetful(self: WalFiles, gateway_id: int, key: str, size: int, batches: int) -> Any:
+    found = CLAIM(self, gateway_id, key, size, batches)
+    if found.status is FileStatus.COMMITTED:
+        found.status = FileStatus.REGISTERED
+    return found
+
+
+CLAIM = WalFiles.claim
+bug("commit repeated", "a commit of unknown outcome does not find its own success",
+    (Kind.TWICE, Kind.REORDERED), (WalFiles, "claim", _forgetful),
+    (suffix, "judge", _all_new))  # fmt: skip
+
+
+async def _at_once(self: Any, *args: Any, **values: Any) -> Any:
+    return await COMMIT(self, *args, **values)
+
+
+COMMIT: Callable[..., Any] = MemoryControlPlane.commit_file
+
+
+async def _told_before(
+    self: MemoryControlPlane, gateway_id: int, incarnation: Any, key: str, size: int, batches: Any
+) -> Any:
+    """The answer is made up; every eighth commit is lost with the process that did it."""
+    outcome = await COMMIT(self, gateway_id, incarnation, key, size, batches)
+    for batch in batches:
+        found = self.topics.partition(batch.log)
+        if found is not None and found.suffix is not None and found.suffix.batches:
+            last = found.suffix.batches[-1]
+            if len(found.suffix.batches) % 8 == 0:
+                found.suffix.batches.pop()
+                found.suffix.high_watermark = last.base_offset
+    return outcome
+
+
+bug("commit told early", "a commit that is lost with its Postgres was told before it lasted",
+    (Kind.LOST, Kind.DIFFERENT), (MemoryControlPlane, "commit_file", _told_before))  # fmt: skip
+
+__all__ = ["BUGS", "Bug", "Lease", "Topics", "WalWriter"]

@@ -1,0 +1,226 @@
+"""One run: a seed, a schedule of faults, a history, and what the checker says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import structlog
+
+import activities.topic
+from tests.history.checker import judge
+from tests.history.operations import Operation, Partition
+from tests.history.violations import Bounds, Violation
+from tests.simulation.broker_wire import PORT, run_broker
+from tests.simulation.clients import Consumer, History, Producer, Style
+from tests.simulation.faults import Fault, pace_of, schedule
+from tests.simulation.gateways import Gateway, Surroundings
+from tests.simulation.kafka import Kafka
+from tests.simulation.loop import Process, deterministic
+from tests.simulation.migration import Driver, Worker
+from tests.simulation.network import BoundSocket, NetworkedLoop
+from tideline.gateway.transport import listener
+
+TOPIC = "orders"
+NODES = (1, 2, 3)
+LOAD_S = 9.0
+"""How long clients work while faults happen."""
+CALM_S = 60.0
+"""How long after the last fault everything may take to come to rest."""
+BOUNDS = Bounds(stale=20.0, answer=40.0, progress=45.0)
+
+
+@dataclass
+class Result:
+    seed: int
+    faults: tuple[Fault, ...]
+    violations: list[Violation]
+    operations: list[Operation]
+    events: list[str]
+    crossed: bool
+    virtual_s: float
+    digest: str = field(default="", repr=False)
+
+    def text(self) -> str:
+        """The schedule, what happened, and what was broken, for a person."""
+        lines = [f"seed {self.seed}: {len(self.operations)} operations, {self.virtual_s:.1f} s"]
+        lines += [f"  {fault}" for fault in self.faults]
+        lines += [f"    {event}" for event in self.events]
+        lines += [str(violation)[:1500] for violation in self.violations[:12]]
+        return "\n".join(lines)
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(self, loop: NetworkedLoop, seed: int, home: Path) -> None:
+        self.loop, self.network, self.seed = loop, loop.network, seed
+        self.network.pace = pace_of(seed)
+        self.chance = random.Random(f"world {seed}")
+        self.history = History(loop)
+        self.around = Surroundings(loop, home, self.history)
+        self.kafka = Kafka(loop, self.network, NODES)
+        peers = ",".join(f"{n}=gateway{n}:{PORT}" for n in NODES)
+        self.gateways = {n: Gateway(self.around, f"gateway{n}", n, peers) for n in NODES}
+        self.doubles = {n: Gateway(self.around, f"twin{n}", n, peers) for n in NODES}
+        self.worker = Worker(self.around, self.kafka, "worker")
+        self.driver = Driver(self.around, TOPIC)
+        self.producers: list[Producer] = []
+        self.topic_id = UUID(int=0)
+
+    def partition(self, topic_id: UUID) -> Partition:
+        return Partition(str(topic_id), 0)
+
+    def start_broker(self, node: int) -> None:
+        broker = self.kafka.brokers[node]
+        process = Process(self.loop, f"broker{node}")
+        broker.process = process
+        broker.views.clear()
+        process.spawn(run_broker(broker, process), "broker")
+
+    def start_worker(self) -> None:
+        self.worker.start(self.driver.run)
+
+    def process(self, name: str) -> Process:
+        if name.startswith("gateway"):
+            return self.gateways[int(name[7:])].process
+        if name.startswith("twin"):
+            return self.doubles[int(name[4:])].process
+        if name.startswith("broker"):
+            return self.kafka.brokers[int(name[6:])].process
+        return {"worker": self.worker.process, "postgres": self.around.postgres}[name]
+
+    def _addresses(self) -> list[tuple[str, int]]:
+        return [gateway.address for gateway in self.gateways.values()]
+
+    def start(self) -> None:
+        for node in NODES:
+            self.start_broker(node)
+        topic = self.kafka.create(TOPIC)
+        self.topic_id = topic.id
+        for gateway in self.gateways.values():
+            gateway.start()
+
+    def start_clients(self) -> None:
+        styles = (Style.LIBRDKAFKA, Style.JAVA, Style.PLAIN)
+        for number, style in enumerate(styles, 1):
+            producer = Producer(
+                self.loop, f"{style.value}-{number}", self._addresses(), TOPIC, style, self.history,
+                every_s=self.chance.choice((0.1, 0.2, 0.3)),
+                by_id=style is Style.JAVA,
+                partition=self.partition,
+            )  # fmt: skip
+            self.producers.append(producer)
+            Process(self.loop, producer.name).spawn(producer.run(), producer.name)
+        for number, by_id in ((1, False), (2, True)):
+            self.read(f"consumer-{number}", by_id=by_id)
+
+    def read(self, name: str, *, by_id: bool) -> Consumer:
+        consumer = Consumer(
+            self.loop, name, self._addresses(), TOPIC, self.history,
+            by_id=by_id, partition=self.partition,
+        )  # fmt: skip
+        Process(self.loop, name).spawn(consumer.run(), name)
+        return consumer
+
+    async def play(self, faults: Sequence[Fault]) -> None:
+        await self.around.plane.attest_cluster("simulated", "operator", "brokers are closed")
+        self.start()
+        await asyncio.sleep(1.0)
+        self.start_clients()
+        self.driver.reached["clients"].set()
+        self.loop.call_later(1.5, self.start_worker)
+        playing = [asyncio.ensure_future(self._play(fault)) for fault in faults]
+        await asyncio.sleep(LOAD_S)
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+        await self._come_to_rest()
+
+    async def _play(self, fault: Fault) -> None:
+        await self.driver.reached[fault.after].wait()
+        await asyncio.sleep(fault.at)
+        self.history.note(str(fault))
+        fault.begin(self)
+        if fault.lasts:
+            try:
+                await asyncio.sleep(fault.lasts)
+            finally:
+                self.history.note(f"end of {fault}")
+                fault.end(self)
+
+    async def _come_to_rest(self) -> None:
+        """No faults any more: everything that was begun has to end, and is read."""
+        try:
+            async with asyncio.timeout(CALM_S):
+                await self.driver.ended.wait()
+                await asyncio.sleep(1.0)
+                for producer in self.producers:
+                    producer.stopping = True
+                while any(producer.busy for producer in self.producers):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            self.history.note(
+                f"not at rest after {CALM_S:.0f} s: the driver is at {self.driver.stage}"
+            )
+        for producer in self.producers:
+            producer.stopping = True
+            producer.give_up()
+        for number in range(2):
+            last = self.read(f"last-{number + 1}", by_id=bool(number))
+            try:
+                async with asyncio.timeout(CALM_S):
+                    await last.reached.wait()
+            except TimeoutError:
+                self.history.note(f"{last.name} did not come to the end: at {last.position}")
+            key = (self.topic_id, 0)
+            self.kafka.move_leader(key)
+            await asyncio.sleep(0.5)
+
+
+def _drop(logger: Any, name: str, event: Any) -> Any:
+    raise structlog.DropEvent
+
+
+def simulate(seed: int, faults: Sequence[Fault] | None = None, planted: Any = None) -> Result:
+    """One run. ``faults`` instead of those of the seed; ``planted``: a context manager that breaks
+    something."""
+    chosen = tuple(schedule(seed) if faults is None else faults)
+    home = Path(tempfile.mkdtemp(prefix="tideline-simulation-"))
+    before = structlog.get_config()
+    loop = NetworkedLoop(seed)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        stack.callback(lambda: structlog.configure(**before))
+        structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
+        stack.enter_context(deterministic(loop, seed))
+        stack.enter_context(patch.object(listener, "_bound", BoundSocket))
+        if planted is not None:
+            stack.enter_context(planted)
+        world = World(loop, seed, home)
+        stack.callback(loop.finish)
+        stack.enter_context(
+            patch.object(activities.topic, "current_run", lambda: world.driver.run_id())
+        )
+        loop.run_until_complete(world.play(chosen))
+        operations = list(world.history.operations)
+        return Result(
+            seed,
+            chosen,
+            judge(operations, BOUNDS),
+            operations,
+            list(world.history.events),
+            world.driver.crossed,
+            loop.time(),
+            hashlib.sha256(repr(operations).encode()).hexdigest(),
+        )
