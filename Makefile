@@ -72,7 +72,7 @@ test: $(STAMP) ## all tests, in two processes with an embedded stack each
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## unit, contract and replay tests only: a few minutes
-	@$(BIN)/pytest tests/unit tests/history tests/model tests/contract tests/replay $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
+	@$(BIN)/pytest tests/unit tests/history tests/simulation tests/model tests/contract tests/replay $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
 
 .PHONY: model
 model: $(STAMP) ## every interleaving of small scopes: states, seconds, and each hole as a schedule

@@ -160,8 +160,8 @@ LEADERS = "gateway2"
 def schedule(seed: int) -> list[Fault]:
     """Up to six faults around the steps of the migration, some of them chosen to go together."""
     chance = random.Random(f"faults {seed}")
-    themes = (_suspended_leader, _cut_off_leader, _twins, _started_again, _moved, _moved_early)
-    found = chance.choice(themes)(chance) if chance.random() < 0.7 else []
+    chosen = chance.choice(THEMES)
+    found = chosen(chance) if chance.random() < 0.7 else []
     return [*found, *(_one(chance) for _ in range(chance.choice((0, 0, 1, 2, 3))))]
 
 
@@ -177,7 +177,11 @@ def _long(chance: random.Random) -> float:
 def _suspended_leader(chance: random.Random) -> list[Fault]:
     after, at = chance.choice((("quiesce", 0.001), ("quiesce", 0.01), ("roll", 0.001)))
     kind = chance.choice(("suspend the machine of", "suspend the machine of", "freeze"))
-    return [Fault(kind, after, _near(chance, at), _long(chance), LEADERS)]
+    begins, lasts = _near(chance, at), _long(chance)
+    found = [Fault(kind, after, begins, lasts, LEADERS)]
+    if chance.random() < 0.7:  # Postgres is away when it wakes
+        found.append(Fault("cut", after, begins, round(lasts + 1.5, 3), LEADERS, "postgres"))
+    return found
 
 
 def _cut_off_leader(chance: random.Random) -> list[Fault]:
@@ -189,6 +193,16 @@ def _cut_off_leader(chance: random.Random) -> list[Fault]:
     return [
         Fault("cut", after, begins, lasts, LEADERS, "postgres"),
         Fault("cut one way", after, round(begins + pause, 4), late, LEADERS, "broker2"),
+    ]
+
+
+def _back_in_time(chance: random.Random) -> list[Fault]:
+    """Its lease comes back between the worker's look and the fence."""
+    begins = _near(chance, 0.003)
+    return [
+        Fault("cut", "quiesce", begins, round(chance.uniform(2.3, 3.3), 3), LEADERS, "postgres"),
+        Fault("slow", "quiesce", begins, 6.0, "worker", "postgres"),
+        Fault("slow", "quiesce", begins, 6.0, LEADERS, "broker2"),
     ]
 
 
@@ -228,6 +242,17 @@ def _moved_early(chance: random.Random) -> list[Fault]:
         Fault("move the leader", after, _near(chance, 0.003), 0.0),
         Fault("freeze", after, _near(chance, 0.003), _long(chance), who),
     ]
+
+
+THEMES = (
+    _suspended_leader,
+    _cut_off_leader,
+    _back_in_time,
+    _twins,
+    _started_again,
+    _moved,
+    _moved_early,
+)
 
 
 def _one(chance: random.Random) -> Fault:
