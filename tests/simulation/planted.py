@@ -46,13 +46,19 @@ class Bug:
 
 BUGS: dict[str, Bug] = {}
 FOUND_BY: dict[str, int] = {
-    "confirmation": 139,
+    "confirmation": 128,
     "registration": 7,
-    "deduplication": 6,
+    "gate": 11,
+    "tracking barrier": 47,
+    "prefix end": 20,
+    "deduplication": 1,
     "hole skipped": 1,
+    "hole": 1,
     "high watermark": 1,
+    "commit told early": 1,
 }
-"""The seed that finds a bug."""
+"""The seed that finds a bug. The other bugs have been looked for in too few schedules yet
+(docs/simulation.md)."""
 
 
 def bug(name: str, says: str, kinds: tuple[Kind, ...], *changes: Change) -> None:

@@ -95,7 +95,7 @@ class ClientConnection(Protocol):
 
 class ConnectionRegistry:
     def __init__(self) -> None:
-        self._open: set[ClientConnection] = set()
+        self._open: dict[ClientConnection, None] = {}
 
     def __iter__(self) -> Iterator[ClientConnection]:
         return iter(tuple(self._open))
@@ -104,10 +104,10 @@ class ConnectionRegistry:
         return len(self._open)
 
     def add(self, connection: ClientConnection) -> None:
-        self._open.add(connection)
+        self._open[connection] = None
 
     def discard(self, connection: ClientConnection) -> None:
-        self._open.discard(connection)
+        self._open.pop(connection, None)
 
     async def drain(self) -> None:
         """Everything that was sent to Kafka before now is done; who cannot say so is closed."""

@@ -56,7 +56,8 @@ class HighWatermarks:
         self._source = source
         self._poll_s = poll_s
         self._known: dict[TopicIdPartition, int] = {}
-        self._waiters: dict[TopicIdPartition, set[_Waiter]] = {}
+        self._waiters: dict[TopicIdPartition, dict[_Waiter, None]] = {}
+        """In the order in which they began to wait, which is that in which they are woken."""
         self._polling: asyncio.Task[None] | None = None
         self._tracking = tracking
         tracking.changed.add(self._routes_changed)
@@ -88,7 +89,7 @@ class HighWatermarks:
         time is over. Returns whether something changed."""
         waiter = _Waiter(positions)
         for log in positions:
-            self._waiters.setdefault(log, set()).add(waiter)
+            self._waiters.setdefault(log, {})[waiter] = None
         if any(self.known(log) > at for log, at in positions.items()):
             waiter.event.set()
         if self._polling is None or self._polling.done():
@@ -102,7 +103,7 @@ class HighWatermarks:
         finally:
             for log in positions:
                 waiters = self._waiters[log]
-                waiters.discard(waiter)
+                waiters.pop(waiter, None)
                 if not waiters:
                     del self._waiters[log]
 
