@@ -33,9 +33,10 @@ class WantedLog:
     topic_id: UUID
     partition: int
     boundary: int
-    """Asked for the lineage only if its log starts below."""
+    """End of the prefix, see ``PartitionRow.prefix_end``. Asked for the lineage only if its log
+    starts below."""
     ask_replicas: bool = False
-    """Whether every replica is asked if it has rolled to B0. What sets tieringComplete must know;
+    """Whether every replica is asked if it has rolled there. What sets tieringComplete must know;
     what keeps it need not, because a replica with a stale high watermark serves nothing past it."""
 
 

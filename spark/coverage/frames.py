@@ -53,6 +53,7 @@ class CoveredLog:
     partition: int
     log_start: int
     boundary: int
+    """End of the prefix: B0, or where an accepted log gap begins."""
     suffix_start: int
     merge_frontier: int
     epochs: tuple[int, ...]

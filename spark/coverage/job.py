@@ -102,26 +102,20 @@ def observe(job: Job, targets: Sequence[PartitionRow]) -> Observation:
         return Observation(at_ms, {}, {})
     spark, tasks = job.spark, job.parallelism
     job.progress("asking the brokers for log starts and leader epochs")
-    prefixed = [
-        WantedLog(
-            row.log_id, row.topic, row.topic_id, row.partition, row.boundary,
-            ask_replicas=not row.tiering_complete,
-        )
-        for row in targets
-        if row.boundary > 0
-    ]  # fmt: skip
+    prefixed = [wanted for row in targets if (wanted := wanted_log(row)) is not None]
     observed = {
         found.log_id: found
         for found in kafka_logs.observed_logs(spark, job.settings, prefixed, tasks)
     }
     unobserved = {o.log_id: o.problem for o in observed.values() if o.problem is not None}
     rows = [row for row in targets if row.log_id not in unobserved]
-    needy = any(observed[r.log_id].log_start < r.boundary for r in rows if r.boundary > 0)
+    needy = any(observed[r.log_id].log_start < r.prefix_end for r in rows if r.prefix_end > 0)
     extents = remote_log.extent(job.settings) if needy else []
     records = sum(e.end - e.start for e in extents)
     job.progress(f"judging {len(rows)} partitions by {records} metadata records and their objects")
+    logs = [covered_log(row, observed.get(row.log_id)) for row in rows]
     judged = verdicts(
-        to_frame(spark, CoveredLog, [_log(row, observed.get(row.log_id)) for row in rows], tasks),
+        to_frame(spark, CoveredLog, logs, tasks),
         remote_log.events(spark, job.settings, extents, packed=True),
         control_plane.read(spark, job.settings, control_plane.MERGED_SEGMENTS, tasks),
         inventory(spark, job.settings, rows, tasks * 4),
@@ -135,8 +129,24 @@ def observe(job: Job, targets: Sequence[PartitionRow]) -> Observation:
     return Observation(at_ms, by_log, unobserved, undecoded.anomalies if undecoded else 0)
 
 
-def _log(row: PartitionRow, found: ObservedLog | None) -> CoveredLog:
-    # B0 = 0: the prefix is empty, whatever Kafka's log of that name holds.
+def wanted_log(row: PartitionRow) -> WantedLog | None:
+    """What is asked of the partition's log in Kafka; nothing when its prefix is empty."""
+    if row.prefix_end <= 0:
+        return None
+    return WantedLog(
+        row.log_id,
+        row.topic,
+        row.topic_id,
+        row.partition,
+        row.prefix_end,
+        ask_replicas=not row.tiering_complete,
+    )
+
+
+def covered_log(row: PartitionRow, found: ObservedLog | None) -> CoveredLog:
+    """What is judged of the partition."""
+    # The prefix ends at B0, or where an accepted log gap begins: nobody has what is behind it.
+    # An end of 0: it is empty, whatever Kafka's log of that name holds.
     start = found.log_start if found is not None else 0
     lineage = found.lineage if found is not None else ()
     return CoveredLog(
@@ -144,7 +154,7 @@ def _log(row: PartitionRow, found: ObservedLog | None) -> CoveredLog:
         row.topic_id,
         row.partition,
         start,
-        row.boundary,
+        row.prefix_end,
         row.suffix_start,
         row.merge_frontier,
         tuple(e.epoch for e in lineage),

@@ -147,3 +147,13 @@ async def test_jobs_read_in_half_open_ranges_page_by_page(
     assert len(list(tiered.plane.merged_segments(lo, lo + 1))) == 3
     await postgres_scene.plane.delete_topic(logs[0].topic_id)
     assert all(row.deleted for row in tiered.plane.partitions(lo, hi))
+
+
+async def test_jobs_are_told_where_an_accepted_log_gap_ends_the_prefix(tiered: Tiered) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    (row,) = tiered.plane.partitions(*tiered.plane.log_id_range())
+    assert (row.accepted_gap_from, row.prefix_end, row.boundary) == (-1, 10, 10)
+    await tiered.scene.plane.accept_gap(log, 1, 4, 7, 10, "ada", "a disk is lost", {})
+    (row,) = tiered.plane.partitions(*tiered.plane.log_id_range())
+    assert (row.accepted_gap_from, row.prefix_end, row.boundary) == (7, 7, 10)
+    assert record(tiered, log, True, 100), "the verdict is fenced by B0, not by the prefix's end"

@@ -72,6 +72,8 @@ class PartitionRow:
     boundary: int
     """B0, -1 while unset."""
     boundary_epoch: int
+    accepted_gap_from: int
+    """First offset of a log gap below B0 whose loss is accepted, -1 if there is none."""
     high_watermark: int
     """Next offset of the suffix, -1 while it has none."""
     log_start: int
@@ -97,6 +99,12 @@ class PartitionRow:
     @property
     def log(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
+
+    @property
+    def prefix_end(self) -> int:
+        """Where the prefix ends, exclusive: at B0, or where an accepted log gap begins. -1 without
+        a B0."""
+        return self.accepted_gap_from if self.accepted_gap_from >= 0 else self.boundary
 
 
 @dataclass(frozen=True, slots=True)

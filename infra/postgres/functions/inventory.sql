@@ -13,15 +13,15 @@ $$;
 CREATE FUNCTION tiering_partitions(p_lo bigint, p_hi bigint, p_limit integer)
 RETURNS TABLE (
     log_id bigint, topic text, topic_id uuid, partition integer, state text, kind text,
-    generation integer, boundary bigint, boundary_epoch integer, high_watermark bigint,
-    log_start bigint, suffix_start bigint, tiered_start bigint, tiered_high_offset bigint,
+    generation integer, boundary bigint, boundary_epoch integer, accepted_gap_from bigint,
+    high_watermark bigint, log_start bigint, suffix_start bigint, tiered_start bigint, tiered_high_offset bigint,
     merge_frontier bigint, tiering_complete boolean, tiering_reason text, tiering_paused boolean,
     tiering_requested_at bigint, user_configs jsonb, deleted boolean
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT l.log_id, l.topic_name, l.topic_id, l.partition, l.migration_state, t.kind,
            l.generation, l.diskless_log_start_offset, l.diskless_log_start_epoch,
-           l.high_watermark, l.log_start_offset, l.suffix_start,
+           l.accepted_gap_from, l.high_watermark, l.log_start_offset, l.suffix_start,
            l.tiered_log_start_offset, l.tiered_high_offset,
            CASE WHEN l.diskless_log_start_offset < 0 THEN -1 ELSE merge_frontier(l) END,
            l.tiering_complete, l.tiering_reason, t.tiering_paused,

@@ -19,8 +19,8 @@ from tideline.kafka.topic_policies import RetentionPolicies, tracked_topics
 TOPIC = UUID(int=1)
 HYBRID = PartitionRow(
     log_id=1, topic="t", topic_id=TOPIC, partition=0, state="HYBRID", kind="migrated",
-    generation=1, boundary=100, boundary_epoch=3, high_watermark=140, log_start=0,
-    suffix_start=100, tiered_start=0, tiered_high_offset=99, merge_frontier=100,
+    generation=1, boundary=100, boundary_epoch=3, accepted_gap_from=-1, high_watermark=140,
+    log_start=0, suffix_start=100, tiered_start=0, tiered_high_offset=99, merge_frontier=100,
     tiering_complete=True, tiering_reason=None, tiering_paused=False, tiering_requested_at=None,
     user_configs={}, deleted=False,
 )  # fmt: skip

@@ -1,0 +1,37 @@
+"""What the coverage job asks for and judges, partition by partition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark.common.kafka_logs import ObservedLog
+from spark.coverage.job import covered_log, wanted_log
+from tests.unit.spark.test_retention_orders import HYBRID
+
+
+@pytest.mark.parametrize(
+    ("accepted_gap_from", "end"), [(-1, 100), (80, 80), (0, 0)], ids=["no gap", "a gap", "all"]
+)
+def test_the_prefix_ends_at_b0_or_where_an_accepted_log_gap_begins(
+    accepted_gap_from: int, end: int
+) -> None:
+    """A replica whose log ends in the gap can roll to its beginning, never to B0."""
+    row = replace(HYBRID, accepted_gap_from=accepted_gap_from)
+    assert covered_log(row, ObservedLog(row.log_id, 0)).boundary == end
+    wanted = wanted_log(row)
+    assert (wanted.boundary if wanted else 0) == end
+
+
+def test_a_partition_without_a_prefix_is_not_asked_for() -> None:
+    row = replace(HYBRID, boundary=0)
+    assert wanted_log(row) is None
+    assert covered_log(row, None).log_start == 0
+
+
+def test_what_sets_readiness_asks_every_replica_and_what_keeps_it_does_not() -> None:
+    for ready in (True, False):
+        wanted = wanted_log(replace(HYBRID, tiering_complete=ready))
+        assert wanted is not None
+        assert wanted.ask_replicas is not ready
