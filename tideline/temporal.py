@@ -31,11 +31,14 @@ from temporalio.service import RPCError, RPCStatusCode
 from tideline.domain.messages import (
     SEARCH_ATTRIBUTES,
     TOPIC_WORKFLOW,
+    Query,
     TopicMigrationInput,
+    TopicMigrationStatus,
     TopicOutcome,
     TopicRef,
 )
 from tideline.domain.migration_input import to_json
+from tideline.domain.options import MigrationOptions
 from tideline.errors import RefusedError, TidelineError, UnreachableError
 from tideline.settings import TemporalSettings
 
@@ -46,6 +49,7 @@ _TYPES = {
 }
 
 _LOOK_FOR = timedelta(seconds=5)
+_ANSWER_SOON = timedelta(seconds=2)
 
 
 class TemporalUnavailable(UnreachableError):
@@ -111,6 +115,19 @@ async def start_or_join(
             static_summary=f"topic {ref.topic}",
             static_details=f"Moves topic {ref.topic} from tiered to diskless storage, in place.",
         )
+
+
+async def options_in_force(handle: WorkflowHandle[Any, TopicOutcome]) -> MigrationOptions | None:
+    """Those that the topic's workflow runs with; ``None`` when it has not begun, has ended or does
+    not answer soon."""
+    try:
+        with temporal_errors():
+            status: TopicMigrationStatus = await handle.query(
+                Query.STATUS.value, result_type=TopicMigrationStatus, rpc_timeout=_ANSWER_SOON
+            )
+    except TidelineError:
+        return None
+    return status.options
 
 
 def handle_of(client: Client, topic: str, topic_id: UUID) -> WorkflowHandle[Any, TopicOutcome]:

@@ -18,6 +18,7 @@ from tideline.cli.output import Format, FormatOption, console, echo_json, run
 from tideline.cli.status import overview_tables
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.domain.operator_choices import differing_options, joined_with_other_options
 from tideline.domain.options import OPTIONS, Durability, OpenTransactionsPolicy
 from tideline.errors import ExitCode, RefusedError, TidelineError, UsageError
 from tideline.migration.connections import WorkerServices, open_services
@@ -88,10 +89,21 @@ async def _migrate(
         client = await temporal.connect(settings)
         handle = await temporal.start_or_join(client, settings.temporal_task_queue, ref, given)
         url = temporal.workflow_url(settings, handle.id)
+        running = await temporal.options_in_force(handle) or given.options
+        others = differing_options(running, given.options)
+        if said := joined_with_other_options(given.topic, others):
+            typer.echo(said, err=True)
         if output is Format.TABLE:
             typer.echo(f"{given.topic} migrates: {url or handle.id}")
         elif not wait:
-            echo_json({"topic": given.topic, "workflow_id": handle.id, "workflow_url": url})
+            echo_json(
+                {
+                    "topic": given.topic,
+                    "workflow_id": handle.id,
+                    "workflow_url": url,
+                    "other_options": others,
+                }
+            )
         if wait:
             outcome = await _follow(settings, services, handle, given.topic, timeout, output)
             _answer(outcome, handle.id, url, output)

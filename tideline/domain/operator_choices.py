@@ -113,6 +113,24 @@ def changed_options(
     }
 
 
+def differing_options(running: MigrationOptions, wanted: MigrationOptions) -> dict[str, list[Any]]:
+    """By name, what a migration that runs has and what whoever joins it wanted; a join changes
+    nothing."""
+    has, asked = asdict(running), asdict(wanted)
+    return {name: [has[name], asked[name]] for name in has if has[name] != asked[name]}
+
+
+def joined_with_other_options(topic: str, differing: Mapping[str, list[Any]]) -> str:
+    """In one line, for whoever joined; empty without a difference."""
+    if not differing:
+        return ""
+    named = ", ".join(f"{name} is {has}, not {asked}" for name, (has, asked) in differing.items())
+    return (
+        f"{topic} migrates already, with other options: {named}. They stay as they are; "
+        f"`tideline configure {topic}` changes them"
+    )
+
+
 def too_late(name: str, progress: Progress) -> str:
     """Why the option ``name`` cannot change any more, or empty."""
     match name:

@@ -11,9 +11,10 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.test_steering import reach, soon, topic_status
-from tests.unit.workflows.world import World, ended, fails
+from tests.unit.workflows.world import TASK_QUEUE, World, ended, fails
+from tideline import temporal
 from tideline.domain import failures
-from tideline.domain.messages import FORCED, ConfigStage, TopicActivity
+from tideline.domain.messages import FORCED, ConfigStage, TopicActivity, TopicMigrationInput
 from tideline.domain.migration import Phase
 from tideline.domain.operator_choices import (
     CompletionOutcome,
@@ -22,8 +23,10 @@ from tideline.domain.operator_choices import (
     Decider,
     GapOutcome,
     GapRequest,
+    differing_options,
+    joined_with_other_options,
 )
-from tideline.domain.options import OpenTransactionsPolicy
+from tideline.domain.options import Durability, MigrationOptions, OpenTransactionsPolicy
 
 ADA = Decider("ada", "a hanging transaction")
 
@@ -181,3 +184,26 @@ async def test_a_gap_that_somebody_can_fill_is_refused_with_the_activitys_own_wo
         assert "segment x holds 90 to 95" in await refusal(handle, "accept_gap", given)
         held.set()
         await ended(handle)
+
+
+async def test_who_joins_with_other_options_is_told_which_and_changes_none(
+    world: World, client: Client
+) -> None:
+    world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "transaction 7", times=999)
+    async with world.worker(client):
+        handle = await world.start(client)
+        await reach(world, Phase.DRAIN_TRANSACTIONS)
+        wanted = MigrationOptions(durability=Durability.TIERED, quiesce_hold_ms=9_000)
+        given = TopicMigrationInput(world.topic, wanted, "cli: ada")
+        joined = await temporal.start_or_join(client, TASK_QUEUE, world.ref, given)
+        running = await temporal.options_in_force(joined)
+        assert running == MigrationOptions()
+        differing = differing_options(running, wanted)
+        world.script[Phase.DRAIN_TRANSACTIONS].clear()
+        await ended(handle)
+    assert set(differing) == {"durability", "quiesce_hold_ms"}
+    said = joined_with_other_options("orders", differing)
+    assert "orders migrates already, with other options: durability is fsynced, not tiered" in said
+    assert "`tideline configure orders` changes them" in said
+    assert joined_with_other_options("orders", differing_options(running, running)) == ""
+    assert {options.durability for options in world.options} == {Durability.FSYNCED}
