@@ -47,6 +47,8 @@ from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import (
     ConfigOverride,
     GatewayRegistration,
+    MigrationRequest,
+    RequestState,
     TopicStatus,
     TrackedPartition,
     TrackedTopic,
@@ -933,3 +935,61 @@ async def test_a_share_group_does_not_read_a_tracked_topic() -> None:
         following = await ask_on(client, share_fetch(1))
         assert following.error_code is ErrorCode.none
         client.close()
+
+
+class RequestedPlane(AdminPlane):
+    """Knows one request, and counts who asks for it."""
+
+    def __init__(self, *, silent: bool) -> None:
+        super().__init__()
+        self.silent, self.asked_for = silent, list[str | None]()
+
+    async def list_requests(self, topic: str | None = None) -> list[MigrationRequest]:
+        self.asked_for.append(topic)
+        if self.silent:
+            raise ControlPlaneUnavailable("no answer")
+        at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        state = RequestState.RETRYING
+        return [MigrationRequest("classic", UUID(int=7), "ada", {}, at, state, "no S3", 2, at)]
+
+
+def describing_all(*names: str, documented: bool, keys: tuple[str, ...] | None = None) -> Any:
+    return describe_request.DescribeConfigsRequest(
+        resources=tuple(
+            describe_request.DescribeConfigsResource(
+                resource_type=i8(2), resource_name=name, configuration_keys=keys
+            )
+            for name in names
+        ),
+        include_synonyms=False,
+        include_documentation=documented,
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked_for"),
+    [
+        (describing_all("classic", documented=True), ["classic"]),
+        (describing_all("classic", "other", documented=True), [None]),
+        (describing_all("classic", documented=False), []),
+        (describing_all("classic", documented=True, keys=("retention.bytes",)), []),
+    ],
+)
+async def test_who_wants_documentation_reads_what_became_of_the_request_to_migrate(
+    request_: Any, asked_for: list[str | None]
+) -> None:
+    for silent in (False, True):
+        plane = RequestedPlane(silent=silent)
+        kafka = Kafka(DescribeConfigsRequest=describing())
+        async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(5), plane)) as g:
+            answer = await ask(g, request_)
+        assert plane.asked_for == asked_for
+        shown = {c.name: c.documentation or "" for c in answer.results[0].configs}
+        said = (
+            "Last request: unknown, the control plane does not answer"
+            if silent
+            else "Last request: retrying, asked for by ada, tried 2 times, again at 2026-01-02 "
+            "03:04:05: no S3"
+        )
+        assert shown.get("diskless.enable", "").endswith(said) is bool(asked_for)
+        assert "Last request" not in shown.get("diskless.migration.state", "")

@@ -9,6 +9,7 @@ what is its own, which also decides whether the client may alter the topic at al
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -215,14 +216,30 @@ class ConfigsHandler:
         if not asked:
             return response
         answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+        requested = await self._requested(request, asked)
         results = []
         for result in answer.results:
             if result.resource_type == TOPIC and result.error_code is ErrorCode.none:
                 keys = asked.get(result.resource_name)
                 tracked = self.tracking.topic_by_name(result.resource_name)
-                result = await _complete(ctx, request, result, tracked, keys)
+                said = requested.get(result.resource_name, "")
+                result = await _complete(ctx, request, result, tracked, keys, said)
             results.append(result)
         return ctx.respond(replace(answer, results=tuple(results)))
+
+    async def _requested(
+        self, request: Any, asked: Mapping[str, tuple[str, ...] | None]
+    ) -> dict[str, str]:
+        """By topic, what became of its request to migrate. One question for all of them, and only
+        to a client that wants the documentation of ``diskless.enable``."""
+        names = [name for name, keys in asked.items() if not keys or DISKLESS_ENABLE in keys]
+        if not names or not getattr(request, "include_documentation", False):
+            return {}
+        try:
+            found = await self.control_plane.list_requests(names[0] if len(names) == 1 else None)
+        except ControlPlaneUnavailable:
+            return dict.fromkeys(names, "unknown, the control plane does not answer")
+        return {one.topic: one.summary() for one in found}
 
 
 def _concerns_us(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> bool:
@@ -321,6 +338,7 @@ async def _complete(
     result: Any,
     tracked: TrackedTopic | None,
     keys: tuple[str, ...] | None,
+    requested: str,
 ) -> Any:
     entries = list(result.configs)
     if tracked is not None:
@@ -361,10 +379,15 @@ async def _complete(
                 is_sensitive=False,
                 synonyms=(),
                 config_type=i8(kind),
-                documentation=_DOCUMENTATION[name] if documented else None,
+                documentation=_documentation(name, requested) if documented else None,
             )
         )
     return replace(result, configs=tuple(entries))
+
+
+def _documentation(name: str, requested: str) -> str:
+    shown = name == DISKLESS_ENABLE and requested
+    return f"{_DOCUMENTATION[name]} Last request: {requested}" if shown else _DOCUMENTATION[name]
 
 
 def _as_the_user_set_it(
