@@ -26,6 +26,7 @@ from activities.attempt import (
     waiting,
 )
 from tideline.control_plane.errors import AbortRefused, UnknownTopic
+from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
 from tideline.domain.messages import (
     AbortDecision,
@@ -96,7 +97,7 @@ async def begin_tracking(services: WorkerServices, step: TopicStep) -> None:
             await services.cluster.cluster_id(),
             run=current_run(),
         )
-        if tracked is not None and tracked.topic_id == UUID(ref.topic_id):
+        if tracked is not None and tracked.status is TopicStatus.ACTIVE:
             return  # Its limits are kept up by the gateways that answer changes of configs.
         await services.control_plane.update_topic_limits(
             UUID(ref.topic_id),

@@ -147,7 +147,9 @@ class FanOut:
             return False
         if self._to_steer or self._state.to_permit():
             return True
-        return not self.crowded and bool(self._lost or self._state.to_start())
+        if self.crowded or self._state.aborted:
+            return False  # what is lost is not started again then: it would be work for ever
+        return bool(self._lost or self._state.to_start())
 
     async def _work(self) -> None:
         state = self._state

@@ -223,3 +223,15 @@ async def test_who_lets_go_of_an_old_round_does_not_let_go_of_the_new_one(scene:
         await scene.plane.stop_tracking(name, 1)
     await scene.plane.stop_tracking(name, 2)
     assert await scene.plane.tracked_topics() == []
+
+
+async def test_registering_again_moves_the_counter_that_waiters_watch(scene: Scene) -> None:
+    """The process counts its lease from there; who saw the counter before must not fence it."""
+    process = await scene.gateway()
+    (seen,) = await scene.plane.list_gateways()
+    await scene.plane.register_gateway(
+        process.gateway_id, 1, process.incarnation, "127.0.0.1:9", "1", 3_000
+    )
+    assert not await scene.plane.fence_gateway(
+        process.gateway_id, process.incarnation, seen.renewals, "it stood still"
+    )

@@ -49,6 +49,7 @@ LANE_OF = {
     "register_gateway": "lease",
     "renew_lease": "lease",
     "release_gateway": "lease",
+    "register_object_keys": "commits",
     "commit_file": "commits",
     "confirm_partitions": "confirm",
     "find_batches": "reads",

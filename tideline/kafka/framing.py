@@ -90,6 +90,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
             frame = bytes(buffer[at + 4 : at + 4 + size])
             at += 4 + size
             self.frame_received(frame)
+            if self.transport is not None and self.transport.is_closing():
+                self._filled = 0
+                return  # nobody takes what follows, nor gives back the room of a buffer for it
         rest = filled - at
         if at and rest:
             buffer[:rest] = buffer[at:filled]

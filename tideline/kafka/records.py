@@ -18,10 +18,13 @@ from tideline.kafka.batches import HEADER_BYTES, BatchHeader, Buffer
 GZIP_WBITS = 31
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LZ4_INDEPENDENT_BLOCKS = 0x20
+LZ4_BLOCK_CHECKSUM, LZ4_CONTENT_SIZE, LZ4_CONTENT_CHECKSUM, LZ4_RESERVED = 0x10, 0x08, 0x04, 0x03
+"""Flags of a frame."""
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + b"\0\0\0\x01" * 2
 """Magic, version, and the oldest version that can read it."""
 _BLOCK_LENGTH = struct.Struct(">i")
+_LZ4_BLOCK = struct.Struct("<I")
 FIRST_GUESS = 64 * 1024
 """bytes; what a zstd or lz4 frame is unpacked into first."""
 NO_TIMESTAMP = -1
@@ -132,6 +135,21 @@ def _must_be_readable_lz4(body: memoryview) -> None:
         raise InvalidRecords("lz4: no frame begins there")
     if body[4] >> 6 != 1 or not body[4] & LZ4_INDEPENDENT_BLOCKS:
         raise InvalidRecords("lz4: only frames of version 1 with independent blocks can be read")
+    if body[4] & LZ4_RESERVED:
+        raise InvalidRecords("lz4: a frame with a dictionary cannot be read")
+    position = 15 if body[4] & LZ4_CONTENT_SIZE else 7
+    checksum = 4 if body[4] & LZ4_BLOCK_CHECKSUM else 0
+    while position + 4 <= len(body):
+        (block,) = _LZ4_BLOCK.unpack_from(body, position)
+        position += 4
+        if not block:
+            position += 4 if body[4] & LZ4_CONTENT_CHECKSUM else 0
+            break
+        position += (block & 0x7FFFFFFF) + checksum
+    else:
+        raise InvalidRecords("lz4: the records end inside the frame")
+    if position != len(body):
+        raise InvalidRecords("lz4: something follows the frame, which nobody would read")
 
 
 def _from_frames(decompress_into: object, body: memoryview, limit: int) -> memoryview:

@@ -27,6 +27,7 @@ from tideline.domain.watched import (
     log_end_findings,
 )
 from tideline.errors import TidelineError
+from tideline.kafka.batches import InvalidBatch
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
 from tideline.migration.connections import WorkerServices
 from tideline.migration.tails import export_tail
@@ -126,13 +127,13 @@ class KafkaWatch:
             async with places:
                 try:
                     found, unheard = await self._compared(topic, topic_id)
+                    told[topic.name] = await self._tell(topic, topic_id, found)
                 except TidelineError as error:
                     log.warning("watch_skipped_a_topic", topic=topic.name, reason=str(error))
                     silent += len(topic.partitions)
                     told[topic.name] = self._told.get(topic_id, [])
                     return
                 silent += unheard
-                told[topic.name] = await self._tell(topic, topic_id, found)
 
         topics = await self._services.control_plane.tracked_topics()
         watched = [(t, t.topic_id) for t in topics if t.topic_id and t.status is TopicStatus.ACTIVE]
@@ -236,7 +237,7 @@ class KafkaWatch:
                     (boundary, ends[node]),
                     int(node),
                 )
-            except TidelineError as error:
+            except (TidelineError, InvalidBatch) as error:
                 return replace(tail, detail={**tail.detail, "not_exported": str(error)})
             known |= {"object": kept.address, "exported_to": kept.to, "bytes": kept.bytes}
             self._exported[at] = known

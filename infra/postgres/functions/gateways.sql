@@ -46,12 +46,14 @@ CREATE FUNCTION register_gateway(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_known gateways;
+    v_first boolean;
 BEGIN
     INSERT INTO gateways AS g
         (gateway_id, broker_id, incarnation, status, lease_ms, address, version)
         VALUES (p_gateway_id, p_broker_id, p_incarnation, 'active', p_lease_ms, p_address,
                 p_version)
         ON CONFLICT (gateway_id) DO NOTHING;
+    v_first := FOUND;
     SELECT * INTO STRICT v_known FROM gateways WHERE gateway_id = p_gateway_id
         FOR NO KEY UPDATE;
     IF v_known.status = 'retired' THEN
@@ -76,6 +78,9 @@ BEGIN
                 status_reason = NULL, lease_ms = p_lease_ms, address = p_address,
                 version = p_version, renewals = renewals + 1, registered_at = clock_timestamp()
             WHERE gateway_id = p_gateway_id;
+    ELSIF NOT v_first THEN
+        -- The process counts its lease from here: who waits for it to lapse has to see that.
+        UPDATE gateways SET renewals = renewals + 1 WHERE gateway_id = p_gateway_id;
     END IF;
 END
 $$;

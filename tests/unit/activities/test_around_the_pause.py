@@ -26,7 +26,7 @@ from activities.topic import (
 from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
 from tests.unit.activities.world import LOG, REF, TOPIC, World, gateway, record_batch
-from tideline.control_plane.errors import UnknownTopic
+from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownTopic
 from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
@@ -371,3 +371,28 @@ async def test_whoever_follows_a_run_that_temporal_lost_starts_or_joins_anew(
     error = await failure_of(join_topic_migration(world.services, request))
     assert (error.type, error.non_retryable) == (failures.UNREACHABLE, False)
     assert error.message == "Temporal: no such run"
+
+
+async def test_the_limits_of_batches_are_set_although_the_first_attempt_lost_postgres(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = {"message.timestamp.after.max.ms": "9223372036854775807"}
+    world.kafka.own_configs = {**after, "message.timestamp.before.max.ms": "86400000"}
+    tracked = world.plane.tracked_topic
+
+    async def away(*_: Any, **__: Any) -> None:
+        raise ControlPlaneUnavailable("away")
+
+    async def nothing(_: str) -> None:
+        return None
+
+    with monkeypatch.context() as first:
+        first.setattr(world.plane, "update_topic_limits", away)
+        first.setattr(world.plane, "tracked_topic", nothing)
+        await failure_of(begin_tracking(world.services, STEP))
+    world.plane.status = TopicStatus.TRACKING
+    await begin_tracking(world.services, STEP)
+    topic = await tracked("orders")
+    assert topic is not None
+    assert topic.timestamp_after_max_ms == 2**63 - 1
+    assert topic.timestamp_before_max_ms == 86_400_000

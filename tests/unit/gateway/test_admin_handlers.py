@@ -993,3 +993,22 @@ async def test_who_wants_documentation_reads_what_became_of_the_request_to_migra
         )
         assert shown.get("diskless.enable", "").endswith(said) is bool(asked_for)
         assert "Last request" not in shown.get("diskless.migration.state", "")
+
+
+class SharedName(AdminPlane):
+    """Another creation of the name, which this one has joined, is given up while Kafka creates."""
+
+    has_let_go = False
+
+    async def complete_creation(self, name: str, topic_id: UUID, partitions: int) -> None:
+        if not self.has_let_go:
+            self.has_let_go = True
+            await self.stop_tracking(name)
+        await super().complete_creation(name, topic_id, partitions)
+
+
+async def test_a_topic_that_kafka_has_created_sealed_is_tracked_whoever_gave_its_name_up() -> None:
+    kafka, plane = Kafka(CreateTopicsRequest=created()), SharedName()
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as under_test:
+        await ask(under_test, born("new", 5))
+    assert await plane.tracked_topic("new") is not None

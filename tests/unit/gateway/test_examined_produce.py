@@ -154,3 +154,17 @@ def test_a_right_batch_is_not_copied() -> None:
     examined = Examiner().at_once(batch, TopicLimits("CreateTime", 1_000), 9)
     assert isinstance(examined, ValidBatch)
     assert examined.records is batch
+
+
+async def test_a_partition_that_crosses_while_others_are_looked_into_is_looked_into_beside_the_loop(
+    bench: TrackedBench, held: Held
+) -> None:
+    crossed = tracked_row(1, boundary=100, boundary_epoch=1)
+    bench.show(tracked_row(0), crossed)
+    asked = asyncio.create_task(bench.ask(produce((TOPIC, 0, LARGE), (TOPIC, 1, LARGE))))
+    await turns()
+    bench.show(tracked_row(0, boundary=100, boundary_epoch=1), crossed)
+    held.go_on.set()
+    await asked
+    assert len(held.threads) == 2
+    assert all(thread.startswith("produce-examination") for thread in held.threads)

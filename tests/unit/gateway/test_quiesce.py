@@ -252,3 +252,44 @@ async def test_waiting_at_the_gate_is_bounded(bench: Bench) -> None:
     bench.clock.now += 10
     with pytest.raises(TimeoutError):
         await bench.fences.pass_gate(LOG, ticket, 42, 0.02)
+
+
+async def test_a_closing_that_is_seen_before_the_new_incarnation_is_registered_is_acknowledged(
+    bench: Bench,
+) -> None:
+    bench.plane.fence(bench.lease.incarnation)
+    await bench.lease.renew()
+    assert not bench.lease.registered
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await asyncio.sleep(0)
+    assert not bench.plane.quiesce_acks
+    await bench.lease.renew()
+    await until(lambda: bench.plane.quiesce_acks)
+
+
+async def test_what_was_acknowledged_before_a_displacement_is_said_in_the_quiesce(
+    bench: Bench,
+) -> None:
+    """It may have been one broker that lagged."""
+    bench.fences.forwarded(LOG)
+    bench.fences.answered(LOG, acknowledged=49)
+    bench.tracking.displace({LOG.topic_id})
+    bench.tracking.displace(set())
+    bench.show(tracked_row(generation=2, quiesced=True))
+    await until(lambda: bench.plane.quiesce_acks)
+    assert bench.plane.quiesce_acks[0]["highest"] == 49
+
+
+async def test_a_reader_does_not_make_the_fence_of_a_topic_that_was_let_go_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.fences.of(LOG)
+
+    async def let_go(_: TopicIdPartition) -> bool:
+        bench.tracking.replace_all([])
+        return False
+
+    monkeypatch.setattr(bench.fences, "confirmed", let_go)
+    await bench.fences.observe(LOG, 10, 1)
+    bench.ceiling()
+    assert len(bench.fences) == 0

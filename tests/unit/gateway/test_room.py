@@ -116,3 +116,16 @@ async def test_a_client_that_ends_within_a_frame_gives_its_room_back(part: bytes
         client.close()
         await until(lambda: len(under_test.connections) == 0)
         assert room.left == before
+
+
+async def test_a_connection_that_is_refused_gives_back_the_room_of_what_came_behind() -> None:
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        room = under_test.server._room
+        before = room.left
+        too_new = b"\0\x03" + b"\0\x63" + b"\0\0\0\x01" + b"\xff\xff" + bytes(8)
+        large = (30_000_000).to_bytes(4, "big") + b"x" * 1000
+        client = await under_test.connect()
+        client.writer.write(len(too_new).to_bytes(4, "big") + too_new + large)
+        await client.disconnected()
+        await until(lambda: len(under_test.connections) == 0)
+        assert room.left == before

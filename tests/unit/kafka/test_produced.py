@@ -303,3 +303,15 @@ def test_changed_bytes_under_a_right_crc_never_crash_and_what_is_accepted_can_be
 def test_random_records_never_crash(body: bytes, codec: int, count: int) -> None:
     with suppress(RefusedBatch):
         assert judged(raw(body, count, codec)).header.record_count == count
+
+
+def lz4_frame(data: bytes) -> bytes:
+    """One frame of version 1 with one block that is not compressed."""
+    block = struct.pack("<I", len(data) | 0x80000000) + data
+    return b"\x04\x22\x4d\x18\x60\x40\x82" + block + bytes(4)
+
+
+def test_what_follows_an_lz4_frame_is_refused_since_java_clients_read_the_first_one_only() -> None:
+    one, two = record(0, 0, b"a" * 50), record(0, 1, b"b" * 50)
+    judged(raw(lz4_frame(one + two), records=2, attributes=3))
+    refusal(raw(lz4_frame(one) + lz4_frame(two), records=2, attributes=3))

@@ -142,3 +142,12 @@ async def test_a_topic_that_kafka_does_not_answer_for_keeps_its_findings(world: 
     assert await watched.look() == [(FindingKind.TAIL, "0")]
     assert await watched.open() == ["0"]
     assert watched.gauge("inkless_boundary_tail_offsets", topic="orders", partition="0") == 2
+
+
+async def test_bytes_that_are_no_batches_do_not_end_the_watch(world: World) -> None:
+    watched = Watched(crossed(world))
+    damaged = bytearray(record_batch(100, 2))
+    damaged[16] = 9  # the format
+    world.kafka.tail_bytes = bytes(damaged)
+    world.kafka.ends[2] = world.kafka.watermarks[2] = 102
+    assert await watched.look() == [(FindingKind.TAIL, "0")]

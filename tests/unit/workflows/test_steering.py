@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from tideline.domain.messages import (
     TopicMigrationStatus,
 )
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
+from workflows.fan_out import FanOut
 
 ABORTABLE = [rule.phase for rule in PHASES if rule.abortable]
 
@@ -288,3 +290,12 @@ async def test_why_a_partition_waits_is_shown_on_the_topic_and_in_the_search_att
         assert attributes["TidelineTopic"] == world.topic
         assert "app-1" in str(attributes["TidelineWaitingReason"])
         assert (await ended(handle)).outcome == "hybrid"
+
+
+def test_what_an_abort_does_not_start_again_is_no_work_for_ever() -> None:
+    """A partition's workflow that was terminated before an abort kept the topic's looping."""
+    fan_out = FanOut.__new__(FanOut)
+    fan_out._settling, fan_out._to_steer, fan_out._lost = False, set(), {0}
+    fan_out._children = {}
+    fan_out._state = SimpleNamespace(aborted=True, to_permit=list, to_start=list)  # type: ignore[assignment]
+    assert not fan_out._has_work()

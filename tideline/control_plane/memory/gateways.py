@@ -54,6 +54,9 @@ class Gateways:
             self._assert_may_replace(known, watched)
             self.ended.add(known.incarnation)
             self.registered[gateway.gateway_id] = replace(gateway, renewals=known.renewals + 1)
+        else:
+            # The process counts its lease from here: who waits for it to lapse has to see that.
+            self.registered[gateway.gateway_id] = replace(known, renewals=known.renewals + 1)
 
     def _assert_may_replace(
         self, holder: GatewayRegistration, watched: LeaseReading | None

@@ -26,7 +26,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32Timedelta
 
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownTopic
 from tideline.control_plane.model import TopicStatus, TrackingKind
 from tideline.domain.admin_trigger import (
     DISKLESS_ENABLE,
@@ -195,14 +195,7 @@ class _Creation:
         effective = {config.name: config.value for config in would.configs or ()} | configs
         plane = self.handler.control_plane
         user_limit = configs.get(MAX_MESSAGE_BYTES)
-        await plane.begin_tracking(
-            self.name,
-            None,
-            kind=TrackingKind.BORN_DISKLESS,
-            partitions=max(int(would.num_partitions), 1),
-            timestamp_type=effective.get(TIMESTAMP_TYPE) or CREATE_TIME,
-            max_message_bytes=int(effective.get(MAX_MESSAGE_BYTES) or DEFAULT_MAX_MESSAGE_BYTES),
-        )
+        await self._begin(None, max(int(would.num_partitions), 1), effective)
         try:
             await self._barrier()
             self.waits_for = "Kafka"
@@ -233,6 +226,18 @@ class _Creation:
         await self._until_seen()
         return created
 
+    async def _begin(
+        self, topic_id: UUID | None, partitions: int, configs: Mapping[str, str | None]
+    ) -> None:
+        await self.handler.control_plane.begin_tracking(
+            self.name,
+            topic_id,
+            kind=TrackingKind.BORN_DISKLESS,
+            partitions=partitions,
+            timestamp_type=configs.get(TIMESTAMP_TYPE) or CREATE_TIME,
+            max_message_bytes=int(configs.get(MAX_MESSAGE_BYTES) or DEFAULT_MAX_MESSAGE_BYTES),
+        )
+
     async def _complete(
         self,
         topic_id: UUID,
@@ -241,7 +246,12 @@ class _Creation:
         configs: Mapping[str, str | None],
     ) -> None:
         plane = self.handler.control_plane
-        await plane.complete_creation(self.name, topic_id, partitions)
+        try:
+            await plane.complete_creation(self.name, topic_id, partitions)
+        except UnknownTopic:
+            # Another creation of the name, which this one had joined, was given up and let go of
+            # it. The topic is there and its log is sealed: nobody else could serve it.
+            await self._begin(topic_id, partitions, configs)
         bounds = limits_of(configs, (TIMESTAMP_BEFORE_MAX_MS, TIMESTAMP_AFTER_MAX_MS))
         if bounds:
             await plane.update_topic_limits(topic_id, **cast(dict[str, Any], bounds))

@@ -158,6 +158,24 @@ class TopicsHandler:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 
+    def _find_out_growth(self, topic: TrackedTopic) -> None:
+        """A new partition without a row is served by nobody, and nobody else looks for it."""
+        self.tellings.tell(f"whether {topic.name} has grown", partial(self._tell_if_grown, topic))
+
+    async def _tell_if_grown(self, topic: TrackedTopic) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLED_S
+        while True:
+            found = await kafka_topic(self.cluster, topic.name)
+            if found is None or found[0] != topic.topic_id:
+                return
+            if found[1] > len(topic.partitions):
+                await self.control_plane.add_partitions(topic.name, found[1])
+                return
+            if loop.time() > deadline:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
     async def _forget(self, topic: TrackedTopic) -> None:
         topic_id = topic.topic_id
         log.info("tracked topic deleted", topic=topic.name, topic_id=str(topic_id))
@@ -210,10 +228,17 @@ class TopicsHandler:
     async def _grow(
         self, ctx: RequestContext, request: Any, tracked: dict[str, TrackedTopic]
     ) -> Any:
-        answer: Any = await ctx.forward_message(request)
+        concerned = {} if request.validate_only else tracked
+        try:
+            answer: Any = await ctx.forward_message(request)
+        except KafkaUnavailable:
+            for asked in request.topics:
+                if asked.name in concerned:
+                    self._find_out_growth(concerned[asked.name])
+            raise
         results = {found.name: found for found in answer.results}
         for asked in request.topics:
-            if asked.name in tracked and not request.validate_only:
+            if asked.name in concerned:
                 await self._grown(tracked[asked.name], asked.count, results[asked.name])
         return answer
 
@@ -242,6 +267,9 @@ class TopicsHandler:
             if found is None or found[0] != topic.topic_id or found[1] <= len(topic.partitions):
                 return
             count = found[1]
+        elif result.error_code in UNCLEAR:
+            self._find_out_growth(topic)
+            return
         elif result.error_code is not ErrorCode.none:
             return
         await self.tellings.tell_and_wait(

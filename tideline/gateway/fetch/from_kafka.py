@@ -163,8 +163,10 @@ class KafkaSide:
         if limit == UNKNOWN_CEILING:
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
+        if limit == NO_CEILING:
+            return PartitionResult(records=row.records, relayed=row)
         ceiling = self._fences.of(at).ceiling
-        if limit == NO_CEILING or (
+        if (
             route.in_kafka
             and self._replica_id == CONSUMER
             and limit >= int(row.high_watermark)

@@ -15,7 +15,6 @@ import structlog
 
 from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import (
     SUFFIX_HOLE,
     BatchCoordinates,
@@ -115,7 +114,7 @@ class HighWatermarks:
                 return
             try:
                 found = await self._source.high_watermarks(list(self._waiters))
-            except ControlPlaneUnavailable:
+            except TidelineError:
                 continue
             for log, high_watermark in found.items():
                 self.observe(log, high_watermark)

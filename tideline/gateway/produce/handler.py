@@ -101,6 +101,7 @@ class PartitionProduce:
         self._writer = writer
         self._examiner = examiner
         self._examined: Examined | None = None
+        self._looked = False
         self._to_kafka = to_kafka
 
     @property
@@ -114,8 +115,13 @@ class PartitionProduce:
     def is_transactional(self) -> bool:
         return self.header is not None and self.header.is_transactional
 
+    @property
+    def is_examined(self) -> bool:
+        return self._looked
+
     async def examine(self, allowance: Allowance) -> None:
         """Look into the batch now, so that its turn in the suffix takes no time."""
+        self._looked = True
         if self.at.topic is not None and not self.is_transactional:
             self._examined = await self._examiner.examine(
                 self.records, self.header, self.at.topic.limits, self._version, allowance
@@ -291,8 +297,18 @@ class ProduceRequest:
         waits = {RouteKind.SUFFIX, RouteKind.QUIESCING}
         if not self._tracking.lease_valid():
             waits.add(RouteKind.PENDING)
-        for part in self.all:
-            if not part.answer.done() and part.at.route(self._tracking).kind in waits:
+
+        def due() -> list[PartitionProduce]:
+            return [
+                part
+                for part in self.all
+                if not part.answer.done()
+                and not part.is_examined
+                and part.at.route(self._tracking).kind in waits
+            ]
+
+        while some := due():  # others may have crossed meanwhile
+            for part in some:
                 await part.examine(allowance)
 
     def admit(self, max_wait_s: float) -> None:

@@ -102,8 +102,9 @@ class Fences:
     def _forget_if_let_go(self, at: TopicIdPartition) -> None:
         """So that what is remembered is bounded by what is tracked."""
         fence = self._fences.get(at)
-        route = self._tracking.partition(at.topic_id, at.partition)
-        let_go = route.kind in (RouteKind.CLASSIC, RouteKind.DELETED)
+        # Not while it is displaced: that may be a broker that lags, and what was acknowledged by
+        # then is what SQL refuses a lower B0 for.
+        let_go = self._tracking.topic_by_id(at.topic_id) is None
         if fence is not None and let_go and fence.in_flight == 0:
             del self._fences[at]
 
@@ -180,7 +181,9 @@ class Fences:
 
     def ceiling_of(self, at: TopicIdPartition, route: PartitionRoute) -> int:
         """First offset that must not be returned from Kafka's log, or ``UNKNOWN_CEILING``."""
-        return self.of(at).ceiling.limit(route)
+        limit = self.of(at).ceiling.limit(route)
+        self._forget_if_let_go(at)  # the route may have changed while the reader waited
+        return limit
 
 
 class QuiesceKeeper:
@@ -270,11 +273,12 @@ class QuiesceKeeper:
         await asyncio.gather(self._find_ceiling(at, topic.name), fence.idle.wait())
         ceiling = fence.ceiling.freeze()
         fence.closed_generation = max(fence.closed_generation, generation)
+        incarnation = self._lease.incarnation
         while True:
             try:
                 await self._control_plane.acknowledge_quiesce(
                     self._lease.gateway_id,
-                    incarnation=self._lease.incarnation,
+                    incarnation=incarnation,
                     log=at,
                     generation=generation,
                     highest_acknowledged_offset=fence.highest_acknowledged,
@@ -284,7 +288,11 @@ class QuiesceKeeper:
                 log.warning("quiesce.not_acknowledged", partition=str(at), error=str(error))
                 await asyncio.sleep(RETRY_S)
             except GatewayFenced:
-                return  # The lease finds out by itself, and the new incarnation starts over.
+                # The lease finds out by itself, and the new incarnation starts over; or this one
+                # is not registered yet, and nobody starts over for it when it is.
+                if self._lease.incarnation != incarnation:
+                    return
+                await asyncio.sleep(RETRY_S)
             except RefusedError as error:
                 log.info("quiesce.superseded", partition=str(at), reason=str(error))
                 return

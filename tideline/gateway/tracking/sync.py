@@ -123,7 +123,14 @@ class TrackingSync:
                 return
             self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
             if whole is None:
-                self._tracking.replace_named(changes.names, changes.topics)
+                # A deletion since the changes were read: its route changes now, not at the next.
+                buried = {
+                    topic.name
+                    for tombstone in dead
+                    if tombstone.topic_id is not None
+                    and (topic := self._tracking.topic_by_id(tombstone.topic_id)) is not None
+                }
+                self._tracking.replace_named(changes.names | buried, changes.topics)
                 self._since = changes.upto
             else:
                 self._tracking.replace_all(whole)

@@ -191,6 +191,8 @@ class GatewayConnection(FrameProtocol):
         )
 
     def resume_writing(self) -> None:
+        if self._ended:
+            return  # the bound on closing stays
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
