@@ -8,6 +8,7 @@ serving the topic as a classic one right now.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -26,7 +27,12 @@ from activities.attempt import (
     waiting,
 )
 from tideline.control_plane.errors import AbortRefused, UnknownTopic
-from tideline.control_plane.model import TopicStatus
+from tideline.control_plane.model import (
+    UNACCOUNTED,
+    GatewayRegistration,
+    TopicStatus,
+    unaccounted_reason,
+)
 from tideline.domain import failures
 from tideline.domain.messages import (
     AbortDecision,
@@ -130,13 +136,21 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
                         await refuse_forgotten(services, ref.topic, UUID(ref.topic_id))
                         raise
                     return
-                missing = ", ".join(
-                    f"{e.gateway.gateway_id} at {e.gateway.address}" for e in open_entries
-                )
-    raise waiting(
-        f"gateway {missing} has not acknowledged that it tracks {ref.topic!r}: bring it back, or "
-        "retire it with `tideline gateway retire` if it is cut off"
-    )
+                missing = _not_tracking(ref.topic, [e.gateway for e in open_entries])
+    raise waiting(missing)
+
+
+def _not_tracking(topic: str, missing: Sequence[GatewayRegistration]) -> str:
+    """Who holds the topic back, and what to do about each kind."""
+    silent = ", ".join(str(g) for g in missing if g.status != UNACCOUNTED)
+    reasons = [unaccounted_reason(g) for g in missing if g.status == UNACCOUNTED]
+    if silent:
+        reasons.insert(
+            0,
+            f"gateway {silent} has not acknowledged that it tracks {topic!r}: bring it back, or "
+            "retire it with `tideline gateway retire` if it is cut off",
+        )
+    return "; ".join(reasons)
 
 
 async def _refuse_growth(services: WorkerServices, ref: TopicRef) -> None:

@@ -97,7 +97,9 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
     gateway_peers: Annotated[dict[int, tuple[str, int]], NoDecode] = Field(
         description="node id=host:port of every gateway, comma separated"
     )
-    gateway_state_dir: Path = Field(description="where the fsynced snapshot lives")
+    gateway_state_dir: Path = Field(
+        description="fsynced snapshot, and the lock of the process; keep it over restarts"
+    )
     metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
         None, description="host:port of the Prometheus endpoint; unset: none"
     )

@@ -6,11 +6,12 @@ GRANT EXECUTE ON FUNCTION
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
     migration_summary,
     list_requests, cluster_attestations_of, watch_findings_of, live_topics, deleted_topics,
-    tracked_changes, tracked_changes_begin
+    tracked_changes, tracked_changes_begin, unaccounted_incarnations
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
-    register_gateway, renew_lease, release_gateway, acknowledge_tracking, acknowledge_quiesce,
+    register_gateway, renew_lease, release_gateway, account_incarnations,
+    acknowledge_tracking, acknowledge_quiesce,
     confirm_partitions,
     void_expired_quiesce, register_object_keys, commit_file, find_batches,
     delete_records, advance_prefix_start,
@@ -22,7 +23,7 @@ GRANT EXECUTE ON FUNCTION
 TO tideline_gateway_rights;
 
 GRANT EXECUTE ON FUNCTION
-    fence_gateway, retire_gateway, attest_cluster, withdraw_attestation,
+    fence_gateway, retire_gateway, attest_incarnations_gone, attest_cluster, withdraw_attestation,
     -- Not begin_tracking: a migration begins under an attestation only.
     begin_migration, end_tracking_run, tracking_barrier, activate_topic,
     add_partitions, stop_tracking, delete_topic, release_birth, complete_creation,

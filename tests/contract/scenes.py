@@ -127,8 +127,10 @@ class Scene(ABC):
         """The batches that end at ``first`` to ``last`` are gone, as nothing but damage does it."""
 
     async def gateway(self, gateway_id: int | None = None) -> GatewayProcess:
-        """One that has registered, over another one whose lease it has watched lapse."""
+        """One that has registered, over another one whose lease it has watched lapse and whose
+        state directory it has."""
         process = GatewayProcess(gateway_id or next(self._numbers))
+        before = await self.reading(process.gateway_id)
         await self.plane.register_gateway(
             process.gateway_id,
             process.gateway_id,
@@ -136,8 +138,12 @@ class Scene(ABC):
             "127.0.0.1:9",
             "1",
             3_000,
-            await self.reading(process.gateway_id),
+            before,
         )
+        if before is not None:
+            await self.plane.account_incarnations(
+                process.gateway_id, [before.incarnation], "dead by its lock"
+            )
         return process
 
     async def reading(self, gateway_id: int) -> LeaseReading | None:

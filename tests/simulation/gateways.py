@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 from tests.simulation.broker_wire import PORT, host_of
 from tests.simulation.clients import History
@@ -17,6 +19,7 @@ from tideline.background import BackgroundTaskEnded, spawn, watching
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ConnectionRegistry
+from tideline.gateway.tracking.state_directory import NAMES_NAME, StateDirectory
 from tideline.gateway.transactions import OpenTransactions
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
@@ -68,7 +71,15 @@ class Gateway:
     def kill(self, *, lose_disk: bool = False) -> None:
         self.process.kill()
         if lose_disk:
+            self._attest_gone()
             shutil.rmtree(self.home, ignore_errors=True)
+
+    def _attest_gone(self) -> None:
+        """What an operator says, who knows that it was killed: nobody else can without its disk."""
+        names = self.home / NAMES_NAME
+        if names.exists():
+            for name in json.loads(names.read_text())["incarnations"]:
+                self._world.plane.gateways.accounted.setdefault(UUID(name), "gone, seen by us")
 
     async def _supervised(self) -> None:
         """Its supervisor starts it again, in the same process of the simulation, when it ends."""
@@ -91,13 +102,19 @@ class Gateway:
             gateway_peers=self._peers,
             gateway_lease_ms=LEASE_MS,
         )
-        self.home.mkdir(parents=True, exist_ok=True)
+        directory = StateDirectory.hold(self.home, self.number, patience_s=0)
+        self.process.on_kill.append(directory.release)
         with watching() as watch:
             plane = self._world.plane_for(self.process)
             cluster = KafkaCluster([settings.gateway_broker], timeout_ms=5_000)
             connections = ConnectionRegistry()
             parts = self.parts = build_parts(
-                settings, plane, self._world.store_for(self.process), cluster, connections
+                settings,
+                plane,
+                self._world.store_for(self.process),
+                cluster,
+                connections,
+                directory=directory,
             )
             rules = build_rules(
                 parts,
@@ -115,3 +132,4 @@ class Gateway:
                 await server.stop(0.1)
                 await parts.close(0.1)
                 cluster.close()
+                directory.release()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import getpass
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 from rich.table import Table
 
 from tideline import control_plane
 from tideline.cli.output import Format, FormatOption, age, console, echo_json, run
-from tideline.control_plane.model import GatewayRegistration
+from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, unaccounted_reason
 from tideline.errors import UsageError
 from tideline.settings import WorkerSettings, load
 
@@ -22,14 +23,14 @@ WATCH_FOR = 1.5
 
 @app.command("list")
 def list_gateways(output: FormatOption = Format.TABLE) -> None:
-    """Every gateway ever registered, and whether it renews its lease now."""
+    """Every gateway ever registered, whether it renews its lease now, and what may still run."""
     gateways, alive = run(_observe())
     rows = [
         {
             "gateway_id": g.gateway_id,
             "broker_id": g.broker_id,
             "status": g.status,
-            "renews_its_lease": g.gateway_id in alive,
+            "renews_its_lease": g.incarnation in alive,
             "lease_ms": g.lease_ms,
             "address": g.address,
             "version": g.version,
@@ -46,21 +47,25 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
         pad_edge=False,
     )  # fmt: skip
     for g in gateways:
-        lease = "" if g.status == "retired" else "[red]not renewed"
+        lease = "" if g.status in ("retired", UNACCOUNTED) else "[red]not renewed"
         table.add_row(
             str(g.gateway_id),
             str(g.broker_id),
             g.status,
-            "[green]renewed" if g.gateway_id in alive else lease,
+            "[green]renewed" if g.incarnation in alive else lease,
             g.address,
             g.version,
             f"{age(g.registered_at)} ago",
         )
     console().print(table)
+    for g in gateways:
+        if g.status == UNACCOUNTED:
+            typer.echo(unaccounted_reason(g))
 
 
-async def _observe() -> tuple[list[GatewayRegistration], set[int]]:
-    """The registrations, and which of them renewed while they were watched."""
+async def _observe() -> tuple[list[GatewayRegistration], set[UUID]]:
+    """The registrations and what was replaced and may still run; which of them renewed while they
+    were watched."""
     settings = load(WorkerSettings)
     async with control_plane.connect(settings, application_name="tideline-cli") as plane:
         first = await plane.list_gateways()
@@ -70,12 +75,13 @@ async def _observe() -> tuple[list[GatewayRegistration], set[int]]:
                 await asyncio.sleep(max(g.lease_ms for g in active) / 1000 / 3 * WATCH_FOR)
         before: dict[int, Any] = {g.gateway_id: (g.incarnation, g.renewals) for g in active}
         now = await plane.list_gateways()
+        unaccounted = await plane.unaccounted_incarnations()
     alive = {
-        g.gateway_id
+        g.incarnation
         for g in now
         if g.status == "active" and before.get(g.gateway_id) != (g.incarnation, g.renewals)
     }
-    return now, alive
+    return [*now, *unaccounted], alive
 
 
 @app.command()
@@ -112,3 +118,39 @@ async def _retire(gateway_id: int, attested_by: str) -> None:
     settings = load(WorkerSettings)
     async with control_plane.connect(settings, application_name="tideline-cli") as plane:
         await plane.retire_gateway(gateway_id, attested_by)
+
+
+@app.command()
+def account(
+    gateway_id: Annotated[int, typer.Argument(help="The gateway's number.", min=0)],
+    incarnations: Annotated[
+        list[UUID], typer.Argument(help="Incarnations, as `tideline gateway list` shows them.")
+    ],
+    gone: Annotated[
+        bool, typer.Option("--gone", help="Attest that their processes do not run any more.")
+    ] = False,
+    attested_by: Annotated[
+        str | None, typer.Option(help="Who attests it [default: the user of this machine].")
+    ] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Say that replaced incarnations of a gateway are gone. The gateway itself goes on."""
+    named = ", ".join(map(str, incarnations))
+    if not gone:
+        raise UsageError(
+            f"accounting for {named} is safe only if the process is gone: one that still runs, cut "
+            "off from Postgres, would acknowledge records of topics that it never heard of. Make "
+            "sure, then add --gone"
+        )
+    by = attested_by or getpass.getuser()
+    run(_account(gateway_id, incarnations, by))
+    if output is Format.JSON:
+        echo_json({"gateway_id": gateway_id, "incarnations": incarnations, "attested_by": by})
+    else:
+        typer.echo(f"Gateway {gateway_id}: {by} attested that {named} is gone.")
+
+
+async def _account(gateway_id: int, incarnations: list[UUID], attested_by: str) -> None:
+    settings = load(WorkerSettings)
+    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+        await plane.attest_incarnations_gone(gateway_id, incarnations, attested_by)

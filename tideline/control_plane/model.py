@@ -225,6 +225,9 @@ class WatchFinding:
         )
 
 
+UNACCOUNTED = "unaccounted"
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayRegistration:
     """One row of ``gateways``."""
@@ -233,13 +236,26 @@ class GatewayRegistration:
     broker_id: int
     incarnation: UUID
     status: str
-    """``active``, ``fenced``, ``released`` (stopped cleanly) or ``retired``."""
+    """``active``, ``fenced``, ``released`` (stopped cleanly) or ``retired``; ``unaccounted``: an
+    older incarnation of the id that was replaced and may still run."""
     renewals: int
     """Renewal counter of the lease: a waiter times how long it stays unchanged, by its clock."""
     lease_ms: int
     address: str
     version: str
     registered_at: datetime
+
+    def __str__(self) -> str:
+        return f"{self.gateway_id} at {self.address}"
+
+
+def unaccounted_reason(gateway: GatewayRegistration) -> str:
+    """Why an incarnation with status ``unaccounted`` holds topics back, and what to do."""
+    return (
+        f"incarnation {gateway.incarnation} of gateway {gateway} was replaced and may still run: "
+        "start the gateway over its state directory, or make sure that the process is gone and say "
+        f"so with `tideline gateway account {gateway.gateway_id} {gateway.incarnation} --gone`"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,26 @@ class ControlPlane(Protocol):
         Raises ``UnknownGateway``.
         """
 
+    async def account_incarnations(
+        self, gateway_id: int, incarnations: Sequence[UUID], how: str
+    ) -> None:
+        """Nothing acts under these any more, for certain: the caller is the same process under
+        another incarnation, stops, or holds the lock of their state directory. Those that have
+        not ended, or are accounted for, stay as they are.
+        """
+
+    async def attest_incarnations_gone(
+        self, gateway_id: int, incarnations: Sequence[UUID], attested_by: str
+    ) -> None:
+        """An operator's word for :meth:`account_incarnations`. Raises ``InvalidInput`` when nobody
+        attests, ``UnknownGateway`` for an incarnation of the id that has not ended.
+        """
+
+    async def unaccounted_incarnations(self) -> list[GatewayRegistration]:
+        """Replaced incarnations that may still run, with status ``unaccounted`` and, as
+        ``registered_at``, the time of their end. Not those of retired ids.
+        """
+
     async def identity(self) -> tuple[str, int]:
         """System identifier and timeline: another pair means another history (schedule 16)."""
 
@@ -209,7 +229,8 @@ class ControlPlane(Protocol):
 
     async def tracking_barrier(self, name: str) -> list[BarrierEntry]:
         """Every gateway that is not retired. One that is fenced or stopped counts: when it wakes
-        it would pass a topic that it does not know through untracked, until it learns of that.
+        it would pass a topic that it does not know through untracked, until it learns of that. So
+        does each of :meth:`unaccounted_incarnations`, which no acknowledgement speaks for.
         """
 
     async def activate_topic(self, name: str, round: int | None = None) -> None:

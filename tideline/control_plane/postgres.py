@@ -118,6 +118,21 @@ class PostgresControlPlane(ControlPlane):
     async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
         await self._call(Function("retire_gateway", nothing), gateway_id, attested_by)
 
+    async def account_incarnations(
+        self, gateway_id: int, incarnations: Sequence[UUID], how: str
+    ) -> None:
+        function = Function("account_incarnations", nothing)
+        await self._call(function, gateway_id, list(incarnations), how)
+
+    async def attest_incarnations_gone(
+        self, gateway_id: int, incarnations: Sequence[UUID], attested_by: str
+    ) -> None:
+        function = Function("attest_incarnations_gone", nothing)
+        await self._call(function, gateway_id, list(incarnations), attested_by)
+
+    async def unaccounted_incarnations(self) -> list[GatewayRegistration]:
+        return await self._call(Function("unaccounted_incarnations", rows(GatewayRegistration)))
+
     async def identity(self) -> tuple[str, int]:
         return await self._call(Function("server_identity", _identity))
 

@@ -108,6 +108,8 @@ class PreflightObservation:
     synchronous_commit: str | None = None
     """Postgres' setting for the roles that write boundaries."""
     gateways: tuple[GatewayHealth, ...] | None = None
+    unaccounted: tuple[str, ...] = ()
+    """Incarnations of gateways that were replaced and may still run: why, and what to do."""
     outside_members: tuple[GroupMember, ...] | None = ()
     """Group members whose host is no gateway's."""
     attested: str | None = ""
@@ -432,6 +434,13 @@ def _gateways(o: PreflightObservation) -> CheckResult:
             Verdict.REFUSED,
             f"no sign of life from gateway {', '.join(silent)}",
             "bring it back, or retire it with `tideline gateway retire` if it is cut off",
+        )
+    if o.unaccounted:
+        return CheckResult(
+            name,
+            Verdict.REFUSED,
+            "; ".join(o.unaccounted),
+            "until then it may pass the topic through, cut off from Postgres, past B0",
         )
     return _result(
         name,

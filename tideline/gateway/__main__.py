@@ -14,6 +14,7 @@ from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.assembly import build_parts, build_rules
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.messages import preload
+from tideline.gateway.tracking.state_directory import StateDirectory
 from tideline.gateway.transactions import OpenTransactions
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
@@ -25,7 +26,7 @@ BROKER_TIMEOUT_MS = 5_000
 log = structlog.get_logger()
 
 
-async def serve(settings: GatewaySettings) -> None:
+async def serve(settings: GatewaySettings, directory: StateDirectory) -> None:
     """Run one gateway until a signal stops it. Listens once it is known what is tracked.
 
     Raises :class:`tideline.background.BackgroundTaskEnded` if something that it cannot do without
@@ -35,10 +36,12 @@ async def serve(settings: GatewaySettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with watching() as watch:
-        await _serve(settings, stop, watch)
+        await _serve(settings, directory, stop, watch)
 
 
-async def _serve(settings: GatewaySettings, stop: asyncio.Event, watch: Watch) -> None:
+async def _serve(
+    settings: GatewaySettings, directory: StateDirectory, stop: asyncio.Event, watch: Watch
+) -> None:
     async with (
         connect(
             settings,
@@ -54,7 +57,7 @@ async def _serve(settings: GatewaySettings, stop: asyncio.Event, watch: Watch) -
         ) as cluster,
     ):
         connections = ConnectionRegistry()
-        parts = build_parts(settings, plane, store, cluster, connections)
+        parts = build_parts(settings, plane, store, cluster, connections, directory=directory)
         rules = build_rules(
             parts,
             plane,
@@ -81,10 +84,10 @@ def main() -> int:
     try:
         settings = load(GatewaySettings)
         structlog.contextvars.bind_contextvars(gateway=settings.gateway_id)
-        settings.gateway_state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = StateDirectory.hold(settings.gateway_state_dir, settings.gateway_id)
         preload()
         serve_metrics(settings.metrics_address)
-        asyncio.run(serve(settings))
+        asyncio.run(serve(settings, directory))
     except TidelineError as error:
         log.error("gateway failed", error=str(error))
         return int(error.exit_code)

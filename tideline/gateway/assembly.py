@@ -36,6 +36,7 @@ from tideline.gateway.tracking.identity import IdentityWatch
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.quiesce import Fences, QuiesceKeeper
 from tideline.gateway.tracking.snapshot import SnapshotFile
+from tideline.gateway.tracking.state_directory import StateDirectory
 from tideline.gateway.tracking.sync import TrackingSync
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions, TransactionsHandler
@@ -96,11 +97,12 @@ def build_parts(
     cluster: KafkaCluster,
     connections: ConnectionRegistry,
     room: Room | None = None,
+    directory: StateDirectory | None = None,
 ) -> Parts:
     """Nothing runs before :meth:`Parts.start`. ``room`` is the process's, which its server shares;
     without one the settings' bound holds for these parts alone."""
     room = room or Room(settings.gateway_memory_max_bytes)
-    lease = _lease(settings, control_plane)
+    lease = _lease(settings, control_plane, directory)
     tracking = TrackingView(lease.valid)
     confirmations = Confirmations(control_plane, lease)
     fences = Fences(tracking, lease, confirmations)
@@ -170,7 +172,9 @@ def build_parts(
     )
 
 
-def _lease(settings: GatewaySettings, control_plane: ControlPlane) -> Lease:
+def _lease(
+    settings: GatewaySettings, control_plane: ControlPlane, directory: StateDirectory | None
+) -> Lease:
     host, port = settings.gateway_advertised
     return Lease(
         control_plane,
@@ -179,6 +183,7 @@ def _lease(settings: GatewaySettings, control_plane: ControlPlane) -> Lease:
         address=f"{host}:{port}",
         version=version("tideline"),
         duration_ms=settings.gateway_lease_ms,
+        directory=directory,
     )
 
 

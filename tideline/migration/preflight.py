@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tideline import __version__
-from tideline.control_plane.model import GatewayRegistration, in_force
+from tideline.control_plane.model import GatewayRegistration, in_force, unaccounted_reason
 from tideline.domain.coverage import object_problem
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.options import MigrationOptions
@@ -92,6 +92,7 @@ async def observe(
     alive()
     level = await _or_none(services.topics.metadata_version())
     attested = await _or_none(_attested(services))
+    unaccounted = await _or_none(services.control_plane.unaccounted_incarnations())
     metadata_error, stuck, objects = await _remote_metadata(services, layout, configs, alive)
     acls, transactional = await asyncio.gather(
         _or_none(services.topics.acls(topic)),
@@ -120,6 +121,7 @@ async def observe(
         if durability
         else "off",
         gateways=None if registrations is None else _gateways(services, registrations),
+        unaccounted=tuple(unaccounted_reason(g) for g in unaccounted or ()),
         outside_members=None if groups is None else _outside(groups[1], registrations or ()),
         attested=None if attested is None else attested[1],
         cluster_id="" if attested is None else attested[0],

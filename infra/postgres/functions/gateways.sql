@@ -70,8 +70,9 @@ BEGIN
     END IF;
     IF v_known.incarnation <> p_incarnation THEN
         PERFORM assert_may_replace(v_known, p_watched, p_watched_renewals);
-        INSERT INTO ended_incarnations (incarnation, gateway_id, reason)
-            VALUES (v_known.incarnation, p_gateway_id, 'replaced by ' || p_incarnation)
+        INSERT INTO ended_incarnations (incarnation, gateway_id, reason, address)
+            VALUES (v_known.incarnation, p_gateway_id, 'replaced by ' || p_incarnation,
+                v_known.address)
             ON CONFLICT DO NOTHING;
         UPDATE gateways
             SET broker_id = p_broker_id, incarnation = p_incarnation, status = 'active',
@@ -88,14 +89,68 @@ $$;
 -- The process stops and has nothing left to tell: whoever comes next need not wait.
 CREATE FUNCTION release_gateway(p_gateway_id integer, p_incarnation uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_address text;
 BEGIN
     UPDATE gateways SET status = 'released', status_reason = 'stopped'
-        WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active';
+        WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active'
+        RETURNING address INTO v_address;
     IF FOUND THEN
-        INSERT INTO ended_incarnations (incarnation, gateway_id, reason)
-            VALUES (p_incarnation, p_gateway_id, 'stopped') ON CONFLICT DO NOTHING;
+        INSERT INTO ended_incarnations (incarnation, gateway_id, reason, address)
+            VALUES (p_incarnation, p_gateway_id, 'stopped', v_address) ON CONFLICT DO NOTHING;
     END IF;
+    PERFORM account_incarnations(p_gateway_id, ARRAY[p_incarnation], 'stopped');
 END
+$$;
+
+-- Ended incarnations of which the caller knows for certain that no process acts under them: it holds
+-- the lock of their state directory, is the same process, or stops. Others are left as they are.
+CREATE FUNCTION account_incarnations(p_gateway_id integer, p_incarnations uuid[], p_how text)
+RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    UPDATE ended_incarnations SET accounted = p_how, accounted_at = clock_timestamp()
+        WHERE gateway_id = p_gateway_id AND incarnation = ANY (p_incarnations)
+            AND accounted IS NULL
+$$;
+
+-- An operator's word for incarnations that nothing else accounts for.
+CREATE FUNCTION attest_incarnations_gone(
+    p_gateway_id integer, p_incarnations uuid[], p_attested_by text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_unknown text;
+BEGIN
+    IF coalesce(p_attested_by, '') = '' THEN
+        PERFORM refuse('TL018', 'nobody attests that the process is gone',
+            'Name the person who made sure that it does not run any more.');
+    END IF;
+    SELECT string_agg(i::text, ', ') INTO v_unknown FROM unnest(p_incarnations) AS i
+        WHERE NOT EXISTS (SELECT FROM ended_incarnations AS e
+            WHERE e.incarnation = i AND e.gateway_id = p_gateway_id);
+    IF v_unknown IS NOT NULL THEN
+        PERFORM refuse('TL021',
+            format('no incarnation %s of gateway %s has ended', v_unknown, p_gateway_id),
+            'List those that are unaccounted for and name them as they are shown.');
+    END IF;
+    PERFORM account_incarnations(p_gateway_id, p_incarnations,
+        'gone, attested by ' || p_attested_by);
+END
+$$;
+
+-- What was replaced and may still run. The current incarnation of an id stands at barriers itself.
+CREATE FUNCTION unaccounted_incarnations()
+RETURNS TABLE (
+    gateway_id integer, broker_id integer, incarnation uuid, status text, renewals bigint,
+    lease_ms integer, address text, version text, registered_at timestamptz
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT g.gateway_id, g.broker_id, e.incarnation, 'unaccounted', 0::bigint, g.lease_ms,
+           e.address, g.version, e.ended_at
+    FROM ended_incarnations AS e
+    JOIN gateways AS g ON g.gateway_id = e.gateway_id
+    WHERE e.accounted IS NULL AND g.status <> 'retired' AND g.incarnation <> e.incarnation
+    ORDER BY g.gateway_id, e.ended_at
 $$;
 
 CREATE FUNCTION renew_lease(p_gateway_id integer, p_incarnation uuid) RETURNS bigint
@@ -125,13 +180,16 @@ CREATE FUNCTION fence_gateway(
     p_gateway_id integer, p_incarnation uuid, p_renewals bigint, p_reason text
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_address text;
 BEGIN
     UPDATE gateways SET status = 'fenced', status_reason = p_reason
         WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active'
-            AND renewals = p_renewals;
+            AND renewals = p_renewals
+        RETURNING address INTO v_address;
     IF FOUND THEN
-        INSERT INTO ended_incarnations (incarnation, gateway_id, reason)
-            VALUES (p_incarnation, p_gateway_id, p_reason) ON CONFLICT DO NOTHING;
+        INSERT INTO ended_incarnations (incarnation, gateway_id, reason, address)
+            VALUES (p_incarnation, p_gateway_id, p_reason, v_address) ON CONFLICT DO NOTHING;
     END IF;
     RETURN EXISTS (SELECT FROM gateways WHERE gateway_id = p_gateway_id
         AND incarnation = p_incarnation AND status = 'fenced');

@@ -181,9 +181,10 @@ BEGIN
 END
 $$;
 
--- Every gateway that is not retired. One that is fenced or stopped counts too: while it does not know the topic it
--- would pass produces through untracked when it wakes; it holds the start back until it registers
--- anew or an operator retires it.
+-- Every gateway that is not retired. One that is fenced or stopped counts too: while it does not
+-- know the topic it would pass produces through untracked when it wakes; it holds the start back
+-- until it registers anew or an operator retires it. So does an incarnation that was replaced and
+-- may still run: what its successor acknowledges is not known to it.
 CREATE FUNCTION tracking_barrier(p_name text)
 RETURNS TABLE (
     gateway_id integer, broker_id integer, incarnation uuid, status text, renewals bigint,
@@ -197,7 +198,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     LEFT JOIN tracking_acks AS a ON a.topic_key = t.topic_key AND a.gateway_id = g.gateway_id
         AND a.incarnation = g.incarnation AND a.round = t.round
     WHERE g.status <> 'retired'
-    ORDER BY g.gateway_id
+    UNION ALL
+    SELECT u.*, false FROM unaccounted_incarnations() AS u
+    ORDER BY gateway_id, registered_at DESC
 $$;
 
 CREATE FUNCTION activate_topic(p_name text, p_round integer) RETURNS void
@@ -218,7 +221,9 @@ BEGIN
     IF v_missing IS NOT NULL THEN
         PERFORM refuse('TL015',
             format('topic %s is not tracked yet by gateway %s', p_name, v_missing),
-            'Wait for it, or retire it once it is certainly cut off from the brokers.');
+            'Wait for it, or retire it once it is certainly cut off from the brokers. One that is '
+            'unaccounted was replaced and may still run: start the gateway over its state '
+            'directory, or make sure that it is gone and say so with `tideline gateway account`.');
     END IF;
     UPDATE topics SET status = 'active' WHERE topic_key = v_topic.topic_key;
     PERFORM notify_topic(p_name);

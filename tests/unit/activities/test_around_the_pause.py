@@ -282,6 +282,21 @@ async def test_tracking_waits_for_the_gateway_that_has_not_acknowledged(world: W
     assert world.plane.status is TopicStatus.ACTIVE
 
 
+async def test_tracking_waits_for_an_incarnation_that_may_still_run_and_says_what_to_do(
+    world: World,
+) -> None:
+    """Schedule 24."""
+    world.plane.status = TopicStatus.TRACKING
+    twin = replace(gateway(2), incarnation=UUID(int=7))
+    world.plane.tracked_by(BarrierEntry(gateway(2), True))
+    world.plane.gateways.ended[twin.incarnation] = twin
+    error = await failure_of(await_tracking(world.services, STEP))
+    assert error.type == failures.WAITING
+    assert f"incarnation {twin.incarnation} of gateway 2 at 127.0.0.1:19192" in error.message
+    assert f"`tideline gateway account 2 {twin.incarnation} --gone`" in error.message
+    assert "retire" not in error.message
+
+
 async def test_partitions_that_were_added_before_tracking_end_the_start_and_change_nothing(
     world: World,
 ) -> None:

@@ -75,6 +75,7 @@ def test_of_an_unknown_topic_only_that_is_said() -> None:
         ("postgres_synchronous_commit", {"synchronous_commit": "off"}),
         ("gateways_alive", {"gateways": ()}),
         ("gateways_alive", {"gateways": (replace(GATEWAY, silent_ms=9_000),)}),
+        ("gateways_alive", {"unaccounted": ("incarnation 7 of gateway 1 may still run",)}),
         ("gateway_versions", {"gateways": (replace(GATEWAY, version="0.0.9"),)}),
         ("closed_to_bypass", {"attested": "", "cluster_id": "c1"}),
     ],

@@ -6,7 +6,7 @@ checked against the newest incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from tideline.control_plane.errors import (
     InvalidInput,
     UnknownGateway,
 )
-from tideline.control_plane.model import GatewayRegistration
+from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration
 from tideline.domain.quiescence import LeaseReading
 
 ACTIVE, FENCED, RELEASED, RETIRED = "active", "fenced", "released", "retired"
@@ -30,8 +30,10 @@ class Gateways:
     registered: dict[int, GatewayRegistration] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     """Why one was fenced, or who attested that a retired one is cut off."""
-    ended: set[UUID] = field(default_factory=set)
-    """Incarnations that may never act again."""
+    ended: dict[UUID, GatewayRegistration] = field(default_factory=dict)
+    """Incarnations that may never act again, as they were."""
+    accounted: dict[UUID, str] = field(default_factory=dict)
+    """Of those: how it is known that no process acts under it."""
 
     def register(self, gateway: GatewayRegistration, watched: LeaseReading | None = None) -> None:
         """A new incarnation ends the one before it for ever; the same one may register again. One
@@ -52,7 +54,7 @@ class Gateways:
             self.registered[gateway.gateway_id] = gateway
         elif not is_same:
             self._assert_may_replace(known, watched)
-            self.ended.add(known.incarnation)
+            self.ended.setdefault(known.incarnation, known)
             self.registered[gateway.gateway_id] = replace(gateway, renewals=known.renewals + 1)
         else:
             # The process counts its lease from here: who waits for it to lapse has to see that.
@@ -74,7 +76,37 @@ class Gateways:
         if known is not None and (known.incarnation, known.status) == (incarnation, ACTIVE):
             self.registered[gateway_id] = replace(known, status=RELEASED)
             self.reasons[gateway_id] = "stopped"
-            self.ended.add(incarnation)
+            self.ended[incarnation] = known
+        self.account(gateway_id, [incarnation], "stopped")
+
+    def account(self, gateway_id: int, incarnations: Iterable[UUID], how: str) -> None:
+        """Of those that have ended: nothing acts under them any more."""
+        for incarnation in incarnations:
+            known = self.ended.get(incarnation)
+            if known is not None and known.gateway_id == gateway_id:
+                self.accounted.setdefault(incarnation, how)
+
+    def attest_gone(self, gateway_id: int, incarnations: Sequence[UUID], attested_by: str) -> None:
+        """Raises ``InvalidInput`` when nobody attests, ``UnknownGateway``."""
+        if not attested_by:
+            raise InvalidInput("nobody attests that the process is gone")
+        known = (self.ended.get(incarnation) for incarnation in incarnations)
+        if any(was is None or was.gateway_id != gateway_id for was in known):
+            named = ", ".join(map(str, incarnations))
+            raise UnknownGateway(f"no incarnation {named} of gateway {gateway_id} has ended")
+        self.account(gateway_id, incarnations, f"gone, attested by {attested_by}")
+
+    def unaccounted(self) -> list[GatewayRegistration]:
+        """Replaced incarnations that may still run, but for those of retired ids."""
+        return [
+            replace(
+                now, incarnation=incarnation, status=UNACCOUNTED, renewals=0, address=known.address
+            )
+            for incarnation, known in self.ended.items()
+            if incarnation not in self.accounted
+            and (now := self.registered[known.gateway_id]).status != RETIRED
+            and now.incarnation != incarnation
+        ]
 
     def is_active(self, gateway_id: int, incarnation: UUID) -> bool:
         known = self.registered.get(gateway_id)
@@ -108,7 +140,7 @@ class Gateways:
         if known.status == ACTIVE and known.renewals == renewals:
             self.registered[gateway_id] = replace(known, status=FENCED)
             self.reasons[gateway_id] = reason
-            self.ended.add(incarnation)
+            self.ended[incarnation] = known
         return self.registered[gateway_id].status == FENCED
 
     def retire(self, gateway_id: int, attested_by: str) -> None:
@@ -125,9 +157,11 @@ class Gateways:
     def at_tracking_barrier(self) -> list[GatewayRegistration]:
         """A gateway that is fenced or stopped counts. It never heard of the topic: when it wakes,
         and until it learns that it is over, it passes produces through untracked and relays their
-        acknowledgements. Only an operator who retires it attests that it is cut off.
+        acknowledgements. Only an operator who retires it attests that it is cut off. So does an
+        incarnation that was replaced and may still run: its successor's word says nothing of it.
         """
-        return [gateway for gateway in self._by_id() if gateway.status != RETIRED]
+        registered = [gateway for gateway in self._by_id() if gateway.status != RETIRED]
+        return sorted([*registered, *self.unaccounted()], key=lambda g: g.gateway_id)
 
     def at_quiesce_barrier(self) -> list[GatewayRegistration]:
         """A fenced gateway does not count: it tracks the topic (the tracking barrier waited for

@@ -142,6 +142,19 @@ class MemoryControlPlane(ControlPlane):
     async def retire_gateway(self, gateway_id: int, attested_by: str) -> None:
         self.gateways.retire(gateway_id, attested_by)
 
+    async def account_incarnations(
+        self, gateway_id: int, incarnations: Sequence[UUID], how: str
+    ) -> None:
+        self.gateways.account(gateway_id, incarnations, how)
+
+    async def attest_incarnations_gone(
+        self, gateway_id: int, incarnations: Sequence[UUID], attested_by: str
+    ) -> None:
+        self.gateways.attest_gone(gateway_id, incarnations, attested_by)
+
+    async def unaccounted_incarnations(self) -> list[GatewayRegistration]:
+        return self.gateways.unaccounted()
+
     async def identity(self) -> tuple[str, int]:
         return self.server
 

@@ -21,6 +21,7 @@ from tideline.control_plane.errors import (
 )
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.model import (
+    UNACCOUNTED,
     AbortedTopic,
     ConfigOverride,
     GatewayRegistration,
@@ -154,7 +155,10 @@ class Topic:
         self.status = TopicStatus.ACTIVE
 
     def is_acknowledged_by(self, gateway: GatewayRegistration) -> bool:
-        return self.acknowledged.get(gateway.gateway_id) == gateway.incarnation
+        return (
+            gateway.status != UNACCOUNTED
+            and self.acknowledged.get(gateway.gateway_id) == gateway.incarnation
+        )
 
     def assert_may_stop(self) -> None:
         """Once a partition has B0 nobody else could serve it."""

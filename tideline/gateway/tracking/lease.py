@@ -4,15 +4,16 @@ What always holds: the lease is counted from before the renewal was sent, on a c
 while the machine is suspended, so it ends here no later than a waiter can see it end in Postgres
 (schedules 1 and 15; architecture "Fencing 4"). A process takes the id over from another one only
 after it has watched that one's counter stand still for its lease and a margin; of two processes
-that live under one id the first keeps it, and the other says so and waits (schedule 24).
+that live under one id the first keeps it, and the other says so and waits (schedule 24). What
+this process was before, and what held its state directory before it, is accounted for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from uuid import uuid4
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID, uuid4
 
 import structlog
 
@@ -22,9 +23,13 @@ from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError
 from tideline.gateway.listeners import Listeners
 from tideline.gateway.metrics import ID_HELD, LEASE_FENCED, LEASE_RENEWALS, LEASE_VALID
+from tideline.gateway.tracking.state_directory import StateDirectory
 
 log = structlog.get_logger()
 RELEASE_PATIENCE_S = 2.0
+PROVEN_DEAD = "dead: another process holds the lock of its state directory"
+GOES_ON = "the same process goes on as incarnation {}"
+STOPPED = "stopped"
 Clock = Callable[[], float]
 BeforeServing = Callable[[], Awaitable[None]]
 """What a new incarnation has to learn before anything is served under it."""
@@ -33,6 +38,10 @@ BeforeServing = Callable[[], Awaitable[None]]
 def boot_clock() -> float:
     """Seconds since boot, suspended time included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class NotNoted(TidelineError):
+    """Nothing is registered that the next process here could not account for."""
 
 
 class Lease:
@@ -48,8 +57,13 @@ class Lease:
         version: str,
         duration_ms: int,
         clock: Clock = boot_clock,
+        directory: StateDirectory | None = None,
     ) -> None:
         self._control_plane = control_plane
+        self._directory = directory
+        self._was: list[UUID] = []
+        """This process under other incarnations, until Postgres knows that it goes on."""
+        self._noted: UUID | None = None
         self.gateway_id = gateway_id
         self._broker_id = broker_id
         self._address = address
@@ -103,6 +117,7 @@ class Lease:
             self.gained()
 
     async def _register(self) -> None:
+        await self._note()
         try:
             await self._control_plane.register_gateway(
                 self.gateway_id,
@@ -114,10 +129,41 @@ class Lease:
                 watched=self._takes_over,
             )
         except GatewayIdHeld:
+            # Another one goes on elsewhere: what was here before is dead all the same.
+            await self._account(self._dead(), PROVEN_DEAD)
             await self._watch_holder()
             raise
         self._takes_over = self._seen = None
         ID_HELD.set(0)
+        await self._settle()
+
+    def _dead(self) -> Sequence[UUID]:
+        return self._directory.dead if self._directory is not None else ()
+
+    async def _note(self) -> None:
+        """Name the incarnation on disk before Postgres hears of it."""
+        if self._directory is not None and self._noted != self.incarnation:
+            try:
+                await asyncio.to_thread(self._directory.note, [*self._was, self.incarnation])
+            except OSError as error:
+                raise NotNoted(
+                    f"the incarnation could not be noted in the state directory ({error}): make "
+                    "room there and let the gateway write to it"
+                ) from error
+            self._noted = self.incarnation
+
+    async def _settle(self) -> None:
+        """From the registration on this incarnation answers for what the process was before:
+        it acknowledges a topic only when everything of the process is drained."""
+        await self._account(self._dead(), PROVEN_DEAD)
+        await self._account(self._was, GOES_ON.format(self.incarnation))
+        self._was.clear()
+        if self._directory is not None:
+            self._directory.settled()
+
+    async def _account(self, incarnations: Sequence[UUID], how: str) -> None:
+        if incarnations:
+            await self._control_plane.account_incarnations(self.gateway_id, incarnations, how)
 
     async def _watch_holder(self) -> None:
         """Take the id over at the next attempt if its holder's lease has lapsed for certain."""
@@ -149,11 +195,11 @@ class Lease:
         Without Postgres nothing happens, and the lease lapses by itself."""
         was_registered, self._registered = self._registered, False
         self._valid_until = float("-inf")
-        if not was_registered:
-            return
         try:
             async with asyncio.timeout(RELEASE_PATIENCE_S):
-                await self._control_plane.release_gateway(self.gateway_id, self.incarnation)
+                await self._account(self._was, STOPPED)
+                if was_registered:
+                    await self._control_plane.release_gateway(self.gateway_id, self.incarnation)
         except (TidelineError, TimeoutError) as error:
             log.warning("lease.not_released", error=str(error))
 
@@ -163,6 +209,7 @@ class Lease:
         LEASE_FENCED.inc()
         self._valid_until = float("-inf")
         self._registered = False
+        self._was.append(self.incarnation)
         self.incarnation = uuid4()
         self.fenced()
 
