@@ -235,3 +235,17 @@ async def test_registering_again_moves_the_counter_that_waiters_watch(scene: Sce
     assert not await scene.plane.fence_gateway(
         process.gateway_id, process.incarnation, seen.renewals, "it stood still"
     )
+
+
+async def test_an_abort_ends_the_closing_that_an_incarnation_was_a_witness_of(
+    scene: Scene,
+) -> None:
+    process = await scene.gateway()
+    _, (log,) = await scene.migrating_topic([process])
+    generation = await scene.plane.next_generation(log)
+    await scene.plane.close_generation(log, generation, 10_000)
+    asked = process.gateway_id, process.incarnation, [log]
+    assert (await scene.plane.confirm_partitions(*asked))[log].awaited
+    await scene.plane.abort_migration(log.topic_id)
+    standing = (await scene.plane.confirm_partitions(*asked))[log]
+    assert (standing.closed, standing.awaited) == (False, False)

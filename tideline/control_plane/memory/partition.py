@@ -124,11 +124,11 @@ class Partition:
         self._assert_migrating()
         self.begin_generation()
         self.acknowledged.clear()
-        self.witnesses = frozenset()
         return self.generation
 
     def begin_generation(self) -> None:
         self.generation += 1
+        self.witnesses = frozenset()
         self._end_quiesce(QuiesceState.OPEN)
 
     def close(
