@@ -103,7 +103,8 @@ def test_retention_over_prefix_and_suffix_is_that_of_one_log(
     stack: Stack, spark: SparkSession, aged: AgedTopic
 ) -> None:
     assert aged.state == ("HYBRID", PREFIX)
-    aged.configure(retention_bytes=10**9)
+    # A limit below what is kept locally is refused, as Kafka does.
+    aged.configure(local_retention_bytes=-2, retention_bytes=10**9)
     aged.keep_hours(1_000)
     details = applied(stack, spark, aged)
     assert details["removals"] == []  # an empty suffix pulls nothing
