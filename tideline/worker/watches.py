@@ -30,6 +30,7 @@ from tideline.errors import TidelineError
 from tideline.kafka.batches import InvalidBatch
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
 from tideline.migration.connections import WorkerServices
+from tideline.migration.side_by_side import side_by_side
 from tideline.migration.tails import export_tail
 
 log = structlog.get_logger()
@@ -118,27 +119,26 @@ class KafkaWatch:
         Raises ``ControlPlaneUnavailable``. A topic that Kafka does not answer for keeps what
         Postgres knows of it.
         """
-        places = asyncio.Semaphore(AT_ONCE)
         told: dict[str, list[Finding]] = {}
         silent = 0
 
-        async def one(topic: TrackedTopic, topic_id: UUID) -> None:
+        async def one(topic: TrackedTopic) -> None:
             nonlocal silent
-            async with places:
-                try:
-                    found, unheard = await self._compared(topic, topic_id)
-                    told[topic.name] = await self._tell(topic, topic_id, found)
-                except TidelineError as error:
-                    log.warning("watch_skipped_a_topic", topic=topic.name, reason=str(error))
-                    silent += len(topic.partitions)
-                    told[topic.name] = self._told.get(topic_id, [])
-                    return
-                silent += unheard
+            assert topic.topic_id is not None
+            try:
+                found, unheard = await self._compared(topic, topic.topic_id)
+                told[topic.name] = await self._tell(topic, topic.topic_id, found)
+            except TidelineError as error:
+                log.warning("watch_skipped_a_topic", topic=topic.name, reason=str(error))
+                silent += len(topic.partitions)
+                told[topic.name] = self._told.get(topic.topic_id, [])
+                return
+            silent += unheard
 
         topics = await self._services.control_plane.tracked_topics()
-        watched = [(t, t.topic_id) for t in topics if t.topic_id and t.status is TopicStatus.ACTIVE]
-        await asyncio.gather(*(one(topic, topic_id) for topic, topic_id in watched))
-        self._forget({topic_id for _, topic_id in watched})
+        watched = {t.topic_id: t for t in topics if t.topic_id and t.status is TopicStatus.ACTIVE}
+        await side_by_side(one, watched.values(), AT_ONCE)
+        self._forget(set(watched))
         self._gauges.update(told, silent, time.time())
         return told
 
