@@ -37,6 +37,10 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
+HANGS_S = 600.0
+"""A program of a test that has not ended after so many seconds never will, on any machine."""
+
+
 def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
     """Poll ``probe`` until it answers something true, with :class:`Patience`."""
     patience = Patience(timeout_s)
@@ -464,5 +468,5 @@ def command(stack: Stack, *arguments: str, wait: bool = False) -> Command:
     """Run a command against the stack; ``wait`` asserts that it succeeds."""
     started = Command(stack, arguments)
     if wait:
-        assert started.wait(120) == 0, started.output()
+        assert started.wait(HANGS_S) == 0, started.output()
     return started

@@ -257,6 +257,12 @@ class JobsSettings(
         ge=1_000,
         description="how long a claim is held; inkless.tiering.splitter.claim.duration.ms",
     )
+    tiering_claim_holder: str = Field(
+        "",
+        description="who claims for split and merge: a run takes over what an earlier one of the "
+        "same name left claimed, so of one name one run may be active at a time; Airflow's are "
+        "named after DAG and task; empty: nobody else",
+    )
     tiering_min_segment_bytes: int = Field(
         1_048_576,
         ge=1,

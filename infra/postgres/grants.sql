@@ -43,7 +43,7 @@ GRANT EXECUTE ON FUNCTION
     find_batches, delete_records, advance_prefix_start, set_tiering_complete,
     expire_producers, forget_tracking_changes, prune_batches, claim_dead_files, forget_dead_files,
     retention_suffix, retention_wal_cut,
-    claim_wal_files, register_split_keys, finish_split, release_claim,
+    claim_wal_files, register_split_keys, finish_split, release_claim, release_claims,
     merge_candidates, begin_merge, finish_merge, abandon_merge,
     record_tiering_failure, clear_tiering_failure, add_tiering_totals, read_tiering_totals,
     claim_dead_objects, forget_dead_objects, mark_orphans_for_deletion,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from uuid import UUID, uuid4
+from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
 from spark.common.control_plane import partitions
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
@@ -100,7 +100,9 @@ def _run(
 
 def split_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> SplitSummary:
     """Claim and split until nothing is eligible. What was done stays done when it raises."""
-    worker, summary, started = uuid4(), SplitSummary(), time.monotonic()
+    worker, summary, started = claim_holder(job.settings), SplitSummary(), time.monotonic()
+    if left := plane.release_claims(worker):
+        job.progress(f"took {left} WAL files over from a run that ended")
     cutoffs = rules.cutoffs(round(time.time() * 1000))
     services = FromSettings(job.settings, SPLIT)
     while claimed := _claim_round(job, plane, worker, cutoffs):
@@ -119,6 +121,12 @@ def split_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> Spli
         totals.add_to(plane)
     summary.elapsed_ms = round((time.monotonic() - started) * 1000)
     return summary
+
+
+def claim_holder(settings: JobsSettings) -> UUID:
+    """Who claims: the one of the setting's name, or nobody else."""
+    name = settings.tiering_claim_holder
+    return uuid5(NAMESPACE_OID, name) if name else uuid4()
 
 
 def _claim_round(
@@ -170,7 +178,7 @@ def merge_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> Merg
         job.progress(f"{len(orders)} partitions, {sum(o.pending_bytes for o in orders)} bytes")
         frame = frames.merge(
             to_frame(job.spark, MergeOrder, orders, MOST_MERGE_TASKS),
-            uuid4(),
+            claim_holder(job.settings),
             FromSettings(job.settings, MERGE),
             claim_ms=job.settings.tiering_splitter_claim_duration_ms,
         )

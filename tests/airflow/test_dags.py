@@ -26,7 +26,7 @@ from tideline.stack import Stack
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.processes import family
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(3600)]
 
 WAVE = "tideline_migration_wave"
 JOBS = {

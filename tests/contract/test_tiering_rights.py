@@ -24,6 +24,7 @@ STEPS = (
     "register_split_keys",
     "finish_split",
     "release_claim",
+    "release_claims",
     "merge_candidates",
     "begin_merge",
     "finish_merge",

@@ -169,6 +169,25 @@ async def test_an_expired_claim_holds_until_it_is_taken_over(tiered: Tiered) -> 
     assert dead == {s.object_key for s in of_lost}
 
 
+async def test_what_an_earlier_run_of_the_worker_claimed_is_given_back_and_another_workers_is_not(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.diskless(files=2)
+    other = Worker(tiered.plane)
+    (mine,) = tiered.worker.claim({log.topic_id: ALL_OLD}, max_files=1)
+    (theirs,) = other.claim({log.topic_id: ALL_OLD})
+    splits = tiered.worker.register(mine)
+    assert [tiered.plane.release_claims(tiered.worker.worker) for _ in range(2)] == [1, 0]
+    with pytest.raises(StaleClaim):
+        tiered.worker.finish(mine, splits)
+    (again,) = tiered.worker.claim({log.topic_id: ALL_OLD})
+    assert again.file_id == mine.file_id
+    assert again.token > mine.token
+    other.finish(theirs, other.register(theirs))
+    dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
+    assert dead == {s.object_key for s in splits}
+
+
 async def test_a_released_file_is_claimed_again_and_its_keys_go(tiered: Tiered) -> None:
     log = await tiered.diskless(files=1)
     (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})

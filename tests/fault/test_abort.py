@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.harness import (
+    HANGS_S,
     Breakpoint,
     Case,
     command,
@@ -39,7 +40,7 @@ def test_an_abort_in_this_phase_restores_topic_and_configs(
         held.each(decided)
         held.let_go()
         for one in aborting:
-            assert one.wait(120) == ExitCode.OK, one.output()
+            assert one.wait(HANGS_S) == ExitCode.OK, one.output()
 
         def restored(case: Case) -> None:
             until("configs as before", lambda: topic_configs(case.admin, case.topic) == before)
@@ -67,7 +68,7 @@ def test_an_abort_after_the_boundary_is_refused_and_says_so(stack: Stack) -> Non
             boundary = case.boundaries()[0]
             assert boundary >= 0
             late = command(stack, "abort", case.topic)
-            assert late.wait(120) == ExitCode.REFUSED, late.output()
+            assert late.wait(HANGS_S) == ExitCode.REFUSED, late.output()
             assert "B0" in late.output()
         finally:
             stop.release()

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.gc.job import gc
+from tests.harness import HANGS_S
 from tests.killed_driver import Step, killed_at, start
 from tests.tiering_topic import Rereader, Topic, diskless_topic, job
 from tideline.control_plane.jobs import connect_jobs
@@ -15,7 +16,7 @@ from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(1800)]
 SHORT_CLAIMS = {"TIDELINE_TIERING_SPLITTER_CLAIM_DURATION_MS": "1000"}
 
 
@@ -51,7 +52,7 @@ def test_killed_at_each_step_in_turn_nothing_is_lost_doubled_or_leaked(
                 assert not reader.wrong, f"after {step.name!r}: {reader.wrong[0]}"
                 seen |= segment_objects(store, settings, topic)
             plane.request_tiering(topic.name)
-            assert start(stack, *run, **SHORT_CLAIMS).wait(120) == 0
+            assert start(stack, *run, **SHORT_CLAIMS).wait(HANGS_S) == 0
             assert topic.rows_left() == 0, "all is merged"
             assert topic.read() == topic.records
         assert reader.rounds > len(STEPS)

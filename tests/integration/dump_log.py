@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.harness import HANGS_S
 from tideline.stack.kafka_jars import tool_command
 
 
@@ -29,7 +30,7 @@ def start_dump(files: list[Path], *options: str) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> Dump:
-    out, complaints = process.communicate(timeout=120)
+    out, complaints = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, complaints
     sections: dict[str, list[str]] = {}
     for line in out.splitlines():

@@ -7,7 +7,7 @@ import json
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.harness import command, migration_case
+from tests.harness import HANGS_S, command, migration_case
 from tideline.demo.topic import topic_configs
 from tideline.errors import ExitCode
 from tideline.stack import Stack
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration]
 
 def test_an_unknown_topic_is_refused_by_name(stack: Stack) -> None:
     refused = command(stack, "migrate", "no-such-topic")
-    assert refused.wait(60) == ExitCode.REFUSED
+    assert refused.wait(HANGS_S) == ExitCode.REFUSED
     assert "no-such-topic" in refused.output()
 
 
@@ -35,7 +35,7 @@ def test_an_unfit_topic_is_refused_with_rule_and_remedy(
     with migration_case(stack, name="unfit", history=10, **configs) as case:
         before = topic_configs(case.admin, case.topic)
         refused = command(stack, "migrate", case.topic)
-        assert refused.wait(60) == ExitCode.REFUSED, refused.output()
+        assert refused.wait(HANGS_S) == ExitCode.REFUSED, refused.output()
         assert said in refused.output()
         with pytest.raises(KafkaException) as by_config:
             case.trigger()
@@ -47,7 +47,7 @@ def test_an_unfit_topic_is_refused_with_rule_and_remedy(
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__remote_log_metadata"])
 def test_an_internal_topic_is_refused(stack: Stack, topic: str) -> None:
     refused = command(stack, "migrate", topic)
-    assert refused.wait(60) == ExitCode.REFUSED
+    assert refused.wait(HANGS_S) == ExitCode.REFUSED
     assert "internal" in refused.output()
 
 
@@ -55,7 +55,7 @@ def test_a_dry_run_names_every_check_and_changes_nothing(stack: Stack) -> None:
     with migration_case(stack, name="dry-run") as case:
         before = topic_configs(case.admin, case.topic)
         dry = command(stack, "preflight", case.topic, "-o", "json")
-        assert dry.wait(60) == ExitCode.OK, dry.output()
+        assert dry.wait(HANGS_S) == ExitCode.OK, dry.output()
         checks = json.loads(dry.answer())["checks"]
         assert {"name", "verdict", "remedy"} <= set(checks[0])
         assert topic_configs(case.admin, case.topic) == before

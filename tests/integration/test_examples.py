@@ -6,14 +6,14 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
-from tests.harness import migration_case
+from tests.harness import HANGS_S, migration_case
 from tideline.stack import Stack
 
 
 def example(stack: Stack, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     bootstrap = stack.endpoints.gateway_bootstrap
     command = [sys.executable, f"examples/{name}.py", *arguments, "--bootstrap", bootstrap]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=False)
 
 
 def test_one_topic_migrates_and_is_read_by_offset_and_by_time(stack: Stack) -> None:

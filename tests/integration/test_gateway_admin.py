@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaProducer
 
-from tests.harness import described, until
+from tests.harness import HANGS_S, described, until
 from tideline import control_plane
 from tideline.control_plane.model import WatchFinding
 from tideline.domain.ids import topic_id_from_base64
@@ -445,7 +445,7 @@ def test_the_java_client_can_abort_a_refused_transaction_and_go_on(
     elsewhere = f"{name}-classic"
     create(admin, elsewhere)
     command = tool_command(str(PROBE), stack.endpoints.gateway_bootstrap, born, elsewhere, name)
-    done = subprocess.run(command, text=True, capture_output=True, timeout=90)
+    done = subprocess.run(command, text=True, capture_output=True, timeout=HANGS_S)
     lines = done.stdout.split("\n")
     assert lines[0].startswith("REFUSED"), (done.stdout, done.stderr[-2000:])
     assert "TransactionAbortableException" in lines[0]

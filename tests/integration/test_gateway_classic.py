@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
-from tests.harness import until
+from tests.harness import HANGS_S, until
 from tideline.demo.patience import Patience
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -186,7 +186,7 @@ def test_the_java_console_tools_produce_and_consume(bootstrap: str, topic: str) 
         input=lines,
         text=True,
         check=True,
-        timeout=60,
+        timeout=HANGS_S,
         capture_output=True,
     )
     read = subprocess.run(
@@ -197,7 +197,7 @@ def test_the_java_console_tools_produce_and_consume(bootstrap: str, topic: str) 
         ),
         text=True,
         check=True,
-        timeout=60,
+        timeout=HANGS_S,
         capture_output=True,
     )
     assert sorted(read.stdout.split()) == sorted(lines.split())
@@ -213,7 +213,7 @@ def test_java_transactions_work(bootstrap: str, topic: str) -> None:
             *("--producer-props", f"bootstrap.servers={bootstrap}"),
         ),
         text=True,
-        timeout=90,
+        timeout=HANGS_S,
         capture_output=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]

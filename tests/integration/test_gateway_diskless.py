@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
+from tests.harness import HANGS_S
 from tideline.demo.patience import Patience
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -173,7 +174,7 @@ def test_the_java_tools_produce_and_consume(bootstrap: str, topic: str) -> None:
         input="\n".join(lines) + "\n",
         text=True,
         capture_output=True,
-        timeout=90,
+        timeout=HANGS_S,
     )
     assert produced.returncode == 0, produced.stderr
     consumed = subprocess.run(
@@ -191,7 +192,7 @@ def test_the_java_tools_produce_and_consume(bootstrap: str, topic: str) -> None:
         ),
         text=True,
         capture_output=True,
-        timeout=90,
+        timeout=HANGS_S,
     )
     assert sorted(consumed.stdout.split()) == sorted(lines), consumed.stderr
 
@@ -214,7 +215,7 @@ def test_the_java_perf_tool_fills_a_partition(bootstrap: str, topic: str) -> Non
         ),
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=HANGS_S,
     )
     assert "20000 records sent" in result.stdout, result.stdout + result.stderr
     found = consume(bootstrap, topic, 20_000)

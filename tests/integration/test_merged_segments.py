@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from spark.tiering.merge_partition import MergeOrder, merge_partition
 from spark.tiering.services import FromSettings
 from spark.tiering.split_file import Ended, split_file
-from tests.harness import Case, migration_case, until
+from tests.harness import HANGS_S, Case, migration_case, until
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.patience import Patience
@@ -209,7 +209,7 @@ def test_the_java_consumer_reads_the_whole_log(log: Log) -> None:
             "--formatter-property", "print.offset=true",
             "--formatter-property", "print.timestamp=true",
         ),
-        capture_output=True, timeout=90,
+        capture_output=True, timeout=HANGS_S,
     )  # fmt: skip
     wanted = [
         f"CreateTime:{timestamp}\tOffset:{offset}\t".encode() + value

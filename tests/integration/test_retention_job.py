@@ -20,7 +20,7 @@ from tideline.stack import Stack
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 AGES = (50, 40, 30)
 PREFIX = PER_SEGMENT * len(AGES)

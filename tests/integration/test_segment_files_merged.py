@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from spark.tiering.merge_partition import MergeOrder, merge_partition
 from spark.tiering.services import FromSettings, Services
 from spark.tiering.split_file import Ended, split_file
+from tests.harness import HANGS_S
 from tests.integration.dump_log import Dump, finished, start_dump
 from tests.unit.kafka.segment_batches import CODECS
 from tideline.control_plane.tiering_model import MergedSegmentRow
@@ -134,7 +135,7 @@ def tiered(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tiered:
     subprocess.run(
         [sys.executable, "-m", "tideline", "export", "remote-log-metadata", topic,
          "-o", str(exported)],
-        env={**os.environ, **stack.environment("jobs")}, check=True, timeout=60,
+        env={**os.environ, **stack.environment("jobs")}, check=True, timeout=HANGS_S,
     )  # fmt: skip
     running = [
         start_dump(files, "--deep-iteration"),

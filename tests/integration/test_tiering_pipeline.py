@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.tiering import job as tiering
+from tests.harness import HANGS_S
 from tests.tiering_topic import CODECS, PARTITIONS, Topic, diskless_topic, job
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.errors import ExitCode
@@ -33,7 +34,7 @@ def tideline(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tideline", "tiering", *arguments],
         env={**os.environ, **stack.environment("jobs")},
-        capture_output=True, text=True, timeout=180, check=False,
+        capture_output=True, text=True, timeout=HANGS_S, check=False,
     )  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def dump_finds_nothing(stack: Stack, rows: list[MergedSegmentRow], directory: Pa
             "kafka.tools.DumpLogSegments", "--files", ",".join(files), "--deep-iteration",
             "--index-sanity-check",
         ),
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=HANGS_S, check=False,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
     assert told.stdout.count("passed sanity check") == 2 * len(rows), told.stdout[-2000:]

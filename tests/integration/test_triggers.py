@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
-from tests.harness import Breakpoint, command, migration_case
+from tests.harness import HANGS_S, Breakpoint, command, migration_case
 from tideline.domain.messages import TASK_QUEUE, TopicRef
 from tideline.domain.migration import Phase
 from tideline.errors import ExitCode
@@ -61,11 +61,11 @@ def test_three_triggers_are_one_migration(stack: Stack) -> None:
             stop.release()
         outcome = asyncio.run(outcome_of(stack, f"by-hand-{case.topic}"))
         assert outcome["outcome"] == "hybrid"
-        assert joined.wait(120) == ExitCode.OK, joined.output()
+        assert joined.wait(HANGS_S) == ExitCode.OK, joined.output()
         assert "is hybrid" in joined.answer()
         assert asyncio.run(runs_of(stack, ref.workflow_id)) == 1
         shown = command(stack, "status", case.topic, "-o", "json")
-        assert shown.wait(60) == ExitCode.OK, shown.output()
+        assert shown.wait(HANGS_S) == ExitCode.OK, shown.output()
         assert json.loads(shown.answer()), shown.output()
 
 

@@ -47,7 +47,11 @@ class TidelineJobOperator(SparkSubmitOperator):
         with tempfile.TemporaryDirectory(prefix="tideline-job-") as directory:
             file = Path(directory) / "result.json"
             self.application_args = [*self.arguments, "--result", str(file)]
-            self.env_vars = environment(load(AirflowSettings)) | (self.env_vars or {})
+            self.env_vars = (
+                environment(load(AirflowSettings))
+                | {"TIDELINE_TIERING_CLAIM_HOLDER": f"{self.dag_id}.{self.task_id}"}
+                | (self.env_vars or {})
+            )
             try:
                 super().execute(context)
             except AirflowException as error:

@@ -177,6 +177,11 @@ class JobsControlPlane:
         """Give a claim back; its registered keys go to gc. A claim that is lost is no error."""
         self._call(Function("release_claim", nothing), worker, file_id, token)
 
+    def release_claims(self, worker: UUID) -> int:
+        """Give back what an earlier run of the same worker left claimed; should that run still
+        live, its next write is a ``StaleClaim``. Returns how many files."""
+        return self._call(Function("release_claims", value(int)), worker)
+
     # Merge: the token, the plan, and the transaction that moves the frontier
 
     def merge_candidates(self) -> list[MergeCandidate]:

@@ -324,3 +324,17 @@ BEGIN
     END IF;
 END
 $$;
+
+-- What an earlier run of the same worker left, given back; returns how many files.
+CREATE FUNCTION release_claims(p_worker uuid) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_files bigint[] := ARRAY(SELECT file_id FROM wal_file_claims
+        WHERE worker = p_worker ORDER BY file_id FOR UPDATE);
+BEGIN
+    PERFORM mark_registered_splits_for_deletion(c.file_id, c.token)
+        FROM wal_file_claims AS c WHERE c.file_id = ANY (v_files);
+    DELETE FROM wal_file_claims WHERE file_id = ANY (v_files);
+    RETURN cardinality(v_files);
+END
+$$;

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tideline.airflow.jobs import TidelineJobOperator, entry_point, installed_jobs
@@ -26,6 +27,7 @@ import json, os, sys
 given = json.loads(os.environ["STAND_IN"])
 if given is not None:
     given["config"] = os.environ.get("TIDELINE_CONFIG")
+    given["holder"] = os.environ.get("TIDELINE_TIERING_CLAIM_HOLDER")
     given["arguments"] = sys.argv[1:-2]
     assert sys.argv[-2] == "--result"
     open(sys.argv[-1], "w").write(json.dumps(given))
@@ -50,12 +52,13 @@ class StandIn:
 
     def run(self, result: dict[str, Any] | None, *arguments: str) -> dict[str, Any]:
         self._monkeypatch.setenv("STAND_IN", json.dumps(result))
-        operator = TidelineJobOperator(
-            task_id="coverage",
-            job="coverage",
-            applications=str(self.directory),
-            arguments=arguments,
-        )
+        with DAG("a_dag"):
+            operator = TidelineJobOperator(
+                task_id="coverage",
+                job="coverage",
+                applications=str(self.directory),
+                arguments=arguments,
+            )
         return operator.execute({})
 
 
@@ -76,6 +79,10 @@ def test_the_jobs_role_has_a_settings_file_of_its_own(
     assert job.run({"exit_code": 0})["config"] is None
     monkeypatch.setenv("TIDELINE_AIRFLOW_JOBS_CONFIG", "/etc/tideline/jobs.env")
     assert job.run({"exit_code": 0})["config"] == "/etc/tideline/jobs.env"
+
+
+def test_what_a_task_claims_is_known_to_the_next_try_and_run_of_the_same_task(job: StandIn) -> None:
+    assert job.run({"exit_code": 0})["holder"] == "a_dag.coverage"
 
 
 def test_a_job_whose_store_is_away_fails_with_its_own_line_and_may_be_tried_again(
