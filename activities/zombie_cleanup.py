@@ -206,7 +206,6 @@ async def _export_tail(
         services.inventory,
         given.ref.topic,
         given.ref.log,
-        given.boundary,
         (max(given.boundary, survey.log_start), min(survey.watermarks[node], tails[node])),
         node,
         heartbeat,

@@ -213,10 +213,13 @@ class WatchFinding:
                     f"gateways, {found.get('why')} ({since})"
                 )
             case FindingKind.TAIL:
+                kept = f"{found.get('objects', 1)} exports up to offset {found.get('exported_to')}"
+                where = f"{kept}, the newest at {found['object']}" if "object" in found else "none"
+                why = f", not exported: {found['not_exported']}" if "not_exported" in found else ""
                 return (
                     f"{self.topic}-{self.subject}: {found.get('offsets')} offsets past B0 in the "
-                    f"log of replica {', '.join(found.get('log_ends', {}))}, kept at "
-                    f"{found.get('object')}: somebody writes past the gateways ({since})"
+                    f"log of replica {', '.join(found.get('log_ends', {}))}, kept: {where}{why}: "
+                    f"somebody writes past the gateways ({since})"
                 )
         return (
             f"{self.topic}-{self.subject}: the log of replica "

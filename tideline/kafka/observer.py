@@ -9,7 +9,7 @@ are exclusive.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
@@ -142,29 +142,41 @@ class KafkaObserver:
         :class:`KafkaUnavailable` (one broker that lags is not believed).
         """
         first = await (self._cluster.any() if node is None else self._cluster.node(node))
-        found = await self._topic_from(name, first)
+        found = (await self._topics_from((name,), first))[name]
         if found is None and node is None:
             for other in await self._cluster.nodes():
-                if found := await self._topic_from(name, await self._cluster.node(other)):
+                connection = await self._cluster.node(other)
+                if found := (await self._topics_from((name,), connection))[name]:
                     break
         if topic_id is not None and (found is None or found.topic_id != topic_id):
             await self._raise_replaced(name, topic_id, found)
         return found
 
-    async def _topic_from(self, name: str, connection: KafkaConnection) -> TopicLayout | None:
+    async def topics(self, names: Sequence[str]) -> dict[str, TopicLayout | None]:
+        """Many topics with one request to any broker; ``None``: that broker knows none.
+
+        Raises :class:`KafkaError` when one topic's answer is an error.
+        """
+        return await self._topics_from(names, await self._cluster.any())
+
+    async def _topics_from(
+        self, names: Sequence[str], connection: KafkaConnection
+    ) -> dict[str, TopicLayout | None]:
         request = md.MetadataRequest(
-            topics=(md.MetadataRequestTopic(topic_id=None, name=TopicName(name)),),
+            topics=tuple(md.MetadataRequestTopic(topic_id=None, name=TopicName(n)) for n in names),
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
         response = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(response, MetadataResponse)
-        (found,) = response.topics
-        if found.error_code is ErrorCode.unknown_topic_or_partition or found.topic_id is None:
-            return None
-        if found.error_code is not ErrorCode.none:
-            raise KafkaError(found.error_code, f"metadata of topic {name!r}")
-        return _layout(found)
+        layouts: dict[str, TopicLayout | None] = dict.fromkeys(names)
+        for found in response.topics:
+            if found.error_code is ErrorCode.unknown_topic_or_partition or found.topic_id is None:
+                continue
+            if found.error_code is not ErrorCode.none:
+                raise KafkaError(found.error_code, f"metadata of topic {str(found.name)!r}")
+            layouts[str(found.name)] = _layout(found)
+        return layouts
 
     async def partition(
         self,
@@ -237,29 +249,51 @@ class KafkaObserver:
         read_committed: bool = False,
     ) -> dict[int, OffsetAnswer | ErrorCode]:
         """Ask one broker for the same spec of several partitions; errors are per partition."""
+        answers = await self.offsets_of(
+            {topic: partitions},
+            spec,
+            node=node,
+            leader_epochs={(topic, n): epoch for n, epoch in (leader_epochs or {}).items()},
+            replica_id=replica_id,
+            read_committed=read_committed,
+        )
+        return {partition: answer for (_, partition), answer in answers.items()}
+
+    async def offsets_of(
+        self,
+        wanted: Mapping[str, Iterable[int]],
+        spec: int,
+        *,
+        node: int,
+        leader_epochs: Mapping[tuple[str, int], int] | None = None,
+        replica_id: int = DEBUG_CONSUMER,
+        read_committed: bool = False,
+    ) -> dict[tuple[str, int], OffsetAnswer | ErrorCode]:
+        """The same for partitions of many topics, with one request."""
         epochs = leader_epochs or {}
         request = lo.ListOffsetsRequest(
             replica_id=BrokerId(replica_id),
             isolation_level=i8(1 if read_committed else 0),
-            topics=(
+            topics=tuple(
                 lo.ListOffsetsTopic(
                     name=TopicName(topic),
                     partitions=tuple(
                         lo.ListOffsetsPartition(
                             partition_index=i32(partition),
-                            current_leader_epoch=i32(epochs.get(partition, -1)),
+                            current_leader_epoch=i32(epochs.get((topic, partition), -1)),
                             timestamp=i64(spec),
                         )
                         for partition in partitions
                     ),
-                ),
+                )
+                for topic, partitions in wanted.items()
             ),
         )
         connection = await self._cluster.node(node)
         response = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(response, ListOffsetsResponse)
         return {
-            int(p.partition_index): (
+            (str(found.name), int(p.partition_index)): (
                 OffsetAnswer(int(p.offset), int(p.timestamp), int(p.leader_epoch))
                 if p.error_code is ErrorCode.none
                 else p.error_code

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
@@ -102,7 +102,7 @@ class TopicObserver:
     async def configs(self, topic: str) -> dict[str, ConfigEntry]:
         """The topic's effective configs by key, from any broker that knows the topic."""
         try:
-            return _entries(await self._describe_configs(TOPIC_RESOURCE, topic, None))
+            return _entries(await self._one(TOPIC_RESOURCE, topic, None))
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
@@ -113,33 +113,76 @@ class TopicObserver:
         """The same, as each broker knows it: they follow the controller one by one. Raises
         :class:`KafkaError` (retriable) while one does not know the topic."""
         nodes = await self._cluster.nodes()
-        found = await asyncio.gather(
-            *(self._describe_configs(TOPIC_RESOURCE, topic, node) for node in nodes)
-        )
+        found = await asyncio.gather(*(self._one(TOPIC_RESOURCE, topic, node) for node in nodes))
         return [_entries(view) for view in found]
+
+    async def configs_of(
+        self, topics: Sequence[str], keys: Iterable[str]
+    ) -> dict[str, list[dict[str, ConfigEntry]] | KafkaError]:
+        """``keys`` of many topics as each broker knows them, with one request per broker; a
+        topic that one broker answers with an error has that error.
+
+        Raises ``KafkaUnavailable`` when a broker does not answer.
+        """
+        wanted = tuple(keys)
+        views: dict[str, list[dict[str, ConfigEntry]] | KafkaError] = {t: [] for t in topics}
+        by_node = await asyncio.gather(
+            *(
+                self._describe_configs(TOPIC_RESOURCE, topics, node, wanted)
+                for node in await self._cluster.nodes()
+            )
+        )
+        for view in by_node:
+            for topic in topics:
+                known, found = views[topic], view[topic]
+                if isinstance(known, KafkaError):
+                    continue
+                if isinstance(found, KafkaError):
+                    views[topic] = found
+                else:
+                    known.append(_entries(found))
+        return views
 
     async def broker_config(self, node: int, key: str) -> str | None:
         """One effective config of one broker."""
-        found = await self._describe_configs(BROKER_RESOURCE, str(node), node, (key,))
+        found = await self._one(BROKER_RESOURCE, str(node), node, (key,))
         return found[key][0] if key in found else None
 
-    async def _describe_configs(
+    async def _one(
         self, kind: int, name: str, node: int | None, keys: tuple[str, ...] | None = None
     ) -> dict[str, tuple[str | None, int]]:
+        found = (await self._describe_configs(kind, (name,), node, keys))[name]
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+    async def _describe_configs(
+        self,
+        kind: int,
+        names: Sequence[str],
+        node: int | None,
+        keys: tuple[str, ...] | None = None,
+    ) -> dict[str, dict[str, tuple[str | None, int]] | KafkaError]:
         request = dc.DescribeConfigsRequest(
-            resources=(
+            resources=tuple(
                 dc.DescribeConfigsResource(
                     resource_type=i8(kind), resource_name=name, configuration_keys=keys
-                ),
+                )
+                for name in names
             ),
         )
         connection = await (self._cluster.any() if node is None else self._cluster.node(node))
         response = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(response, DescribeConfigsResponse)
-        (result,) = response.results
-        if result.error_code is not ErrorCode.none:
-            raise KafkaError(result.error_code, f"configs of {name!r}: {result.error_message}")
-        return {c.name: (c.value, int(c.config_source)) for c in result.configs}
+        found: dict[str, dict[str, tuple[str | None, int]] | KafkaError] = {}
+        for result in response.results:
+            name = result.resource_name
+            if result.error_code is ErrorCode.none:
+                found[name] = {c.name: (c.value, int(c.config_source)) for c in result.configs}
+            else:
+                why = f"configs of {name!r}: {result.error_message}"
+                found[name] = KafkaError(result.error_code, why)
+        return found
 
     async def metadata_version(self) -> int | None:
         """The highest ``metadata.version`` level that every broker supports; tells their release

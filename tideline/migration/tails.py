@@ -7,11 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
-from tideline.kafka.batches import iter_fetched
+from tideline.kafka.batches import BatchHeader, iter_fetched
 from tideline.kafka.log_reader import LogReader
 from tideline.object_store.inventory import SegmentInventory
 
 MAX_EXPORT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LastKept:
+    """The newest batch of a log that is kept. Kafka's logs that agree on one batch agree on
+    everything before it, so a log that still has it has only grown since."""
+
+    base_offset: int
+    leader_epoch: int
+    crc: int
+
+    @classmethod
+    def of(cls, batch: BatchHeader) -> LastKept:
+        return cls(batch.base_offset, batch.partition_leader_epoch, batch.crc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +35,10 @@ class ExportedTail:
     bytes: int
     sha256: str
     address: str | None
-    """``None``: the broker served nothing of it."""
+    """``None``: the broker served nothing new of it."""
+    last: LastKept | None = None
+    from_the_start: bool = True
+    """Not behind what was kept before: the log is another one than it was."""
 
 
 def _nobody_waits() -> None:
@@ -33,31 +50,49 @@ async def export_tail(
     inventory: SegmentInventory,
     topic: str,
     log: TopicIdPartition,
-    boundary: int,
     served: tuple[int, int],
     node: int,
     alive: Callable[[], None] = _nobody_waits,
+    *,
+    behind: LastKept | None = None,
+    max_bytes: int = MAX_EXPORT_BYTES,
 ) -> ExportedTail:
     """Keep the batches of ``served`` (offsets; the end is exclusive) that ``node`` has.
 
-    The same range is the same object again. Raises ``KafkaError``, ``KafkaUnavailable``,
-    ``ObjectStoreUnavailable``.
+    ``behind``: what is kept already; only what follows it is exported, unless the log does not
+    have it any more. At most about ``max_bytes`` at once. An object's key says its offsets and its
+    content: what is exported again is the same object, another log of the same offsets is another.
+
+    Raises ``KafkaError``, ``KafkaUnavailable``, ``ObjectStoreUnavailable``, ``InvalidBatch``.
     """
-    position, end = served
+    start, end = served
+    position = start if behind is None else behind.base_offset
     data = bytearray()
-    while position < end and len(data) < MAX_EXPORT_BYTES:
+    first, last, checked = -1, behind, behind is None
+    while position < end and len(data) < max_bytes:
         alive()
         piece = await reader.fetch(topic, log.partition, position, node=node)
         whole = list(iter_fetched(piece.data))
         if not whole or whole[-1].last_offset < position:
             break
-        data += piece.data[: whole[-1].end]
-        position = whole[-1].last_offset + 1
+        position, begin = whole[-1].last_offset + 1, 0
+        if not checked:
+            if LastKept.of(whole[0]) != behind:
+                return await export_tail(
+                    reader, inventory, topic, log, served, node, alive, max_bytes=max_bytes
+                )
+            checked, begin = True, whole[0].end
+            del whole[0]
+        if whole:
+            first = whole[0].base_offset if first < 0 else first
+            data += piece.data[begin : whole[-1].end]
+            last = LastKept.of(whole[-1])
     address = None
+    sha256 = hashlib.sha256(data).hexdigest()
     if data:
         key = (
             f"forensics/{topic}-{topic_id_to_base64(log.topic_id)}/{log.partition}/"
-            f"{boundary:020d}-{position:020d}.batches"
+            f"{first:020d}-{position:020d}-{sha256[:16]}.batches"
         )
         address = await inventory.export(key, bytes(data))
-    return ExportedTail(position, len(data), hashlib.sha256(data).hexdigest(), address)
+    return ExportedTail(position, len(data), sha256, address, last, behind is None)

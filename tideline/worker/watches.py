@@ -9,37 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
-from tideline.control_plane.model import TopicStatus, TrackedPartition, TrackedTopic
+from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.watched import (
-    Finding,
-    FindingKind,
-    WatchedPartition,
-    config_findings,
-    log_end_findings,
-)
+from tideline.domain.watched import Finding, FindingKind
 from tideline.errors import TidelineError
-from tideline.kafka.batches import InvalidBatch
-from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
 from tideline.migration.connections import WorkerServices
-from tideline.migration.side_by_side import side_by_side
-from tideline.migration.tails import export_tail
+from tideline.worker.kept_tails import TailKeeper
+from tideline.worker.looking import Seen, compare, in_portions
 
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 20.0
 """Two looks fit into a minute: what is not a tail is told when the second one sees it again, since
 brokers follow a change of configs, and replicas each other, one by one."""
-AT_ONCE = 8
-"""Topics that are looked at side by side."""
 
 
 class WatchGauges:
@@ -98,8 +86,7 @@ class KafkaWatch:
         self._gauges = gauges or WatchGauges()
         self._before: dict[UUID, frozenset[tuple[FindingKind, str]]] = {}
         """What the look before found, by topic id."""
-        self._exported: dict[TopicIdPartition, dict[str, object]] = {}
-        """Of tails: what was kept, and of which log ends."""
+        self._tails = TailKeeper(services)
         self._told: dict[UUID, list[Finding]] = {}
         """What Postgres has as found and not ended; of a topic that is missing here, perhaps more
         than is true."""
@@ -119,90 +106,52 @@ class KafkaWatch:
         Raises ``ControlPlaneUnavailable``. A topic that Kafka does not answer for keeps what
         Postgres knows of it.
         """
-        told: dict[str, list[Finding]] = {}
-        silent = 0
-
-        async def one(topic: TrackedTopic) -> None:
-            nonlocal silent
-            assert topic.topic_id is not None
-            try:
-                found, unheard = await self._compared(topic, topic.topic_id)
-                told[topic.name] = await self._tell(topic, topic.topic_id, found)
-            except TidelineError as error:
-                log.warning("watch_skipped_a_topic", topic=topic.name, reason=str(error))
-                silent += len(topic.partitions)
-                told[topic.name] = self._told.get(topic.topic_id, [])
-                return
-            silent += unheard
-
         topics = await self._services.control_plane.tracked_topics()
         watched = {t.topic_id: t for t in topics if t.topic_id and t.status is TopicStatus.ACTIVE}
-        await side_by_side(one, watched.values(), AT_ONCE)
         self._forget(set(watched))
-        self._gauges.update(told, silent, time.time())
+        seen: dict[UUID, Seen] = {}
+        for portion in in_portions(watched.values()):
+            seen |= await compare(self._services, portion)
+        certain = {
+            topic_id: self._certain(topic_id, found.findings)
+            for topic_id, found in seen.items()
+            if not found.problem
+        }
+        kept = await self._tails.keep(
+            [
+                (watched[topic_id].name, TopicIdPartition(topic_id, int(f.subject)), f)
+                for topic_id, findings in certain.items()
+                for f in findings
+                if f.kind is FindingKind.TAIL
+            ]
+        )
+        told: dict[str, list[Finding]] = {}
+        for topic_id, found in seen.items():
+            topic = watched[topic_id]
+            if found.problem:
+                log.warning("watch_skipped_a_topic", topic=topic.name, reason=found.problem)
+                told[topic.name] = self._told.get(topic_id, [])
+                continue
+            findings = [
+                kept[TopicIdPartition(topic_id, int(f.subject))]
+                if f.kind is FindingKind.TAIL
+                else f
+                for f in certain[topic_id]
+            ]
+            told[topic.name] = await self._tell(topic, topic_id, findings)
+        self._gauges.update(told, sum(found.unheard for found in seen.values()), time.time())
         return told
 
-    async def _compared(self, topic: TrackedTopic, topic_id: UUID) -> tuple[list[Finding], int]:
-        layout = await self._services.observer.topic(topic.name)
-        if layout is None or layout.topic_id != topic_id:
-            return [], 0  # Another topic of the name is the identity reconciler's finding.
-        ends, unheard = await self._log_ends(topic, layout)
-        rows = [_watched(row) for row in topic.partitions.values()]
-        found = [
-            finding
-            for row in rows
-            for finding in log_end_findings(row, ends.get(row.partition, {}))
-        ]
-        views = await self._services.topics.configs_by_broker(topic.name)
-        for view in views:
-            found += config_findings(
-                rows,
-                {key: override.override_value for key, override in topic.overrides.items()},
-                topic.limits,
-                {key: entry.value for key, entry in view.items() if entry.own},
-                {key: entry.value for key, entry in view.items()},
-            )
-        return list({(f.kind, f.subject): f for f in found}.values()), unheard
-
-    async def _log_ends(
-        self, topic: TrackedTopic, layout: TopicLayout
-    ) -> tuple[dict[int, dict[int, int]], int]:
-        """Log ends by partition and replica, of partitions whose B0 is set; and how many replicas
-        did not answer."""
-        by_node: dict[int, list[int]] = defaultdict(list)
-        for number, row in topic.partitions.items():
-            if row.boundary >= 0 and number in layout.partitions:
-                for node in layout.partitions[number].replicas:
-                    by_node[node].append(number)
-        ends: dict[int, dict[int, int]] = defaultdict(dict)
-        unheard = 0
-        for node, numbers in sorted(by_node.items()):
-            try:
-                answers = await self._services.observer.offsets(
-                    topic.name, numbers, OffsetSpec.LATEST, node=node, replica_id=DEBUG_CONSUMER
-                )
-            except TidelineError as error:
-                log.debug("replica_not_watched", node=node, reason=str(error))
-                unheard += len(numbers)
-                continue
-            for number, answer in answers.items():
-                if isinstance(answer, OffsetAnswer):
-                    ends[number][node] = answer.offset
-                else:
-                    unheard += 1
-        return ends, unheard
-
-    async def _tell(
-        self, topic: TrackedTopic, topic_id: UUID, found: list[Finding]
-    ) -> list[Finding]:
-        """Record what is certain: a tail at once, everything else when it is seen twice."""
+    def _certain(self, topic_id: UUID, found: Sequence[Finding]) -> list[Finding]:
+        """A tail at once, everything else when it is seen twice."""
         keys = frozenset((f.kind, f.subject) for f in found)
         before, self._before[topic_id] = self._before.get(topic_id, frozenset()), keys
-        certain = [
-            await self._kept(topic, topic_id, f) if f.kind is FindingKind.TAIL else f
-            for f in found
-            if f.kind is FindingKind.TAIL or (f.kind, f.subject) in before
-        ]
+        return [f for f in found if f.kind is FindingKind.TAIL or (f.kind, f.subject) in before]
+
+    async def _tell(
+        self, topic: TrackedTopic, topic_id: UUID, certain: list[Finding]
+    ) -> list[Finding]:
+        """Record it in Postgres, and what is new in the log."""
         known = self._told.get(topic_id)
         if certain or known != []:
             await self._services.control_plane.record_findings(topic_id, certain)
@@ -218,38 +167,7 @@ class KafkaWatch:
                 )
         return certain
 
-    async def _kept(self, topic: TrackedTopic, topic_id: UUID, tail: Finding) -> Finding:
-        """The finding with where the tail was exported to, as far as a broker serves it."""
-        at = TopicIdPartition(topic_id, int(tail.subject))
-        known = self._exported.get(at)
-        if known is None or known["log_ends"] != tail.detail["log_ends"]:
-            boundary = int(tail.detail["boundary"])
-            ends: Mapping[str, int] = tail.detail["log_ends"]
-            node = max(ends, key=lambda n: ends[n])
-            known = {"log_ends": dict(ends)}
-            try:
-                kept = await export_tail(
-                    self._services.reader,
-                    self._services.inventory,
-                    topic.name,
-                    at,
-                    boundary,
-                    (boundary, ends[node]),
-                    int(node),
-                )
-            except (TidelineError, InvalidBatch) as error:
-                return replace(tail, detail={**tail.detail, "not_exported": str(error)})
-            known |= {"object": kept.address, "exported_to": kept.to, "bytes": kept.bytes}
-            self._exported[at] = known
-        return replace(tail, detail={**tail.detail, **known})
-
     def _forget(self, live: set[UUID]) -> None:
         for memory in (self._before, self._told):
             for gone in memory.keys() - live:
                 memory.pop(gone, None)
-        for at in [at for at in self._exported if at.topic_id not in live]:
-            del self._exported[at]
-
-
-def _watched(row: TrackedPartition) -> WatchedPartition:
-    return WatchedPartition(row.partition, row.state, row.boundary, row.prefix_end)

@@ -32,6 +32,7 @@ from tideline.domain.producer_tail import ProducerTail
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.domain.topic_configs import ConfigChange
 from tideline.domain.transactions import CoordinatorTransaction
+from tideline.kafka.batches import iter_fetched
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, TopicReplaced
 from tideline.kafka.log_reader import FetchedPiece
 from tideline.kafka.observer import (
@@ -214,7 +215,13 @@ class FakeKafka:
     own_configs: dict[str, str] = field(default_factory=dict)
     tails: FakeTails = field(default_factory=FakeTails)
     done: list[str] = field(default_factory=list)
+    fetched: list[tuple[int, int, int]] = field(default_factory=list)
+    """Broker, offset and bytes of each Fetch."""
+    asked: list[str] = field(default_factory=list)
+    """Requests about many topics at once."""
     tail_bytes: bytes = b""
+    most_batches: int | None = None
+    """In the answer to one Fetch."""
     ignore_writes: bool = False
     lagging: list[dict[str, ConfigEntry]] = field(default_factory=list)
     """What one broker says first, while it follows the controller."""
@@ -278,6 +285,24 @@ class FakeKafka:
             n: await self.offset(topic, n, spec, node=node, replica_id=replica_id)
             for n in partitions
         }
+
+    async def topics(self, names: Any) -> dict[str, TopicLayout | None]:
+        self.asked.append("topics")
+        return {name: await self.topic(name) for name in names}
+
+    async def offsets_of(
+        self, wanted: Any, spec: int, *, node: int, replica_id: int = DEBUG_CONSUMER
+    ) -> dict[tuple[str, int], OffsetAnswer]:
+        self.asked.append(f"offsets of broker {node}")
+        return {
+            (topic, n): await self.offset(topic, n, spec, node=node, replica_id=replica_id)
+            for topic, partitions in wanted.items()
+            for n in partitions
+        }
+
+    async def configs_of(self, topics: Any, keys: Any) -> dict[str, list[dict[str, ConfigEntry]]]:
+        self.asked.append("configs")
+        return {topic: await self.configs_by_broker(topic) for topic in topics}
 
     async def log_end(self, topic: str, layout: PartitionLayout) -> LogEnd:
         if self.before_end is not None:
@@ -360,7 +385,15 @@ class FakeKafka:
     ) -> FetchedPiece:
         if offset > self.watermarks[node]:
             raise KafkaError(ErrorCode.offset_not_available, "fetch")
-        data = self.tail_bytes if offset == 100 and self.watermarks[node] > 100 else b""
+        data = b""
+        if offset >= 100 and self.watermarks[node] > 100:
+            # From the batch that holds the offset on, as brokers do.
+            past = (b.end for b in iter_fetched(self.tail_bytes) if b.last_offset < offset)
+            data = self.tail_bytes[max(past, default=0) if offset > 100 else 0 :]
+            if self.most_batches is not None:
+                held = list(iter_fetched(data))[: self.most_batches]
+                data = data[: held[-1].end] if held else b""
+        self.fetched.append((node, offset, len(data)))
         return FetchedPiece(data, self.watermarks[node], self.log_start)
 
 

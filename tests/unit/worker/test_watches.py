@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.unit.activities.world import World, record_batch
+from tideline.control_plane.model import TrackedTopic
 from tideline.domain.migration import MigrationState
 from tideline.domain.watched import FindingKind
 from tideline.kafka.errors import KafkaUnavailable
+from tideline.object_store import ObjectStoreUnavailable
+from tideline.worker import kept_tails
+from tideline.worker.looking import compare, in_portions
 from tideline.worker.watches import KafkaWatch, WatchGauges
 
 
@@ -63,6 +70,125 @@ async def test_what_a_broker_took_past_b0_is_told_at_once_and_kept(world: World)
     assert finding.detail["object"] == f"s3://diskless/{key}"
     assert "past the gateways" in str(finding)
     assert watched.gauge("inkless_boundary_tail_offsets", topic="orders", partition="0") == 2
+
+
+def grow(world: World, *batches: bytes, end: int) -> None:
+    """Replica 2's log has these batches past B0, up to ``end`` (exclusive)."""
+    world.kafka.tail_bytes = b"".join(batches)
+    world.kafka.ends[2] = world.kafka.watermarks[2] = end
+
+
+async def test_of_a_tail_that_grows_only_what_is_new_is_exported(world: World) -> None:
+    watched = Watched(crossed(world))
+    first, second, third = (record_batch(100 + 2 * n, 2) for n in range(3))
+    grow(world, first, end=102)
+    await watched.look(3)
+    assert list(world.store.exported.values()) == [first]
+    grow(world, first, second, third, end=106)
+    await watched.look(3)
+    assert list(world.store.exported.values()) == [first, second + third]
+    (finding,) = await world.plane.findings("orders")
+    assert finding.detail["exported_to"] == 106
+    assert finding.detail["objects"] == 2
+    assert finding.detail["bytes"] == len(first + second + third)
+    assert "2 exports up to offset 106" in str(finding)
+
+
+async def test_a_look_at_a_tail_that_has_not_grown_fetches_nothing(world: World) -> None:
+    watched = Watched(crossed(world))
+    grow(world, record_batch(100, 2), end=102)
+    await watched.look()
+    world.kafka.fetched.clear()
+    await watched.look(3)
+    assert world.kafka.fetched == []
+
+
+async def test_another_worker_goes_on_where_the_first_one_was(world: World) -> None:
+    first, second = record_batch(100, 2), record_batch(102, 2)
+    grow(crossed(world), first, end=102)
+    await Watched(world).look()
+    grow(world, first, second, end=104)
+    await Watched(world).look()
+    assert list(world.store.exported.values()) == [first, second]
+
+
+async def test_a_tail_that_was_cut_off_and_grew_anew_is_exported_from_b0_beside_the_old_one(
+    world: World,
+) -> None:
+    """An unclean election: what was acknowledged by the log that is gone stays kept."""
+    watched = Watched(crossed(world))
+    grow(world, record_batch(100, 2), record_batch(102, 2), end=104)
+    await watched.look()
+    other = record_batch(100, 1) + record_batch(101, 4)
+    grow(world, other, end=105)
+    await watched.look()
+    assert len(world.store.exported) == 2
+    assert list(world.store.exported.values())[1] == other
+
+
+async def test_a_long_tail_is_kept_in_portions_and_no_tail_keeps_another_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(crossed(world))
+    batches = [record_batch(100 + 2 * n, 2) for n in range(4)]
+    monkeypatch.setattr(kept_tails, "MAX_TAIL_BYTES", len(batches[0]))
+    monkeypatch.setattr(world.kafka, "most_batches", 1)
+    grow(world, *batches, end=108)
+    await watched.look()
+    assert list(world.store.exported.values()) == batches[:1]
+    await watched.look(4)
+    assert list(world.store.exported.values()) == batches
+
+
+async def test_what_was_kept_stays_on_record_while_the_store_is_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(crossed(world))
+    grow(world, record_batch(100, 2), end=102)
+    await watched.look()
+
+    async def away(key: str, data: bytes) -> str:
+        raise ObjectStoreUnavailable("S3 does not answer")
+
+    with monkeypatch.context() as without:
+        without.setattr(world.store, "export", away)
+        grow(world, record_batch(100, 2), record_batch(102, 2), end=104)
+        await watched.look()
+    (finding,) = await world.plane.findings("orders")
+    assert finding.detail["exported_to"] == 102
+    assert "S3 does not answer" in str(finding)
+    await watched.look()
+    (finding,) = await world.plane.findings("orders")
+    assert finding.detail["exported_to"] == 104
+    assert "not_exported" not in finding.detail
+
+
+async def test_many_topics_cost_a_few_requests(world: World) -> None:
+    """1,000 topics on three brokers: 20 portions of one, one and one per broker."""
+    row = world.plane.row
+    topic = (await world.plane.tracked_topics())[0]
+    many = [
+        replace(topic, name=f"t{n}", topic_id=UUID(int=1_000 + n), partitions={0: row})
+        for n in range(1_000)
+    ]
+    portions = list(in_portions(many))
+    assert [len(p) for p in portions] == [50] * 20
+    await compare(world.services, portions[0])
+    assert world.kafka.asked == ["topics"]
+    world.kafka.asked.clear()
+    await Watched(crossed(world)).look()
+    assert world.kafka.asked == [
+        "topics", "offsets of broker 1", "offsets of broker 2", "offsets of broker 3", "configs",
+    ]  # fmt: skip
+
+
+def test_a_topic_of_many_partitions_is_a_portion_of_its_own() -> None:
+    def topic(partitions: int) -> TrackedTopic:
+        rows = {n: cast(Any, None) for n in range(partitions)}
+        return cast(TrackedTopic, SimpleNamespace(partitions=rows))
+
+    sizes = [[len(t.partitions) for t in p] for p in in_portions(map(topic, [600, 600, 5_000, 1]))]
+    assert sizes == [[600], [600], [5_000], [1]]
 
 
 async def test_a_tail_stays_on_record_when_the_broker_does_not_have_it_any_more(
