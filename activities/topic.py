@@ -34,6 +34,7 @@ from tideline.control_plane.model import (
     unaccounted_reason,
 )
 from tideline.domain import failures
+from tideline.domain.config_changes import LIMITS, limits_of
 from tideline.domain.messages import (
     AbortDecision,
     JoinRequest,
@@ -45,7 +46,7 @@ from tideline.domain.messages import (
     TopicRef,
     TopicStep,
 )
-from tideline.domain.migration import MigrationState
+from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState
 from tideline.domain.topic_configs import (
     CREATE_TIME,
     DEFAULT_AFTER_MAX_MS,
@@ -59,6 +60,9 @@ from tideline.migration.connections import WorkerServices
 from tideline.temporal import start_or_join
 
 POLL_MS = 100.0
+ROUNDS = 40
+SETTLE_S = 0.05
+"""Looks at what every broker shows, and the pause between them."""
 JOIN_POLL_S = 5.0
 
 
@@ -135,9 +139,41 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
                     except UnknownTopic:
                         await refuse_forgotten(services, ref.topic, UUID(ref.topic_id))
                         raise
+                    await _adopt_limits(services, ref)
                     return
                 missing = _not_tracking(ref.topic, [e.gateway for e in open_entries])
     raise waiting(missing)
+
+
+async def _adopt_limits(services: WorkerServices, ref: TopicRef) -> None:
+    """Make the limits in Postgres those that Kafka has now that every gateway knows the topic: what
+    one that did not know it let through is in Kafka only; from here on each change is in both.
+
+    Not past the first B0, from which on Postgres has the limits. Fails as Waiting while brokers
+    differ."""
+    for number in range(ROUNDS):
+        if number:
+            heartbeat()
+            await asyncio.sleep(SETTLE_S)
+        topic = await services.control_plane.tracked_topic(ref.topic)
+        if topic is None or topic.topic_id != UUID(ref.topic_id):
+            return  # The next step says so.
+        if any(row.boundary != UNDEFINED_OFFSET for row in topic.partitions.values()):
+            return
+        keys = set(LIMITS) - topic.overrides.keys()
+        found, *others = [
+            limits_of({key: entry.value for key, entry in view.items()}, keys)
+            for view in await services.topics.configs_by_broker(ref.topic)
+        ]
+        if any(other != found for other in others):
+            continue
+        changed: dict[str, Any] = {
+            name: value for name, value in found.items() if getattr(topic.limits, name) != value
+        }
+        if not changed:
+            return
+        await services.control_plane.update_topic_limits(UUID(ref.topic_id), **changed)
+    raise waiting(f"not every broker shows the same limits of batches of {ref.topic!r} yet")
 
 
 def _not_tracking(topic: str, missing: Sequence[GatewayRegistration]) -> str:

@@ -14,6 +14,7 @@ from tideline.control_plane import ControlPlane
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.delete_records import DeleteRecordsHandler
+from tideline.gateway.admin.held_configs import HeldConfigs
 from tideline.gateway.admin.metadata import MetadataHandler
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.tellings import Tellings
@@ -220,7 +221,9 @@ def build_rules(
         **MetadataHandler(tracking).rules(),
         **CreateTopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
         **TopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
-        **ConfigsHandler(tracking, control_plane, cluster).rules(),
+        **ConfigsHandler(
+            tracking, control_plane, cluster, HeldConfigs(control_plane, cluster, parts.tellings)
+        ).rules(),
         **DeleteRecordsHandler(tracking, parts.fences, control_plane).rules(),
         **ShareGroupsHandler(tracking).rules(),
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -18,7 +18,7 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import TrackingIncomplete
+from tideline.control_plane.errors import ControlPlaneUnavailable, TrackingIncomplete
 from tideline.control_plane.model import LiveTopic, TopicStatus, TrackingKind
 from tideline.domain.topic_configs import MAX_MESSAGE_BYTES, SEAL_BYTES
 from tideline.errors import TidelineError
@@ -112,9 +112,11 @@ class IdentityReconciler:
             )
         before, self._missed = self._missed, dict.fromkeys(missed, look)
         for topic_id in twice:
-            await self._bury(known[topic_id], topic_id, before[topic_id], look)
+            topic = known[topic_id]
+            await _alone(topic, self._bury(topic, topic_id, before[topic_id], look))
         await self._settle_births(overdue, look)
-        await self._activate(live)
+        for topic in live:
+            await _alone(topic, self._activate(topic))
 
     async def _bury(self, topic: LiveTopic, topic_id: UUID, first: Look, second: Look) -> None:
         why = (
@@ -131,19 +133,21 @@ class IdentityReconciler:
     async def _settle_births(self, births: Iterable[LiveTopic], look: Look) -> None:
         """A gateway that died during a creation left the name tracked without an id: it is served
         by nobody. Completed if the topic is there as it was to be made, else released."""
-        unborn = set()
+        before, self._unborn = self._unborn, frozenset[int]()
         for birth in births:
-            ids = look.under[birth.name]
-            if len(ids) == 1 and await self._is_sealed(birth.name):
-                await self._complete(birth, *ids)
-            elif len(ids) <= 1:
-                unborn.add(birth.topic_key)
-                if birth.topic_key in self._unborn:
-                    why = "its creation did not end, and Kafka has no topic that was made for it"
-                    if await self._plane.release_birth(birth.topic_key, RECONCILER, why):
-                        self._metrics.buried.inc()
-                        log.error("identity.birth_released", topic=birth.name, why=why)
-        self._unborn = frozenset(unborn)
+            seen = birth.topic_key in before
+            await _alone(birth, self._settle_birth(birth, look.under[birth.name], seen))
+
+    async def _settle_birth(self, birth: LiveTopic, ids: frozenset[UUID], was_unborn: bool) -> None:
+        if len(ids) == 1 and await self._is_sealed(birth.name):
+            await self._complete(birth, *ids)
+        elif len(ids) <= 1:
+            self._unborn |= {birth.topic_key}
+            if was_unborn:
+                why = "its creation did not end, and Kafka has no topic that was made for it"
+                if await self._plane.release_birth(birth.topic_key, RECONCILER, why):
+                    self._metrics.buried.inc()
+                    log.error("identity.birth_released", topic=birth.name, why=why)
 
     async def _is_sealed(self, name: str) -> bool:
         limit = (await self._topics.configs(name)).get(MAX_MESSAGE_BYTES)
@@ -159,13 +163,23 @@ class IdentityReconciler:
         await self._plane.override_config(topic_id, MAX_MESSAGE_BYTES, SEAL_BYTES, wanted)
         log.warning("identity.birth_completed", topic=birth.name, topic_id=str(topic_id))
 
-    async def _activate(self, live: Iterable[LiveTopic]) -> None:
+    async def _activate(self, topic: LiveTopic) -> None:
         """A topic that was born is hidden until every gateway knows its id; who made it may be
         gone by then."""
-        for topic in live:
-            born = topic.kind is TrackingKind.BORN_DISKLESS and topic.topic_id is not None
-            if born and topic.status is TopicStatus.TRACKING and self._is_overdue(topic):
-                try:
-                    await self._plane.activate_topic(topic.name)
-                except TrackingIncomplete as error:
-                    log.warning("identity.birth_waits", topic=topic.name, why=str(error))
+        born = topic.kind is TrackingKind.BORN_DISKLESS and topic.topic_id is not None
+        if born and topic.status is TopicStatus.TRACKING and self._is_overdue(topic):
+            try:
+                await self._plane.activate_topic(topic.name)
+            except TrackingIncomplete as error:
+                log.warning("identity.birth_waits", topic=topic.name, why=str(error))
+
+
+async def _alone(topic: LiveTopic, work: Awaitable[None]) -> None:
+    """What is refused of one topic holds up no other. Raises ``ControlPlaneUnavailable``, which
+    concerns all of them."""
+    try:
+        await work
+    except ControlPlaneUnavailable:
+        raise
+    except TidelineError as error:
+        log.error("identity.not_settled", topic=topic.name, why=str(error))

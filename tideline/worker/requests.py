@@ -18,10 +18,11 @@ import structlog
 
 from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import REQUESTS_CHANNEL, ControlPlane
-from tideline.control_plane.model import MigrationRequest, RequestState
+from tideline.control_plane.model import MigrationRequest, RequestState, TopicStatus
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
+from tideline.domain.migration import MigrationState
 from tideline.domain.migration_input import InvalidMigrationInput, parse_options
-from tideline.errors import TidelineError, UnreachableError
+from tideline.errors import RefusedError, TidelineError, UnreachableError
 from tideline.temporal import MigrationFailed, NoSuchMigration
 
 log = structlog.get_logger()
@@ -90,7 +91,7 @@ class RequestDispatcher:
                 continue
             try:
                 ended = await self._ending(request)
-            except UnreachableError as error:
+            except (UnreachableError, RefusedError) as error:
                 log.warning("request_not_followed", topic=request.topic, why=str(error))
                 continue
             if ended is not None:
@@ -111,6 +112,12 @@ class RequestDispatcher:
         try:
             outcome = await self._outcome(_ref(request))
         except NoSuchMigration:
+            if await self._is_unfinished(request):
+                # Temporal was set up anew or restored: nobody drives the migration.
+                return RequestState.RETRYING, (
+                    "Temporal does not know its workflow, and the migration is not over: it is "
+                    "started again and goes on with what Postgres knows"
+                )
             return RequestState.DONE, "Temporal does not know its workflow any more"
         except MigrationFailed as error:
             return RequestState.REFUSED, str(error)
@@ -118,6 +125,20 @@ class RequestDispatcher:
             return None
         ended = "the migration was aborted" if outcome.outcome == "aborted" else outcome.reason
         return RequestState.DONE, ended
+
+    async def _is_unfinished(self, request: MigrationRequest) -> bool:
+        """Of a topic that is not tracked, or was aborted, there is nothing to go on with."""
+        topic = await self._store.tracked_topic(request.topic)
+        if topic is None or topic.topic_id != request.topic_id:
+            return False
+        if topic.status is TopicStatus.TRACKING:
+            return True
+        forced = topic.completion_forced_by is not None
+        return topic.status is TopicStatus.ACTIVE and any(
+            row.state is MigrationState.MIGRATING
+            or (row.state is MigrationState.HYBRID and not row.ready and not forced)
+            for row in topic.partitions.values()
+        )
 
     async def _settle(
         self, request: MigrationRequest, state: RequestState, reason: str, delay_ms: int = 0

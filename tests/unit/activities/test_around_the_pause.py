@@ -25,7 +25,7 @@ from activities.topic import (
 )
 from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
-from tests.unit.activities.world import LOG, REF, TOPIC, World, gateway, record_batch
+from tests.unit.activities.world import LOG, REF, TOPIC, TOPIC_ID, World, gateway, record_batch
 from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownTopic
 from tideline.control_plane.model import BarrierEntry, TopicStatus
 from tideline.domain import failures
@@ -35,7 +35,7 @@ from tideline.domain.messages import JoinRequest, TopicMigrationInput, TopicStep
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.transactions import CoordinatorTransaction
-from tideline.kafka.topic_observer import ActiveProducer
+from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
 
 
 async def failure_of(call: Any) -> ApplicationError:
@@ -411,3 +411,34 @@ async def test_the_limits_of_batches_are_set_although_the_first_attempt_lost_pos
     assert topic is not None
     assert topic.timestamp_after_max_ms == 2**63 - 1
     assert topic.timestamp_before_max_ms == 86_400_000
+
+
+async def test_a_limit_that_a_gateway_let_through_before_it_knew_the_topic_is_enforced(
+    world: World,
+) -> None:
+    """It passed the change to Kafka as that of a classic topic, after the limits were read."""
+    world.kafka.own_configs = {"max.message.bytes": "1000"}
+    world.plane.status = TopicStatus.TRACKING
+    await begin_tracking(world.services, STEP)
+    world.kafka.own_configs = {
+        "max.message.bytes": "3000",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    world.kafka.lagging = [await world.kafka.configs("orders")]
+    world.kafka.lagging[0]["max.message.bytes"] = ConfigEntry("1000", True)
+    await await_tracking(world.services, STEP)
+    topic = await world.plane.tracked_topic("orders")
+    assert topic is not None
+    assert (topic.limits.max_message_bytes, topic.limits.timestamp_type) == (3000, "LogAppendTime")
+
+
+async def test_a_seal_does_not_become_a_limit_when_tracking_is_awaited_again(world: World) -> None:
+    world.kafka.own_configs = {"max.message.bytes": "78"}
+    await world.plane.override_config(TOPIC_ID, "max.message.bytes", "78", "1000")
+    await await_tracking(world.services, STEP)
+    world.plane.row = replace(world.plane.row, boundary=100)
+    await world.plane.release_config(TOPIC_ID, "max.message.bytes")
+    await await_tracking(world.services, STEP)
+    topic = await world.plane.tracked_topic("orders")
+    assert topic is not None
+    assert topic.limits.max_message_bytes == 1_000

@@ -57,8 +57,10 @@ from tideline.control_plane.model import (
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.admin import configs as configs_handler
+from tideline.gateway.admin import create_topics
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
+from tideline.gateway.admin.held_configs import HeldConfigs
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import TopicsHandler
@@ -86,7 +88,7 @@ def admin(
 
     def rules(cluster: KafkaCluster) -> Rules:
         return {
-            **ConfigsHandler(view, plane, cluster).rules(),
+            **ConfigsHandler(view, plane, cluster, HeldConfigs(plane, cluster, told)).rules(),
             **CreateTopicsHandler(view, plane, cluster, told).rules(),
             **ShareGroupsHandler(view).rules(),
             **TopicsHandler(view, plane, cluster, told).rules(),
@@ -570,6 +572,19 @@ async def test_a_gateway_that_does_not_track_holds_the_creation_up_by_name() -> 
     creations = [r for r in kafka.asked if isinstance(r, make_v7.CreateTopicsRequest)]
     assert creations
     assert all(request.validate_only for request in creations)
+
+
+async def test_a_creation_ends_in_time_whatever_timeout_its_client_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on when the client leaves: one of 24 days would be under way for that long."""
+    monkeypatch.setattr(create_topics, "LONGEST_CREATION_S", 0.3)
+    plane = AdminPlane(missing=(2,))
+    kafka = Kafka(CreateTopicsRequest=created(), MetadataRequest=nowhere)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
+        answer = await ask(g, born("new", seconds=2_000_000))
+    assert answer.topics[0].error_code is ErrorCode.request_timed_out
+    assert "gateway 2" in answer.topics[0].error_message
 
 
 async def test_what_kafka_refuses_is_let_go_of() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -198,3 +199,26 @@ async def test_a_stop_without_postgres_leaves_the_lease_to_lapse(
     plane.down = True
     await lease.release()
     assert not lease.valid()
+
+
+async def test_a_registration_whose_answer_was_lost_and_that_was_fenced_is_followed_by_another(
+    lease: Lease, plane: GatewayPlane
+) -> None:
+    """An incarnation that has ended is refused for ever: the process registers as another one."""
+    register = plane.register_gateway
+
+    async def loses_its_answer(*arguments: Any, **named: Any) -> None:
+        await register(*arguments, **named)
+        raise ControlPlaneUnavailable("no answer")
+
+    plane.register_gateway = loses_its_answer  # type: ignore[method-assign]
+    with pytest.raises(ControlPlaneUnavailable):
+        await lease.renew()
+    plane.register_gateway = register  # type: ignore[method-assign]
+    first = lease.incarnation
+    plane.fence(first)
+    await lease.renew()
+    assert (lease.registered, lease.valid()) == (False, False)
+    assert lease.incarnation != first
+    await lease.renew()
+    assert lease.valid()

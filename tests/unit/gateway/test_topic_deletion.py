@@ -223,3 +223,24 @@ def _unknown(node: Any, request: Any) -> Any:
 def _by_id(request: Any) -> bool:
     topics = getattr(request, "topics", None) or ()
     return type(request).__name__ == "MetadataRequest" and any(t.topic_id for t in topics)
+
+
+async def test_no_more_than_so_much_goes_on_without_its_clients() -> None:
+    told, held = Tellings(most_shielded=1), asyncio.Event()
+    ended: list[str] = []
+
+    async def work(name: str) -> None:
+        await held.wait()
+        ended.append(name)
+
+    clients = [
+        asyncio.ensure_future(told.whatever_the_client_does(work(name))) for name in ("a", "b")
+    ]
+    await asyncio.sleep(0)
+    for client in clients:
+        client.cancel()
+    await asyncio.wait(clients)
+    held.set()
+    await until(lambda: ended)
+    assert ended == ["a"]
+    await told.close()

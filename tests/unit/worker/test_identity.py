@@ -174,3 +174,25 @@ async def test_a_creation_that_died_after_kafka_had_done_it_is_completed_and_bec
     await bench.reconciler.reconcile()
     (live,) = await bench.plane.live_topics()
     assert live.status is TopicStatus.ACTIVE
+
+
+async def test_what_is_refused_of_one_topic_holds_up_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.plane.gateways.register(
+        GatewayRegistration(1, 1, UUID(int=1), "active", 1, 3000, "h:1", "1", datetime.now(UTC))
+    )
+    for name in ("first", "second"):
+        await bench.track(name, None)
+        bench.kafka.controller.create(name)
+    bench.configs.sealed.add("second")  # of the first Kafka says another error
+    await bench.plane.begin_tracking(
+        "born", UUID(int=9), TrackingKind.BORN_DISKLESS, 1, "CreateTime", 2_000
+    )
+    await bench.plane.acknowledge_tracking(1, UUID(int=1), "born")
+    bench.pass_minutes(11)
+    await bench.reconciler.reconcile()
+    states = {t.name: (t.topic_id is not None, t.status) for t in await bench.plane.live_topics()}
+    assert states["first"] == (False, TopicStatus.TRACKING)
+    assert states["second"] == (True, TopicStatus.TRACKING)
+    assert states["born"] == (True, TopicStatus.ACTIVE)

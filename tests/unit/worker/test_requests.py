@@ -10,9 +10,17 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.placed_plane import PlacedPlane
 from tideline.control_plane.memory import MemoryControlPlane
-from tideline.control_plane.model import MigrationRequest
+from tideline.control_plane.model import (
+    MigrationRequest,
+    TopicStatus,
+    TrackedPartition,
+    TrackedTopic,
+    TrackingKind,
+)
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
+from tideline.domain.migration import MigrationState
 from tideline.domain.options import Durability
 from tideline.errors import UnreachableError
 from tideline.temporal import MigrationFailed, NoSuchMigration
@@ -216,6 +224,62 @@ async def test_what_became_of_a_started_migration_is_kept_with_its_request(
     await dispatcher.follow_all()
     found = await store.only()
     assert (found.state, found.reason) == (state, reason)
+
+
+async def test_a_migration_that_temporal_has_forgotten_is_started_again_until_it_is_over(
+    store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
+) -> None:
+    """Temporal was set up anew: nobody would drive the migration, and its request looked done."""
+    topic_id = await store.ask("orders")
+    kafka.ids = {"orders": topic_id}
+    await dispatcher.take_all()
+    await store.begin_tracking(
+        "orders", topic_id, TrackingKind.MIGRATED, 1, "CreateTime", 1_000, None
+    )
+    workflows.ended = {"orders": NoSuchMigration("none")}
+    await dispatcher.follow_all()
+    found = await store.only()
+    assert found.state == "retrying"
+    assert "started again" in found.reason
+    store.clock_ms += FIRST_RETRY_MS
+    await dispatcher.take_all()
+    assert len(workflows.started) == 2
+    await store.abort_migration(topic_id)
+    await dispatcher.follow_all()
+    assert (await store.only()).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "forced", "ends"),
+    [
+        (MigrationState.MIGRATING, False, False, "retrying"),
+        (MigrationState.HYBRID, False, False, "retrying"),
+        (MigrationState.HYBRID, False, True, "done"),
+        (MigrationState.HYBRID, True, False, "done"),
+        (MigrationState.DISKLESS_ONLY, False, False, "done"),
+    ],
+)
+async def test_only_what_is_left_to_do_is_started_again(
+    kafka: Kafka, workflows: Workflows, state: MigrationState, ready: bool, forced: bool, ends: str
+) -> None:
+    plane = PlacedPlane(lambda: 1_700_000_000_000)
+    topic_id = uuid4()
+    await plane.request_migration("orders", topic_id, "ann", {})
+    kafka.ids = {"orders": topic_id}
+    dispatcher = RequestDispatcher(plane, workflows.start, kafka.current_id, workflows.outcome)
+    await dispatcher.take_all()
+    boundary = -1 if state is MigrationState.MIGRATING else 5
+    row = TrackedPartition(topic_id, 0, state, 1, False, boundary, 1, ready=ready)
+    plane.put(
+        TrackedTopic(
+            "orders", topic_id, TrackingKind.MIGRATED, TopicStatus.ACTIVE, "CreateTime", 1, {0: row}
+        )
+    )
+    plane.topics.rows[0].completion_forced_by = "ann" if forced else None
+    workflows.ended = {"orders": NoSuchMigration("none")}
+    await dispatcher.follow_all()
+    (found,) = await plane.list_requests()
+    assert found.state == ends
 
 
 async def test_a_notification_is_followed_at_once(

@@ -12,13 +12,14 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
-from tideline.control_plane.model import ConfigOverride, TopicStatus, TrackedTopic
+from tideline.control_plane.model import ConfigOverride, TrackedTopic
 from tideline.domain.admin_trigger import (
     DISKLESS_ENABLE,
     FORWARD_ONLY,
@@ -51,13 +52,13 @@ from tideline.gateway.admin.config_judgement import (
     judged,
 )
 from tideline.gateway.admin.eligibility import eligible_topic
+from tideline.gateway.admin.held_configs import LIVE, HeldConfigs
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.protocol import decode_response, response_class
 
-_LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
 DEFAULT_CONFIG = 5
 """``DescribeConfigsResponse.ConfigSource``: nobody has set it."""
 BOOLEAN, STRING = 1, 2
@@ -81,6 +82,7 @@ class ConfigsHandler:
     tracking: TrackingView
     control_plane: ControlPlane
     cluster: KafkaCluster
+    held: HeldConfigs
 
     def rules(self) -> Rules:
         return {
@@ -145,7 +147,7 @@ class ConfigsHandler:
                 ErrorCode.request_timed_out,
                 f"the control plane does not answer: {error}; try again",
             ) from None
-        return found if found is not None and found.status in _LIVE else None
+        return found if found is not None and found.status in LIVE else None
 
     async def _carry_out(
         self,
@@ -166,7 +168,7 @@ class ConfigsHandler:
             if request.validate_only:
                 return
             if change.for_kafka.configs or ctx.header.api_key == ApiKey.ALTER_CONFIGS:
-                await _in_kafka(ctx, request, change, validate_only=False)
+                await self._set_in_kafka(ctx, request, change, tracked, topic_id)
             if topic_id is None:
                 return
             for key, value in change.overridden.items():
@@ -189,6 +191,29 @@ class ConfigsHandler:
             raise Refused(
                 ErrorCode.request_timed_out, f"topic {change.name} cannot be examined: {error}"
             ) from None
+
+    async def _set_in_kafka(
+        self,
+        ctx: RequestContext,
+        request: Any,
+        change: TopicChange,
+        tracked: TrackedTopic | None,
+        topic_id: UUID | None,
+    ) -> None:
+        """Raises :class:`Refused`, and :class:`TidelineError` as ``HeldConfigs`` does."""
+        sent = {config.name for config in change.for_kafka.configs}
+        held = tracked.overrides if tracked else {}
+        incremental = ctx.header.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
+        exposed = {
+            key: change.changes.get(key)
+            for key in MANAGED_KEYS
+            if key not in held and (key in sent or not incremental)
+        }
+        setting = _in_kafka(ctx, request, change, validate_only=False)
+        if topic_id is None or not exposed:
+            await setting
+        else:
+            await self.held.carried_out(change.name, topic_id, exposed, setting)
 
     async def _enforced(self, name: str, limits: dict[str, Any]) -> None:
         """Return when this gateway holds new batches to ``limits``. Raises :class:`Refused`."""

@@ -62,6 +62,9 @@ from tideline.kafka.topic_observer import TopicObserver
 BARRIER_POLL_S = 0.02
 LOOKS_AT_VIEW = 50
 """How often, so far apart, an answer waits for this gateway's own view: a second."""
+LONGEST_CREATION_S = 120.0
+"""Whatever timeout the client names: the creation goes on when it leaves, and the worker's
+reconciler settles one that has not ended within ten minutes (``BIRTH_PATIENCE``)."""
 LOOKS, LOOK_AGAIN_S = 3, 1.0
 """How often a topic is looked for before its creation counts as failed."""
 
@@ -111,7 +114,7 @@ class CreateTopicsHandler:
                     classic.append(stripped)
             except CreationRefused as refusal:
                 results[topic.name] = _refusal(topic.name, refusal)
-        timeout_s = request.timeout.total_seconds()
+        timeout_s = min(request.timeout.total_seconds(), LONGEST_CREATION_S)
         validate_only = bool(getattr(request, "validate_only", False))
         throttle = no_throttle()
         if classic:

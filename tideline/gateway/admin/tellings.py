@@ -28,6 +28,8 @@ from tideline.gateway.metrics import TELLINGS_LOST, TELLINGS_PENDING
 T = TypeVar("T")
 MAX_TELLINGS = 1_000
 """More than an admin client deletes while Postgres restarts; what is beyond is the reconciler's."""
+MAX_SHIELDED = 1_000
+"""Requests whose work goes on without their clients."""
 ANSWER_WAITS_S = 2.0
 """How long an answer waits until the control plane knows; then it leaves, and telling goes on."""
 LONGEST_PAUSE_S = 5.0
@@ -47,8 +49,8 @@ class Telling:
 class Tellings:
     """One per process."""
 
-    def __init__(self, most: int = MAX_TELLINGS) -> None:
-        self._most = most
+    def __init__(self, most: int = MAX_TELLINGS, most_shielded: int = MAX_SHIELDED) -> None:
+        self._most, self._most_shielded = most, most_shielded
         self._pending: dict[str, Telling] = {}
         self._shielded: set[asyncio.Task[Any]] = set()
 
@@ -79,7 +81,11 @@ class Tellings:
         return bool(done)
 
     async def whatever_the_client_does(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of ``work``, which goes on when the caller is cancelled."""
+        """The result of ``work``, which goes on when the caller is cancelled, unless too much goes
+        on already: then it ends with its client, and what is lost the reconciler has to find."""
+        if len(self._shielded) >= self._most_shielded:
+            log.warning("telling.not_shielded", under_way=len(self._shielded))
+            return await work
         task = spawn(work, "admin-request")
         self._shielded.add(task)
         task.add_done_callback(self._end_of_shielded)

@@ -95,13 +95,19 @@ class Lease:
 
     async def renew(self, before_serving: BeforeServing | None = None) -> None:
         """Register or renew once; a new incarnation awaits ``before_serving`` before it counts as
-        registered. Raises what that raises, and ``ControlPlaneUnavailable``; being fenced is
-        handled here, a retired gateway id raises ``GatewayRetired``, one that another process
-        holds ``GatewayIdHeld``."""
+        registered. Raises what that raises, and ``ControlPlaneUnavailable``; being fenced, also
+        between a registration and its answer, is handled here; a retired gateway id raises
+        ``GatewayRetired``, one that another process holds ``GatewayIdHeld``."""
         was_valid = self.valid()
         sent = self._clock()
         if not self._registered:
-            await self._register()
+            try:
+                await self._register()
+            except GatewayFenced as error:
+                # It was registered, which this process did not hear of, and has ended since: an
+                # incarnation never comes back.
+                self.end_incarnation(str(error))
+                return
             if before_serving is not None:
                 await before_serving()
             self._registered = True
