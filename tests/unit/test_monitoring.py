@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from tideline.domain.migration import Phase
 from tideline.domain.request_handling import RouteKind
 from tideline.gateway import metrics
+from tideline.worker.gateway_metrics import GatewayGauges
 from tideline.worker.identity import IdentityMetrics
 from tideline.worker.metrics import (
     VERDICTS,
@@ -43,6 +44,7 @@ def exported() -> set[str]:
     TieringTotals(worker)
     IdentityMetrics(worker)
     WatchGauges(worker)
+    GatewayGauges(worker)
     return {
         metric.name + suffix
         for registry in (REGISTRY, worker)

@@ -255,7 +255,8 @@ class GatewayRegistration:
 def unaccounted_reason(gateway: GatewayRegistration) -> str:
     """Why an incarnation with status ``unaccounted`` holds topics back, and what to do."""
     return (
-        f"incarnation {gateway.incarnation} of gateway {gateway} was replaced and may still run: "
+        f"incarnation {gateway.incarnation} of gateway {gateway} was replaced and may still run "
+        f"(ended {gateway.registered_at:%Y-%m-%d %H:%M} UTC): "
         "start the gateway over its state directory, or make sure that the process is gone and say "
         f"so with `tideline gateway account {gateway.gateway_id} {gateway.incarnation} --gone`"
     )

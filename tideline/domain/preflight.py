@@ -428,20 +428,20 @@ def _gateways(o: PreflightObservation) -> CheckResult:
     fenced = [
         f"{g.gateway_id} at {g.address}" for g in o.gateways if g.status in ("fenced", "released")
     ]
-    if silent:
-        return CheckResult(
-            name,
-            Verdict.REFUSED,
-            f"no sign of life from gateway {', '.join(silent)}",
-            "bring it back, or retire it with `tideline gateway retire` if it is cut off",
-        )
+    problems = [f"no sign of life from gateway {', '.join(silent)}"] if silent else []
+    remedies = (
+        ["bring it back, or retire it with `tideline gateway retire` if it is cut off"]
+        if silent
+        else []
+    )
     if o.unaccounted:
-        return CheckResult(
-            name,
-            Verdict.REFUSED,
-            "; ".join(o.unaccounted),
-            "until then it may pass the topic through, cut off from Postgres, past B0",
+        problems += o.unaccounted
+        remedies.append(
+            "until a replaced process is accounted for it may pass the topic through, cut off from "
+            "Postgres, past B0; docs/operating.md says how one knows that it is dead"
         )
+    if problems:
+        return CheckResult(name, Verdict.REFUSED, "; ".join(problems), "; ".join(remedies))
     return _result(
         name,
         fenced,

@@ -31,6 +31,7 @@ from tideline.errors import UnreachableError
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.settings import WorkerSettings
+from tideline.worker.gateway_metrics import keep_gateway_metrics
 from tideline.worker.health import Health, serve
 from tideline.worker.identity import IdentityMetrics, IdentityReconciler
 from tideline.worker.logs import runtime
@@ -105,6 +106,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     for name, background in (
         ("requests", dispatcher.run()),
         ("migration-metrics", keep_migration_metrics(services.control_plane)),
+        ("gateway-metrics", keep_gateway_metrics(services.control_plane)),
         ("coverage-metrics", keep_coverage_metrics(settings)),
         ("tiering-metrics", keep_tiering_metrics(settings)),
         ("topic-identity", _reconciler(services).run()),

@@ -89,6 +89,18 @@ def test_what_breaks_a_rule_is_refused_with_a_remedy(check: str, changes: dict[s
     assert found.remedy in report.refusal()
 
 
+def test_replaced_processes_are_named_beside_a_gateway_that_is_silent() -> None:
+    observed = replace(
+        GOOD,
+        gateways=(replace(GATEWAY, silent_ms=9_000),),
+        unaccounted=("incarnation 7: `tideline gateway account 1 7 --gone`",),
+    )
+    found = next(c for c in judge(observed).checks if c.name == "gateways_alive")
+    assert "no sign of life" in found.found
+    assert "tideline gateway account 1 7 --gone" in found.found
+    assert "tideline gateway retire" in found.remedy
+
+
 @pytest.mark.parametrize(
     ("check", "changes"),
     [

@@ -1,0 +1,105 @@
+"""An operator's word that replaced processes are gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prometheus_client import CollectorRegistry
+from typer.testing import CliRunner
+
+from tests.placed_plane import PlacedPlane
+from tideline.cli import gateway
+from tideline.cli.app import app
+from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration
+from tideline.worker.gateway_metrics import GatewayGauges
+
+UPGRADED = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def ended(number: int, at: datetime) -> GatewayRegistration:
+    return GatewayRegistration(
+        number, number, uuid4(), UNACCOUNTED, 0, 3_000, "127.0.0.1:9", "0.1.0", at
+    )
+
+
+class Plane(PlacedPlane):
+    """Three processes that were replaced: two of gateway 1, before and after an upgrade."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 1_000)
+        self.old = ended(1, UPGRADED - timedelta(days=9))
+        self.new = ended(1, UPGRADED + timedelta(days=1))
+        self.other = ended(2, UPGRADED - timedelta(days=9))
+        self.attested: Any = []
+
+    async def unaccounted_incarnations(self) -> list[GatewayRegistration]:
+        return [self.old, self.new, self.other]
+
+    async def attest_incarnations_gone(
+        self, gateway_id: int, incarnations: Any, attested_by: str
+    ) -> None:
+        self.attested.append((gateway_id, list(incarnations), attested_by))
+
+
+@pytest.fixture
+def plane(monkeypatch: pytest.MonkeyPatch) -> Plane:
+    made = Plane()
+
+    @asynccontextmanager
+    async def connect(settings: Any, **named: Any) -> AsyncIterator[Plane]:
+        yield made
+
+    monkeypatch.setattr(gateway.control_plane, "connect", connect)
+    monkeypatch.setattr(gateway, "load", lambda kind: None)
+    return made
+
+
+def account(*arguments: str) -> str:
+    named = ["gateway", "account", "1", *arguments, "--gone", "--attested-by", "ada"]
+    result = CliRunner().invoke(app, named)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_all_that_ended_before_an_upgrade_are_accounted_for_with_one_word(plane: Plane) -> None:
+    """A release that kept no account of them has left every replaced one open."""
+    said = account("--ended-before", "2026-03-01 12:00")
+    assert plane.attested == [(1, [plane.old.incarnation], "ada")]
+    assert str(plane.old.incarnation) in said
+
+
+def test_named_incarnations_are_accounted_for_and_no_other(plane: Plane) -> None:
+    account(str(plane.new.incarnation))
+    assert plane.attested == [(1, [plane.new.incarnation], "ada")]
+
+
+def test_where_nobody_ended_before_the_time_nobody_is_asked_about(plane: Plane) -> None:
+    assert "no incarnation" in account("--ended-before", "2020-01-01")
+    assert plane.attested == []
+
+
+def test_the_list_names_the_command_for_each(plane: Plane) -> None:
+    result = CliRunner().invoke(app, ["gateway", "list"])
+    text = " ".join(result.output.split())
+    for row in (plane.old, plane.new, plane.other):
+        assert f"tideline gateway account {row.gateway_id} {row.incarnation} --gone" in text
+
+
+def test_the_worker_counts_them_and_says_each_once() -> None:
+    plane, registry = Plane(), CollectorRegistry()
+    gauges = GatewayGauges(registry)
+
+    def counted(number: int) -> float | None:
+        name = "inkless_gateway_unaccounted_incarnations"
+        return registry.get_sample_value(name, {"gateway": str(number)})
+
+    rows = [plane.old, plane.new, plane.other]
+    assert [gauges.update(rows), gauges.update(rows)] == [rows, []]
+    assert (counted(1), counted(2)) == (2, 1)
+    gauges.update([])
+    assert counted(1) is None
