@@ -11,6 +11,7 @@ from typing import TypeVar
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
+from tideline import __version__
 from tideline.errors import FencedError, RefusedError, TidelineError, UnreachableError, UsageError
 
 ERRORS: dict[str, type[TidelineError]] = {}
@@ -33,6 +34,11 @@ class ControlPlaneUnavailable(UnreachableError):
 
 class ControlPlaneFailure(TidelineError):
     """Postgres answered with an error that no rule explains: trying again does not help."""
+
+
+class OtherSchema(ControlPlaneFailure):
+    """A function is asked that the database has not, or not with these arguments: program and
+    schema are of different versions."""
 
 
 @_sqlstate("TL001")
@@ -210,6 +216,9 @@ TRANSIENT_SQLSTATES = frozenset(
 )
 
 
+UNDEFINED_FUNCTION = "42883"
+
+
 def translate(error: Exception) -> TidelineError:
     """The typed error of what psycopg or its pool raised.
 
@@ -228,6 +237,13 @@ def translate(error: Exception) -> TidelineError:
             return ControlPlaneUnavailable(f"Postgres: {error.diag.message_primary} ({state})")
         if not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return ControlPlaneUnavailable(f"Postgres connection: {error}")
+        if state == UNDEFINED_FUNCTION and "function tideline." in str(error):
+            return OtherSchema(
+                f"Postgres has another version of the schema than tideline {__version__}, which "
+                f"runs here, expects: {str(error).splitlines()[0]} ({state}). Start the version "
+                "of this program that belongs to the schema; docs/operating.md, A new version, has "
+                "the order of an upgrade"
+            )
         return ControlPlaneFailure(f"Postgres: {str(error).strip()} ({state or 'no SQLSTATE'})")
     if isinstance(error, TimeoutError):
         return ControlPlaneUnavailable("Postgres did not answer in time")

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from tests.placed_plane import PlacedPlane
+from tideline import control_plane
 from tideline.cli import gateway
 from tideline.cli.app import app
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration
@@ -54,7 +55,7 @@ def plane(monkeypatch: pytest.MonkeyPatch) -> Plane:
     async def connect(settings: Any, **named: Any) -> AsyncIterator[Plane]:
         yield made
 
-    monkeypatch.setattr(gateway.control_plane, "connect", connect)
+    monkeypatch.setattr(control_plane, "connect", connect)
     monkeypatch.setattr(gateway, "load", lambda kind: None)
     return made
 

@@ -9,10 +9,12 @@ import pytest
 from psycopg import errors
 from psycopg_pool import PoolTimeout
 
+from tideline import __version__
 from tideline.control_plane.errors import (
     ERRORS,
     ControlPlaneFailure,
     ControlPlaneUnavailable,
+    OtherSchema,
     translate,
 )
 from tideline.control_plane.migrate import schema_directory
@@ -55,3 +57,13 @@ def test_what_does_not_pass_is_a_failure(state: str) -> None:
     typed = translate(errors.lookup(state)("no"))
     assert isinstance(typed, ControlPlaneFailure)
     assert state in str(typed)
+
+
+def test_a_function_of_another_version_names_both_and_the_way_out() -> None:
+    """An older worker after an upgrade of the schema: the waiting reason says what to do."""
+    missing = "function tideline.begin_migration(unknown, uuid) does not exist\nLINE 1: SELECT"
+    typed = translate(errors.lookup("42883")(missing))
+    assert isinstance(typed, OtherSchema)
+    for part in (f"tideline {__version__}", "begin_migration", "docs/operating.md"):
+        assert part in str(typed)
+    assert "LINE 1" not in str(typed)
