@@ -21,11 +21,11 @@ from typing import Protocol, TypeVar
 
 from kio.static.protocol import RequestPayload, ResponsePayload
 
+from tideline.kafka.decoding import decoded_response
 from tideline.kafka.errors import KafkaUnavailable, MalformedFrame
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
-    decode_response,
     encode_request,
     encode_response,
 )
@@ -158,7 +158,7 @@ class RequestContext:
         async def decoded() -> ResponsePayload:
             response = await answer
             try:
-                return decode_response(response, key, version)
+                return await decoded_response(response, key, version)
             except MalformedFrame as error:
                 raise KafkaUnavailable(f"the broker answered nonsense: {error}") from error
 

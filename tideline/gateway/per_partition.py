@@ -27,7 +27,8 @@ from tideline.gateway.messages import (
     topic_key,
 )
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.protocol import decode_response, encode_request
+from tideline.kafka.decoding import decoded_response
+from tideline.kafka.protocol import encode_request
 
 CONSUMER = -1
 """Replica id of every client that is neither a broker nor a debugging consumer (-2)."""
@@ -93,7 +94,7 @@ class SplitRequest:
         frame = await self.context.forward(
             encode_request(message, header.correlation_id, header.client_id)
         )
-        response: Any = decode_response(frame, self.names.api, self.api.version)
+        response: Any = await decoded_response(frame, self.names.api, self.api.version)
         self._throttle = max(self._throttle, getattr(response, "throttle_time", NO_TIME))
         found: dict[tuple[TopicKey, int], Any] = {
             (topic_key(topic), int(getattr(row, self.names.index))): row

@@ -21,13 +21,13 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 from kio.static.protocol import RequestPayload, ResponsePayload
 
+from tideline.kafka.decoding import decoded_response
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, MalformedFrame, UnsupportedVersion
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
     API_VERSIONS_KEY,
     correlation_of,
     decodable_versions,
-    decode_response,
     encode_request,
 )
 
@@ -170,7 +170,7 @@ class KafkaConnection:
             self._wire.abort(reason)
             raise KafkaUnavailable(f"broker {self._wire.peer}: {reason}") from None
         try:
-            return decode_response(frame, key, version)
+            return await decoded_response(frame, key, version)
         except MalformedFrame as error:
             raise KafkaUnavailable(f"broker {self._wire.peer} answered nonsense: {error}") from None
 

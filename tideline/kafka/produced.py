@@ -28,7 +28,8 @@ from tideline.kafka.records import (
 )
 
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
-"""Of the records of one batch. Kafka has no such bound: it unpacks as it reads."""
+"""Of the records of one batch, and of one that is as large as its topic allows, if that is more.
+Kafka has no such bound: it unpacks as it reads."""
 MAX_RECORDS = 1_000_000
 """Of one batch: reading each costs about a microsecond of the process."""
 MAX_TIMESTAMP = 2**63 - 1
@@ -63,21 +64,22 @@ def validated(
     *,
     produce_version: int,
     now_ms: int,
-    max_unpacked: int = MAX_UNPACKED_BYTES,
+    max_unpacked: int | None = None,
 ) -> ValidBatch:
     """The one batch in ``records``, all that a partition takes of a produce.
 
-    ``max_unpacked``: a smaller bound than :data:`MAX_UNPACKED_BYTES` for a first try.
+    ``max_unpacked``: a smaller bound than :func:`unpacked_bound` for a first try.
     Raises :class:`RefusedBatch`, or :class:`~tideline.kafka.records.UnpackedTooLarge` if a smaller
     bound was given and is not enough.
     """
     header = the_one_batch(records, limits, produce_version)
+    bound = unpacked_bound(limits)
     try:
-        body = unpacked(records, header, max_unpacked)
+        body = unpacked(records, header, bound if max_unpacked is None else max_unpacked)
         earliest, latest = _range(limits, now_ms)
         summary = summarize(body, header, earliest=earliest, latest=latest)
     except UnpackedTooLarge as error:
-        if max_unpacked < MAX_UNPACKED_BYTES:
+        if max_unpacked is not None and max_unpacked < bound:
             raise
         raise RefusedBatch(KafkaErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
     except InvalidRecords as error:
@@ -88,6 +90,11 @@ def validated(
         return ValidBatch(header, records)
     right = with_max_timestamp(records, summary.max_timestamp)
     return ValidBatch(replace(header, max_timestamp=summary.max_timestamp), right)
+
+
+def unpacked_bound(limits: TopicLimits) -> int:
+    """How many bytes of records a batch may have when it is unpacked."""
+    return max(MAX_UNPACKED_BYTES, limits.max_message_bytes)
 
 
 def the_one_batch(records: bytes, limits: TopicLimits, produce_version: int) -> BatchHeader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from kio.static.primitive import i32
 
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions, nothing_but_versions
 from tideline.gateway.messages import no_throttle
+from tideline.kafka import decoding
 from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, UnsupportedVersion
 from tideline.kafka.protocol import RequestHeader, encode_response
@@ -153,3 +155,33 @@ async def test_a_cluster_finds_brokers_and_leaders_and_dials_again() -> None:
             again = await cluster.node(1)
             assert again is not first
             assert not again.is_closed
+
+
+async def test_a_large_answer_is_decoded_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The metadata of 20,000 partitions held a gateway up for hundreds of milliseconds."""
+    threads: list[bool] = []
+    decode = decoding.decode_response
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return decode(*arguments)
+
+    monkeypatch.setattr(decoding, "decode_response", noted)
+    brokers = {n: ("x" * 1000, n) for n in range(1, 101)}
+
+    async def answer(header: RequestHeader, frame: bytes) -> bytes:
+        if header.api_key == 18:
+            return api_versions(header)
+        some = brokers if len(threads) > 1 else {1: ("h", 1)}
+        return encode_response(metadata(some), header.correlation_id)
+
+    async with FakeBroker(answer) as broker:
+        connection = await KafkaConnection.open(*broker.address)
+        for expected in (1, 100):
+            found = await connection.send(request())
+            assert isinstance(found, MetadataResponse)
+            assert len(found.brokers) == expected
+        connection.close()
+    assert threads == [True, True, False]

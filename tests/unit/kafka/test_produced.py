@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.gateway.fakes import record, record_batch, varint
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
+from tideline.kafka import produced
 from tideline.kafka.batches import iter_batches, verify_crc
 from tideline.kafka.produced import (
     MAX_RECORDS,
@@ -177,7 +178,20 @@ def independent_lz4(data: bytes) -> bytes:
 @pytest.mark.parametrize("codec", BOMBS)
 def test_a_bomb_is_refused_before_it_fills_memory(codec: str) -> None:
     bomb = raw(BOMBS[codec](bytes(MAX_UNPACKED_BYTES + 1)), 1, CODECS[codec])
-    assert refusal(bomb).code is KafkaErrorCode.MESSAGE_TOO_LARGE
+    allowed = replace(LIMITS, max_message_bytes=10_000_000)
+    assert refusal(bomb, allowed).code is KafkaErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_batch_as_large_as_its_topic_allows_may_be_unpacked(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka takes it: the bound of a batch is the topic's where that is the larger one."""
+    monkeypatch.setattr(produced, "MAX_UNPACKED_BYTES", 10_000)
+    large = built([(NOW, None, bytes(50_000), [])], CODECS[codec])
+    assert judged(large, replace(LIMITS, max_message_bytes=60_000)).records == large
+    few = replace(LIMITS, max_message_bytes=20_000)
+    assert refusal(large, few).code is KafkaErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", BOMBS)

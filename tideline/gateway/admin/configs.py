@@ -57,7 +57,8 @@ from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.protocol import decode_response, response_class
+from tideline.kafka.decoding import decoded_response
+from tideline.kafka.protocol import response_class
 
 DEFAULT_CONFIG = 5
 """``DescribeConfigsResponse.ConfigSource``: nobody has set it."""
@@ -240,7 +241,7 @@ class ConfigsHandler:
         response = await ctx.forward()
         if not asked:
             return response
-        answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+        answer: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
         requested = await self._requested(request, asked)
         results = []
         for result in answer.results:

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.protocol import decode_response
+from tideline.kafka.decoding import decoded_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class MetadataHandler:
         """A retriable error for a hidden topic that was asked for; it is left out of all topics."""
         request: Any = ctx.request()
         response = await ctx.forward()
-        answer: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+        answer: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
         names = {t.name for t in answer.topics if t.name is not None}
         hidden = {name for name in names if self.tracking.is_hidden(name)}
         if not hidden:

@@ -29,8 +29,9 @@ from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.decoding import decoded_response
 from tideline.kafka.errors import KafkaUnavailable
-from tideline.kafka.protocol import decode_response, response_class
+from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_identity import Presence, TopicIdentity
 
 SETTLED_S = 15.0
@@ -101,7 +102,7 @@ class TopicsHandler:
         except KafkaUnavailable:
             self._find_out(concerned.values())
             raise
-        decoded: Any = decode_response(response, ctx.header.api_key, ctx.header.api_version)
+        decoded: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
         unclear = []
         for result in decoded.responses:
             topic = concerned.get(result.name) or concerned.get(getattr(result, "topic_id", None))

@@ -45,7 +45,8 @@ from tideline.gateway.per_partition import CONSUMER
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import InvalidBatch, newest_epoch, truncate_at, until_epoch
-from tideline.kafka.protocol import decode_response, encode_request
+from tideline.kafka.decoding import decoded_response
+from tideline.kafka.protocol import encode_request
 
 log = structlog.get_logger()
 FINAL_EPOCH = -1
@@ -84,8 +85,11 @@ class KafkaSide:
         frame = encode_request(
             self._message(asked, wait_s, min_bytes), header.correlation_id, header.client_id
         )
-        response: Any = decode_response(
-            await self._context.forward(frame), ApiKey.FETCH, self._api.version
+        response: Any = await decoded_response(
+            await self._context.forward(frame),
+            ApiKey.FETCH,
+            self._api.version,
+            partitions=len(asked),
         )
         self.throttle = max(self.throttle, response.throttle_time)
         for endpoint in getattr(response, "node_endpoints", ()):

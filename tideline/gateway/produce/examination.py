@@ -18,7 +18,6 @@ from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.metrics import EXAMINATION_SECONDS
 from tideline.kafka.batches import BatchHeader
 from tideline.kafka.produced import (
-    MAX_UNPACKED_BYTES,
     RefusedBatch,
     ValidBatch,
     validated,
@@ -78,16 +77,14 @@ class Examiner:
                 return judge(AT_ONCE_BYTES)
             except UnpackedTooLarge:
                 pass
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, judge, MAX_UNPACKED_BYTES
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._thread, judge, None)
 
     def at_once(self, records: bytes, limits: TopicLimits, produce_version: int) -> Examined:
         """However long it takes: for a batch that came to the suffix by a way nobody foresaw."""
-        return self._judged(records, limits, produce_version, MAX_UNPACKED_BYTES)
+        return self._judged(records, limits, produce_version, None)
 
     def _judged(
-        self, records: bytes, limits: TopicLimits, produce_version: int, max_unpacked: int
+        self, records: bytes, limits: TopicLimits, produce_version: int, max_unpacked: int | None
     ) -> Examined:
         try:
             with EXAMINATION_SECONDS.time():

@@ -55,8 +55,9 @@ from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions, refuse_new_transaction
 from tideline.kafka.batches import BatchHeader, InvalidBatch, parse_at
+from tideline.kafka.decoding import decoded_response
 from tideline.kafka.produced import RefusedBatch
-from tideline.kafka.protocol import decode_response, encode_request
+from tideline.kafka.protocol import encode_request
 
 RECORD_ERRORS_SINCE = 8
 """KIP-467."""
@@ -400,7 +401,7 @@ class ProduceRequest:
         waiting = list(zip(parts, tickets, strict=True))
         try:
             frame = await answer
-            response: Any = decode_response(frame, ApiKey.PRODUCE, self.messages.version)
+            response: Any = await decoded_response(frame, ApiKey.PRODUCE, self.messages.version)
             self.throttle = max(self.throttle, response.throttle_time)
             for endpoint in getattr(response, "node_endpoints", ()):
                 self.endpoints[endpoint.node_id] = endpoint
