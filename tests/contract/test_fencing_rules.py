@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
+from psycopg.rows import tuple_row
 
-from tests.contract.scenes import GatewayProcess, Scene
+from tests.contract.scenes import GatewayProcess, PostgresScene, Scene
 from tideline.control_plane.errors import (
     GatewayFenced,
     GatewayIdHeld,
@@ -249,3 +254,47 @@ async def test_an_abort_ends_the_closing_that_an_incarnation_was_a_witness_of(
     await scene.plane.abort_migration(log.topic_id)
     standing = (await scene.plane.confirm_partitions(*asked))[log]
     assert (standing.closed, standing.awaited) == (False, False)
+
+
+async def test_an_attempt_to_begin_and_an_abort_do_not_wait_for_each_other(
+    postgres_scene: PostgresScene,
+) -> None:
+    """The abort locks the topic and ends its runs; an attempt that is repeated locked its run
+    first, and Postgres ended one of the two as a deadlock."""
+    topic_id = uuid4()
+    begin_and_abort = (
+        "SELECT tideline.begin_tracking('t', %s, 'migrated', 1, 'CreateTime', 1000, 'run')",
+        "SELECT tideline.abort_migration(%s)",
+    )
+    connect = partial(
+        psycopg.AsyncConnection.connect,
+        postgres_scene.dsn,
+        autocommit=True,
+        row_factory=tuple_row,
+    )
+    blocker, *others = [await connect() for _ in range(3)]
+    try:
+        async with asyncio.timeout(60):
+            await blocker.execute(begin_and_abort[0], [topic_id])
+            calls: list[asyncio.Task[Any]] = []
+            async with blocker.transaction():
+                await blocker.execute("SELECT FROM tideline.topics FOR UPDATE")
+                for connection, call in zip(others, reversed(begin_and_abort), strict=True):
+                    work = connection.execute(call, [topic_id])
+                    calls.append(asyncio.ensure_future(work))
+                    while await _waiting(blocker) < len(calls):  # noqa: ASYNC110 - tells nobody
+                        await asyncio.sleep(0.01)
+            aborted, begun = await asyncio.gather(*calls, return_exceptions=True)
+    finally:
+        for connection in (blocker, *others):
+            await connection.close()
+    assert not isinstance(aborted, BaseException), aborted
+    assert isinstance(begun, psycopg.Error)
+    assert begun.sqlstate == "TL028"
+
+
+async def _waiting(connection: psycopg.AsyncConnection[Any]) -> int:
+    cursor = await connection.execute("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])

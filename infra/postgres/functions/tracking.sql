@@ -84,12 +84,14 @@ CREATE FUNCTION begin_tracking(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_topic topics;
-    v_run tracking_runs := lock_tracking_run(p_run);
+    v_run tracking_runs;
 BEGIN
+    -- The topic before the run, as an abort locks them.
     PERFORM pg_advisory_xact_lock(hashtextextended('tideline topic ' || p_name, 0));
     SELECT * INTO v_topic FROM topics WHERE name = p_name AND status <> 'deleted'
         FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    v_run := lock_tracking_run(p_run);
+    IF v_topic.topic_key IS NULL THEN
         IF EXISTS (SELECT FROM topics WHERE topic_id = p_topic_id) THEN
             PERFORM refuse('TL002', format('topic id %s was deleted', p_topic_id),
                 'Resolve the id of topic ' || p_name || ' again.');
