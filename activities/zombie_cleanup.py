@@ -16,11 +16,14 @@ import structlog
 from activities.attempt import PhaseEvidence, failure, heartbeat, phase_evidence, rounds, waiting
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
+from tideline.domain.log_gap import in_words
 from tideline.domain.messages import PhaseInput
 from tideline.domain.migration import MigrationState, Phase
+from tideline.errors import TidelineError
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices
+from tideline.migration.gaps import gap_below, who_holds
 from tideline.migration.tails import export_tail
 
 log = structlog.get_logger()
@@ -147,17 +150,44 @@ async def _move_leader(
 ) -> str:
     target = next((n for n in survey.reaching(boundary) if n != avoid), None)
     if target is None:
-        return (
-            f"log gap: no in-sync replica but the leader {avoid} reaches B0 = {given.boundary}; "
-            f"log ends {survey.log_ends}, not answering {sorted(survey.silent)}. Bring back a "
-            "replica that has it, or give up what is lost: `tideline gap accept`"
-        )
+        return await _nobody_reaches(services, given, survey, evidence, boundary, avoid)
     partition = TopicPartition(given.ref.topic, given.ref.partition)
     others = [n for n in survey.layout.replicas if n != target]
     await services.admin.reorder_replicas(partition, [target, *others])
     await services.admin.elect_preferred(partition)
     evidence.observed |= {"leader_moved": {"from": avoid, "to": target}}
     return f"log gap or stale high watermark at {avoid}: leadership is moving to {target}"
+
+
+async def _nobody_reaches(
+    services: WorkerServices,
+    given: PhaseInput,
+    survey: Survey,
+    evidence: PhaseEvidence,
+    boundary: int,
+    leader: int,
+) -> str:
+    """What is wrong, with what remote segments hold of the gap: looked up when log ends change."""
+    ends = {str(n): end for n, end in sorted(survey.log_ends.items())}
+    known = evidence.observed.get("log_gap")
+    if not isinstance(known, dict) or known["log_ends"] != ends:
+        gap = gap_below(boundary, ends)
+        held = ""
+        if gap is not None:
+            try:
+                parts = await who_holds(services, given.ref.topic, given.ref.log, gap)
+                held = in_words(parts)
+            except TidelineError as error:
+                held = f"what remote segments hold is not known ({error})"
+        known = {"log_ends": ends, "held": held}
+        evidence.observed |= {"log_gap": known}
+    said = f" ({known['held']})" if known["held"] else ""
+    return (
+        f"log gap: no in-sync replica but the leader {leader} reaches B0 = {given.boundary}; "
+        f"log ends {survey.log_ends}, not answering {sorted(survey.silent)}{said}. Bring back a "
+        "replica that has it, keep what remote segments hold (`tideline gap keep`), give up the "
+        "rest: `tideline gap accept`"
+    )
 
 
 async def prefix_end(services: WorkerServices, given: PhaseInput) -> int:

@@ -13,6 +13,8 @@ import typer
 from tideline import control_plane, temporal
 from tideline.cli.output import Format, FormatOption, echo_json, run, topic_name
 from tideline.cli.steer import TopicArgument, update
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_gap import in_words
 from tideline.domain.messages import TopicRef, Update
 from tideline.domain.migration_input import InvalidMigrationInput, parse_options
 from tideline.domain.operator_choices import (
@@ -26,8 +28,10 @@ from tideline.domain.operator_choices import (
 from tideline.domain.options import OPTIONS
 from tideline.errors import RefusedError, UsageError
 from tideline.migration.connections import open_services
-from tideline.migration.gaps import give_up_gap
+from tideline.migration.gaps import LogGap, find_gap, give_up_gap
+from tideline.migration.gaps import keep_gap as keep_copies
 from tideline.migration.overview import find_topic
+from tideline.object_store.inventory import KeptSegments
 from tideline.settings import WorkerSettings, load
 
 gaps = typer.Typer(help="Log gaps below B0 that nobody can fill.", no_args_is_help=True)
@@ -120,6 +124,57 @@ def complete(
         typer.echo(f"Every prefix of {topic} is complete: there is nothing to force.")
 
 
+@gaps.command("show")
+def show_gaps(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
+    """Log gaps of TOPIC as they are now, and which remote segments hold what of them."""
+    found = run(_gaps(topic_name(topic)))
+    if output is Format.JSON:
+        echo_json({"topic": topic, "gaps": [asdict(gap) for gap in found]})
+        return
+    for gap in found:
+        typer.echo(
+            f"{topic}-{gap.partition}: log ends {gap.log_ends}, not answering "
+            f"{sorted(gap.silent)}; {in_words(gap.parts)}"
+        )
+    if not found:
+        typer.echo(f"{topic} has no log gap: of each partition a replica reaches B0.")
+
+
+@gaps.command("keep")
+def keep_gap(
+    topic: TopicArgument,
+    partition: Annotated[int, typer.Argument(help="Number of the partition.", min=0)],
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Copy the segments that hold a part of a log gap to where no broker deletes them."""
+    kept = run(_keep(topic_name(topic), partition))
+    if output is Format.JSON:
+        echo_json(asdict(kept))
+    else:
+        typer.echo(
+            f"{topic}-{partition}: {kept.segments} segments ({kept.objects} objects, {kept.bytes} "
+            f"bytes; {kept.copied} objects are new) are kept under {kept.address}"
+        )
+
+
+async def _gaps(topic: str) -> list[LogGap]:
+    settings = load(WorkerSettings)
+    async with open_services(settings) as services:
+        tracked = await services.control_plane.tracked_topic(topic)
+        if tracked is None or tracked.topic_id is None:
+            raise RefusedError(f"{topic} is not tracked: `tideline status {topic}` says what it is")
+        logs = [TopicIdPartition(tracked.topic_id, n) for n in sorted(tracked.partitions)]
+        found = [await find_gap(services, topic, log) for log in logs]
+    return [gap for gap in found if gap is not None]
+
+
+async def _keep(topic: str, partition: int) -> KeptSegments:
+    settings = load(WorkerSettings)
+    topic_id, _ = await find_topic(settings, topic)
+    async with open_services(settings) as services:
+        return await keep_copies(services, topic, TopicIdPartition(topic_id, partition))
+
+
 @gaps.command("accept")
 def accept_gap(
     topic: TopicArgument,
@@ -130,7 +185,8 @@ def accept_gap(
     by: ByOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Give up offsets [from, to) that no replica and no remote segment holds. For ever."""
+    """Give up offsets [from, to) that no replica holds, and no remote segment that was not kept.
+    For ever."""
     if first >= end:
         raise UsageError(f"--from {first} --to {end}: the range is empty; --to is behind it")
     decider = _decider(by, reason)

@@ -221,6 +221,13 @@ class WatchFinding:
                     f"log of replica {', '.join(found.get('log_ends', {}))}, kept: {where}{why}: "
                     f"somebody writes past the gateways ({since})"
                 )
+        if (gap := found.get("gap")) is not None:
+            said = gap.get("said") or "what remote segments hold is not known"
+            return (
+                f"{self.topic}-{self.subject}: log gap, no replica that answers reaches "
+                f"{gap['first']} to {gap['end'] - 1}; {said}: bring back a replica, then "
+                f"`tideline gap keep`, `tideline gap accept` ({since})"
+            )
         return (
             f"{self.topic}-{self.subject}: the log of replica "
             f"{', '.join(found.get('log_ends', {}))} ends {found.get('offsets')} offsets short "

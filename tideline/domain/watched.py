@@ -27,7 +27,8 @@ class FindingKind(StrEnum):
     """A replica's log goes on past B0: a broker took, and perhaps acknowledged, what nobody
     serves."""
     SHORT = "short"
-    """A replica's log ends below what Kafka must hold of the prefix."""
+    """A replica's log ends below what Kafka must hold of the prefix; a log gap (``gap`` in the
+    detail) if all do that answer."""
     CONFIG = "config"
     """A config that was changed at a broker, past the gateways."""
 
@@ -69,6 +70,9 @@ def log_end_findings(row: WatchedPartition, ends: Mapping[int, int]) -> list[Fin
             "log_ends": short,
             "offsets": row.prefix_end - min(short.values()),
         }
+        if len(short) == len(ends):
+            # No replica that answers reaches it: a log gap.
+            detail["gap"] = {"first": max(short.values()), "end": row.prefix_end}
         found.append(Finding(FindingKind.SHORT, str(row.partition), detail))
     return found
 

@@ -202,6 +202,17 @@ class ObjectStoreClient:
             lambda: self._client.upload_file(str(path), bucket, key, Config=config),
         )
 
+    def copy(self, bucket: str, key: str, to_bucket: str, to_key: str) -> None:
+        """Copy within the store, over what is there; no byte comes here. In parts when the object
+        is large. Also raises :class:`ObjectMissing`."""
+        config = TransferConfig(max_concurrency=min(4, self._connections))
+        self._call(
+            f"bucket {bucket}: copy {key} to {to_key} of bucket {to_bucket}",
+            lambda: self._client.copy(
+                {"Bucket": bucket, "Key": key}, to_bucket, to_key, Config=config
+            ),
+        )
+
     def delete(self, bucket: str, keys: Iterable[str]) -> None:
         """Delete objects; one that is gone already counts as deleted. When it raises, some of
         ``keys`` may be deleted: repeat it with all of them."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -53,8 +54,26 @@ def group_by_segment(objects: Iterator[tuple[str, int]]) -> dict[UUID, SegmentOb
     }
 
 
+@dataclass(frozen=True, slots=True)
+class KeptSegments:
+    """What a call of :meth:`SegmentInventory.keep` has found or made."""
+
+    address: str
+    """Under which all copies of the partition's segments lie."""
+    segments: int
+    objects: int
+    bytes: int
+    copied: int
+    """Objects that were not there before."""
+
+
+def copies_prefix(topic: str, log: TopicIdPartition) -> str:
+    """Where copies of one partition's segments lie in the diskless bucket."""
+    return f"forensics/{topic}-{topic_id_to_base64(log.topic_id)}/{log.partition}/segments/"
+
+
 class SegmentInventory:
-    """Lists segments, and keeps the exports of divergent tails.
+    """Lists segments, and keeps the exports of divergent tails and copies of segments.
 
     The worker waits for the store whatever is wrong with it: what the store refuses is raised as
     :class:`ObjectStoreUnavailable` too.
@@ -70,10 +89,48 @@ class SegmentInventory:
     async def objects(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:
         """The objects of one partition, by segment. Raises :class:`ObjectStoreUnavailable`."""
         prefix = partition_prefix(self._prefix, topic, log)
-        return await asyncio.to_thread(_patiently, partial(self._list, prefix))
+        list_them = partial(self._list, self._tiered_bucket, prefix)
+        return await asyncio.to_thread(_patiently, list_them)
 
-    def _list(self, prefix: str) -> dict[UUID, SegmentObjects]:
-        entries = self._store.list_objects(self._tiered_bucket, prefix)
+    async def copies(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:
+        """What :meth:`keep` has kept of one partition, by segment. Raises
+        :class:`ObjectStoreUnavailable`."""
+        list_them = partial(self._list, self._bucket, copies_prefix(topic, log))
+        return await asyncio.to_thread(_patiently, list_them)
+
+    async def keep(
+        self, topic: str, log: TopicIdPartition, segments: Collection[UUID]
+    ) -> KeptSegments:
+        """Copy every object of these segments to where no broker deletes it; what is there in its
+        size is not copied again. The log object comes last, so that its copy says that the set is
+        whole. Raises :class:`ObjectStoreUnavailable`, ``ObjectMissing`` when a broker deletes one
+        meanwhile."""
+        return await asyncio.to_thread(self._keep, topic, log, frozenset(segments))
+
+    def _keep(self, topic: str, log: TopicIdPartition, segments: frozenset[UUID]) -> KeptSegments:
+        source = partition_prefix(self._prefix, topic, log)
+        target = copies_prefix(topic, log)
+        there = {e.key: e.size for e in self._store.list_objects(self._bucket, target)}
+        wanted = [
+            (entry, f"{target}{entry.key.removeprefix(source)}")
+            for entry in self._store.list_objects(self._tiered_bucket, source)
+            if (name := _NAME.search(entry.key)) is not None
+            and topic_id_from_base64(name["segment"]) in segments
+        ]
+        wanted.sort(key=lambda pair: pair[0].key.endswith(".log"))
+        missing = [(entry, key) for entry, key in wanted if there.get(key) != entry.size]
+        for entry, key in missing:
+            self._store.copy(self._tiered_bucket, entry.key, self._bucket, key)
+        return KeptSegments(
+            f"s3://{self._bucket}/{target}",
+            len(segments),
+            len(wanted),
+            sum(entry.size for entry, _ in wanted),
+            len(missing),
+        )
+
+    def _list(self, bucket: str, prefix: str) -> dict[UUID, SegmentObjects]:
+        entries = self._store.list_objects(bucket, prefix)
         return group_by_segment((entry.key, entry.size) for entry in entries)
 
     async def check(self) -> str | None:

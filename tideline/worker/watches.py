@@ -21,6 +21,7 @@ from tideline.domain.watched import Finding, FindingKind
 from tideline.errors import TidelineError
 from tideline.migration.connections import WorkerServices
 from tideline.worker.kept_tails import TailKeeper
+from tideline.worker.log_gaps import GapLooker, is_gap
 from tideline.worker.looking import Seen, compare, in_portions
 
 log = structlog.get_logger()
@@ -47,6 +48,13 @@ class WatchGauges:
                 "Offsets below B0 that a replica's classic log ends before, where there are any",
             ),
         }
+        self._gaps = Gauge(
+            "inkless_boundary_gap_offsets",
+            "Offsets below B0 that no replica reaches, by who holds them: remote segments, which "
+            "Kafka does not serve there, or nobody",
+            ["topic", "partition", "held_by"],
+            registry=registry,
+        )
         self._configs = Gauge(
             "inkless_config_drift",
             "1 for a config that was changed at a broker, past the gateways",
@@ -65,7 +73,7 @@ class WatchGauges:
         )
 
     def update(self, found: Mapping[str, Iterable[Finding]], silent: int, now_s: float) -> None:
-        for gauge in (*self._offsets.values(), self._configs):
+        for gauge in (*self._offsets.values(), self._gaps, self._configs):
             gauge.clear()
         for topic, findings in found.items():
             for finding in findings:
@@ -74,6 +82,8 @@ class WatchGauges:
                 else:
                     gauge = self._offsets[finding.kind]
                     gauge.labels(topic, finding.subject).set(finding.detail["offsets"])
+                for held_by, offsets in finding.detail.get("gap", {}).get("offsets", {}).items():
+                    self._gaps.labels(topic, finding.subject, held_by).set(offsets)
         self._silent.set(silent)
         self._looked.set(now_s)
 
@@ -87,6 +97,7 @@ class KafkaWatch:
         self._before: dict[UUID, frozenset[tuple[FindingKind, str]]] = {}
         """What the look before found, by topic id."""
         self._tails = TailKeeper(services)
+        self._gap_looker = GapLooker(services)
         self._told: dict[UUID, list[Finding]] = {}
         """What Postgres has as found and not ended; of a topic that is missing here, perhaps more
         than is true."""
@@ -117,14 +128,14 @@ class KafkaWatch:
             for topic_id, found in seen.items()
             if not found.problem
         }
-        kept = await self._tails.keep(
-            [
-                (watched[topic_id].name, TopicIdPartition(topic_id, int(f.subject)), f)
-                for topic_id, findings in certain.items()
-                for f in findings
-                if f.kind is FindingKind.TAIL
-            ]
-        )
+        by_log = [
+            (watched[topic_id].name, TopicIdPartition(topic_id, int(f.subject)), f)
+            for topic_id, findings in certain.items()
+            for f in findings
+            if f.kind is not FindingKind.CONFIG
+        ]
+        kept = await self._tails.keep([each for each in by_log if each[2].kind is FindingKind.TAIL])
+        gaps = await self._gap_looker.look([each for each in by_log if is_gap(each[2])])
         told: dict[str, list[Finding]] = {}
         for topic_id, found in seen.items():
             topic = watched[topic_id]
@@ -132,12 +143,13 @@ class KafkaWatch:
                 log.warning("watch_skipped_a_topic", topic=topic.name, reason=found.problem)
                 told[topic.name] = self._told.get(topic_id, [])
                 continue
-            findings = [
-                kept[TopicIdPartition(topic_id, int(f.subject))]
-                if f.kind is FindingKind.TAIL
-                else f
-                for f in certain[topic_id]
-            ]
+            findings = []
+            for f in certain[topic_id]:
+                if f.kind is FindingKind.TAIL:
+                    f = kept[TopicIdPartition(topic_id, int(f.subject))]
+                elif is_gap(f):
+                    f = gaps[TopicIdPartition(topic_id, int(f.subject))]
+                findings.append(f)
             told[topic.name] = await self._tell(topic, topic_id, findings)
         self._gauges.update(told, sum(found.unheard for found in seen.values()), time.time())
         return told

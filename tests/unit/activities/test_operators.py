@@ -15,6 +15,9 @@ from activities.zombie_cleanup import zombie_cleanup
 from tests.unit.activities.test_around_the_pause import crossed, failure_of, hybrid
 from tests.unit.activities.world import TOPIC_ID, World
 from tideline.domain import failures
+from tideline.domain.coverage import OWN_KINDS, SegmentObjects
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_gap import in_words
 from tideline.domain.messages import TopicRef
 from tideline.domain.operator_choices import (
     CompletionRequest,
@@ -23,6 +26,8 @@ from tideline.domain.operator_choices import (
     GapRequest,
 )
 from tideline.domain.remote_log import SegmentState
+from tideline.errors import RefusedError
+from tideline.migration.gaps import find_gap, keep_gap
 
 REF = TopicRef("orders", TOPIC_ID.hex, 1)
 ADA = Decider("ada", "the disk of broker 2 is lost")
@@ -85,7 +90,50 @@ async def test_what_a_remote_segment_holds_is_not_given_up_and_the_segment_is_na
     why = await refused(gap, request())
     assert f"{UUID(int=9)} (0 to 94)" in why
     assert "Name only what lies behind them" in why
+    assert "`tideline gap keep orders 0`" in why
     await accept_gap(gap.services, request(95))
+
+
+async def test_what_a_remote_segment_holds_is_given_up_once_its_objects_are_kept(
+    gap: World,
+) -> None:
+    gap.store.found = [replace(gap.store.found[0], end_offset=94)]
+    log = TopicIdPartition(TOPIC_ID, 0)
+    found = await find_gap(gap.services, "orders", log)
+    assert found is not None
+    assert in_words(found.parts) == (
+        "remote segments hold 80 to 94, which Kafka does not serve; nobody holds 95 to 99"
+    )
+    assert (await keep_gap(gap.services, "orders", log)).copied == 6
+    assert (await keep_gap(gap.services, "orders", log)).copied == 0
+    await accept_gap(gap.services, request())
+    (action,) = await gap.plane.list_operator_actions("orders")
+    assert action.details["kept"] == [str(UUID(int=9))]
+    await zombie_cleanup(gap.services, crossed(gap))
+    assert await find_gap(gap.services, "orders", log) is None
+
+
+async def test_a_copy_that_is_not_whole_keeps_nothing(gap: World) -> None:
+    gap.store.found = [replace(gap.store.found[0], end_offset=94)]
+    gap.store.copied = {UUID(int=9): SegmentObjects(9, OWN_KINDS)}
+    assert "remote segments hold a part of it" in await refused(gap, request())
+
+
+async def test_without_a_gap_there_is_nothing_to_keep(gap: World) -> None:
+    gap.kafka.ends[2] = 100
+    log = TopicIdPartition(TOPIC_ID, 0)
+    assert await find_gap(gap.services, "orders", log) is None
+    with pytest.raises(RefusedError, match="nothing to keep"):
+        await keep_gap(gap.services, "orders", log)
+
+
+async def test_the_phase_that_waits_names_what_segments_hold_and_what_nobody_holds(
+    gap: World,
+) -> None:
+    gap.store.found = [replace(gap.store.found[0], end_offset=94)]
+    error = await failure_of(zombie_cleanup(gap.services, crossed(gap)))
+    assert "remote segments hold 80 to 94, which Kafka does not serve" in error.message
+    assert "nobody holds 95 to 99" in error.message
 
 
 async def test_a_segment_whose_object_is_lost_holds_nothing(gap: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +47,7 @@ from tideline.kafka.observer import (
 )
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
 from tideline.migration.connections import WorkerServices
+from tideline.object_store.inventory import KeptSegments
 
 TOPIC_ID = UUID(int=1)
 LOG = TopicIdPartition(TOPIC_ID, 0)
@@ -421,6 +422,7 @@ class FakeStore:
         default_factory=lambda: {UUID(int=9): SegmentObjects(10, OWN_KINDS)}
     )
     exported: dict[str, bytes] = field(default_factory=dict)
+    copied: dict[UUID, SegmentObjects] = field(default_factory=dict)
 
     async def segments(self, log: TopicIdPartition) -> tuple[RemoteSegment, ...]:
         return tuple(self.found)
@@ -430,6 +432,16 @@ class FakeStore:
 
     async def objects(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:
         return self.listing
+
+    async def copies(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:
+        return self.copied
+
+    async def keep(
+        self, topic: str, log: TopicIdPartition, segments: Collection[UUID]
+    ) -> KeptSegments:
+        fresh = {s: self.listing[s] for s in segments if s not in self.copied}
+        self.copied |= fresh
+        return KeptSegments("s3://diskless/copies/", len(segments), 6, 10, 6 * len(fresh))
 
     async def export(self, key: str, data: bytes) -> str:
         self.exported[key] = data

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import AsyncMock
+from uuid import UUID
 
 import pytest
 import structlog
@@ -18,6 +19,8 @@ from typer.testing import CliRunner
 
 from tideline.cli import operators, preflight, steer
 from tideline.cli.app import app
+from tideline.domain.coverage import OffsetRange
+from tideline.domain.log_gap import GapPart
 from tideline.domain.messages import AbortDecision, PauseOutcome
 from tideline.domain.operator_choices import (
     CompletionOutcome,
@@ -28,6 +31,8 @@ from tideline.domain.operator_choices import (
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
 from tideline.errors import ExitCode, RefusedError, UsageError
+from tideline.migration.gaps import LogGap
+from tideline.object_store.inventory import KeptSegments
 
 runner = CliRunner()
 
@@ -221,3 +226,24 @@ def test_a_forced_completion_says_what_stays_incomplete(monkeypatch: pytest.Monk
     result = runner.invoke(app, ["complete", "orders", "--force", "--reason", "objects are lost"])
     assert result.exit_code == ExitCode.OK
     assert "the prefix of partition 3, 5 stays incomplete" in result.output
+
+
+def test_a_log_gap_is_shown_with_who_holds_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = UUID(int=9)
+    parts = (GapPart(OffsetRange(80, 95), (segment,)), GapPart(OffsetRange(95, 100)))
+    found = LogGap(0, parts, {"1": 80}, {"2": "no answer"})
+    monkeypatch.setattr(operators, "_gaps", AsyncMock(return_value=[found]))
+    result = runner.invoke(app, ["gap", "show", "orders"])
+    assert "remote segments hold 80 to 94, which Kafka does not serve" in result.output
+    assert "nobody holds 95 to 99" in result.output
+    (gap,) = json.loads(runner.invoke(app, ["gap", "show", "orders", "-o", "json"]).output)["gaps"]
+    assert [part["held_by"] for part in gap["parts"]] == [[str(segment)], []]
+    monkeypatch.setattr(operators, "_gaps", AsyncMock(return_value=[]))
+    assert "has no log gap" in runner.invoke(app, ["gap", "show", "orders"]).output
+
+
+def test_what_is_kept_of_a_gap_is_said_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptSegments("s3://diskless/forensics/orders/", 2, 12, 900, 0)
+    monkeypatch.setattr(operators, "_keep", AsyncMock(return_value=kept))
+    result = runner.invoke(app, ["gap", "keep", "orders", "0"])
+    assert "0 objects are new) are kept under s3://diskless/forensics/orders/" in result.output

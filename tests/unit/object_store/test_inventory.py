@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from uuid import UUID
 
+import pytest
+
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
-from tideline.object_store.inventory import group_by_segment, partition_prefix
+from tideline.domain.log_gap import is_copied
+from tideline.object_store.client import ObjectEntry, ObjectMissing
+from tideline.object_store.inventory import (
+    SegmentInventory,
+    copies_prefix,
+    group_by_segment,
+    partition_prefix,
+)
+from tideline.settings import ObjectStoreSettings
 
 SEGMENT = UUID(int=9)
+LOG = TopicIdPartition(UUID(int=1), 0)
+SETTINGS = ObjectStoreSettings.of(
+    {"TIDELINE_S3_BUCKET": "wal", "TIDELINE_S3_TIERED_BUCKET": "tiered"}
+)
 NAME = f"segments/orders-x/0/{5:020d}-{topic_id_to_base64(SEGMENT)}"
 
 
@@ -33,3 +49,80 @@ def test_a_key_prefix_may_end_with_a_slash_or_not() -> None:
     assert partition_prefix("", "orders", log) == end
     assert partition_prefix("a", "orders", log) == partition_prefix("a/", "orders", log)
     assert partition_prefix("a/", "orders", log) == f"a/{end}"
+
+
+class Buckets:
+    """Sizes of objects by bucket and key; copies in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[tuple[str, str], int] = {}
+        self.copied: list[str] = []
+
+    def connect(self) -> None:
+        """Nothing to do."""
+
+    def list_objects(self, bucket: str, prefix: str) -> Iterator[ObjectEntry]:
+        for (where, key), size in sorted(self.sizes.items()):
+            if where == bucket and key.startswith(prefix):
+                yield ObjectEntry(key, size, datetime(2026, 1, 1, tzinfo=UTC))
+
+    def copy(self, bucket: str, key: str, to_bucket: str, to_key: str) -> None:
+        if (bucket, key) not in self.sizes:
+            raise ObjectMissing(f"bucket {bucket}: copy {key}: no such key")
+        self.sizes[to_bucket, to_key] = self.sizes[bucket, key]
+        self.copied.append(key.rpartition(".")[2])
+
+
+@pytest.fixture
+def buckets() -> Buckets:
+    """Two segments of one partition, 9 and 10."""
+    buckets = Buckets()
+    for number in (9, 10):
+        name = f"{number:020d}-{topic_id_to_base64(UUID(int=number))}"
+        for kind, size in (("log", 77), ("index", 1), ("timeindex", 2)):
+            key = f"{partition_prefix(SETTINGS.s3_tiered_prefix, 'orders', LOG)}{name}.{kind}"
+            buckets.sizes["tiered", key] = size
+    return buckets
+
+
+@pytest.fixture
+def inventory(buckets: Buckets, monkeypatch: pytest.MonkeyPatch) -> SegmentInventory:
+    monkeypatch.setattr(
+        "tideline.object_store.inventory.ObjectStoreClient", lambda *_, **__: buckets
+    )
+    return SegmentInventory(SETTINGS)
+
+
+async def test_of_the_named_segments_every_object_is_copied_the_log_last(
+    inventory: SegmentInventory, buckets: Buckets
+) -> None:
+    kept = await inventory.keep("orders", LOG, {SEGMENT})
+    assert (kept.segments, kept.objects, kept.bytes, kept.copied) == (1, 3, 80, 3)
+    assert kept.address == f"s3://wal/{copies_prefix('orders', LOG)}"
+    assert buckets.copied == ["index", "timeindex", "log"]
+    copies = await inventory.copies("orders", LOG)
+    originals = await inventory.objects("orders", LOG)
+    assert set(copies) == {SEGMENT}
+    assert is_copied(originals[SEGMENT], copies[SEGMENT])
+
+
+async def test_what_is_there_in_its_size_is_not_copied_again(
+    inventory: SegmentInventory, buckets: Buckets
+) -> None:
+    await inventory.keep("orders", LOG, {SEGMENT})
+    (cut,) = [key for key in buckets.sizes if key[0] == "wal" and key[1].endswith(".log")]
+    buckets.sizes[cut] = 5
+    assert (await inventory.keep("orders", LOG, {SEGMENT})).copied == 1
+    assert (await inventory.keep("orders", LOG, {SEGMENT})).copied == 0
+
+
+async def test_an_object_that_a_broker_deletes_meanwhile_is_an_error(
+    inventory: SegmentInventory, buckets: Buckets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = list(buckets.list_objects("tiered", ""))
+    buckets.sizes.clear()
+    monkeypatch.setattr(
+        buckets, "list_objects", lambda bucket, _: iter(listed if bucket == "tiered" else [])
+    )
+    with pytest.raises(ObjectMissing):
+        await inventory.keep("orders", LOG, {SEGMENT})

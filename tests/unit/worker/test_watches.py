@@ -215,6 +215,39 @@ async def test_a_replica_that_is_short_of_b0_is_told_when_it_is_seen_twice(world
     assert await watched.open() == []
 
 
+async def test_a_log_gap_is_told_with_what_remote_segments_hold_of_it(world: World) -> None:
+    """No replica reaches B0: seen twice, then with both kinds of ranges."""
+    watched = Watched(crossed(world))
+    world.kafka.ends = dict.fromkeys((1, 2, 3), 80)
+    world.store.found = [replace(world.store.found[0], end_offset=94)]
+    assert await watched.look(2) == [(FindingKind.SHORT, "0")]
+    where = {"topic": "orders", "partition": "0"}
+    for who, offsets in (("remote_segments", 15), ("nobody", 5)):
+        assert watched.gauge("inkless_boundary_gap_offsets", **where, held_by=who) == offsets
+    (finding,) = await world.plane.findings("orders")
+    assert "log gap, no replica that answers reaches 80 to 99" in str(finding)
+    assert "remote segments hold 80 to 94" in str(finding)
+    assert "nobody holds 95 to 99" in str(finding)
+    world.kafka.ends[1] = 100
+    await watched.look()
+    assert watched.gauge("inkless_boundary_gap_offsets", **where, held_by="nobody") is None
+
+
+async def test_a_log_gap_is_told_also_while_remote_segments_cannot_be_looked_at(
+    world: World,
+) -> None:
+    watched = Watched(crossed(world))
+    world.kafka.ends = dict.fromkeys((1, 2, 3), 80)
+
+    async def away(*_: object) -> None:
+        raise KafkaUnavailable("no broker answers")
+
+    world.store.objects = away  # type: ignore[method-assign, assignment]
+    assert await watched.look(2) == [(FindingKind.SHORT, "0")]
+    (finding,) = await world.plane.findings("orders")
+    assert "what remote segments hold is not known" in str(finding)
+
+
 async def test_a_config_that_was_changed_at_a_broker_is_told_at_the_second_look(
     world: World,
 ) -> None:
