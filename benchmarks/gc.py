@@ -15,7 +15,10 @@ from uuid import uuid4
 
 from spark.common.entry import Job, Launch
 from spark.common.rows import chunks
+from spark.gc.deletion import Graces, delete_all_due, measured
+from spark.gc.reports import Report
 from spark.gc.tasks import Sweep, sweep_diskless
+from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.object_store.client import DELETE_AT_ONCE, ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
@@ -52,22 +55,35 @@ def measure(stack: Stack, objects: int, rounds: int, step: Callable[[str], None]
     try:
         step(f"gc: writing {objects} objects")
         write(store, settings.s3_bucket, PREFIX, objects)
-        sweep_diskless(job, [], True)
+        sweep_diskless(job, [], None)
         plain, ours, swept = [], [], Sweep()
         for number in range(rounds):
             step(f"gc: listing, round {number + 1} of {rounds}")
             plain.append(timed(lambda: list_all(store, settings.s3_bucket))[0])
-            taken, swept = timed(lambda: sweep_diskless(job, [], True))
+            taken, swept = timed(lambda: sweep_diskless(job, [], None))
             ours.append(taken)
         step("gc: deleting")
-        deletion, gone = timed(lambda: sweep_diskless(job, [], False))
+        with connect_jobs(settings, application_name="gc-benchmark") as plane:
+            sweep_diskless(job, [], plane.begin_gc_run(job.run_id).run_number)
+            deletion, gone = timed(lambda: collect(job, plane, store))
         write(store, settings.s3_bucket, PLAIN, objects)
         plain_deletion, _ = timed(lambda: delete_all(store, settings.s3_bucket))
     finally:
         job.close()
     return GcResult(
-        objects, tuple(plain), tuple(ours), plain_deletion, deletion, swept.unknown, gone.deleted
+        objects, tuple(plain), tuple(ours), plain_deletion, deletion, swept.unknown, gone.listed
     )
+
+
+def collect(job: Job, plane: JobsControlPlane, store: ObjectStoreClient) -> Sweep:
+    """A run that lists again what the one before it has reported, and deletes it."""
+    begun = plane.begin_gc_run(uuid4())
+    sweep_diskless(job, [], begun.run_number)
+    graces = Graces(0, 0, begun)
+    bucket = job.settings.s3_bucket
+    report = Report(store, bucket, begun.run_number, job.run_id, job.started_at)
+    gone = delete_all_due(job, plane, report, measured(plane, graces), graces, lambda: None)
+    return Sweep(listed=gone.get("orphan", 0))
 
 
 def timed(work: Callable[[], Sweep]) -> tuple[float, Sweep]:
@@ -94,7 +110,7 @@ def delete_all(store: ObjectStoreClient, bucket: str) -> Sweep:
     for some in chunks((e.key for e in store.list_objects(bucket, PLAIN)), DELETE_AT_ONCE):
         store.delete(bucket, some)
         gone += len(some)
-    return Sweep(deleted=gone)
+    return Sweep(listed=gone)
 
 
 def to_markdown(result: GcResult, machine: str) -> str:
@@ -113,10 +129,11 @@ def to_markdown(result: GcResult, machine: str) -> str:
         "| --- | ---: | ---: | ---: |",
         f"| listed and judged, objects/s | {rate:,.0f} ({_spread(result.listing, result.objects)}) "
         f"| {plain:,.0f} ({_spread(result.plain_listing, result.objects)}) | {rate / plain:.2f} |",
-        f"| listed, judged, marked and deleted, objects/s | {deletes:,.0f} | {plain_deletes:,.0f} "
-        f"| {deletes / plain_deletes:.2f} |",
+        f"| listed, judged, reported and deleted, objects/s | {deletes:,.0f} "
+        f"| {plain_deletes:,.0f} | {deletes / plain_deletes:.2f} |",
         "",
-        "gc asks Postgres about every object and marks it before it goes; S3 alone does neither.",
+        "gc asks Postgres about every object and lists it in a report before it goes; S3 alone "
+        "does neither.",
     ]
     if result.wrong:
         lines += ["", f"WRONG: {result.found} found, {result.deleted} deleted."]

@@ -9,12 +9,18 @@ from tideline.airflow import wiring
 from tideline.airflow.jobs import TidelineJobOperator
 
 DOC = """
-Deletes WAL objects without a live batch, keys that were never committed, split files that are
-merged, orphans of merges that were killed, and objects of deleted topics, each after
-`TIDELINE_GC_GRACE_MS`. The brokers' own segments are never touched.
+Deletes WAL objects without a live batch, split files that are merged, and objects of deleted
+topics, each after `TIDELINE_GC_GRACE_MS`; orphans and what nobody finished only days after a run
+has reported them (`TIDELINE_GC_ORPHAN_GRACE_MS`). The brokers' own segments are never touched. What
+each run deleted is listed in the bucket under `gc-reports/`.
 
-**The task failed?** Its last line names the store that is away; a second run goes on where the
-first was, and it is tried again by itself.
+**The task failed?** Its last line says why:
+
+- a store is away: a second run goes on where the first was, and it is tried again by itself;
+- it was held, because it would delete more than it may at once: nothing was deleted. Look at
+  `tideline gc --dry-run`, and let exactly that go with `tideline gc allow RUN --reason …`;
+- a run has collected in this bucket that Postgres does not know: Postgres was restored, or another
+  one collects there. Nothing is deleted: docs/failures.md.
 """
 
 settings = wiring.settings()

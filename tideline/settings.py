@@ -290,6 +290,29 @@ class JobsSettings(
         description="an object that nothing refers to is kept this long, in ms: longer than any "
         "upload or read may last, and than the 60 s for which gateways keep keys",
     )
+    gc_orphan_grace_ms: int = Field(
+        604_800_000,
+        ge=0,
+        description="an orphan, or what nobody finished, is kept this long after it was first "
+        "reported, in ms: longer than it takes to mend a Postgres that was restored",
+    )
+    gc_max_percent: int = Field(
+        75,
+        ge=0,
+        le=100,
+        description="of the objects, and of the bytes, that were listed one run deletes at most so "
+        "many percent; beyond: nothing, until an operator allows it",
+    )
+    gc_max_orphan_percent: int = Field(10, ge=0, le=100, description="the same, of orphans alone")
+    gc_free_objects: int = Field(
+        10_000, ge=0, description="up to so many objects a run deletes whatever their share"
+    )
+    gc_free_bytes: int = Field(
+        1_073_741_824, ge=0, description="up to so many bytes a run deletes whatever their share"
+    )
+    gc_reports_kept_days: int = Field(
+        90, ge=1, description="lists of what was deleted are kept this long, in days"
+    )
     jobs_parallelism: int = Field(
         0, ge=0, description="partitions of a job's frames; 0: what Spark has cores for"
     )

@@ -46,13 +46,15 @@ GRANT EXECUTE ON FUNCTION
     claim_wal_files, register_split_keys, finish_split, release_claim, release_claims,
     merge_candidates, begin_merge, finish_merge, abandon_merge,
     record_tiering_failure, clear_tiering_failure, add_tiering_totals, read_tiering_totals,
-    claim_dead_objects, forget_dead_objects, mark_orphans_for_deletion,
-    preview_garbage, unknown_objects, record_coverage,
+    forget_uncommitted_keys, mark_dead_objects, claim_dead_objects, forget_dead_objects,
+    report_orphans, unknown_objects, claim_orphans, forget_orphans, preview_garbage,
+    begin_gc_run, measure_garbage, judge_gc_run, end_gc_run, allow_gc_run,
+    adopt_gc_runs, record_coverage,
     log_id_range, file_id_range, tiering_partitions, tiering_batches, tiering_segments,
     tiering_wal_files
 TO tideline_jobs_rights;
 
 -- What operators see and steer; the worker exports it as metrics.
 GRANT EXECUTE ON FUNCTION
-    tiering_status, coverage_status, pause_tiering, resume_tiering, request_tiering
+    tiering_status, coverage_status, pause_tiering, resume_tiering, request_tiering, list_gc_runs
 TO tideline_jobs_rights, tideline_worker_rights;

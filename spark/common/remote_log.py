@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 NAME = "tideline_remote_log"
 MALFORMED = -1
 """``kind`` of a record that no known broker writes; the fold counts it as an anomaly."""
+UNKNOWN = -2
+"""``kind`` of a record of a newer Kafka. The fold does not need it; who deletes must know what it
+says, and judges nothing."""
 ROWS_AT_ONCE = 10_000
 GONE = (LibrdkafkaError._AUTO_OFFSET_RESET, LibrdkafkaError.OFFSET_OUT_OF_RANGE)
 GATHER_S = 0.05
@@ -51,7 +54,8 @@ class MetadataRecord:
     metadata_partition: int | None
     record_offset: int | None
     kind: int | None
-    """The record's api key (0 segment, 1 update, 2 partition delete) or :data:`MALFORMED`."""
+    """The record's api key (0 segment, 1 update, 2 partition delete), :data:`MALFORMED` or
+    :data:`UNKNOWN`."""
     topic_id: UUID | None = None
     partition: int | None = None
     segment_id: UUID | None = None
@@ -114,7 +118,8 @@ def events(
 ) -> DataFrame:
     """The records of ``extents``, decoded: rows of :class:`MetadataRecord`.
 
-    ``packed``: as :func:`spark.common.packing.pack_events` makes of them.
+    ``packed``: as :func:`spark.common.packing.pack_events` makes of them, without those of an
+    unknown kind.
     """
     spark.dataSource.register(RemoteLogSource)
     ranges = [[e.partition, e.start, e.end] for e in extents if e.end > e.start]
@@ -185,7 +190,7 @@ class MetadataReader(DataSourceReader):
                         break
                     position = message.offset() + 1
                     found = decoded(wanted.partition, message.offset(), message.value())
-                    if found is not None:
+                    if found is not None and (found.kind != UNKNOWN or not self._packed):
                         records.append(found)
                 if len(records) >= ROWS_AT_ONCE:
                     yield self._batch(records)
@@ -231,14 +236,16 @@ class MetadataReader(DataSourceReader):
 
 
 def decoded(metadata_partition: int, offset: int, value: bytes | None) -> MetadataRecord | None:
-    """``None`` for a record of a newer Kafka that the fold does not need."""
+    """``None`` for a record without a value."""
     if value is None:
         return None
     try:
         event = codec.decode(value)
     except codec.MalformedMetadata:
         return MetadataRecord(metadata_partition, offset, MALFORMED)
-    return None if event is None else record_of(event, metadata_partition, offset)
+    if event is None:
+        return MetadataRecord(metadata_partition, offset, UNKNOWN)
+    return record_of(event, metadata_partition, offset)
 
 
 def record_of(event: RemoteLogEvent, metadata_partition: int, offset: int) -> MetadataRecord:

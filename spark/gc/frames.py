@@ -22,11 +22,14 @@ DELETED = int(SegmentState.DELETE_SEGMENT_FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
-class ListedObject:
+class SegmentObject:
     object_key: str
     topic_id: UUID
     partition: int
     segment_id: UUID
+    size: int
+    etag: str
+    modified_ms: int
 
 
 def known_segments(events: DataFrame) -> DataFrame:
@@ -34,8 +37,8 @@ def known_segments(events: DataFrame) -> DataFrame:
     :class:`spark.common.remote_log.MetadataRecord`.
 
     Stricter than the brokers' own fold, because a mistake here deletes: a segment is unknown only
-    when the last record about it says that its deletion is finished. Records that do not parse
-    are one row of nulls (:func:`is_readable`).
+    when the last record about it says that its deletion is finished. Records that do not parse or
+    are of an unknown kind are one row of nulls (:func:`is_readable`).
     """
     return (
         events.where("segment_id IS NOT NULL OR topic_id IS NULL")
@@ -52,5 +55,5 @@ def is_readable(known: DataFrame) -> bool:
 
 
 def orphans(listed: DataFrame, known: DataFrame) -> DataFrame:
-    """Rows of ``listed`` (:class:`ListedObject`) whose segment is not in ``known``."""
+    """Rows of ``listed`` (:class:`SegmentObject`) whose segment is not in ``known``."""
     return listed.join(known, KEYS, "left_anti")

@@ -8,45 +8,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
-from spark.common import remote_log
-from spark.common.control_plane import partitions
 from spark.common.entry import DryRunOption, Job, Outcome
-from spark.gc import frames
-from spark.gc.tasks import (
-    APPLICATION,
-    MarkedObject,
-    Sweep,
-    delete_marked,
-    listed_segments,
-    sweep_diskless,
-    sweep_tiered,
-)
+from spark.gc.deletion import Graces, delete_all_due, measured
+from spark.gc.history import must_know, newest_reported
+from spark.gc.listing import SHOWN, Listing, look_for_orphans
+from spark.gc.reports import Report
+from spark.gc.tasks import APPLICATION
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.model import KEYS_KEPT_AHEAD_MS
-from tideline.control_plane.tiering_model import Bucket, PartitionRow
+from tideline.domain.collection import Amount, Bounds, held_because
 from tideline.errors import UsageError
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaError
-from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 
-ROUND = 20_000
-"""Objects that are claimed at once: claiming looks at every live WAL file once per round."""
 STEP = 10_000
 """Rows of one housekeeping call."""
-SHOWN = 1_000
-KAFKA_AT_ONCE = 32
+DAY_MS = 86_400_000
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
-PRODUCER_EXPIRATION_DEFAULT_MS = 86_400_000
+PRODUCER_EXPIRATION_DEFAULT_MS = DAY_MS
+CHANGES_KEPT_MS = 3_600_000
+"""Gateways ask for changes every few seconds; one that did not for this long reads everything."""
 
 OrphansOption = Annotated[
     bool,
@@ -60,54 +49,155 @@ def gc(
     orphans: OrphansOption = True,
     *,
     shortest_grace_ms: int = KEYS_KEPT_AHEAD_MS + 1,
+    shortest_orphan_grace_ms: int = DAY_MS,
 ) -> Outcome:
     """Delete objects that nothing refers to any more."""
-    if job.settings.gc_grace_ms < shortest_grace_ms and not dry_run:
-        raise UsageError(
-            f"TIDELINE_GC_GRACE_MS is {job.settings.gc_grace_ms}: gateways keep keys that they "
-            f"have registered ahead for {KEYS_KEPT_AHEAD_MS} ms; set {shortest_grace_ms} at "
-            "least, and more than any upload or read may last"
-        )
-    details: dict[str, object] = {"dry_run": dry_run, "grace_ms": job.settings.gc_grace_ms}
+    if not dry_run:
+        _check_graces(job.settings, shortest_grace_ms, shortest_orphan_grace_ms)
     with connect_jobs(job.settings, application_name=APPLICATION) as plane:
-        if dry_run:
-            details |= preview(job, plane)
-        else:
-            details |= housekeeping(job, plane)
-            details |= delete_dead(job, plane)
+        if not dry_run:
+            return collect(job, plane, orphans)
+        details = preview(job, plane)
     if orphans:
-        details |= look_for_orphans(job, dry_run)
+        details |= look_for_orphans(job, None).details()
     return Outcome(details)
 
 
-CHANGES_KEPT_MS = 3_600_000
-"""Gateways ask for changes every few seconds; one that did not for this long reads everything."""
+def _check_graces(settings: JobsSettings, shortest_ms: int, shortest_orphan_ms: int) -> None:
+    if settings.gc_grace_ms < shortest_ms:
+        raise UsageError(
+            f"TIDELINE_GC_GRACE_MS is {settings.gc_grace_ms}: gateways keep keys that they "
+            f"have registered ahead for {KEYS_KEPT_AHEAD_MS} ms; set {shortest_ms} at "
+            "least, and more than any upload or read may last"
+        )
+    if settings.gc_orphan_grace_ms < shortest_orphan_ms:
+        raise UsageError(
+            f"TIDELINE_GC_ORPHAN_GRACE_MS is {settings.gc_orphan_grace_ms}: after a restore of "
+            "Postgres an acknowledged record may lie in an object that looks like an orphan; set "
+            f"{shortest_orphan_ms} at least, and more than it takes to mend that"
+        )
 
 
 def preview(job: Job, plane: JobsControlPlane) -> dict[str, object]:
-    """What the control plane knows to be dead. Changes nothing."""
-    found = plane.preview_garbage(job.settings.gc_grace_ms, SHOWN)
+    """What the control plane knows to be dead, and why. Changes nothing."""
+    settings = job.settings
+    found = plane.preview_garbage(
+        settings.gc_grace_ms, SHOWN, orphan_grace_ms=settings.gc_orphan_grace_ms
+    )
     due = Counter(row.kind for row in found if row.due)
     later = Counter(row.kind for row in found if not row.due)
     return {
+        "dry_run": True,
+        "grace_ms": settings.gc_grace_ms,
+        "orphan_grace_ms": settings.gc_orphan_grace_ms,
         "due": dict(due),
         "later": dict(later),
         "shown_at_most": SHOWN,
         "objects": [
-            {"bucket": r.bucket, "key": r.object_key, "kind": r.kind, "due": r.due} for r in found
+            {
+                "bucket": r.bucket,
+                "key": r.object_key,
+                "kind": r.kind,
+                "reason": r.reason,
+                "due": r.due,
+            }
+            for r in found
         ],
     }
+
+
+def collect(job: Job, plane: JobsControlPlane, orphans: bool) -> Outcome:
+    """One run: count what is due, be held or delete it, and keep a list of it."""
+    settings = job.settings
+    store = ObjectStoreClient(settings)
+
+    def must_own() -> None:
+        """Before anything is judged, and again before each round of deletions."""
+        must_know(newest_reported(store, settings.s3_bucket), plane)
+
+    must_own()
+    begun = plane.begin_gc_run(job.run_id)
+    report = Report(store, settings.s3_bucket, begun.run_number, job.run_id, job.started_at)
+    report.write([{"run": begun, "grace_ms": settings.gc_grace_ms}])
+    details: dict[str, object] = {
+        "dry_run": False,
+        "run": str(job.run_id),
+        "run_number": begun.run_number,
+        "report": f"{settings.s3_bucket}/{report.prefix}",
+        "grace_ms": settings.gc_grace_ms,
+        "orphan_grace_ms": settings.gc_orphan_grace_ms,
+    }
+    details |= housekeeping(job, plane)
+    listing = look_for_orphans(job, begun.run_number) if orphans else None
+    graces = Graces(settings.gc_grace_ms, settings.gc_orphan_grace_ms, begun)
+    due = measured(plane, graces)
+    because = held_because(
+        due.all, due.orphans, _whole(plane, listing), _bounds(settings), graces.allowed
+    )
+    plane.judge_gc_run(
+        begun.run_number,
+        listed=None if listing is None else listing.ours,
+        due=due.all,
+        orphans=due.orphans,
+        held_because=because,
+    )
+    report.write([{"due": due.amounts, "allowed_by_run": begun.held_run, "held": because}])
+    details |= (listing.details() if listing else {}) | {
+        "due": [
+            {"kind": a.kind, "reason": a.reason, "objects": a.objects, "bytes": a.bytes}
+            for a in due.amounts
+        ],
+        "allowed_run": begun.held_run and str(begun.held_run),
+        "held": because,
+    }
+    if because is not None:
+        return Outcome(details | {"deleted": {}}, _held(job, because))
+    deleted = delete_all_due(job, plane, report, due, graces, must_own)
+    plane.end_gc_run(begun.run_number, sum(deleted.values()), begun.held_run)
+    report.forget_old(settings.gc_reports_kept_days)
+    newer = listing.not_judged if listing and listing.newer_kafka else None
+    return Outcome(details | {"deleted": deleted}, newer)
+
+
+def _held(job: Job, because: str) -> str:
+    return (
+        f"{because}. Nothing was deleted. `tideline gc --dry-run` shows what is due and why. If "
+        f"all of it may go: `tideline gc allow {job.run_id} --reason '…'`, and the next run "
+        "deletes what this one found (docs/failures.md)"
+    )
+
+
+def _bounds(settings: JobsSettings) -> Bounds:
+    return Bounds(
+        settings.gc_max_percent,
+        settings.gc_max_orphan_percent,
+        Amount(settings.gc_free_objects, settings.gc_free_bytes),
+    )
+
+
+def _whole(plane: JobsControlPlane, listing: Listing | None) -> Amount | None:
+    """What shares are of: this run's listing, else the newest one of an earlier run."""
+    if listing is not None:
+        return listing.ours
+    for row in plane.gc_runs(SHOWN):
+        if row.listed_objects is not None and row.listed_bytes is not None:
+            return Amount(row.listed_objects, row.listed_bytes)
+    return None
 
 
 def housekeeping(job: Job, plane: JobsControlPlane) -> dict[str, object]:
     """Rows first: an object is dead only when the last row about it is gone."""
     job.progress("rows of expired producers and batches")
     idle_ms = asyncio.run(_producer_expiration(job.settings))
-    return {
+    grace = job.settings.gc_grace_ms
+    done: dict[str, object] = {
         "producers_expired": _repeat(partial(plane.expire_producers, idle_ms, STEP)),
         "batches_pruned": _repeat(partial(plane.prune_batches, STEP)),
         "changes_forgotten": plane.forget_tracking_changes(CHANGES_KEPT_MS),
+        "uncommitted_keys_forgotten": _repeat(partial(plane.forget_uncommitted_keys, grace, STEP)),
     }
+    plane.mark_dead_objects(grace, STEP)
+    return done
 
 
 def _repeat(step: Callable[[], int]) -> int:
@@ -128,111 +218,3 @@ async def _producer_expiration(settings: JobsSettings) -> int:
         observer = TopicObserver(cluster, settings.kafka_request_timeout_ms)
         found = await observer.broker_config(min(await cluster.nodes()), PRODUCER_EXPIRATION)
     return PRODUCER_EXPIRATION_DEFAULT_MS if found is None else int(found)
-
-
-def delete_dead(job: Job, plane: JobsControlPlane) -> dict[str, object]:
-    """WAL objects, split files and segments that Postgres has marked a grace ago."""
-    grace = job.settings.gc_grace_ms
-
-    def files() -> list[MarkedObject]:
-        keys = plane.claim_dead_files(grace, ROUND)
-        return [MarkedObject(Bucket.DISKLESS, key, is_wal=True) for key in keys]
-
-    def objects() -> list[MarkedObject]:
-        dead = plane.claim_dead_objects(grace, ROUND)
-        return [MarkedObject(one.bucket, one.object_key, is_wal=False) for one in dead]
-
-    job.progress("WAL objects without a live batch")
-    wal = _in_rounds(job, files)
-    job.progress("split files and segments that nothing reads")
-    return {"wal_objects_deleted": wal, "objects_deleted": _in_rounds(job, objects)}
-
-
-def _in_rounds(job: Job, claim: Callable[[], list[MarkedObject]]) -> int:
-    """Claim and delete until nothing is claimed any more, or a round makes no progress."""
-    total = 0
-    while marked := claim():
-        gone = delete_marked(job, marked)
-        total += gone
-        if gone == 0:
-            break
-    return total
-
-
-def look_for_orphans(job: Job, dry_run: bool) -> dict[str, object]:
-    """List the buckets; mark what nothing knows, and delete what was marked a grace ago."""
-    job.progress("listing WAL objects and split files")
-    store = ObjectStoreClient(job.settings)
-    splits = list(store.list_prefixes(job.settings.s3_bucket, "split/"))
-    diskless = sweep_diskless(job, splits, dry_run)
-    rows = list(partitions(job.settings))
-    living, skipped = _topics_of_this_cluster(job.settings, rows)
-    job.progress(f"listing segments of {len(living)} partitions")
-    tiered, listed, problem = _tiered_orphans(job, living, dry_run) if living else (Sweep(), 0, "")
-    return {
-        "listed": diskless.listed + listed,
-        "orphans_found": diskless.unknown + tiered.unknown,
-        "orphans_due" if dry_run else "orphans_deleted": diskless.deleted + tiered.deleted,
-        "orphans_not_looked_for": dict(list(skipped.items())[:SHOWN]),
-        "segments_not_judged": problem or None,
-    }
-
-
-def _tiered_orphans(
-    job: Job, rows: Sequence[PartitionRow], dry_run: bool
-) -> tuple[Sweep, int, str]:
-    """What was swept, how many objects were listed, and why nothing could be judged."""
-    listed = listed_segments(job, rows)
-    count = listed.count()
-    # From here on the metadata is read: it must be younger than the listing.
-    try:
-        extents = remote_log.extent(job.settings)
-    except KafkaError as error:
-        return Sweep(), count, str(error)
-    if expired := [e.partition for e in extents if e.start > 0]:
-        return Sweep(), count, (
-            f"records of __remote_log_metadata-{expired[0]} have expired, so that a segment "
-            "without a record may be a live one: set retention.ms=-1 on that topic"
-        )  # fmt: skip
-    known = frames.known_segments(remote_log.events(job.spark, job.settings, extents))
-    known = known.localCheckpoint()
-    if not frames.is_readable(known):
-        return Sweep(), count, (
-            "some records of __remote_log_metadata do not parse, so that a segment without a "
-            "record may be a live one: run a Tideline that knows this Kafka"
-        )  # fmt: skip
-    return sweep_tiered(job, frames.orphans(listed, known), dry_run), count, ""
-
-
-def _topics_of_this_cluster(
-    settings: JobsSettings, rows: Sequence[PartitionRow]
-) -> tuple[list[PartitionRow], dict[str, str]]:
-    """Partitions whose segments may be judged by this cluster's metadata; and topics that may not,
-    with why. A live topic that Kafka does not know by its id belongs to another cluster, or is
-    about to be reported deleted: either way nothing of it is touched."""
-    live = {row.topic_id: row.topic for row in rows if not row.deleted}
-    known = asyncio.run(_known_topics(settings, live)) if live else frozenset()
-    skipped = {
-        name: f"Kafka has no topic of this name with the id {topic_id}"
-        for topic_id, name in live.items()
-        if topic_id not in known
-    }
-    return [r for r in rows if r.deleted or r.topic_id in known], skipped
-
-
-async def _known_topics(settings: JobsSettings, live: dict[UUID, str]) -> frozenset[UUID]:
-    slots = asyncio.Semaphore(KAFKA_AT_ONCE)
-    async with KafkaCluster(
-        settings.kafka_bootstrap,
-        client_id=APPLICATION,
-        timeout_ms=settings.kafka_request_timeout_ms,
-    ) as cluster:
-        observer = KafkaObserver(cluster, settings.kafka_request_timeout_ms)
-
-        async def one(topic_id: UUID, name: str) -> UUID | None:
-            async with slots:
-                found = await observer.topic(name)
-                return topic_id if found is not None and found.topic_id == topic_id else None
-
-        found = await asyncio.gather(*(one(*topic) for topic in live.items()))
-    return frozenset(topic_id for topic_id in found if topic_id is not None)

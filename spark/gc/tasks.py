@@ -1,7 +1,8 @@
 """What executors do for garbage collection: list, ask, delete, forget.
 
-An object is deleted only after Postgres has marked it; its mark is forgotten only after S3 has
-said that it is gone. Killed in between, the next run meets the same mark and does it again.
+An object is deleted only after Postgres has marked it or, of an orphan, has reported it; that is
+forgotten only after S3 has said that the object is gone. Killed in between, the next run meets the
+same mark and does it again.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from spark.common.retry import retry
 from spark.common.rows import chunks, from_frame, map_rows, to_frame
-from spark.gc.frames import ListedObject
+from spark.gc.frames import SegmentObject
+from tideline.control_plane.garbage_model import DeadReason, ListedObject
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket, PartitionRow
 from tideline.domain.coverage import AIVEN_KINDS
@@ -54,38 +57,41 @@ class Deleter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Objects that were listed, known to nobody, and deleted (or due, in a dry run)."""
+    """Objects that were listed, with their bytes, and those that nobody knows among them."""
 
     listed: int = 0
+    size: int = 0
     unknown: int = 0
-    deleted: int = 0
 
     def __add__(self, other: Sweep) -> Sweep:
         return Sweep(
-            self.listed + other.listed, self.unknown + other.unknown, self.deleted + other.deleted
+            self.listed + other.listed, self.size + other.size, self.unknown + other.unknown
         )
+
+
+class Holds(StrEnum):
+    """Where Postgres says that an object may go."""
+
+    FILES = "files"
+    """WAL files."""
+    MARKS = "marks"
+    """Marked objects: split files and those of segments."""
+    REPORTS = "reports"
+    """Reported orphans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """The hands of one task."""
+    """The hands of one task. ``run_number``: ``None`` in a dry run, which reports nothing."""
 
     store: Deleter
     plane: JobsControlPlane
     diskless_bucket: str
     tiered_bucket: str
-    grace_ms: int
+    run_number: int | None = None
 
-    def delete_files(self, keys: Sequence[str]) -> int:
-        """WAL objects that are marked deleting. Returns how many are gone."""
-        gone = 0
-        for some in chunks(keys, DELETE_AT_ONCE):
-            retry(partial(self.store.delete, self.diskless_bucket, some))
-            gone += retry(partial(self.plane.forget_dead_files, some))
-        return gone
-
-    def delete_objects(self, bucket: Bucket, keys: Sequence[str]) -> int:
-        """Split files, segments or orphans that are marked. Returns how many are gone.
+    def delete(self, holds: Holds, bucket: Bucket, keys: Sequence[str]) -> int:
+        """Objects that may go; how many are gone and forgotten.
 
         ``.log`` goes first: without it a segment is not whole to anybody.
         """
@@ -93,62 +99,71 @@ class Collector:
         ordered = sorted(keys, key=lambda key: not key.endswith(LOG))
         for some in chunks(ordered, DELETE_AT_ONCE):
             retry(partial(self.store.delete, self._name(bucket), some))
-            gone += retry(partial(self.plane.forget_dead_objects, some))
+            gone += retry(partial(self._forget, holds, bucket, some))
         return gone
 
-    def sweep(self, bucket: Bucket, keys: Iterable[str], dry_run: bool) -> Sweep:
-        """Mark what nobody knows among listed ``keys``, and delete what was marked a grace ago."""
+    def _forget(self, holds: Holds, bucket: Bucket, keys: Sequence[str]) -> int:
+        match holds:
+            case Holds.FILES:
+                return self.plane.forget_dead_files(keys)
+            case Holds.MARKS:
+                return self.plane.forget_dead_objects(keys)
+            case Holds.REPORTS:
+                return self.plane.forget_orphans(bucket, keys)
+
+    def sweep(self, bucket: Bucket, listed: Iterable[ListedObject]) -> Sweep:
+        """Report what nobody knows among ``listed``."""
         swept = Sweep()
-        for some in chunks(keys, DELETE_AT_ONCE):
-            grace = self.grace_ms
-            unknown = retry(
-                partial(self.plane.unknown_objects, some, grace_ms=grace, bucket=bucket)
-            )
-            swept += Sweep(len(some), len(unknown), sum(unknown.values()) if dry_run else 0)
-            if dry_run or not unknown:
-                continue
-            due = retry(
-                partial(
-                    self.plane.mark_orphans_for_deletion,
-                    list(unknown),
-                    grace_ms=grace,
-                    bucket=bucket,
+        for some in chunks(listed, DELETE_AT_ONCE):
+            if self.run_number is None:
+                ask = partial(self.plane.unknown_objects, bucket, [o.object_key for o in some])
+                unknown = len(retry(ask))
+            else:
+                unknown = len(
+                    retry(partial(self.plane.report_orphans, self.run_number, bucket, some))
                 )
-            )
-            self.delete_objects(bucket, due)
-            swept += Sweep(deleted=len(due))
+            swept += Sweep(len(some), sum(one.size for one in some), unknown)
         return swept
 
-    def list_and_sweep(self, prefix: str, name: re.Pattern[str], dry_run: bool) -> Sweep:
+    def list_and_sweep(self, prefix: str, name: re.Pattern[str]) -> Sweep:
         """:meth:`sweep` over a prefix of the diskless bucket, page by page."""
         listed = self.store.list_objects(self.diskless_bucket, prefix)
-        keys = (entry.key for entry in listed if name.match(entry.key))
-        return self.sweep(Bucket.DISKLESS, keys, dry_run)
+        return self.sweep(
+            Bucket.DISKLESS, (_listed(entry) for entry in listed if name.match(entry.key))
+        )
 
     def _name(self, bucket: Bucket) -> str:
         return self.tiered_bucket if bucket is Bucket.TIERED else self.diskless_bucket
 
 
+def _listed(entry: ObjectEntry) -> ListedObject:
+    modified_ms = int(entry.last_modified.timestamp() * 1000)
+    return ListedObject(entry.key, entry.size, entry.etag, modified_ms)
+
+
 @contextmanager
-def opened(settings: JobsSettings) -> Iterator[Collector]:
+def opened(settings: JobsSettings, run_number: int | None = None) -> Iterator[Collector]:
     with connect_jobs(settings, application_name=APPLICATION) as plane:
         yield Collector(
             ObjectStoreClient(settings),
             plane,
             settings.s3_bucket,
             settings.s3_tiered_bucket,
-            settings.gc_grace_ms,
+            run_number,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedObject:
-    """An object that Postgres has marked for deletion."""
+class DueObject:
+    """An object that goes now, and why."""
 
+    holds: Holds
     bucket: Bucket
     key: str
-    is_wal: bool
-    """A WAL object; else a split file or an object of a segment."""
+    kind: str
+    reason: DeadReason
+    size: int | None = None
+    reported_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,37 +171,33 @@ class KeyPrefix:
     prefix: str
 
 
-def delete_marked(job: Job, marked: Sequence[MarkedObject]) -> int:
-    """Delete objects and forget their marks; returns how many are gone."""
+def delete_due(job: Job, due: Sequence[DueObject]) -> int:
+    """Delete objects and forget them; returns how many are gone."""
     settings = job.settings
 
-    def delete(objects: Iterator[MarkedObject]) -> Iterator[Sweep]:
-        by_kind: dict[tuple[Bucket, bool], list[str]] = {}
+    def delete(objects: Iterator[DueObject]) -> Iterator[Sweep]:
+        alike: dict[tuple[Holds, Bucket], list[str]] = {}
         for one in objects:
-            by_kind.setdefault((one.bucket, one.is_wal), []).append(one.key)
+            alike.setdefault((one.holds, one.bucket), []).append(one.key)
         with opened(settings) as collector:
-            for (bucket, is_wal), keys in by_kind.items():
-                yield Sweep(
-                    deleted=collector.delete_files(keys)
-                    if is_wal
-                    else collector.delete_objects(bucket, keys)
-                )
+            for (holds, bucket), keys in alike.items():
+                yield Sweep(listed=collector.delete(holds, bucket, keys))
 
-    tasks = min(job.parallelism, -(-len(marked) // OBJECTS_PER_TASK))
+    tasks = min(job.parallelism, -(-len(due) // OBJECTS_PER_TASK))
     # The objects of one segment stay together, so that its .log goes first.
-    frame = to_frame(job.spark, MarkedObject, marked, tasks, keep_neighbours=True)
-    return added(map_rows(frame, MarkedObject, Sweep, delete)).deleted
+    frame = to_frame(job.spark, DueObject, due, tasks, keep_neighbours=True)
+    return added(map_rows(frame, DueObject, Sweep, delete)).listed
 
 
-def sweep_diskless(job: Job, split_prefixes: Sequence[str], dry_run: bool) -> Sweep:
-    """List WAL objects and split files; mark or delete those that nothing refers to."""
+def sweep_diskless(job: Job, split_prefixes: Sequence[str], run_number: int | None) -> Sweep:
+    """List WAL objects and split files; report those that nothing refers to."""
     settings = job.settings
 
     def sweep(prefixes: Iterator[KeyPrefix]) -> Iterator[Sweep]:
-        with opened(settings) as collector:
+        with opened(settings, run_number) as collector:
             for one in prefixes:
                 name = WAL_NAME if one.prefix.startswith("wal/") else SPLIT_NAME
-                yield collector.list_and_sweep(one.prefix, name, dry_run)
+                yield collector.list_and_sweep(one.prefix, name)
 
     prefixes = [KeyPrefix(prefix) for prefix in (*WAL_PREFIXES, *split_prefixes)]
     frame = to_frame(job.spark, KeyPrefix, prefixes, job.parallelism)
@@ -195,33 +206,44 @@ def sweep_diskless(job: Job, split_prefixes: Sequence[str], dry_run: bool) -> Sw
 
 def listed_segments(job: Job, partitions: Sequence[PartitionRow]) -> DataFrame:
     """The segment objects of ``partitions`` as the bucket has them now, kept as they were: rows of
-    :class:`ListedObject`."""
+    :class:`SegmentObject`."""
     settings = job.settings
     bucket, root = settings.s3_tiered_bucket, settings.s3_tiered_prefix
 
-    def listing(rows: Iterator[PartitionRow]) -> Iterator[ListedObject]:
+    def listing(rows: Iterator[PartitionRow]) -> Iterator[SegmentObject]:
         store = ObjectStoreClient(settings)
         for row in rows:
             for entry in store.list_objects(bucket, partition_prefix(root, row.topic, row.log)):
                 if (name := SEGMENT_NAME.search(entry.key)) is not None:
-                    segment_id = topic_id_from_base64(name["segment"])
-                    yield ListedObject(entry.key, row.topic_id, row.partition, segment_id)
+                    one = _listed(entry)
+                    yield SegmentObject(
+                        entry.key,
+                        row.topic_id,
+                        row.partition,
+                        topic_id_from_base64(name["segment"]),
+                        one.size,
+                        one.etag,
+                        one.modified_ms,
+                    )
 
     wanted = to_frame(job.spark, PartitionRow, partitions, job.parallelism * 4)
     # Listed once: a listing made anew after the metadata was read would call newcomers orphans.
-    return map_rows(wanted, PartitionRow, ListedObject, listing).localCheckpoint()
+    return map_rows(wanted, PartitionRow, SegmentObject, listing).localCheckpoint()
 
 
-def sweep_tiered(job: Job, candidates: DataFrame, dry_run: bool) -> Sweep:
-    """Mark or delete listed objects of the tiered bucket that no broker knows; Postgres answers
-    for merged segments."""
+def sweep_tiered(job: Job, candidates: DataFrame, run_number: int | None) -> Sweep:
+    """Report listed objects of the tiered bucket that no broker knows; Postgres answers for merged
+    segments."""
     settings = job.settings
 
-    def sweep(objects: Iterator[ListedObject]) -> Iterator[Sweep]:
-        with opened(settings) as collector:
-            yield collector.sweep(Bucket.TIERED, (one.object_key for one in objects), dry_run)
+    def sweep(objects: Iterator[SegmentObject]) -> Iterator[Sweep]:
+        with opened(settings, run_number) as collector:
+            yield collector.sweep(
+                Bucket.TIERED,
+                (ListedObject(o.object_key, o.size, o.etag, o.modified_ms) for o in objects),
+            )
 
-    return added(map_rows(candidates, ListedObject, Sweep, sweep))
+    return added(map_rows(candidates, SegmentObject, Sweep, sweep))
 
 
 def added(frame: DataFrame) -> Sweep:

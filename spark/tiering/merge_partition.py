@@ -155,7 +155,8 @@ def _one_segment(
             written = _build(services, order, plan, directory)
             _upload(services, plan, written)
         segment = _registered(plan, written)
-        merged = retry(lambda: plane.finish_merge(plan.log, plan.token, segment))
+        # The split files are marked; only the collection deletes, and lists what it does.
+        retry(lambda: plane.finish_merge(plan.log, plan.token, segment))
     except StaleClaim:
         return planned
     except (TieredRangeGone, TopicDeleted) as error:
@@ -168,7 +169,6 @@ def _one_segment(
         with suppress(TidelineError):
             plane.abandon_merge(plan.log, plan.token, str(error))
         raise
-    _forget(services, merged)
     return replace(
         planned,
         ended=Ended.DONE,
@@ -275,13 +275,6 @@ def _failed(
 
 def _abandon(services: Services, plan: MergePlan, error: Exception) -> None:
     retry(lambda: services.plane.abandon_merge(plan.log, plan.token, str(error)))
-
-
-def _forget(services: Services, keys: tuple[str, ...]) -> None:
-    """Split files that nothing needs any more; what is not deleted here, gc deletes."""
-    with suppress(TidelineError):
-        services.store.delete(services.diskless_bucket, keys)
-        services.plane.forget_dead_objects(keys)
 
 
 def _names(files: tuple[SplitFileToMerge, ...]) -> str:

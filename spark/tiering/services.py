@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +27,6 @@ class Store(Protocol):
     ) -> bytes: ...
     def put(self, bucket: str, key: str, body: bytes) -> None: ...
     def upload_file(self, bucket: str, key: str, path: Path) -> None: ...
-    def delete(self, bucket: str, keys: Iterable[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
 from tests.retention_rule import LeadingRun, Region, Unit
-from tideline.control_plane.tiering_model import Bucket, CutRequest, GarbageRow
+from tideline.control_plane.garbage_model import GarbageRow, ListedObject
+from tideline.control_plane.tiering_model import Bucket, CutRequest
 from tideline.domain.ids import TopicIdPartition
 
 
@@ -150,12 +151,15 @@ def is_live(tiered: Tiered, row: GarbageRow) -> bool:
     )
 
 
-async def test_unknown_objects_are_told_without_a_mark(tiered: Tiered) -> None:
+async def test_unknown_objects_are_told_without_a_report(tiered: Tiered) -> None:
     await tiered.diskless(files=1, batches=1)
     ((known,),) = tiered.scene.sql("SELECT object_key FROM wal_files")
     keys = [str(known), "wal/nobody"]
-    asked = {"grace_ms": 0, "bucket": Bucket.DISKLESS}
-    assert tiered.plane.unknown_objects(keys, **asked) == {"wal/nobody": False}  # type: ignore[arg-type]
-    assert tiered.scene.sql("SELECT count(*) FROM marked_objects") == [(0,)]
-    assert tiered.plane.mark_orphans_for_deletion(keys, grace_ms=60_000) == []
-    assert tiered.plane.unknown_objects(keys, **asked) == {"wal/nobody": True}  # type: ignore[arg-type]
+    assert tiered.plane.unknown_objects(Bucket.DISKLESS, keys) == {"wal/nobody": None}
+    assert tiered.scene.sql("SELECT count(*) FROM orphan_reports") == [(0,)]
+    tiered.plane.report_orphans(1, Bucket.DISKLESS, [ListedObject("wal/nobody", 1, "e", 0)])
+    told = tiered.plane.unknown_objects(Bucket.DISKLESS, keys)
+    assert told.keys() == {"wal/nobody"}
+    assert told["wal/nobody"] is not None
+    (row,) = tiered.plane.preview_garbage(0, 10)
+    assert (row.kind, row.reason, row.due) == ("orphan", "unknown", True)

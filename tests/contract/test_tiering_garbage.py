@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.contract.conftest import Database
-from tests.contract.scenes import PostgresScene
+from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
-from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket, DeadKind
+from tideline.control_plane.garbage_model import DeadKind, DeadReason, ListedObject
+from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket
 from tideline.domain.ids import TopicIdPartition
 
 HOUR_MS = 3_600_000
@@ -45,12 +46,15 @@ async def test_a_wal_file_outlives_its_last_batch_by_the_grace(tiered: Tiered) -
     assert tiered.plane.forget_dead_files(keys) == 2
 
 
-async def test_a_key_that_was_never_committed_goes_after_the_grace(tiered: Tiered) -> None:
+async def test_a_key_that_was_never_committed_is_forgotten_after_the_grace_and_its_object_an_orphan(
+    tiered: Tiered,
+) -> None:
     gateway = tiered.gateway
     await tiered.scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["k"])
-    assert tiered.plane.claim_dead_files(HOUR_MS) == []
+    assert tiered.plane.forget_uncommitted_keys(HOUR_MS) == 0
     age(tiered, "wal_files", "registered_at")
-    assert tiered.plane.claim_dead_files(HOUR_MS) == ["k"]
+    assert tiered.plane.forget_uncommitted_keys(HOUR_MS) == 1
+    assert tiered.plane.report_orphans(1, Bucket.DISKLESS, listed("k")) == ["k"]
 
 
 async def test_split_files_go_when_they_are_merged(tiered: Tiered) -> None:
@@ -126,34 +130,87 @@ async def test_a_deleted_topic_leaves_no_object(tiered: Tiered) -> None:
     assert tiered.scene.sql("SELECT count(*) FROM producer_snapshots") == [(0,)]
 
 
-async def test_an_orphan_is_marked_first_and_goes_when_it_is_seen_again(tiered: Tiered) -> None:
+def listed(*keys: str, etag: str = "e") -> list[ListedObject]:
+    return [ListedObject(key, 10, etag, 1_000) for key in keys]
+
+
+async def test_what_nobody_finished_stays_as_long_as_an_orphan(tiered: Tiered) -> None:
+    """A restored Postgres may know as begun what was finished in the history that was lost."""
+    log = await tiered.diskless(files=2, batches=1)
+    one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
+    tiered.worker.finish(one, tiered.worker.register(one))
+    tiered.worker.register(two)
+    tiered.worker.begun(log)
+    for table in ("wal_file_claims", "merge_claims"):
+        age(tiered, table, "expires_at")
+    tiered.plane.mark_dead_objects(HOUR_MS)
+    age(tiered, "marked_objects", "marked_at")
+    assert tiered.plane.claim_dead_objects(HOUR_MS, orphan_grace_ms=3 * HOUR_MS) == []
+    dead = tiered.plane.claim_dead_objects(HOUR_MS, orphan_grace_ms=HOUR_MS)
+    assert {d.reason for d in dead} == {DeadReason.UNFINISHED}
+    assert {d.kind for d in dead} == {DeadKind.SPLIT, DeadKind.SEGMENT}
+
+
+async def test_an_orphan_is_reported_first_and_goes_when_a_later_run_lists_it_again(
+    tiered: Tiered,
+) -> None:
     log = await tiered.diskless(files=1)
     ((wal,),) = tiered.scene.sql("SELECT object_key FROM wal_files")
     (split,) = tiered.worker.split(log.topic_id)
     plan = tiered.worker.begun(log)
     known = [str(wal), split.object_key]
-    assert tiered.plane.mark_orphans_for_deletion([*known, "split/lost"], grace_ms=HOUR_MS) == []
-    age(tiered, "marked_objects", "marked_at")
+    ours = listed(*known, "split/lost")
+    assert tiered.plane.report_orphans(1, Bucket.DISKLESS, ours) == ["split/lost"]
+    assert tiered.plane.claim_orphans(1, 0) == [], "the run that reports it first deletes nothing"
+    assert tiered.plane.claim_orphans(2, 0) == [], "not listed by this run"
+    tiered.plane.report_orphans(2, Bucket.DISKLESS, ours)
+    assert tiered.plane.claim_orphans(2, HOUR_MS) == [], "its report is younger than the grace"
+    age(tiered, "orphan_reports", "first_seen")
+    (due,) = tiered.plane.claim_orphans(2, HOUR_MS)
+    assert (due.object_key, due.bucket, due.size) == ("split/lost", Bucket.DISKLESS, 10)
     assert tiered.plane.claim_dead_objects(0) == []
-    assert tiered.plane.mark_orphans_for_deletion(known, grace_ms=0) == []
-    assert tiered.plane.mark_orphans_for_deletion([*known, "split/lost"], grace_ms=HOUR_MS) == [
-        "split/lost"
-    ]
-    assert tiered.plane.forget_dead_objects(["split/lost"]) == 1
+    assert tiered.plane.forget_orphans(Bucket.DISKLESS, ["split/lost"]) == 1
 
     segment = [plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES]
     stray = plan.object_key_stem[:-1] + "_.log"
-    assert tiered.plane.mark_orphans_for_deletion(
-        [*segment, stray], grace_ms=0, bucket=Bucket.TIERED
-    ) == [stray]
+    assert tiered.plane.report_orphans(3, Bucket.TIERED, listed(*segment, stray)) == [stray]
     tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    assert tiered.plane.mark_orphans_for_deletion(segment, grace_ms=0, bucket=Bucket.TIERED) == []
+    assert tiered.plane.report_orphans(4, Bucket.TIERED, listed(*segment)) == []
 
 
-async def test_an_orphan_that_becomes_known_loses_its_mark(tiered: Tiered) -> None:
+async def test_an_orphan_that_becomes_known_or_is_written_anew_is_no_old_orphan(
+    tiered: Tiered,
+) -> None:
     gateway = tiered.gateway
-    assert tiered.plane.mark_orphans_for_deletion(["late"], grace_ms=HOUR_MS) == []
-    age(tiered, "marked_objects", "marked_at")
+    tiered.plane.report_orphans(1, Bucket.DISKLESS, listed("late", "again"))
+    age(tiered, "orphan_reports", "first_seen")
     await tiered.scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["late"])
-    assert tiered.plane.mark_orphans_for_deletion(["late"], grace_ms=HOUR_MS) == []
-    assert tiered.scene.sql("SELECT count(*) FROM marked_objects") == [(0,)]
+    assert tiered.plane.claim_orphans(1, 0) == []
+    now = listed("late") + listed("again", etag="another")
+    assert tiered.plane.report_orphans(2, Bucket.DISKLESS, now) == ["again"]
+    assert tiered.plane.claim_orphans(2, 0) == [], "another object than the one that was reported"
+    assert tiered.scene.sql("SELECT object_key, first_run FROM orphan_reports") == [("again", 2)]
+
+
+async def test_a_file_is_judged_only_when_it_lost_a_batch(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=3, batches=2)
+    tiered.plane.claim_dead_files(0)
+    assert tiered.scene.sql("SELECT count(*) FROM lessened_files") == [(0,)]
+    tiered.plane.delete_records(log.topic_id, 0, 3)
+    tiered.plane.prune_batches()
+    assert tiered.scene.sql("SELECT count(*) FROM lessened_files") == [(2,)]
+    assert len(tiered.plane.claim_dead_files(0)) == 1, "the second file has a batch left"
+    assert tiered.scene.sql("SELECT count(*) FROM lessened_files") == [(0,)]
+    tiered.plane.delete_records(log.topic_id, 0, 4)
+    tiered.plane.prune_batches()
+    assert len(tiered.plane.claim_dead_files(0)) == 2
+
+
+async def test_a_file_whose_every_batch_was_refused_is_dead(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=0)
+    await tiered.scene.plane.delete_topic(log.topic_id)
+    gateway = tiered.gateway
+    await tiered.scene.plane.register_object_keys(gateway.gateway_id, gateway.incarnation, ["n"])
+    (refused,) = await tiered.scene.commit(gateway, batch(log), key="n")
+    assert refused.error != "NONE"
+    assert tiered.plane.claim_dead_files(0) == ["n"]

@@ -18,6 +18,7 @@ STATUS = (
     "pause_tiering",
     "resume_tiering",
     "request_tiering",
+    "list_gc_runs",
 )
 STEPS = (
     "claim_wal_files",
@@ -33,7 +34,14 @@ STEPS = (
     "clear_tiering_failure",
     "claim_dead_objects",
     "forget_dead_objects",
-    "mark_orphans_for_deletion",
+    "report_orphans",
+    "claim_orphans",
+    "forget_orphans",
+    "begin_gc_run",
+    "judge_gc_run",
+    "end_gc_run",
+    "allow_gc_run",
+    "adopt_gc_runs",
     "record_coverage",
 )
 READS = (
@@ -47,6 +55,9 @@ READS = (
 INTERNAL = (
     "mark_splits_for_deletion",
     "mark_segments_for_deletion",
+    "judge_lessened_files",
+    "due_objects",
+    "due_orphans",
     "mark_split_batches",
     "take_merged_batches",
     "settle_tiered_region",

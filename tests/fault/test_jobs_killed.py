@@ -111,8 +111,8 @@ def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: Spa
 
 
 def let_the_grace_pass(postgres: psycopg.Connection[TupleRow]) -> None:
-    """What is marked was marked an hour earlier. Keys that gateways hold ready stay young."""
+    """What is marked was marked eight days earlier. Keys that gateways hold ready stay young."""
     for table, column in (("wal_files", "unreferenced_at"), ("marked_objects", "marked_at")):
         postgres.execute(
-            f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
+            f"UPDATE tideline.{table} SET {column} = {column} - interval '8 days'".encode()
         )

@@ -58,7 +58,10 @@ def test_killed_at_each_step_in_turn_nothing_is_lost_doubled_or_leaked(
         assert reader.rounds > len(STEPS)
         assert not reader.wrong, reader.wrong[0]
 
-        gc(job(stack, spark, TIDELINE_GC_GRACE_MS="0"), orphans=False, shortest_grace_ms=0)
+        without_graces = job(
+            stack, spark, TIDELINE_GC_GRACE_MS="0", TIDELINE_GC_ORPHAN_GRACE_MS="0"
+        )
+        gc(without_graces, orphans=False, shortest_grace_ms=0, shortest_orphan_grace_ms=0)
         known = {
             key for row in topic.segments() for key in object_keys(row.object_key_stem).values()
         }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg
+import pytest
 from confluent_kafka.admin import AdminClient
 
+from spark.gc.history import HistoryUnknown, adopt_history
 from spark.gc.job import gc
 from tests.aged_topic import PER_SEGMENT, VALUE, Readers, keys, run, settings_of, tier
 from tests.aged_topic import produce as produce_to
@@ -36,12 +40,15 @@ def collected(stack: Stack, spark: SparkSession, **how: bool) -> dict[str, Any]:
 
 
 def let_the_grace_pass(stack: Stack) -> None:
-    """Whatever is marked was marked an hour earlier."""
+    """Whatever is marked was marked an hour earlier, what was reported eight days earlier."""
     with psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True) as connection:
         for table, column in (("wal_files", "unreferenced_at"), ("marked_objects", "marked_at")):
             connection.execute(
                 f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
             )
+        connection.execute(
+            b"UPDATE tideline.orphan_reports SET first_seen = first_seen - interval '8 days'"
+        )
 
 
 def segment_keys(stack: Stack, topic: str) -> set[str]:
@@ -80,7 +87,7 @@ def test_what_was_merged_or_deleted_goes_after_its_grace_and_readers_notice_noth
             let_the_grace_pass(stack)
             details = collected(stack, spark)
         assert not reader.wrong, reader.wrong[0]
-        assert details["wal_objects_deleted"] >= len(first_files)
+        assert details["deleted"]["wal"] >= len(first_files)
         left = keys(stack, bucket, "wal/")
         assert not first_files & left
         assert live_files <= left
@@ -105,6 +112,32 @@ def test_what_was_merged_or_deleted_goes_after_its_grace_and_readers_notice_noth
     let_the_grace_pass(stack)
     collected(stack, spark)
     assert not live_files & keys(stack, bucket, "wal/")
+
+
+def listed_as_deleted(stack: Stack, report: str) -> set[str]:
+    """Keys in the parts of a run's report."""
+    bucket, _, prefix = report.partition("/")
+    store = ObjectStoreClient(settings_of(stack))
+    parts = [gzip.decompress(store.get(bucket, key)) for key in keys(stack, bucket, prefix)]
+    lines = [json.loads(line) for part in parts for line in part.splitlines()]
+    return {line["key"] for line in lines if "key" in line}
+
+
+def test_a_restored_postgres_collects_nothing_until_somebody_adopts_the_bucket(
+    stack: Stack, spark: SparkSession
+) -> None:
+    """Its runs go back behind those that have collected in the bucket."""
+    collected(stack, spark)
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True) as connection:
+        (lost,) = connection.execute(
+            "DELETE FROM tideline.gc_runs WHERE run_number ="
+            " (SELECT max(run_number) FROM tideline.gc_runs) RETURNING run_number"
+        ).fetchone() or (0,)
+        with pytest.raises(HistoryUnknown, match=f"run {lost} .* has collected in this bucket"):
+            collected(stack, spark)
+        settings = settings_of(stack)
+        adopt_history(settings, "ann", "this test took a run away")
+        assert collected(stack, spark)["run_number"] > lost
 
 
 @contextmanager
@@ -137,7 +170,7 @@ def tracked_tiered_topic(stack: Stack) -> Iterator[Readers]:
         asyncio.run(track(False))
 
 
-def test_orphans_go_at_the_second_sight_and_what_a_broker_knows_never(
+def test_orphans_go_days_after_their_report_and_what_a_broker_knows_never(
     stack: Stack, spark: SparkSession
 ) -> None:
     settings = settings_of(stack)
@@ -158,15 +191,19 @@ def test_orphans_go_at_the_second_sight_and_what_a_broker_knows_never(
         seen = collected(stack, spark, orphans=True)
         assert seen["segments_not_judged"] is None
         assert seen["orphans_found"] >= len(ours) + 2
-        assert ours <= segment_keys(stack, readers.topic), "the first sight only marks"
-        let_the_grace_pass(stack)
-        due = collected(stack, spark, orphans=True, dry_run=True)
-        assert due["orphans_due"] >= len(ours) + 2
-        assert ours <= segment_keys(stack, readers.topic), "a dry run deletes nothing"
+        assert ours <= segment_keys(stack, readers.topic), "the first sight only reports"
         collected(stack, spark, orphans=True)
+        assert ours <= segment_keys(stack, readers.topic), "its report is young"
+        let_the_grace_pass(stack)
+        shown = collected(stack, spark, orphans=True, dry_run=True)
+        due = {(o["key"], o["reason"]) for o in shown["objects"] if o["due"]}
+        assert {(key, "unknown") for key in (*ours, wal, split)} <= due
+        assert ours <= segment_keys(stack, readers.topic), "a dry run deletes nothing"
+        done = collected(stack, spark, orphans=True)
+        assert ours | {wal, split} <= listed_as_deleted(stack, done["report"])
 
         assert segment_keys(stack, readers.topic) == of_kafka | {foreign}
-        left = keys(stack, settings.s3_bucket, "")
+        left = keys(stack, settings.s3_bucket, "wal/") | keys(stack, settings.s3_bucket, "split/")
         assert not {wal, split} & left
         assert "wal/notes.txt" in left
         store.delete(settings.s3_bucket, ["wal/notes.txt"])

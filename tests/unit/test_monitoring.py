@@ -18,6 +18,7 @@ from tideline.worker.identity import IdentityMetrics
 from tideline.worker.metrics import (
     VERDICTS,
     CoverageGauges,
+    GcGauges,
     MigrationGauges,
     TieringGauges,
     TieringTotals,
@@ -40,6 +41,7 @@ def exported() -> set[str]:
     worker = CollectorRegistry()
     MigrationGauges(worker)
     CoverageGauges(worker)
+    GcGauges(worker)
     TieringGauges(worker)
     TieringTotals(worker)
     IdentityMetrics(worker)

@@ -95,8 +95,8 @@ OptionalCommand(
 ).add_to(app)
 OptionalCommand(
     "gc",
-    "tideline.cli.jobs",
-    "gc",
+    "tideline.cli.collection",
+    "app",
     "jobs",
     "Delete objects that nothing refers to any more, after a grace, or show them.",
 ).add_to(app)

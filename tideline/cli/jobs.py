@@ -1,4 +1,5 @@
-"""``tideline retention`` and ``tideline gc``: Spark jobs run from a command, on this machine."""
+"""``tideline retention``, and what it shares with ``tideline gc``: Spark jobs run from a command
+on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ import typer
 from rich.table import Table
 
 from spark.common.entry import Job, Outcome
-from spark.gc.job import gc as gc_job
 from spark.retention.job import retention as retention_job
 from tideline.cli.output import Format, FormatOption, console, echo_json
 from tideline.errors import TidelineError, UsageError
@@ -115,50 +115,3 @@ def _where(entry: Mapping[str, Any]) -> str:
     if entry["kafka_moved_its_start"] and not parts:
         parts.append("Kafka has moved its start: noted")
     return ", ".join(parts)
-
-
-KINDS = {"wal": "WAL objects", "split": "split files", "segment": "objects of merged segments"}
-
-
-def gc(
-    dry_run: DryRunFlag = False,
-    run: RunFlag = False,
-    orphans: Annotated[
-        bool, typer.Option(help="Also list the buckets for objects that nothing knows.")
-    ] = True,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Delete objects that nothing refers to any more, after their grace."""
-    dry = choose(dry_run, run, "gc")
-    outcome = run_here("gc", lambda job: gc_job(job, dry, orphans))
-    if output is Format.JSON:
-        echo_json(outcome.details)
-    else:
-        show_gc(outcome.details)
-    finish(outcome)
-
-
-def show_gc(details: Mapping[str, Any]) -> None:
-    screen = console()
-    if details["dry_run"]:
-        for kind, name in KINDS.items():
-            due, later = details["due"].get(kind, 0), details["later"].get(kind, 0)
-            screen.print(f"{name}: {due} would go now, {later} after their grace")
-        for entry in details["objects"]:
-            if entry["due"]:
-                screen.print(f"  {entry['bucket']}: {entry['key']}", markup=False)
-    else:
-        screen.print(f"WAL objects deleted: {details['wal_objects_deleted']}")
-        screen.print(f"split files and segment objects deleted: {details['objects_deleted']}")
-        screen.print(f"batch rows pruned: {details['batches_pruned']}")
-    if "listed" in details:
-        gone = details.get("orphans_deleted", details.get("orphans_due", 0))
-        verb = "would go now" if details["dry_run"] else "deleted"
-        screen.print(
-            f"listed {details['listed']} objects: {details['orphans_found']} are known to nobody, "
-            f"{gone} of them {verb}"
-        )
-        for topic, reason in details["orphans_not_looked_for"].items():
-            screen.print(f"not looked at: {topic}: {reason}", markup=False)
-        if details["segments_not_judged"]:
-            screen.print(f"segments were not judged: {details['segments_not_judged']}")

@@ -28,16 +28,14 @@ from tideline.control_plane.calls import (
     value,
     values,
 )
+from tideline.control_plane.garbage_calls import GarbageCalls
 from tideline.control_plane.pool import JobsConnection
 from tideline.control_plane.tiering_model import (
     BatchRow,
-    Bucket,
     ClaimedBatch,
     ClaimedFile,
     CoverageStatusRow,
     CutRequest,
-    DeadObject,
-    GarbageRow,
     MergeCandidate,
     MergedSegmentRow,
     MergePlan,
@@ -61,7 +59,7 @@ CUT_BATCHES = 2_000_000
 """Batches that one call looks at: a few seconds, far below the statement timeout."""
 
 
-class JobsControlPlane:
+class JobsControlPlane(GarbageCalls):
     """Every operation of the jobs."""
 
     def __init__(self, settings: JobsSettings | WorkerSettings, application_name: str) -> None:
@@ -381,58 +379,6 @@ class JobsControlPlane:
         has not read since then reads everything."""
         return self._call(Function("forget_tracking_changes", value(int)), kept_ms)
 
-    # Garbage
-
-    def claim_dead_files(self, grace_ms: int, limit: int = STEP_ROWS) -> list[str]:
-        """WAL keys to delete: registered and never committed for ``grace_ms``, or seen without a
-        live batch that long ago. No commit accepts them from now on (schedule 17). Keys that a
-        killed run claimed come again.
-        """
-        return self._call(Function("claim_dead_files", values(str)), grace_ms, limit)
-
-    def forget_dead_files(self, keys: Sequence[str]) -> int:
-        """The objects of claimed WAL keys are gone. Returns how many were forgotten."""
-        return self._call(Function("forget_dead_files", value(int)), list(keys))
-
-    def claim_dead_objects(self, grace_ms: int, limit: int = STEP_ROWS) -> list[DeadObject]:
-        """Objects to delete, oldest first: split files and merged segments that were marked
-        deleting at least ``grace_ms`` ago. Marks what is dead now: split files that were merged,
-        have expired or were never finished; segments that were abandoned, whose claim lapsed
-        ``grace_ms`` ago, that lie wholly below the suffix's start, or of deleted topics. Nothing
-        marked is read or finished any more. Keys come again until they are forgotten.
-        """
-        return self._call(Function("claim_dead_objects", rows(DeadObject)), grace_ms, limit)
-
-    def forget_dead_objects(self, keys: Sequence[str]) -> int:
-        """The objects are gone, those of ``mark_orphans_for_deletion`` too. A segment's row goes
-        with its last key. Keys that are not marked are left alone. Returns how many were
-        forgotten.
-        """
-        return self._call(Function("forget_dead_objects", value(int)), list(keys))
-
-    def mark_orphans_for_deletion(
-        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket = Bucket.DISKLESS
-    ) -> list[str]:
-        """Of listed objects, those to delete: unknown to the control plane now and already at a
-        call at least ``grace_ms`` ago. The first sight only marks. Keys of WAL files, split files,
-        merged segments and marked objects are known; the brokers' own segments are not: leave
-        them out. Forget the keys when the objects are gone.
-        """
-        function = Function("mark_orphans_for_deletion", values(str))
-        return self._call(function, bucket, list(keys), grace_ms)
-
-    def preview_garbage(self, grace_ms: int, limit: int) -> list[GarbageRow]:
-        """What the control plane knows to be dead: at most ``limit`` of each kind."""
-        return self._call(Function("preview_garbage", rows(GarbageRow)), grace_ms, limit)
-
-    def unknown_objects(
-        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket
-    ) -> dict[str, bool]:
-        """Of listed objects, those that nothing refers to: whether they were seen so for
-        ``grace_ms`` already. What ``mark_orphans_for_deletion`` would mark or answer."""
-        function = Function("unknown_objects", _due)
-        return self._call(function, bucket, list(keys), grace_ms)
-
 
 @contextmanager
 def connect_jobs(
@@ -463,7 +409,3 @@ def _claimed_files(found: Sequence[Row]) -> list[ClaimedFile]:
 
 def _totals(found: Sequence[Row]) -> dict[str, int]:
     return {row["total"]: int(row["value"]) for row in found}
-
-
-def _due(found: Sequence[Row]) -> dict[str, bool]:
-    return {row["object_key"]: row["due"] for row in found}

@@ -49,13 +49,6 @@ class Bucket(StrEnum):
     TIERED = "tiered"
 
 
-class DeadKind(StrEnum):
-    """Why an object is dead."""
-
-    SPLIT = "split"
-    SEGMENT = "segment"
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
     """One partition, with what of its topic the jobs need."""
@@ -354,26 +347,6 @@ class TieringStatusRow:
     @property
     def log(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadObject:
-    """An object that may be deleted now."""
-
-    object_key: str
-    bucket: Bucket
-    kind: DeadKind
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageRow:
-    """An object that a run deletes now (``due``) or marks. A segment is its ``.log`` object."""
-
-    object_key: str
-    bucket: Bucket
-    kind: str
-    """``wal``, ``split`` or ``segment``."""
-    due: bool
 
 
 @dataclass(frozen=True, slots=True)

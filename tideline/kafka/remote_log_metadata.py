@@ -100,12 +100,14 @@ def decode(value: bytes) -> RemoteLogEvent | None:
     """One record's value as an event.
 
     ``None`` for an api key of a newer Kafka, which this fold does not need. Raises
-    :class:`MalformedMetadata` for anything cut short or out of range.
+    :class:`MalformedMetadata` for another version, and for anything cut short or out of range.
     """
     reader = _Reader(value)
     if (frame := reader.uvarint()) != 1:
         raise MalformedMetadata(f"frame version {frame}; only 1 is known")
     api_key, version = reader.uvarint(), reader.uvarint()
+    if api_key <= PARTITION_DELETE and version != _VERSION:
+        raise MalformedMetadata(f"api key {api_key}: version {version}; only {_VERSION} is known")
     try:
         match api_key:
             case 0:

@@ -37,6 +37,7 @@ from tideline.worker.identity import IdentityMetrics, IdentityReconciler
 from tideline.worker.logs import runtime
 from tideline.worker.metrics import (
     keep_coverage_metrics,
+    keep_gc_metrics,
     keep_migration_metrics,
     keep_tiering_metrics,
 )
@@ -109,6 +110,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("gateway-metrics", keep_gateway_metrics(services.control_plane)),
         ("coverage-metrics", keep_coverage_metrics(settings)),
         ("tiering-metrics", keep_tiering_metrics(settings)),
+        ("gc-metrics", keep_gc_metrics(settings)),
         ("topic-identity", _reconciler(services).run()),
         ("kafka-watch", KafkaWatch(services).run()),
     ):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 import structlog
@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from tideline.control_plane import ControlPlane
+from tideline.control_plane.garbage_model import GcRunRow
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import TopicMigrationSummary
 from tideline.control_plane.tiering_model import CoverageStatusRow, TieringStatusRow
@@ -32,6 +33,10 @@ MIGRATION_EVERY_S = 5.0
 COVERAGE_EVERY_S = 15.0
 TIERING_EVERY_S = 30.0
 """It counts the batches of every partition and asks Kafka for every topic's configs."""
+
+GC_EVERY_S = 60.0
+GC_RUNS = 100
+"""Newest runs among which the last one that was done is looked for."""
 
 
 async def keep_migration_metrics(plane: ControlPlane) -> None:
@@ -71,6 +76,17 @@ async def keep_tiering_metrics(settings: WorkerSettings) -> None:
             await asyncio.to_thread(gauges.update, rows)
 
         await _keep_updated("tiering metrics", TIERING_EVERY_S, update)
+
+
+async def keep_gc_metrics(settings: WorkerSettings) -> None:
+    """Until cancelled."""
+    gauges = GcGauges()
+    with closing(JobsControlPlane(settings, "tideline-worker-gc")) as plane:
+
+        async def update() -> None:
+            await asyncio.to_thread(lambda: gauges.update(plane.gc_runs(GC_RUNS)))
+
+        await _keep_updated("gauges of the collection", GC_EVERY_S, update)
 
 
 async def _keep_updated(what: str, every_s: float, update: Callable[[], Awaitable[None]]) -> None:
@@ -131,6 +147,37 @@ class MigrationGauges:
                 self._boundary.labels(topic.topic, partition).set(boundary)
         for state in MigrationState:
             self._states.labels(state).set(states[state])
+
+
+class GcGauges:
+    """``inkless_gc_*``, from the newest runs of the collection."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, text, registry=registry)
+
+        self._done = gauge(
+            "inkless_gc_last_done_timestamp_seconds", "When the last run was done; 0: never"
+        )
+        self._held = gauge(
+            "inkless_gc_held_objects",
+            "Objects that the newest run was held for and nobody has allowed; 0: it was not held",
+        )
+        self._deleted = gauge(
+            "inkless_gc_deleted_objects", "Objects that the last run that was done has deleted"
+        )
+        self._orphans = gauge(
+            "inkless_gc_orphans", "Objects that are reported as orphans, young reports included"
+        )
+
+    def update(self, newest_first: Sequence[GcRunRow]) -> None:
+        judged = [row for row in newest_first if row.state != "running"]
+        done = next((row for row in judged if row.state == "done"), None)
+        held = bool(judged) and judged[0].state == "held" and judged[0].allowed_by is None
+        self._held.set(judged[0].due_objects if held else 0)
+        self._done.set((done.ended_ms or 0) / 1000 if done else 0)
+        self._deleted.set(done.deleted_objects if done else 0)
+        self._orphans.set(newest_first[0].orphans if newest_first else 0)
 
 
 VERDICTS = {True: "covered", False: "not_covered", None: "not_looked_at"}

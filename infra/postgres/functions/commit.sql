@@ -270,6 +270,9 @@ BEGIN
                 outcome_log_starts = v_given.log_starts,
                 outcome_high_watermarks = v_given.high_watermarks
             WHERE file_id = v_file.file_id RETURNING * INTO v_file;
+        IF NOT EXISTS (SELECT FROM unnest(v_given.log_ids) AS id WHERE id >= 0) THEN
+            INSERT INTO lessened_files (file_id) VALUES (v_file.file_id);
+        END IF;
     END IF;
     RETURN QUERY SELECT * FROM unnest(v_file.outcome_errors, v_file.outcome_base_offsets,
         v_file.outcome_append_times, v_file.outcome_log_starts, v_file.outcome_high_watermarks);

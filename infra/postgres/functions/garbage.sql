@@ -2,27 +2,58 @@
 -- the mark has ended by then. Marks are compare-and-set: what is marked is never finished or read
 -- again. Nothing here locks a row that a commit needs.
 
--- Object keys that may be deleted: never committed and registered at least p_grace_ms ago, or
--- without a live batch for so long, counted from when the last batch row was seen gone: a reader
--- may have found coordinates a moment before. They are marked deleting, so that no commit can bring
--- them back; keys that an earlier, killed collection marked are answered again.
+-- Forgets keys that were registered at least p_grace_ms ago and never committed: no commit accepts
+-- them from now on. Their objects, if there are any, are orphans then: this Postgres may be a restored
+-- one, and what it knows as registered may have been committed since.
+CREATE FUNCTION forget_uncommitted_keys(p_grace_ms bigint, p_limit integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_forgotten integer;
+BEGIN
+    DELETE FROM wal_files WHERE file_id IN (SELECT f.file_id FROM wal_files AS f
+        WHERE f.status = 'registered'
+            AND f.registered_at < clock_timestamp() - p_grace_ms * interval '1 millisecond'
+        ORDER BY f.file_id LIMIT p_limit FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS v_forgotten = ROW_COUNT;
+    RETURN v_forgotten;
+END
+$$;
+
+-- Notes since when files are without a batch, of those that lost some. Costs what was lost, not what
+-- is live. Answers how many notes were read. One snapshot sees the notes and the batches: a
+-- transaction that is still taking batches away brings a note of its own.
+CREATE FUNCTION judge_lessened_files(p_limit integer) RETURNS integer
+LANGUAGE sql AS $$
+    WITH noted AS (
+        DELETE FROM lessened_files WHERE note_id IN (SELECT note_id FROM lessened_files
+            ORDER BY note_id LIMIT p_limit FOR UPDATE SKIP LOCKED)
+            RETURNING file_id
+    ), empty AS (
+        UPDATE wal_files AS f SET unreferenced_at = clock_timestamp()
+            WHERE f.file_id IN (SELECT file_id FROM noted)
+                AND f.status = 'committed' AND f.unreferenced_at IS NULL
+                AND NOT EXISTS (SELECT FROM batches AS b WHERE b.file_id = f.file_id)
+    )
+    SELECT count(*)::integer FROM noted
+$$;
+
+-- Object keys that may be deleted: without a live batch for p_grace_ms, counted from when the last
+-- batch row was seen gone: a reader may have found coordinates a moment before. They are marked
+-- deleting; keys that an earlier, killed collection marked are answered again. The oldest first.
 CREATE FUNCTION claim_dead_files(p_grace_ms bigint, p_limit integer)
 RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_before timestamptz;
 BEGIN
-    UPDATE wal_files AS f SET unreferenced_at = clock_timestamp()
-        WHERE f.status = 'committed' AND f.unreferenced_at IS NULL
-            AND NOT EXISTS (SELECT FROM batches AS b WHERE b.file_id = f.file_id);
+    WHILE judge_lessened_files(10000) = 10000 LOOP
+    END LOOP;
     v_before := clock_timestamp() - p_grace_ms * interval '1 millisecond';
     RETURN QUERY
     WITH dead AS (
         SELECT f.file_id FROM wal_files AS f
-            WHERE f.status = 'deleting'
-                OR (f.status = 'registered' AND f.registered_at < v_before)
-                OR (f.status = 'committed' AND f.unreferenced_at <= v_before)
-            ORDER BY f.file_id LIMIT p_limit FOR UPDATE SKIP LOCKED
+            WHERE f.unreferenced_at <= v_before
+            ORDER BY f.unreferenced_at LIMIT p_limit FOR UPDATE SKIP LOCKED
     )
     UPDATE wal_files AS f SET status = 'deleting' FROM dead WHERE f.file_id = dead.file_id
         RETURNING f.object_key;
@@ -42,24 +73,25 @@ END
 $$;
 
 -- Marks split files for deletion. Answers the keys.
-CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[]) RETURNS SETOF text
+CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[], p_reason text)
+RETURNS SETOF text
 LANGUAGE sql AS $$
     WITH dead AS (
         UPDATE split_files SET status = 'deleting'
             WHERE split_id = ANY (p_split_ids) AND status <> 'deleting'
             RETURNING object_key
     )
-    INSERT INTO marked_objects (bucket, object_key, kind)
-        SELECT 'diskless', object_key, 'split' FROM dead
+    INSERT INTO marked_objects (bucket, object_key, kind, reason)
+        SELECT 'diskless', object_key, 'split', p_reason FROM dead
         ON CONFLICT (bucket, object_key) DO UPDATE
-            SET kind = 'split', marked_at = excluded.marked_at
+            SET kind = 'split', reason = excluded.reason, marked_at = excluded.marked_at
         RETURNING object_key
 $$;
 
 CREATE FUNCTION mark_registered_splits_for_deletion(p_file_id bigint, p_token bigint) RETURNS void
 LANGUAGE sql AS $$
     SELECT mark_splits_for_deletion(ARRAY(SELECT split_id FROM split_files
-        WHERE file_id = p_file_id AND token = p_token AND status = 'registered'))
+        WHERE file_id = p_file_id AND token = p_token AND status = 'registered'), 'unfinished')
 $$;
 
 -- Marks a segment and its objects for deletion. .log goes first: without it no reader begins.
@@ -71,14 +103,16 @@ BEGIN
     WITH dead AS (
         UPDATE merged_segments SET state = 'DELETE_SEGMENT_STARTED', reason = p_reason
             WHERE segment_id = ANY (p_segment_ids) AND state <> 'DELETE_SEGMENT_STARTED'
-            RETURNING segment_id, object_key_stem
+            RETURNING segment_id, object_key_stem, finished_at
     ), marked AS (
-        INSERT INTO marked_objects (bucket, object_key, kind, segment_id)
-            SELECT 'tiered', object_key_stem || suffix, 'segment', segment_id
+        INSERT INTO marked_objects (bucket, object_key, kind, segment_id, reason)
+            SELECT 'tiered', object_key_stem || suffix, 'segment', segment_id,
+                   CASE WHEN finished_at IS NULL THEN 'unfinished' ELSE 'expired' END
             FROM dead CROSS JOIN unnest(ARRAY['.log', '.index', '.timeindex', '.txnindex',
                 '.snapshot', '.leader-epoch-checkpoint']) AS suffix
             ON CONFLICT (bucket, object_key) DO UPDATE SET kind = 'segment',
-                segment_id = excluded.segment_id, marked_at = excluded.marked_at
+                segment_id = excluded.segment_id, reason = excluded.reason,
+                marked_at = excluded.marked_at
     )
     SELECT count(*) INTO v_marked FROM dead;
     RETURN v_marked;
@@ -94,12 +128,12 @@ BEGIN
         SELECT f.split_id FROM split_files AS f
             WHERE f.status = 'registered' AND NOT EXISTS (SELECT FROM wal_file_claims AS c
                 WHERE c.file_id = f.file_id AND c.token = f.token AND c.expires_at > p_lapsed)
-            ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED));
+            ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED), 'unfinished');
     PERFORM mark_splits_for_deletion(ARRAY(
         SELECT f.split_id FROM split_files AS f JOIN logs AS l USING (log_id)
             WHERE f.status = 'live'
                 AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start)
-            ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED));
+            ORDER BY f.split_id LIMIT p_limit FOR UPDATE OF f SKIP LOCKED), 'expired');
 END
 $$;
 
@@ -125,16 +159,16 @@ BEGIN
 END
 $$;
 
--- Marks what is dead and answers what was marked a grace ago, until it is forgotten.
-CREATE FUNCTION claim_dead_objects(p_grace_ms bigint, p_limit integer)
-RETURNS TABLE (object_key text, bucket text, kind text)
+-- Marks what is dead, and forgets what belongs to files and logs that are gone.
+CREATE FUNCTION mark_dead_objects(p_grace_ms bigint, p_limit integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_lapsed timestamptz := clock_timestamp() - p_grace_ms * interval '1 millisecond';
 BEGIN
+    WHILE judge_lessened_files(10000) = 10000 LOOP
+    END LOOP;
     PERFORM mark_dead_splits_for_deletion(v_lapsed, p_limit);
     PERFORM mark_dead_segments_for_deletion(v_lapsed, p_limit);
-    -- What belongs to files and logs that are gone.
     DELETE FROM wal_file_claims AS c
         WHERE c.expires_at < v_lapsed
             AND NOT EXISTS (SELECT FROM wal_files AS f WHERE f.file_id = c.file_id);
@@ -147,13 +181,27 @@ BEGIN
         WHERE l.log_id = s.log_id AND l.deleted_at IS NOT NULL;
     DELETE FROM coverage_results AS r USING logs AS l
         WHERE l.log_id = r.log_id AND l.deleted_at IS NOT NULL;
-    -- An orphan that is not listed any more is gone.
-    DELETE FROM marked_objects AS d
-        WHERE d.kind = 'orphan' AND d.marked_at < v_lapsed - interval '7 days';
+END
+$$;
+
+-- Marked objects whose grace is over. What was never finished stays as long as an orphan.
+CREATE FUNCTION due_objects(p_grace_ms bigint, p_orphan_grace_ms bigint)
+RETURNS SETOF marked_objects
+LANGUAGE sql STABLE AS $$
+    SELECT d.* FROM marked_objects AS d
+        WHERE d.marked_at <= clock_timestamp() - interval '1 millisecond'
+            * CASE d.reason WHEN 'unfinished' THEN p_orphan_grace_ms ELSE p_grace_ms END
+$$;
+
+-- Marks what is dead and answers what was marked a grace ago, until it is forgotten.
+CREATE FUNCTION claim_dead_objects(p_grace_ms bigint, p_orphan_grace_ms bigint, p_limit integer)
+RETURNS TABLE (object_key text, bucket text, kind text, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    PERFORM mark_dead_objects(p_grace_ms, p_limit);
     RETURN QUERY
-    SELECT d.object_key, d.bucket, d.kind FROM marked_objects AS d
-        WHERE d.kind <> 'orphan'
-            AND d.marked_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
+    SELECT d.object_key, d.bucket, d.kind, d.reason
+        FROM due_objects(p_grace_ms, p_orphan_grace_ms) AS d
         ORDER BY d.marked_at, d.segment_id, d.object_key LIKE '%.log' DESC, d.object_key
         LIMIT p_limit;
 END
@@ -176,96 +224,4 @@ BEGIN
             AND NOT EXISTS (SELECT FROM marked_objects AS d WHERE d.segment_id = m.segment_id);
     RETURN v_forgotten;
 END
-$$;
-
--- Whether anything here refers to the object.
-CREATE FUNCTION is_known_object(p_bucket text, p_key text) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT FROM marked_objects
-            WHERE bucket = p_bucket AND object_key = p_key AND kind <> 'orphan')
-        OR (p_bucket = 'diskless' AND (
-            EXISTS (SELECT FROM wal_files WHERE object_key = p_key)
-            OR EXISTS (SELECT FROM split_files WHERE object_key = p_key)))
-        OR (p_bucket = 'tiered' AND EXISTS (SELECT FROM merged_segments
-            WHERE object_key_stem = regexp_replace(p_key, '\.[^./]*$', '')))
-$$;
-
--- The first sight of an unknown object marks it; it may go when it is still unknown a grace later.
--- One that has become known (a key registered late) loses its mark.
-CREATE FUNCTION mark_orphans_for_deletion(p_bucket text, p_keys text[], p_grace_ms bigint)
-RETURNS SETOF text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-DECLARE
-    v_unknown text[];
-BEGIN
-    v_unknown := ARRAY(SELECT DISTINCT k FROM unnest(p_keys) AS k
-        WHERE NOT is_known_object(p_bucket, k));
-    DELETE FROM marked_objects
-        WHERE bucket = p_bucket AND object_key = ANY (p_keys) AND kind = 'orphan'
-            AND object_key <> ALL (v_unknown);
-    INSERT INTO marked_objects (bucket, object_key, kind)
-        SELECT p_bucket, k, 'orphan' FROM unnest(v_unknown) AS k
-        ON CONFLICT DO NOTHING;
-    RETURN QUERY SELECT d.object_key FROM marked_objects AS d
-        WHERE d.bucket = p_bucket AND d.object_key = ANY (v_unknown) AND d.kind = 'orphan'
-            AND d.marked_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
-        ORDER BY d.object_key;
-END
-$$;
-
--- What garbage collection would do, for a dry run: nothing is marked. due: its object may go now;
--- else it is marked by the next run, or its grace is not over.
-CREATE FUNCTION preview_garbage(p_grace_ms bigint, p_limit integer)
-RETURNS TABLE (object_key text, bucket text, kind text, due boolean)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-#variable_conflict use_column
-DECLARE
-    v_before timestamptz := clock_timestamp() - p_grace_ms * interval '1 millisecond';
-BEGIN
-    RETURN QUERY
-    SELECT f.object_key, 'diskless', 'wal', f.status = 'deleting'
-            OR (f.status = 'registered') OR coalesce(f.unreferenced_at <= v_before, false)
-        FROM wal_files AS f
-        WHERE f.status = 'deleting'
-            OR (f.status = 'registered' AND f.registered_at < v_before)
-            OR (f.status = 'committed' AND NOT EXISTS (
-                SELECT FROM batches AS b JOIN logs AS l USING (log_id)
-                    WHERE b.file_id = f.file_id AND l.deleted_at IS NULL
-                        AND b.last_offset >= l.suffix_start))
-        ORDER BY f.file_id LIMIT p_limit;
-    RETURN QUERY
-    SELECT d.object_key, d.bucket, d.kind, d.marked_at <= v_before
-        FROM marked_objects AS d WHERE d.kind <> 'orphan'
-        ORDER BY d.marked_at, d.object_key LIMIT p_limit;
-    RETURN QUERY
-    SELECT f.object_key, 'diskless', 'split', false
-        FROM split_files AS f LEFT JOIN logs AS l USING (log_id)
-        WHERE (f.status = 'registered' AND NOT EXISTS (SELECT FROM wal_file_claims AS c
-                WHERE c.file_id = f.file_id AND c.token = f.token AND c.expires_at > v_before))
-            OR (f.status = 'live'
-                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start))
-        ORDER BY f.split_id LIMIT p_limit;
-    RETURN QUERY
-    SELECT m.object_key_stem || '.log', 'tiered', 'segment', false
-        FROM merged_segments AS m JOIN logs AS l USING (log_id)
-        WHERE m.state <> 'DELETE_SEGMENT_STARTED' AND (
-            l.deleted_at IS NOT NULL
-            OR (m.state = 'COPY_SEGMENT_FINISHED' AND m.last_offset < l.suffix_start)
-            OR (m.state = 'COPY_SEGMENT_STARTED' AND NOT EXISTS (SELECT FROM merge_claims AS c
-                WHERE c.log_id = m.log_id AND c.segment_id = m.segment_id
-                    AND c.expires_at > v_before)))
-        ORDER BY m.segment_id LIMIT p_limit;
-END
-$$;
-
--- Of listed objects, those that nothing here refers to; due: seen so a grace ago already.
-CREATE FUNCTION unknown_objects(p_bucket text, p_keys text[], p_grace_ms bigint)
-RETURNS TABLE (object_key text, due boolean)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT k, EXISTS (SELECT FROM marked_objects AS d
-            WHERE d.bucket = p_bucket AND d.object_key = k AND d.kind = 'orphan'
-                AND d.marked_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond')
-        FROM (SELECT DISTINCT unnest(p_keys)) AS listed (k)
-        WHERE NOT is_known_object(p_bucket, k)
-        ORDER BY k
 $$;

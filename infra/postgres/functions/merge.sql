@@ -257,13 +257,17 @@ LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM batches
             WHERE log_id = p_log_id AND last_offset BETWEEN p_base_offset AND p_last_offset
-            RETURNING base_offset, last_offset, byte_size, split_id
+            RETURNING base_offset, last_offset, byte_size, split_id, file_id
     ), expired AS (
         DELETE FROM batches AS b USING split_files AS f, logs AS l
             WHERE f.split_id IN (SELECT split_id FROM gone) AND l.log_id = p_log_id
                 AND b.log_id = p_log_id
                 AND b.last_offset BETWEEN f.base_offset AND p_base_offset - 1
                 AND b.last_offset < l.suffix_start
+            RETURNING b.file_id
+    ), lessened AS (
+        INSERT INTO lessened_files (file_id)
+            SELECT file_id FROM gone UNION SELECT file_id FROM expired
     )
     SELECT count(*), min(base_offset), max(last_offset),
            sum(last_offset - base_offset + 1)::bigint, sum(byte_size)::bigint,
@@ -440,7 +444,7 @@ BEGIN
     PERFORM move_frontier(v_log, p_last_offset, p_producers);
     UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = v_log.log_id;
     DELETE FROM tiering_failures WHERE scope = 'merge' AND key = v_log.log_id;
-    RETURN QUERY SELECT mark_splits_for_deletion(merged_splits(v_taken.split_ids));
+    RETURN QUERY SELECT mark_splits_for_deletion(merged_splits(v_taken.split_ids), 'merged');
 END
 $$;
 

@@ -214,6 +214,22 @@ BEGIN
 END
 $$;
 
+-- At most p_limit batch rows that nobody can read: below the start of their suffix, or of a deleted
+-- topic.
+CREATE FUNCTION unreadable_batches(p_limit integer)
+RETURNS TABLE (log_id bigint, last_offset bigint, file_id bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT dead.log_id, dead.last_offset, dead.file_id
+        FROM logs AS l CROSS JOIN LATERAL (
+            SELECT b.log_id, b.last_offset, b.file_id FROM batches AS b
+                WHERE b.log_id = l.log_id AND b.last_offset < CASE
+                    WHEN l.deleted_at IS NULL THEN l.suffix_start
+                    ELSE 9223372036854775807 END
+                ORDER BY b.last_offset LIMIT p_limit
+        ) AS dead
+        LIMIT p_limit
+$$;
+
 -- Removes at most p_limit batch rows that nobody can read: below the start of their suffix, or of
 -- a deleted topic; and the producer state of deleted topics. Locks no row that a commit needs.
 -- Answers how many batch rows went; call again while it answers p_limit.
@@ -222,19 +238,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_pruned integer;
 BEGIN
-    DELETE FROM batches AS b USING (
-        SELECT dead.log_id, dead.last_offset
-        FROM logs AS l CROSS JOIN LATERAL (
-            SELECT log_id, last_offset FROM batches
-                WHERE log_id = l.log_id AND last_offset < CASE
-                    WHEN l.deleted_at IS NULL THEN l.suffix_start
-                    ELSE 9223372036854775807 END
-                ORDER BY last_offset LIMIT p_limit
-        ) AS dead
-        LIMIT p_limit
-    ) AS gone
-    WHERE b.log_id = gone.log_id AND b.last_offset = gone.last_offset;
-    GET DIAGNOSTICS v_pruned = ROW_COUNT;
+    WITH gone AS (
+        DELETE FROM batches AS b USING unreadable_batches(p_limit) AS dead
+            WHERE b.log_id = dead.log_id AND b.last_offset = dead.last_offset
+            RETURNING b.file_id
+    ), lessened AS (
+        INSERT INTO lessened_files (file_id) SELECT DISTINCT file_id FROM gone
+    )
+    SELECT count(*) INTO v_pruned FROM gone;
     DELETE FROM producer_state AS p USING logs AS l
         WHERE l.log_id = p.log_id AND l.deleted_at IS NOT NULL;
     RETURN v_pruned;

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
 from spark.common.entry import Job, Outcome
-from tideline.cli import jobs
+from tideline.cli import collection, jobs
 from tideline.cli.jobs import JobFailed
+from tideline.control_plane.garbage_model import GcRunRow
 from tideline.errors import UsageError
 
 REMOVAL = {
@@ -25,8 +29,8 @@ RETENTION: dict[str, Any] = {
     "left_alone": {"u": "unknown topic"}, "problems": [],
 }  # fmt: skip
 GC: dict[str, Any] = {
-    "dry_run": False, "wal_objects_deleted": 3, "objects_deleted": 12, "batches_pruned": 7,
-    "listed": 40, "orphans_found": 2, "orphans_deleted": 1,
+    "dry_run": False, "deleted": {"wal": 3, "segment": 12, "orphan": 1}, "batches_pruned": 7,
+    "report": "b/gc-reports/x", "listed": 40, "orphans_found": 2,
     "orphans_not_looked_for": {"u": "another cluster"}, "segments_not_judged": None,
 }  # fmt: skip
 
@@ -36,18 +40,21 @@ def answer(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
         return outcome
 
     monkeypatch.setattr(jobs, "run_here", run_here)
+    monkeypatch.setattr(collection, "run_here", run_here)
 
 
-def invoke(command: Callable[..., None], *arguments: str) -> Any:
+def invoke(command: Callable[..., None] | Typer, *arguments: str) -> Any:
+    if isinstance(command, Typer):
+        return CliRunner().invoke(command, list(arguments))
     app = Typer()
     app.command()(command)
     return CliRunner().invoke(app, list(arguments))
 
 
-@pytest.mark.parametrize("command", [jobs.retention, jobs.gc])
+@pytest.mark.parametrize("command", [jobs.retention, collection.app])
 @pytest.mark.parametrize("flags", [(), ("--run", "--dry-run")])
 def test_it_must_be_said_whether_anything_goes(
-    command: Callable[..., None], flags: tuple[str, ...]
+    command: Callable[..., None] | Typer, flags: tuple[str, ...]
 ) -> None:
     failure = invoke(command, *flags).exception
     assert isinstance(failure, UsageError)
@@ -78,7 +85,64 @@ def test_gc_shows_what_was_deleted_and_what_was_not_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer(monkeypatch, Outcome(GC))
-    shown = invoke(jobs.gc, "--run").stdout
-    for text in ("WAL objects deleted: 3", "objects deleted: 12", "listed 40 objects",
-                 "1 of them deleted", "not looked at: u: another cluster"):  # fmt: skip
+    shown = invoke(collection.app, "--run").stdout
+    for text in ("WAL objects deleted: 3", "objects of merged segments deleted: 12",
+                 "orphans deleted: 1", "report: b/gc-reports/x", "listed 40 objects",
+                 "2 are known to nobody", "not looked at: u: another cluster"):  # fmt: skip
         assert text in shown
+
+
+def test_a_dry_run_says_why_each_object_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = [
+        {"bucket": "diskless", "key": "wal/a", "kind": "wal", "reason": "empty", "due": True},
+        {"bucket": "diskless", "key": "wal/b", "kind": "orphan", "reason": "unknown", "due": False},
+    ]
+    shown = {"dry_run": True, "due": {"wal": 1}, "later": {"orphan": 1}, "objects": objects}
+    answer(monkeypatch, Outcome(shown))
+    text = invoke(collection.app, "--dry-run").stdout
+    assert "WAL objects: 1 would go now, 0 after their grace" in text
+    assert "orphans: 0 would go now, 1 after their grace" in text
+    assert "diskless: wal/a: empty" in text
+    assert "wal/b" not in text
+
+
+@dataclass
+class Runs:
+    """What Postgres has of the runs, and is told."""
+
+    rows: list[GcRunRow] = field(default_factory=list)
+    allowed: list[tuple[UUID, str, str]] = field(default_factory=list)
+
+    def gc_runs(self, limit: int) -> list[GcRunRow]:
+        return self.rows[:limit]
+
+    def allow_gc_run(self, run_id: UUID, decided_by: str, reason: str) -> None:
+        self.allowed.append((run_id, decided_by, reason))
+
+
+@pytest.fixture
+def postgres(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    runs = Runs()
+    monkeypatch.setattr(collection, "_plane", lambda: nullcontext(runs))
+    return runs
+
+
+def test_held_runs_are_shown_with_why_and_what_became_of_them(postgres: Runs) -> None:
+    counts = (5, 50, 0, 0, 0)
+    postgres.rows = [
+        GcRunRow(3, UUID(int=3), "held", 0, 0, 6, 60, *counts, "too much", None, None, None, 0),
+        GcRunRow(2, UUID(int=2), "held", 0, 0, 6, 60, *counts, "too much", "ann", "fine", 4, 0),
+    ]
+    shown = " ".join(invoke(collection.app, "runs").stdout.split())
+    assert "3 was held: too much" in shown
+    assert "2 was held: too much; allowed by ann (fine), done by run 4" in shown
+
+
+def test_a_held_run_is_allowed_by_somebody_with_a_reason(postgres: Runs) -> None:
+    done = invoke(collection.app, "allow", str(UUID(int=3)), "--by", "ann", "--reason", "fine")
+    assert done.exit_code == 0
+    assert postgres.allowed == [(UUID(int=3), "ann", "fine")]
+    assert invoke(collection.app, "allow", str(UUID(int=3))).exit_code == 2
+    wrong = invoke(collection.app, "allow", "all", "--reason", "fine").exception
+    assert isinstance(wrong, UsageError)
+    assert "tideline gc runs" in str(wrong)

@@ -15,7 +15,8 @@ from spark.common.remote_log import MetadataRecord, decoded, record_of
 from spark.common.rows import to_frame
 from spark.gc import frames as gc
 from spark.gc.job import gc as job_of_gc
-from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Sweep
+from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Holds, Sweep
+from tideline.control_plane.garbage_model import ListedObject
 from tideline.control_plane.tiering_model import Bucket
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate
@@ -45,6 +46,10 @@ def records(spark: SparkSession, *histories: tuple[int, Sequence[SegmentState]])
     return to_frame(spark, MetadataRecord, rows, 2)
 
 
+def segment(key: str, partition: int, number: int) -> gc.SegmentObject:
+    return gc.SegmentObject(key, LOG.topic_id, partition, UUID(int=number), 1, "e", 0)
+
+
 def test_only_what_no_broker_knows_in_any_state_is_an_orphan(spark: SparkSession) -> None:
     events = records(
         spark,
@@ -54,19 +59,24 @@ def test_only_what_no_broker_knows_in_any_state_is_an_orphan(spark: SparkSession
         (4, [STARTED, FINISHED, DELETING, DELETED]),
         (5, [STARTED, FINISHED, DELETING, DELETED, DELETED]),
     )
-    objects = [
-        gc.ListedObject(f"k{n}", LOG.topic_id, LOG.partition, UUID(int=n)) for n in range(1, 7)
-    ]
-    objects.append(gc.ListedObject("elsewhere", LOG.topic_id, 3, UUID(int=2)))
-    listed = to_frame(spark, gc.ListedObject, objects, 2)
+    objects = [segment(f"k{n}", LOG.partition, n) for n in range(1, 7)]
+    objects.append(segment("elsewhere", 3, 2))
+    listed = to_frame(spark, gc.SegmentObject, objects, 2)
     known = gc.known_segments(events)
     assert gc.is_readable(known)
     found = {row.object_key for row in gc.orphans(listed, known).collect()}
     assert found == {"k4", "k5", "k6", "elsewhere"}
 
 
-def test_a_record_that_does_not_parse_stops_the_judgement(spark: SparkSession) -> None:
-    broken = decoded(0, 0, b"\x07")
+@pytest.mark.parametrize(
+    "value",
+    [b"\x07", b"\x01\x03\x00new", b"\x01\x00\x01" + bytes(60)],
+    ids=["another frame", "an unknown kind of record", "a segment of another version"],
+)
+def test_a_record_that_is_not_understood_stops_the_judgement(
+    spark: SparkSession, value: bytes
+) -> None:
+    broken = decoded(0, 0, value)
     assert broken is not None
     events = to_frame(spark, MetadataRecord, [broken], 1)
     assert not gc.is_readable(gc.known_segments(events))
@@ -100,13 +110,12 @@ class Killed(BaseException):
 
 @dataclass
 class World:
-    """A bucket, and the marks in Postgres. ``dies_after`` calls the process is killed."""
+    """A bucket, and what Postgres says may go. ``dies_after`` calls the process is killed."""
 
     objects: set[str]
-    marked: set[str] = field(default_factory=set)
-    orphans: dict[str, int] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
     known: set[str] = field(default_factory=set)
-    now: int = 0
+    reported: dict[str, int] = field(default_factory=dict)
     log: list[tuple[str, list[str]]] = field(default_factory=list)
     dies_after: int | None = None
 
@@ -131,88 +140,81 @@ class World:
         return self.forget_dead_objects(keys)
 
     def forget_dead_objects(self, keys: Sequence[str]) -> int:
-        gone = set(self._tick("forget", keys))
-        before = len(self.marked) + len(self.orphans)
-        self.marked -= gone
-        for key in gone & self.orphans.keys():
-            del self.orphans[key]
-        return before - len(self.marked) - len(self.orphans)
+        gone = set(self._tick("forget", keys)) & self.held
+        self.held -= gone
+        return len(gone)
 
-    def unknown_objects(
-        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket
-    ) -> dict[str, bool]:
-        return {
-            k: k in self.orphans and self.orphans[k] <= self.now - grace_ms
-            for k in keys
-            if k not in self.known
-        }
+    def forget_orphans(self, bucket: Bucket, keys: Sequence[str]) -> int:
+        return self.forget_dead_objects(keys)
 
-    def mark_orphans_for_deletion(
-        self, keys: Sequence[str], *, grace_ms: int, bucket: Bucket = Bucket.DISKLESS
+    def unknown_objects(self, bucket: Bucket, keys: Sequence[str]) -> dict[str, int | None]:
+        return {k: self.reported.get(k) for k in keys if k not in self.known}
+
+    def report_orphans(
+        self, run_number: int, bucket: Bucket, listed: Sequence[ListedObject]
     ) -> list[str]:
-        for key in self._tick("mark", keys):
-            self.orphans.setdefault(key, self.now)
-        return [k for k in keys if self.orphans[k] <= self.now - grace_ms]
+        unknown = [one.object_key for one in listed if one.object_key not in self.known]
+        self.reported |= dict.fromkeys(unknown, run_number)
+        return unknown
 
-    def collector(self, grace_ms: int = 10) -> Collector:
-        return Collector(self, self, "diskless", "tiered", grace_ms)
+    def collector(self, run_number: int | None = 1) -> Collector:
+        return Collector(self, self, "diskless", "tiered", run_number)
 
 
-def test_a_mark_is_forgotten_only_when_its_object_is_gone() -> None:
+@pytest.mark.parametrize("holds", list(Holds))
+def test_what_may_go_is_forgotten_only_when_its_object_is_gone(holds: Holds) -> None:
     for death in range(6):
         keys = {f"k{n}" for n in range(2_500)}
-        world = World(objects=set(keys), marked=set(keys), dies_after=death)
+        world = World(objects=set(keys), held=set(keys), dies_after=death)
         with pytest.raises(Killed):
-            world.collector().delete_files(sorted(keys))
-        assert world.objects <= world.marked
+            world.collector().delete(holds, Bucket.DISKLESS, sorted(keys))
+        assert world.objects <= world.held
         world.dies_after = None
-        world.collector().delete_files(sorted(world.marked))
-        assert (world.objects, world.marked) == (set(), set())
+        world.collector().delete(holds, Bucket.DISKLESS, sorted(world.held))
+        assert (world.objects, world.held) == (set(), set())
 
 
 def test_the_log_of_a_segment_goes_first() -> None:
     keys = ["a.index", "a.log", "a.snapshot", "b.index", "b.log"]
-    world = World(objects=set(keys), marked=set(keys))
-    assert world.collector().delete_objects(Bucket.TIERED, keys) == 5
+    world = World(objects=set(keys), held=set(keys))
+    assert world.collector().delete(Holds.MARKS, Bucket.TIERED, keys) == 5
     assert world.log[0] == ("delete", ["a.log", "b.log", "a.index", "a.snapshot", "b.index"])
 
 
 WAL = [f"wal/{n:032x}" for n in range(3)]
 
 
-def test_an_orphan_is_marked_at_first_sight_and_goes_after_its_grace() -> None:
+def test_a_listing_reports_what_nobody_knows_and_deletes_nothing() -> None:
     world = World(objects={*WAL, "wal/not-ours"}, known={WAL[0]})
-    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False) == Sweep(3, 2, 0)
-    world.now = 9
-    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False).deleted == 0
-    world.now = 10
-    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False) == Sweep(3, 2, 2)
-    assert world.objects == {WAL[0], "wal/not-ours"}
-    assert world.orphans == {}
-
-
-def test_what_has_become_known_is_not_deleted() -> None:
-    world = World(objects=set(WAL))
-    world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False)
-    world.now, world.known = 100, set(WAL)
-    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=False).deleted == 0
-    assert world.objects == set(WAL)
-
-
-def test_a_dry_run_marks_and_deletes_nothing() -> None:
-    world = World(objects=set(WAL), orphans={WAL[0]: -100})
-    assert world.collector().list_and_sweep("wal/", WAL_NAME, dry_run=True) == Sweep(3, 3, 1)
+    assert world.collector(7).list_and_sweep("wal/", WAL_NAME) == Sweep(3, 3, 2)
+    assert world.reported == {WAL[1]: 7, WAL[2]: 7}
     assert world.log == []
 
 
-def test_a_grace_in_which_a_gateway_may_still_use_a_key_is_refused() -> None:
-    settings = JobsSettings.of(
+def test_a_dry_run_reports_nothing() -> None:
+    world = World(objects=set(WAL))
+    assert world.collector(None).list_and_sweep("wal/", WAL_NAME) == Sweep(3, 3, 3)
+    assert (world.reported, world.log) == ({}, [])
+
+
+def settings_with(**values: str) -> JobsSettings:
+    return JobsSettings.of(
         {
             "TIDELINE_POSTGRES_DSN": "postgresql://127.0.0.1:9/none",
             "TIDELINE_KAFKA_BOOTSTRAP": "127.0.0.1:9",
             "TIDELINE_S3_ENDPOINT": "http://127.0.0.1:9",
-            "TIDELINE_GC_GRACE_MS": "60000",
+            **values,
         }
     )
+
+
+def test_a_grace_in_which_a_gateway_may_still_use_a_key_is_refused() -> None:
+    settings = settings_with(TIDELINE_GC_GRACE_MS="60000")
     with pytest.raises(UsageError, match=r"TIDELINE_GC_GRACE_MS is 60000.*set 60001 at least"):
+        job_of_gc(Job("gc", settings))
+
+
+def test_a_grace_of_orphans_in_which_nobody_mends_a_restore_is_refused() -> None:
+    settings = settings_with(TIDELINE_GC_ORPHAN_GRACE_MS="3600000")
+    with pytest.raises(UsageError, match=r"TIDELINE_GC_ORPHAN_GRACE_MS is 3600000.*86400000"):
         job_of_gc(Job("gc", settings))

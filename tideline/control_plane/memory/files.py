@@ -72,6 +72,17 @@ class WalFiles:
             )
         return known
 
+    def forget_uncommitted(self, grace_ms: int, limit: int, now_ms: int) -> int:
+        """Forget keys that were never committed; how many."""
+        lapsed = [
+            key
+            for key, known in self.by_key.items()
+            if known.status is FileStatus.REGISTERED and known.registered_ms < now_ms - grace_ms
+        ][:limit]
+        for key in lapsed:
+            del self.by_key[key]
+        return len(lapsed)
+
     def collect(self, live: Container[str], grace_ms: int, limit: int, now_ms: int) -> list[str]:
         """Mark and answer keys without a live batch for ``grace_ms``; marked ones come again."""
         dead: list[str] = []
@@ -96,10 +107,4 @@ class WalFiles:
 
 
 def _is_dead(file: WalFile, before_ms: int) -> bool:
-    match file.status:
-        case FileStatus.DELETING:
-            return True
-        case FileStatus.REGISTERED:
-            return file.registered_ms < before_ms
-        case FileStatus.COMMITTED:
-            return file.unreferenced_ms is not None and file.unreferenced_ms <= before_ms
+    return file.unreferenced_ms is not None and file.unreferenced_ms <= before_ms

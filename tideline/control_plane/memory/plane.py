@@ -765,6 +765,9 @@ class MemoryControlPlane(ControlPlane):
                 pruned += partition.suffix.prune(deleted=partition.deleted, limit=limit - pruned)
         return pruned
 
+    def forget_uncommitted_keys(self, grace_ms: int, limit: int = STEP_ROWS) -> int:
+        return self.files.forget_uncommitted(grace_ms, limit, self.now_ms())
+
     def claim_dead_files(self, grace_ms: int, limit: int = STEP_ROWS) -> list[str]:
         suffixes = (partition.suffix for partition in self.topics.partitions())
         live = {batch.object_key for suffix in suffixes if suffix for batch in suffix.batches}
