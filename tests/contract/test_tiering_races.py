@@ -206,7 +206,7 @@ async def test_a_segment_that_is_being_collected_is_not_finished(
 ) -> None:
     log, plan = await planned(tiered)
     tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
-    race.hold("claim_dead_objects", 0, 100)
+    race.hold("claim_dead_objects", 0, 0, 100)
     finish = race.start(tiered.plane.finish_merge, log, plan.token, segment_of(plan))
     race.held.commit()
     with pytest.raises(StaleClaim):
