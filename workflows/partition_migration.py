@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -39,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
         Signal,
         Steering,
         TopicActivity,
+        Unsettled,
         Update,
         WaitsFor,
     )
@@ -49,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
         Interrupted,
         RetryUntilSuccess,
         history_is_long,
+        may_continue_anywhere,
         perform,
         quick,
     )
@@ -69,7 +71,10 @@ class PartitionMigration:
         self._phase_began = workflow.time()
         self._search_attributes = SearchAttributes()
         self._reporter = Reporter(given.topic_workflow_id)
-        self._retrying = RetryUntilSuccess(self._waits_because)
+        self._cancelled = False
+        self._retrying = RetryUntilSuccess(
+            self._waits_because, lambda: not self._cancelled and may_continue_anywhere()
+        )
 
     @workflow.run
     async def run(self, given: PartitionMigrationInput) -> PartitionOutcome:
@@ -77,11 +82,14 @@ class PartitionMigration:
         reporting = asyncio.create_task(self._reporter.run())
         state = self._state
         try:
-            if not state.phase:
+            if not state.phase or state.unsettled == Unsettled.WHETHER_BEGUN:
                 await self._begin()
+            elif state.unsettled:
+                await self._settle()
             while not has_ended(state):
                 await self._step(Phase(state.phase))
         except asyncio.CancelledError:
+            self._cancelled = True
             if parks_producers(state) or state.phase == Phase.QUIESCE:
                 await self._let_producers_go()
             raise
@@ -102,9 +110,18 @@ class PartitionMigration:
     async def _begin(self) -> None:
         """A first run validates; one that finds B0 persisted goes on behind it."""
         self._move_to(Phase.VALIDATE)
-        situation = await self._observe()
+        situation = await self._ask(Unsettled.WHETHER_BEGUN)
         if situation.tracked:
             self._believe(situation)
+
+    async def _settle(self) -> None:
+        """The run before this one ended while it asked."""
+        asks = Unsettled(self._state.unsettled)
+        self._believe(await self._ask(asks))
+        if asks is Unsettled.PRODUCERS_PARKED and not (
+            has_ended(self._state) or crossed(self._state)
+        ):
+            self._move_to(Phase.DRAIN_TRANSACTIONS)
 
     async def _step(self, phase: Phase) -> None:
         await self._gate(phase)
@@ -158,7 +175,7 @@ class PartitionMigration:
             self._forget_boundary()
             self._move_to(Phase.DRAIN_TRANSACTIONS)
         elif failure.kind in phases.ASK_POSTGRES:
-            self._believe(await self._observe())
+            self._believe(await self._ask(Unsettled.WHERE_IT_STANDS))
             if has_ended(self._state):
                 return
         self._waits_because(reason)
@@ -168,13 +185,22 @@ class PartitionMigration:
 
     async def _let_producers_go(self) -> PartitionSituation:
         """Reopen the quiesce; nothing is reopened if B0 turns out to be persisted."""
-        reopen = quick(TopicActivity.REOPEN_PARTITION, PartitionSituation)
-        situation: PartitionSituation = await self._retrying.call(reopen, self._input())
-        return situation
+        return await self._ask(Unsettled.PRODUCERS_PARKED)
 
-    async def _observe(self) -> PartitionSituation:
-        observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
-        situation: PartitionSituation = await self._retrying.call(observe, self._ref)
+    async def _ask(self, asks: Unsettled) -> PartitionSituation:
+        """Postgres' answer, however long it takes; perhaps a new run gets it."""
+        self._state.unsettled = asks
+        try:
+            situation: PartitionSituation
+            if asks is Unsettled.PRODUCERS_PARKED:
+                reopen = quick(TopicActivity.REOPEN_PARTITION, PartitionSituation)
+                situation = await self._retrying.call(reopen, self._input())
+            else:
+                observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
+                situation = await self._retrying.call(observe, self._ref)
+        except Interrupted:
+            await self._continue_as_new()
+        self._state.unsettled = ""
         return situation
 
     def _believe(self, situation: PartitionSituation) -> None:
@@ -210,8 +236,10 @@ class PartitionMigration:
         return blocked_because(self._state) != reason or history_is_long()
 
     async def _continue_if_long(self) -> None:
-        if not history_is_long():
-            return
+        if history_is_long():
+            await self._continue_as_new()
+
+    async def _continue_as_new(self) -> NoReturn:
         await self._reporter.flushed()
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(replace(self._given, state=self._state))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,8 +21,9 @@ from temporalio.testing import WorkflowEnvironment
 from tests.unit.workflows.conftest import KEYS, program
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
-from tideline.domain.messages import TopicActivity
+from tideline.domain.messages import TopicActivity, Update
 from tideline.domain.migration import Phase
+from tideline.domain.operator_choices import ConfigureRequest, Decider, GapRequest
 
 HISTORIES = Path(__file__).parent / "histories"
 Scenario = Callable[[World, Client], Awaitable[WorkflowHandle[Any, Any]]]
@@ -95,6 +97,69 @@ async def boundary_reset(world: World, client: Client) -> WorkflowHandle[Any, An
     return handle
 
 
+ADA = Decider("ada", "a hanging transaction")
+
+
+async def configure(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """A drain that hangs is given other options."""
+    world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "transaction 7", times=999)
+    handle = await world.start(client)
+    await world.reached[Phase.DRAIN_TRANSACTIONS].wait()
+    request = ConfigureRequest({"open_transactions": "abort"}, ADA)
+    await handle.execute_update(Update.CONFIGURE, request)
+    world.script[Phase.DRAIN_TRANSACTIONS].clear()
+    await ended(handle)
+    return handle
+
+
+async def called_off(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """Two partitions, aborted while both drain."""
+    world.partitions = 2
+    world.script[Phase.DRAIN_TRANSACTIONS] = fails(failures.WAITING, "transaction 7", times=999)
+    handle = await world.start(client)
+    while world.count(Phase.DRAIN_TRANSACTIONS) < 4:  # noqa: ASYNC110 - asks a world
+        await asyncio.sleep(0.05)
+    await handle.execute_update(Update.ABORT)
+    await ended(handle)
+    return handle
+
+
+async def accepted_gap(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """Zombie cleanup waits for a log gap until an operator gives the range up."""
+    world.script[Phase.ZOMBIE_CLEANUP] = fails(failures.WAITING, "a log gap", times=999)
+    handle = await world.start(client)
+    await world.reached[Phase.ZOMBIE_CLEANUP].wait()
+    await handle.execute_update(Update.ACCEPT_GAP, GapRequest(world.ref, 0, 80, 100, ADA))
+    world.script[Phase.ZOMBIE_CLEANUP].clear()
+    await ended(handle)
+    return handle
+
+
+async def forced(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """Completed by force while readiness waits for segments."""
+    world.script[Phase.READINESS] = fails(failures.WAITING, "segments are missing", times=999)
+    handle = await world.start(client)
+    await world.reached[Phase.READINESS].wait()
+    await handle.execute_update(Update.COMPLETE, ADA)
+    await ended(handle)
+    return handle
+
+
+async def continued(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """The first runs of a topic that waits for a gateway, and of a partition that cannot let its
+    producers go: the server finds both histories long."""
+    world.script[TopicActivity.AWAIT_TRACKING] = fails(failures.WAITING, "gateway 2", times=6)
+    world.script[Phase.ROLL_AND_FLUSH] = fails(failures.NOT_SETTLED)
+    world.script[TopicActivity.REOPEN_PARTITION] = fails(failures.WAITING, "Postgres", times=6)
+    handle = await world.start(client)
+    await ended(handle)
+    return handle
+
+
+LONG = {"continued": 45}
+"""Scenarios for which a history of so many events is long: the server's word for it stands in the
+history, so that the replay continues as new where the run did."""
+
 SCENARIOS: dict[str, Scenario] = {
     "success": success,
     "abort": abort,
@@ -102,25 +167,56 @@ SCENARIOS: dict[str, Scenario] = {
     "retries": retries,
     "pause_and_resume": pause_and_resume,
     "boundary_reset": boundary_reset,
+    "configure": configure,
+    "called_off": called_off,
+    "accepted_gap": accepted_gap,
+    "forced": forced,
+    "continued": continued,
 }
+
+
+def write(file: Path, history: Any) -> None:
+    """Without stack traces: they name the machine on which it was recorded."""
+
+    def without_traces(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: without_traces(v) for k, v in value.items() if k != "stackTrace"}
+        return [without_traces(v) for v in value] if isinstance(value, list) else value
+
+    with gzip.GzipFile(file, "wb", mtime=0) as out:
+        out.write(json.dumps(without_traces(history), indent=2).encode())
+
+
+async def first_run(client: Client, workflow_id: str) -> WorkflowHandle[Any, Any]:
+    """Of a workflow that perhaps continued as new."""
+    newest = await client.get_workflow_handle(workflow_id).fetch_history()
+    started = newest.events[0].workflow_execution_started_event_attributes
+    return client.get_workflow_handle(workflow_id, run_id=started.first_execution_run_id)
 
 
 async def record(names: list[str]) -> None:
     """Write the topic's and the first partition's history of each scenario."""
     HISTORIES.mkdir(exist_ok=True)
-    async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=program("temporal"), search_attributes=KEYS
-    ) as server:
-        for name in names:
+    for name in names:
+        long = LONG.get(name, 4_096)
+        async with await WorkflowEnvironment.start_local(
+            dev_server_existing_path=program("temporal"),
+            search_attributes=KEYS,
+            dev_server_extra_args=[
+                f"--dynamic-config-value=limit.historyCount.suggestContinueAsNew={long}"
+            ],
+        ) as server:
             world = World(topic=f"recorded-{name}")
             async with world.worker(server.client):
-                topic = await SCENARIOS[name](world, server.client)
-                partition = server.client.get_workflow_handle(world.ref.partition_workflow_id(0))
-                for kind, handle in (("topic", topic), ("partition", partition)):
-                    history = await handle.fetch_history()
+                await SCENARIOS[name](world, server.client)
+                ids = {
+                    "topic": world.ref.workflow_id,
+                    "partition": world.ref.partition_workflow_id(0),
+                }
+                for kind, workflow_id in ids.items():
+                    history = await (await first_run(server.client, workflow_id)).fetch_history()
                     file = HISTORIES / f"{name}.{kind}.json.gz"
-                    with gzip.GzipFile(file, "wb", mtime=0) as out:
-                        out.write(history.to_json().encode())
+                    write(file, json.loads(history.to_json()))
                     print(f"{file.name}: {len(history.events)} events")
 
 

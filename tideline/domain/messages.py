@@ -376,6 +376,17 @@ class PauseOutcome:
     explanation: str
 
 
+class Unsettled(StrEnum):
+    """What a partition's workflow must hear from Postgres before it does anything else."""
+
+    WHETHER_BEGUN = "whether-begun"
+    """Whether the partition has crossed already; nothing was done yet."""
+    WHERE_IT_STANDS = "where-it-stands"
+    """Somebody else may have moved it."""
+    PRODUCERS_PARKED = "producers-parked"
+    """A write pause has failed: reopened before it is asked about."""
+
+
 @dataclass(slots=True)
 class PartitionState:
     """Everything that a partition's workflow must remember when it continues as new."""
@@ -391,6 +402,8 @@ class PartitionState:
     paused: bool = False
     steering: Steering = field(default_factory=Steering)
     durations_ms: dict[str, float] = field(default_factory=dict)
+    unsettled: str = ""
+    """An :class:`Unsettled`, if a run ended before Postgres answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,60 @@ async def test_an_abort_that_waits_continues_as_new_and_ends_as_an_abort(
     assert not world.tracked
 
 
+PARTITION_WAITS = [
+    # What is asked, and the failure of which phase makes the partition ask it.
+    (TopicActivity.OBSERVE_PARTITION, "", ""),
+    (TopicActivity.OBSERVE_PARTITION, Phase.DRAIN_TRANSACTIONS, failures.REFUSED),
+    (TopicActivity.OBSERVE_PARTITION, Phase.ZOMBIE_CLEANUP, failures.STALE_GENERATION),
+    (TopicActivity.REOPEN_PARTITION, Phase.ROLL_AND_FLUSH, failures.NOT_SETTLED),
+    (TopicActivity.REOPEN_PARTITION, Phase.SEED_AND_PERSIST, failures.STALE_GENERATION),
+]
+
+
+async def continued_while_asking(client: Client, world: World, wait: str) -> bool:
+    """A run of the first partition ended with ``wait``, and the next one began with it."""
+    run_id: str | None = None
+    newest, later = True, [""]
+    while newest or run_id:
+        handle = client.get_workflow_handle(world.ref.partition_workflow_id(0), run_id=run_id)
+        events = (await handle.fetch_history()).events
+        asked = [
+            event.activity_task_scheduled_event_attributes.activity_type.name
+            for event in events
+            if event.HasField("activity_task_scheduled_event_attributes")
+        ]
+        if asked[-1:] == later[:1] == [wait]:
+            return True
+        later = asked
+        started = events[0].workflow_execution_started_event_attributes
+        run_id, newest = started.continued_execution_run_id, False
+    return False
+
+
+@pytest.mark.parametrize(("wait", "phase", "kind"), PARTITION_WAITS)
+async def test_a_partition_that_cannot_ask_postgres_for_weeks_continues_as_new(
+    world: World, client: Client, wait: str, phase: str, kind: str, short: None
+) -> None:
+    """Temporal ends a workflow whose history grows past its limit. The new run asks again before
+    it does anything else, and knows why it asks."""
+    world.script[wait] = fails(failures.WAITING, "Postgres does not answer", times=8)
+    if phase:
+        world.script[phase] = fails(kind, "an attempt that failed")
+    async with world.worker(client):
+        handle = await world.start(client)
+        outcome = await ended(handle)
+        assert await continued_while_asking(client, world, wait)
+    assert outcome.outcome == "hybrid"
+    asked = [name for name in world.order() if name == wait]
+    assert len(asked) >= 9
+    last = len(world.order()) - 1 - world.order()[::-1].index(wait)
+    if wait == TopicActivity.REOPEN_PARTITION:
+        # Nothing came between the failed write pause and the producers' release.
+        failed_at = world.order().index(phase)
+        assert set(world.order()[failed_at + 1 : last]) == {wait}
+        assert world.order()[last + 1] == Phase.DRAIN_TRANSACTIONS
+
+
 @pytest.mark.parametrize(
     "file",
     [f for f in HISTORIES if f.name.split(".")[:2] in (["retries", "topic"], ["success", "topic"])],
