@@ -69,6 +69,9 @@ class TopicsModel:
         known = {} if found is None else found.configs
         return {key: ConfigEntry(value, True) for key, value in known.items()}
 
+    async def configs_by_broker(self, topic: str) -> list[dict[str, ConfigEntry]]:
+        return [await self.configs(topic)]
+
     async def reassigning(self, topic: str, partitions: Any) -> frozenset[int]:
         return frozenset()
 
