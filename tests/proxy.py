@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import Self, TypeVar
+
+T = TypeVar("T")
 
 CHUNK = 65_536
 
@@ -24,6 +26,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self._to_server, self._to_client = asyncio.Event(), asyncio.Event()
         self._to_server.set()
         self._to_client.set()
@@ -63,12 +66,18 @@ class Proxy:
         finally:
             self._delay_s = 0.0
 
-    def half_open(self) -> None:
-        """The server's connections end; their clients are told nothing and stay connected."""
-        self._run(self._end_servers())
+    def half_open(self) -> int:
+        """The server's connections end; their clients are told nothing and stay connected. How
+        many there were."""
+        return self._run(self._end_servers())
 
-    def _run(self, work: object) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)  # type: ignore[arg-type]
+    def end(self) -> int:
+        """All connections end on both sides, and what was held back in a cut is lost. How many
+        there were."""
+        return self._run(self._end_all())
+
+    def _run(self, work: Coroutine[None, None, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _gate(self, *, to_server: bool, to_client: bool) -> None:
         for event, is_open in ((self._to_server, to_server), (self._to_client, to_client)):
@@ -87,6 +96,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._clients.add(to_client)
         try:
             await self._to_server.wait()
             from_server, to_server = await asyncio.open_connection(*self._target)
@@ -121,10 +131,22 @@ class Proxy:
         if server is None or server in self._servers:
             sink.close()
 
-    async def _end_servers(self) -> None:
+    async def _end_servers(self) -> int:
         servers, self._servers = self._servers, set()
-        for server in servers:
+        living = [server for server in servers if not server.transport.is_closing()]
+        for server in living:
             server.transport.abort()
+        return len(living)
+
+    async def _end_all(self) -> int:
+        clients, self._clients = self._clients, set()
+        for task in list(self._tasks):
+            task.cancel()
+        await self._end_servers()
+        living = [client for client in clients if not client.transport.is_closing()]
+        for client in living:
+            client.transport.abort()
+        return len(living)
 
     async def _close(self) -> None:
         self._server.close()

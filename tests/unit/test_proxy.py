@@ -97,5 +97,17 @@ def test_a_slow_way_takes_its_time_in_both_directions(echo: int) -> None:
 def test_a_half_open_connection_tells_its_client_nothing(echo: int) -> None:
     with Proxy("127.0.0.1", echo) as proxy, connected(proxy) as connection:
         assert answers(connection, b"one")
-        proxy.half_open()
+        assert proxy.half_open() == 1
         assert says_nothing(connection)
+
+
+def test_what_was_held_back_is_lost_with_its_connection(echo: int) -> None:
+    with Proxy("127.0.0.1", echo) as proxy, connected(proxy) as connection:
+        assert answers(connection, b"one")
+        with proxy.cut(to_server=False):
+            connection.sendall(b"two")
+            assert says_nothing(connection)
+            assert proxy.end() == 1
+        assert connection.recv(4096) == b"", "the connection ends, nothing came"
+        with connected(proxy) as another:
+            assert answers(another, b"three")
