@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from tests.unit.gateway.fakes import (
+    LOG,
     TOPIC,
     record_batch,
     tracked_row,
@@ -183,6 +185,43 @@ async def test_the_prefix_ends_at_the_boundary_with_the_whole_logs_watermarks(
     answer = await ask(bench, 80, max_wait_ms=10_000)
     assert answer.offsets == [80, 90]
     assert (answer.high_watermark, answer.last_stable_offset) == (105, 105)
+
+
+async def test_a_gateway_that_has_not_seen_the_suffix_shows_the_end_of_the_whole_log(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With B0 as the end a consumer that reaches it would take itself for caught up, and one that
+    came from another gateway would see the end go back."""
+    monkeypatch.setattr(from_suffix, "FOLLOW_EVERY_S", 0.0)
+    bench.show(SUFFIX)
+    bench.plane.suffix().high_watermark = 130  # by commits of other gateways
+    kafka(bench, KafkaLog(batches(80, 90), 100))
+    answer = await ask(bench, 80)
+    assert (answer.high_watermark, answer.last_stable_offset) == (130, 130)
+    bench.plane.suffix().high_watermark = 140
+    await until(lambda: bench.parts.watermarks.known(LOG) == 140)
+    assert (await ask(bench, 80)).high_watermark == 140
+
+
+async def test_the_prefix_does_not_wait_for_postgres_again_and_again(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(from_suffix, "SHOWN_WITHIN_S", 0.05)
+    waits: list[float] = []
+    wait = bench.parts.watermarks.wait
+
+    async def noted(positions: Any, timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        return await wait(positions, timeout_s)
+
+    monkeypatch.setattr(bench.parts.watermarks, "wait", noted)
+    bench.show(SUFFIX)
+    bench.plane.down = True
+    kafka(bench, KafkaLog(batches(90), 100))
+    for _ in range(3):
+        answer = await ask(bench, 90)
+        assert (answer.offsets, answer.high_watermark) == ([90], 100)
+    assert waits == [0.05]
 
 
 async def test_the_suffix_is_read_from_the_boundary_on_with_its_epoch(

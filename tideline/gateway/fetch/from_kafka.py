@@ -100,6 +100,14 @@ class KafkaSide:
             for topic in response.responses
             for row in topic.partitions
         }
+        await self._watermarks.follow(
+            [
+                one.at.log
+                for one in asked
+                if one.at.log is not None
+                and current_route(one, self._tracking).kind is RouteKind.SUFFIX
+            ]
+        )
         answers = {}
         for one in asked:
             row = rows.get((one.at.key, one.at.partition))

@@ -33,6 +33,12 @@ from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import ZSTD_SINCE_FETCH, uses_zstd
 from tideline.object_store import ObjectMissing
 
+FOLLOWED_S, FOLLOW_EVERY_S = 5.0, 1.0
+"""How long after a fetch of its prefix a partition's high watermark is asked for, and how often."""
+SHOWN_WITHIN_S = 0.5
+"""How long the first of these fetches waits for it. Without Postgres the prefix is served all the
+same, and B0 is shown as the end."""
+
 
 class _Waiter:
     __slots__ = ("event", "positions")
@@ -57,6 +63,9 @@ class HighWatermarks:
         self._known: dict[TopicIdPartition, int] = {}
         self._waiters: dict[TopicIdPartition, dict[_Waiter, None]] = {}
         """In the order in which they began to wait, which is that in which they are woken."""
+        self._followed: dict[TopicIdPartition, float] = {}
+        """Partitions of which the prefix is read, and until when, on the event loop's clock."""
+        self._follow_at = self._wait_again_at = 0.0
         self._polling: asyncio.Task[None] | None = None
         self._tracking = tracking
         tracking.changed.add(self._routes_changed)
@@ -82,6 +91,7 @@ class HighWatermarks:
                 waiter.event.set()
             if self._tracking.partition(log.topic_id, log.partition).kind is not RouteKind.SUFFIX:
                 self._known.pop(log, None)
+                self._followed.pop(log, None)
 
     async def wait(self, positions: Mapping[TopicIdPartition, int], timeout_s: float) -> bool:
         """Until one of ``positions`` (next offsets wanted) is below its high watermark, or the
@@ -91,8 +101,7 @@ class HighWatermarks:
             self._waiters.setdefault(log, {})[waiter] = None
         if any(self.known(log) > at for log, at in positions.items()):
             waiter.event.set()
-        if self._polling is None or self._polling.done():
-            self._polling = spawn(self._poll(), "suffix-poll", vital=True)
+        self._start_polling()
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter.event.wait()
@@ -106,14 +115,41 @@ class HighWatermarks:
                 if not waiters:
                     del self._waiters[log]
 
+    async def follow(self, logs: Sequence[TopicIdPartition]) -> None:
+        """Their prefixes are read: what :meth:`known` says of them is at most as old as the pauses
+        between two questions, from the first answer on, which is waited for a moment."""
+        if not logs:
+            return
+        loop = asyncio.get_running_loop()
+        self._followed |= dict.fromkeys(logs, loop.time() + FOLLOWED_S)
+        self._start_polling()
+        unknown = {log: -1 for log in logs if self.known(log) < 0}
+        if not unknown or loop.time() < self._wait_again_at:
+            return
+        if not await self.wait(unknown, SHOWN_WITHIN_S):
+            self._wait_again_at = loop.time() + FOLLOWED_S
+
+    def _start_polling(self) -> None:
+        if self._polling is None or self._polling.done():
+            self._polling = spawn(self._poll(), "suffix-poll", vital=True)
+
+    def _due(self) -> list[TopicIdPartition]:
+        """Those that are waited for, and from time to time those that are followed."""
+        now = asyncio.get_running_loop().time()
+        self._followed = {log: until for log, until in self._followed.items() if until > now}
+        if now < self._follow_at:
+            return list(self._waiters)
+        self._follow_at = now + FOLLOW_EVERY_S
+        return list(dict.fromkeys((*self._waiters, *self._followed)))
+
     async def _poll(self) -> None:
         """While anybody waits. A query that fails is asked again: waiting is bounded elsewhere."""
-        while self._waiters:
+        while self._waiters or self._followed:
             await asyncio.sleep(self._poll_s)
-            if not self._waiters:
-                return
+            if not (due := self._due()):
+                continue
             try:
-                found = await self._source.high_watermarks(list(self._waiters))
+                found = await self._source.high_watermarks(due)
             except TidelineError:
                 continue
             for log, high_watermark in found.items():
