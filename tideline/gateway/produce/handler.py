@@ -8,31 +8,25 @@ they came, and an acknowledgement of Kafka passes the ack gate (schedules 1, 2, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tideline.background import spawn
-from tideline.control_plane.model import CommittedBatch
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, is_final, told_as
-from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import (
-    COMMIT_ERRORS,
-    FAILURE_ERRORS,
     Behaviour,
     KafkaErrorCode,
     Request,
     RouteKind,
     handling,
 )
-from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.errors import TidelineError
 from tideline.gateway import metrics
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
-    RequestedPartition,
     error,
     group_by_topic,
     key_fields,
@@ -42,183 +36,19 @@ from tideline.gateway.messages import (
     timestamp,
     topic_key,
 )
-from tideline.gateway.produce.examination import Allowance, Examined, Examiner
-from tideline.gateway.produce.parking import Admission, ParkedProduce, ParkingLot
-from tideline.gateway.produce.wal import (
-    Append,
-    AppendDropped,
-    AppendFailed,
-    RefusedProduces,
-    WalWriter,
-)
+from tideline.gateway.produce.examination import Allowance, Examiner
+from tideline.gateway.produce.parking import ParkedProduce, ParkingLot
+from tideline.gateway.produce.partition import PartitionProduce, ProduceOutcome
+from tideline.gateway.produce.wal import AppendDropped, RefusedProduces, WalWriter
 from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced
 from tideline.gateway.tracking.view import TrackingView
-from tideline.gateway.transactions import OpenTransactions, refuse_new_transaction
-from tideline.kafka.batches import BatchHeader, InvalidBatch, parse_at
+from tideline.gateway.transactions import OpenTransactions
+from tideline.kafka.batches import BatchHeader
 from tideline.kafka.decoding import decoded_response
-from tideline.kafka.produced import RefusedBatch
 from tideline.kafka.protocol import encode_request
 
 RECORD_ERRORS_SINCE = 8
 """KIP-467."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProduceOutcome:
-    """What the response says of one partition."""
-
-    code: int
-    base_offset: int = -1
-    append_time: int = -1
-    log_start: int = -1
-    message: str | None = None
-    record_errors: tuple[tuple[int, str], ...] = ()
-    """Index in the batch, and what is wrong with that record."""
-    relayed: Any = None
-    """Kafka's own structure, passed on as it is."""
-
-
-class PartitionProduce:
-    """One partition of a request: forwarded, parked or appended; ``answer`` has its outcome."""
-
-    def __init__(
-        self,
-        at: RequestedPartition,
-        records: bytes | None,
-        *,
-        version: int,
-        source: object,
-        writer: WalWriter,
-        examiner: Examiner,
-        to_kafka: Callable[[PartitionProduce], None],
-    ) -> None:
-        """``source`` is the client's connection; ``to_kafka`` forwards the part at once."""
-        self.at = at
-        self.records = records if records is not None else b""
-        self.header = _header(self.records)
-        self.answer: asyncio.Future[ProduceOutcome] = asyncio.get_running_loop().create_future()
-        self._version = version
-        self._source = source
-        self._writer = writer
-        self._examiner = examiner
-        self._examined: Examined | None = None
-        self._looked = False
-        self._to_kafka = to_kafka
-
-    @property
-    def producer(self) -> ProducerBatch:
-        header = self.header
-        if header is None:
-            return ProducerBatch(-1, -1, -1)
-        return ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence)
-
-    @property
-    def is_transactional(self) -> bool:
-        return self.header is not None and self.header.is_transactional
-
-    @property
-    def is_examined(self) -> bool:
-        return self._looked
-
-    async def examine(self, allowance: Allowance) -> None:
-        """Look into the batch now, so that its turn in the suffix takes no time."""
-        self._looked = True
-        if self.at.topic is not None and not self.is_transactional:
-            self._examined = await self._examiner.examine(
-                self.records, self.header, self.at.topic.limits, self._version, allowance
-            )
-
-    def admit(self, admission: Admission) -> None:
-        """Forward or append it now: its turn in the partition's order has come."""
-        if admission is Admission.SUFFIX:
-            self._append()
-        else:
-            self._to_kafka(self)
-
-    def refuse(
-        self, code: int, message: str | None = None, records: tuple[tuple[int, str], ...] = ()
-    ) -> None:
-        """Answer ``code``; nothing was appended."""
-        self.settle(ProduceOutcome(code, message=message, record_errors=records), "refused")
-
-    def refuse_transaction(self) -> None:
-        """With a code after which its client can abort."""
-        self.refuse(int(refuse_new_transaction(self._version)))
-
-    def settle(self, outcome: ProduceOutcome, path: str) -> None:
-        """The outcome; the first one counts. ``path`` is for the metric."""
-        metrics.PRODUCE.labels(path, error(outcome.code).name).inc()
-        if not self.answer.done():
-            self.answer.set_result(outcome)
-
-    def fail(self, failure: BaseException) -> None:
-        """There is no answer: the connection ends."""
-        if not self.answer.done():
-            self.answer.set_exception(failure)
-            self.answer.exception()  # a handler whose connection has ended does not look
-
-    def _append(self) -> None:
-        topic, log = self.at.topic, self.at.log
-        assert topic is not None
-        assert log is not None
-        if self.is_transactional:
-            self.refuse_transaction()
-            return
-        examined = self._examined or self._examiner.at_once(
-            self.records, topic.limits, self._version
-        )
-        if isinstance(examined, RefusedBatch):
-            self.refuse(examined.code, str(examined), examined.records)
-            return
-        header = examined.header
-        outcome = self._writer.append(
-            Append(
-                log=log,
-                source=self._source,
-                batch=examined.records,
-                producer=self.producer,
-                last_sequence=header.last_sequence,
-                record_count=header.record_count,
-                max_timestamp=header.max_timestamp,
-                timestamp_type=topic.timestamp_type,
-                outcome=asyncio.get_running_loop().create_future(),
-            )
-        )
-        self.records, self._examined = b"", None
-        outcome.add_done_callback(self._appended)
-
-    def _appended(self, outcome: asyncio.Future[CommittedBatch]) -> None:
-        if outcome.cancelled():
-            return
-        failure = outcome.exception()
-        if failure is None:
-            self.settle(self._success(outcome.result()), "suffix")
-        elif isinstance(failure, AppendFailed):
-            self.settle(
-                ProduceOutcome(FAILURE_ERRORS[failure.failure], message=str(failure)), "suffix"
-            )
-        else:
-            self.fail(failure)
-
-    def _success(self, committed: CommittedBatch) -> ProduceOutcome:
-        code = COMMIT_ERRORS[committed.error.value]
-        if code is not KafkaErrorCode.NONE:
-            return ProduceOutcome(code)
-        assert self.at.topic is not None
-        by_append = self.at.topic.timestamp_type == LOG_APPEND_TIME
-        return ProduceOutcome(
-            code,
-            committed.base_offset,
-            committed.append_time if by_append else -1,
-            committed.log_start,
-        )
-
-
-def _header(records: bytes) -> BatchHeader | None:
-    try:
-        return parse_at(records, 0)
-    except InvalidBatch:
-        return None
 
 
 class ProduceOrder:

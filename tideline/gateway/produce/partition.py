@@ -1,0 +1,179 @@
+"""One partition of a produce request: where its batch goes, and what its client is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tideline.control_plane.model import CommittedBatch
+from tideline.domain.pipelining import ProducerBatch
+from tideline.domain.request_handling import COMMIT_ERRORS, FAILURE_ERRORS, KafkaErrorCode
+from tideline.domain.topic_configs import LOG_APPEND_TIME
+from tideline.gateway import metrics
+from tideline.gateway.messages import RequestedPartition, error
+from tideline.gateway.produce.examination import Allowance, Examined, Examiner
+from tideline.gateway.produce.parking import Admission
+from tideline.gateway.produce.wal import Append, AppendFailed, WalWriter
+from tideline.gateway.transactions import refuse_new_transaction
+from tideline.kafka.batches import BatchHeader, InvalidBatch, parse_at
+from tideline.kafka.produced import RefusedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceOutcome:
+    """What the response says of one partition."""
+
+    code: int
+    base_offset: int = -1
+    append_time: int = -1
+    log_start: int = -1
+    message: str | None = None
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """Index in the batch, and what is wrong with that record."""
+    relayed: Any = None
+    """Kafka's own structure, passed on as it is."""
+
+
+class PartitionProduce:
+    """One partition of a request: forwarded, parked or appended; ``answer`` has its outcome."""
+
+    def __init__(
+        self,
+        at: RequestedPartition,
+        records: bytes | None,
+        *,
+        version: int,
+        source: object,
+        writer: WalWriter,
+        examiner: Examiner,
+        to_kafka: Callable[[PartitionProduce], None],
+    ) -> None:
+        """``source`` is the client's connection; ``to_kafka`` forwards the part at once."""
+        self.at = at
+        self.records = records if records is not None else b""
+        self.header = _header(self.records)
+        self.answer: asyncio.Future[ProduceOutcome] = asyncio.get_running_loop().create_future()
+        self._version = version
+        self._source = source
+        self._writer = writer
+        self._examiner = examiner
+        self._examined: Examined | None = None
+        self._looked = False
+        self._to_kafka = to_kafka
+
+    @property
+    def producer(self) -> ProducerBatch:
+        header = self.header
+        if header is None:
+            return ProducerBatch(-1, -1, -1)
+        return ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.header is not None and self.header.is_transactional
+
+    @property
+    def is_examined(self) -> bool:
+        return self._looked
+
+    async def examine(self, allowance: Allowance) -> None:
+        """Look into the batch now, so that its turn in the suffix takes no time."""
+        self._looked = True
+        if self.at.topic is not None and not self.is_transactional:
+            self._examined = await self._examiner.examine(
+                self.records, self.header, self.at.topic.limits, self._version, allowance
+            )
+
+    def admit(self, admission: Admission) -> None:
+        """Forward or append it now: its turn in the partition's order has come."""
+        if admission is Admission.SUFFIX:
+            self._append()
+        else:
+            self._to_kafka(self)
+
+    def refuse(
+        self, code: int, message: str | None = None, records: tuple[tuple[int, str], ...] = ()
+    ) -> None:
+        """Answer ``code``; nothing was appended."""
+        self.settle(ProduceOutcome(code, message=message, record_errors=records), "refused")
+
+    def refuse_transaction(self) -> None:
+        """With a code after which its client can abort."""
+        self.refuse(int(refuse_new_transaction(self._version)))
+
+    def settle(self, outcome: ProduceOutcome, path: str) -> None:
+        """The outcome; the first one counts. ``path`` is for the metric."""
+        metrics.PRODUCE.labels(path, error(outcome.code).name).inc()
+        if not self.answer.done():
+            self.answer.set_result(outcome)
+
+    def fail(self, failure: BaseException) -> None:
+        """There is no answer: the connection ends."""
+        if not self.answer.done():
+            self.answer.set_exception(failure)
+            self.answer.exception()  # a handler whose connection has ended does not look
+
+    def _append(self) -> None:
+        topic, log = self.at.topic, self.at.log
+        assert topic is not None
+        assert log is not None
+        if self.is_transactional:
+            self.refuse_transaction()
+            return
+        examined = self._examined or self._examiner.at_once(
+            self.records, topic.limits, self._version
+        )
+        if isinstance(examined, RefusedBatch):
+            self.refuse(examined.code, str(examined), examined.records)
+            return
+        header = examined.header
+        outcome = self._writer.append(
+            Append(
+                log=log,
+                source=self._source,
+                batch=examined.records,
+                producer=self.producer,
+                last_sequence=header.last_sequence,
+                record_count=header.record_count,
+                max_timestamp=header.max_timestamp,
+                timestamp_type=topic.timestamp_type,
+                outcome=asyncio.get_running_loop().create_future(),
+            )
+        )
+        self.records, self._examined = b"", None
+        outcome.add_done_callback(self._appended)
+
+    def _appended(self, outcome: asyncio.Future[CommittedBatch]) -> None:
+        if outcome.cancelled():
+            return
+        failure = outcome.exception()
+        if failure is None:
+            self.settle(self._success(outcome.result()), "suffix")
+        elif isinstance(failure, AppendFailed):
+            self.settle(
+                ProduceOutcome(FAILURE_ERRORS[failure.failure], message=str(failure)), "suffix"
+            )
+        else:
+            self.fail(failure)
+
+    def _success(self, committed: CommittedBatch) -> ProduceOutcome:
+        code = COMMIT_ERRORS[committed.error.value]
+        if code is not KafkaErrorCode.NONE:
+            return ProduceOutcome(code)
+        assert self.at.topic is not None
+        by_append = self.at.topic.timestamp_type == LOG_APPEND_TIME
+        return ProduceOutcome(
+            code,
+            committed.base_offset,
+            committed.append_time if by_append else -1,
+            committed.log_start,
+        )
+
+
+def _header(records: bytes) -> BatchHeader | None:
+    try:
+        return parse_at(records, 0)
+    except InvalidBatch:
+        return None
