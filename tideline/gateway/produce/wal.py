@@ -291,8 +291,9 @@ class WalWriter:
             started = self._clock()
             async for attempt in self._attempts():
                 with attempt:
-                    if not obj.key:
-                        obj.key = await self._take_key()
+                    # A key for each attempt: one that was given up may end at the server later,
+                    # and a server that keeps what it got of it would lay that over the whole.
+                    obj.key = await self._take_key()
                     await self._store.put(obj.key, obj.body)
             metrics.WAL_UPLOAD_SECONDS.observe(self._clock() - started)
             metrics.WAL_BYTES.inc(obj.size)
