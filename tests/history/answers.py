@@ -86,7 +86,7 @@ def readers(log: Log, told: Teller, bounds: Bounds) -> None:
     known = known_ends(log)
     for fetch in log.fetches:
         if fetch.error == "OFFSET_OUT_OF_RANGE" and fetch.answered is not None:
-            end = reached(known, fetch.invoked - bounds.stale)
+            end = reached(known, fetch.invoked - bounds.sent_elsewhere)
             gone = log.may_be_gone(fetch.offset, fetch.answered)
             cut = log.cut_between(fetch.offset - 1, -inf, fetch.answered)
             if fetch.offset <= end and not gone and not cut:
@@ -95,7 +95,8 @@ def readers(log: Log, told: Teller, bounds: Bounds) -> None:
         if asked.error is None and asked.end_offset is not None and asked.answered is not None:
             end, position = asked.end_offset, asked.position
             cut = log.cut_between(position - 1, -inf, asked.answered)
-            if 0 <= end < position <= reached(known, asked.invoked - bounds.stale) and not cut:
+            known_end = reached(known, asked.invoked - bounds.sent_elsewhere)
+            if 0 <= end < position <= known_end and not cut:
                 told(Kind.SENT, f"at {position}, told that the log diverges at {end}", asked)
 
 

@@ -38,11 +38,18 @@ class Violation:
 class Bounds:
     """All in seconds. `stale`: how long after an acknowledgement or a shown high watermark an
     answer may still not know of it. `answer`: how long a request may take. `progress`: how long
-    one client may hear nothing but errors on one partition."""
+    one client may hear nothing but errors on one partition. `sent`: how long after an end of the
+    log was told a position below it may still be called out of range or diverged; by default as
+    long as an answer may be stale."""
 
     stale: float = 0.0
     answer: float = inf
     progress: float = inf
+    sent: float | None = None
+
+    @property
+    def sent_elsewhere(self) -> float:
+        return self.stale if self.sent is None else self.sent
 
 
 class Teller:

@@ -68,9 +68,15 @@ class Client:
     """Finds a topic's leader among the gateways and talks to it."""
 
     def __init__(
-        self, loop: VirtualLoop, name: str, gateways: list[tuple[str, int]], topic: str
+        self,
+        loop: VirtualLoop,
+        name: str,
+        gateways: list[tuple[str, int]],
+        topic: str,
+        number: int = 0,
     ) -> None:
-        self.loop, self.name, self.topic = loop, name, topic
+        """``number``: the partition that it writes or reads."""
+        self.loop, self.name, self.topic, self.number = loop, name, topic, number
         self._bootstrap = gateways
         self._chance = random.Random(f"client {name} {loop.network.seed}")
         self.connection: KafkaConnection | None = None
@@ -121,7 +127,7 @@ class Client:
         (found,) = answer.topics
         if found.error_code is not ErrorCode.none or not found.partitions:
             return None
-        row = found.partitions[0]
+        row = next(row for row in found.partitions if row.partition_index == self.number)
         self.topic_id, self.leader_epoch = found.topic_id, int(row.leader_epoch)
         for node in answer.brokers:
             if node.node_id == row.leader_id:
@@ -160,9 +166,10 @@ class Producer(Client):
         *,
         every_s: float,
         by_id: bool,
-        partition: Callable[[UUID], Partition],
+        partition: Callable[[UUID, int], Partition],
+        number: int = 0,
     ) -> None:
-        super().__init__(loop, name, gateways, topic)
+        super().__init__(loop, name, gateways, topic, number)
         self._style, self._history, self._every_s = style, history, every_s
         self._version = 13 if by_id else 11
         self._partition = partition
@@ -253,7 +260,7 @@ class Producer(Client):
         self._waiting.remove(sent)
         self._history.add(
             Produce(
-                partition=self._partition(self.topic_id),
+                partition=self._partition(self.topic_id, self.number),
                 producer=self._label,
                 via=self.via,
                 invoked=sent.invoked,
@@ -289,7 +296,7 @@ class Producer(Client):
                     name=self.topic,
                     topic_id=self.topic_id,
                     partition_data=(
-                        api.request_part("PartitionProduceData", index=0, records=data),
+                        api.request_part("PartitionProduceData", index=self.number, records=data),
                     ),
                 ),
             ),
@@ -321,13 +328,13 @@ class Consumer(Client):
         history: History,
         *,
         by_id: bool,
-        partition: Callable[[UUID], Partition],
-        start: int = 0,
+        partition: Callable[[UUID, int], Partition],
+        number: int = 0,
     ) -> None:
-        super().__init__(loop, name, gateways, topic)
+        super().__init__(loop, name, gateways, topic, number)
         self._history, self._partition = history, partition
         self._version = 16 if by_id else 12
-        self.position = start
+        self.position = 0
         self._epoch_read = -1
         self._validated = -1
         self.watermark = -1
@@ -359,7 +366,7 @@ class Consumer(Client):
                     partitions=(
                         api.request_part(
                             "OffsetForLeaderPartition",
-                            partition=0,
+                            partition=self.number,
                             current_leader_epoch=self.leader_epoch,
                             leader_epoch=self._epoch_read,
                         ),
@@ -373,7 +380,7 @@ class Consumer(Client):
         failed = row.error_code is not ErrorCode.none
         self._history.add(
             EpochEnd(
-                self._partition(self.topic_id),
+                self._partition(self.topic_id, self.number),
                 self.via,
                 invoked,
                 self.loop.time(),
@@ -405,7 +412,7 @@ class Consumer(Client):
                     partitions=(
                         api.request_part(
                             "FetchPartition",
-                            partition=0,
+                            partition=self.number,
                             current_leader_epoch=-1,
                             fetch_offset=self.position,
                             last_fetched_epoch=-1,
@@ -420,7 +427,12 @@ class Consumer(Client):
         )
         invoked = self.loop.time()
         before = Fetch(
-            self._partition(self.topic_id), self.name, self.via, invoked, None, self.position
+            self._partition(self.topic_id, self.number),
+            self.name,
+            self.via,
+            invoked,
+            None,
+            self.position,
         )
         answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
         if answer.error_code is not ErrorCode.none or not answer.responses:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.simulation.clients import Style
+
 if TYPE_CHECKING:
     from tests.simulation.run import World
 
@@ -76,7 +78,7 @@ def _kill(world: World, fault: Fault) -> None:
 
 def _start(world: World, fault: Fault) -> None:
     if fault.who == "worker":
-        world.start_worker()
+        world.worker.start()
     elif fault.who.startswith("broker"):
         world.start_broker(int(fault.who[6:]))
     else:
@@ -114,7 +116,7 @@ def _move(world: World, fault: Fault) -> None:
 
 
 def _abort(world: World, fault: Fault) -> None:
-    world.driver.abort_asked = True
+    world.driver.abort()
 
 
 def _wall(world: World, fault: Fault) -> None:
@@ -122,11 +124,29 @@ def _wall(world: World, fault: Fault) -> None:
 
 
 def _stall(world: World, fault: Fault) -> None:
-    world.around.stalls[fault.who, "acknowledge_tracking"] = fault.lasts
+    world.around.stalls[fault.who, STALLED[fault.kind]] = fault.lasts
+
+
+def _begin_late(world: World, fault: Fault) -> None:
+    """Each call waits for a tenth of the fault, as behind a lock."""
+    world.around.stalls[fault.who, STALLED[fault.kind]] = fault.lasts / 10
 
 
 def _go_on(world: World, fault: Fault) -> None:
-    world.around.stalls.pop((fault.who, "acknowledge_tracking"), None)
+    world.around.stalls.pop((fault.who, STALLED[fault.kind]), None)
+
+
+def _reset(world: World, fault: Fault) -> None:
+    for name in world.clients:
+        world.network.reset(name, fault.who)
+
+
+def _double_for_ever(world: World, fault: Fault) -> None:
+    world.doubles[int(fault.who[7:])].start()
+
+
+def _unclean(world: World, fault: Fault) -> None:
+    world.elect_unclean(int(fault.who or 0))
 
 
 KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], None]]] = {
@@ -142,10 +162,32 @@ KINDS: dict[str, tuple[Callable[[World, Fault], None], Callable[[World, Fault], 
     "abort and start again": (_abort, _nothing),
     "wall clock jumps at": (_wall, _nothing),
     "Postgres is slow with acknowledgements of tracking by": (_stall, _go_on),
+    "Postgres' notifications are late for": (_stall, _go_on),
+    "Postgres persists late for": (_begin_late, _go_on),
+    "reset clients' connections to": (_reset, _nothing),
+    "double for ever": (_double_for_ever, _nothing),
+    "elect an unclean leader": (_unclean, _nothing),
 }
+STALLED = {
+    "Postgres is slow with acknowledgements of tracking by": "acknowledge_tracking",
+    "Postgres' notifications are late for": "listen",
+    "Postgres persists late for": "initialize_diskless_migration",
+}
+PRODUCERS = (
+    (Style.LIBRDKAFKA, 0),
+    (Style.JAVA, 0),
+    (Style.PLAIN, 0),
+    (Style.LIBRDKAFKA, 1),
+)
+"""How each behaves, and the partition that it writes to."""
 
 
-AT_ONCE = ("move the leader", "abort and start again", "wall clock jumps at")
+AT_ONCE = (
+    "move the leader",
+    "abort and start again",
+    "wall clock jumps at",
+    "reset clients' connections to",
+)
 
 
 def pace_of(seed: int) -> float:
@@ -226,22 +268,94 @@ def _started_again(chance: random.Random) -> list[Fault]:
 
 
 def _moved(chance: random.Random) -> list[Fault]:
-    """Leadership goes to a broker whose gateway does not know B0."""
-    begins = _near(chance, 0.005)
+    """Leadership goes to a broker whose gateway parked and does not hear of B0, after consumers
+    have read past it: what they are told of leader epochs and ends is Kafka's word."""
+    begins, moved = _near(chance, 0.005), round(chance.uniform(0.5, 1.5), 3)
+    after = chance.choice(("roll", "roll", "quiesce"))
     return [
-        Fault("cut", "quiesce", begins, _long(chance), "gateway3", "postgres"),
-        Fault("cut", "quiesce", begins, _long(chance), "gateway1", "postgres"),
-        Fault("move the leader", "crossed", _near(chance, chance.choice((0.05, 0.5))), 0.0),
+        Fault("cut", after, begins, _long(chance) + 1.0, "gateway3", "postgres"),
+        Fault("cut", after, begins, _long(chance) + 1.0, "gateway1", "postgres"),
+        Fault("move the leader", "crossed", moved, 0.0),
+        Fault("reset clients' connections to", "crossed", round(moved + 0.3, 3), 0.0, LEADERS),
     ]
 
 
-def _moved_early(chance: random.Random) -> list[Fault]:
+def _unaware_or_moved(chance: random.Random) -> list[Fault]:
+    """The leader's gateway hears nothing of the migration's beginning; or leadership moves early in
+    the write pause, beside something that stands still."""
+    if chance.random() < 0.5:
+        begins = round(chance.uniform(0.9, 1.4), 3)
+        return [Fault("cut", "clients", begins, round(chance.uniform(4.0, 6.5), 3), LEADERS,
+                      "postgres")]  # fmt: skip
     after = chance.choice(("quiesce", "roll", "seed"))
     who = chance.choice(("worker", LEADERS, "broker2"))
     return [
         Fault("move the leader", after, _near(chance, 0.003), 0.0),
         Fault("freeze", after, _near(chance, 0.003), _long(chance), who),
     ]
+
+
+def _unheard(chance: random.Random) -> list[Fault]:
+    """The leader's gateway does not hear of the closing, and Postgres begins late with B0: it goes
+    on appending while the log's end is read, and after."""
+    lasts = round(chance.uniform(2.0, 6.0), 3)
+    return [
+        Fault("Postgres' notifications are late for", "track", 0.0, 5.0, LEADERS),
+        Fault("Postgres persists late for", "quiesce", 0.0, lasts, "worker"),
+    ]
+
+
+def _unanswered(chance: random.Random) -> list[Fault]:
+    """Producers lose their connections with answers on the way, and send again, to the suffix."""
+    steps = ("track", "quiesce", "roll", "seed")
+    found = [
+        Fault(
+            "reset clients' connections to", chance.choice(steps),
+            _near(chance, chance.choice((0.0, 0.004, 0.02))), 0.0, LEADERS,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    if chance.random() < 0.5:
+        lasts = round(chance.uniform(5.1, 6.0), 3)
+        who = chance.choice(("librdkafka-1", "java-2"))
+        found.append(Fault("cut one way", "track", _near(chance, 0.05), lasts, LEADERS, who))
+    return found
+
+
+def _commit_unheard(chance: random.Random) -> list[Fault]:
+    """Commits succeed and are asked for again: their answers do not come."""
+    who = chance.choice((LEADERS, LEADERS, "gateway3"))
+    begins = _near(chance, chance.choice((0.1, 0.5, 1.0)))
+    lasts = round(chance.uniform(2.2, 4.0), 3)
+    return [Fault("cut one way", "crossed", begins, lasts, "postgres", who)]
+
+
+def _aborted(chance: random.Random) -> list[Fault]:
+    """An abort before the first B0, and a new start that the leader's gateway hears nothing of."""
+    slow = "Postgres is slow with acknowledgements of tracking by"
+    held = round(chance.uniform(0.3, 0.6), 3)
+    return [
+        Fault(slow, "track", 0.0, held, chance.choice(("gateway1", "gateway3"))),
+        Fault("abort and start again", "track", _near(chance, 0.15), 0.0),
+        Fault("cut", "restart", _near(chance, 0.3), 6.0, LEADERS, "postgres"),
+    ]
+
+
+def _two_for_long(chance: random.Random) -> list[Fault]:
+    """A second process of one id, which nobody ends."""
+    who = chance.choice(("gateway1", "gateway2", "gateway3"))
+    return [Fault("double for ever", "clients", _near(chance, 0.5), 0.0, who)]
+
+
+def _unclean_before(chance: random.Random) -> list[Fault]:
+    """A replica that was cut off leads: what Kafka lost is not promised, the rest is."""
+    away, after = chance.choice((1, 3)), chance.choice(("track", "quiesce", "roll"))
+    return [
+        Fault("cut", "clients", 0.3, round(chance.uniform(4.0, 6.0), 3), "broker2",
+              f"broker{away}"),
+        Fault("elect an unclean leader", after, _near(chance, chance.choice((0.01, 1.0))), 0.0,
+              str(away)),
+    ]  # fmt: skip
 
 
 THEMES = (
@@ -251,7 +365,13 @@ THEMES = (
     _twins,
     _started_again,
     _moved,
-    _moved_early,
+    _unaware_or_moved,
+    _unheard,
+    _unanswered,
+    _commit_unheard,
+    _aborted,
+    _two_for_long,
+    _unclean_before,
 )
 
 

@@ -361,18 +361,25 @@ class Kafka:
                 self.controller, broker.process, lambda broker=broker: broker.forget(topic)
             )
 
-    def move_leader(self, key: Key, *, clean: bool = True) -> bool:
-        """Another in-sync replica leads from now on; ``clean=False``: any replica that lives."""
+    def move_leader(self, key: Key) -> bool:
+        """Another in-sync replica leads from now on."""
         view = self.views.get(key)
         if view is None:
             return False
-        among = view.in_sync if clean else view.replicas
-        others = [n for n in among if n != view.leader and self.lives(n)]
+        others = [n for n in view.in_sync if n != view.leader and self.lives(n)]
         if not others:
             return False
-        in_sync = view.in_sync if clean else (others[0],)
-        self._decide(key, replace(view, leader=others[0], epoch=view.epoch + 1, in_sync=in_sync))
+        self._decide(key, replace(view, leader=others[0], epoch=view.epoch + 1))
         return True
+
+    def elect_unclean(self, key: Key, node: int) -> int | None:
+        """``node`` leads from now on, in sync or not, unless it is dead or leads already. Returns
+        where its log ends (exclusive): what others have from there on is lost."""
+        view = self.views.get(key)
+        if view is None or view.leader == node or not self.lives(node):
+            return None
+        self._decide(key, replace(view, leader=node, epoch=view.epoch + 1, in_sync=(node,)))
+        return self.brokers[node].replicas[key].end
 
     def lives(self, node: int) -> bool:
         return self.loop.time() - self._alive.get(node, 0.0) < SESSION_S

@@ -88,6 +88,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._abandoned: list[asyncio.Handle] = []
         self.handled = 0
         self.kept: list[Any] = []
+        self._watched: tuple[Process, Callable[[], None]] | None = None
+
+    def watch(self, process: Process, look: Callable[[], None]) -> None:
+        """Call ``look`` after each pass in which ``process`` did something."""
+        self._watched = (process, look)
 
     def time(self) -> float:
         return self._now
@@ -108,11 +113,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle._scheduled = False
             if not handle._cancelled:
                 ready.append(handle)
+        watched, stirred = self._watched, False
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
             process = handle._context.get(_process)
+            if watched is not None and process is watched[0]:
+                stirred = True
             if process is not None and not process.alive:
                 self._abandoned.append(handle)
             elif process is not None and process.frozen:
@@ -120,6 +128,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             else:
                 self.handled += 1
                 handle._run()
+        if stirred and watched is not None:
+            watched[1]()
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
         done: asyncio.Future[Any] = self.create_future()

@@ -1,60 +1,57 @@
-"""The worker: the real activities, called in the order of the phases as the workflows call them.
+"""The worker and the topic's migration: the real workflows over the real activities.
 
-The driver repeats what fails as the table of the phases says (``workflows.phases``): a step of the
-write pause that fails lets producers go and begins a new generation; any other is tried again. An
-attempt that takes longer than it may is left alone and goes on (a zombie), as Temporal leaves one.
+Four activities are answered at once, since what they look at is not in a run: the preflight of the
+topic, its configs, the coverage of its prefix, and readiness.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+from temporalio.common import RawValue
+from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
-from activities.attempt import failure
-from activities.drain_transactions import drain_transactions
-from activities.quiesce import quiesce
-from activities.roll_and_flush import roll_and_flush
-from activities.seed_and_persist import seed_and_persist
-from activities.topic import (
-    abort_migration,
-    await_tracking,
-    begin_tracking,
-    observe_partition,
-    reopen_partition,
-    resolve_topic,
-    stop_tracking,
-)
-from activities.validate import validate_partition
-from activities.zombie_cleanup import zombie_cleanup
+from activities.registration import ACTIVITIES
 from tests.simulation.broker_wire import PORT, host_of
+from tests.simulation.durable import CHILDREN, Run, Temporal
 from tests.simulation.faults import MILESTONES
 from tests.simulation.gateways import Surroundings
 from tests.simulation.kafka import Kafka, Refused
 from tests.simulation.loop import Process
 from tideline.domain import failures
+from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import (
-    PartitionRef,
+    PARTITION_WORKFLOW,
+    JoinRequest,
     PhaseInput,
-    TopicMigrationInput,
+    TopicActivity,
+    TopicOutcome,
     TopicRef,
-    TopicStep,
 )
-from tideline.domain.options import MigrationOptions
+from tideline.domain.migration import Phase
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.log_reader import LogReader, TailScanner
 from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
 from tideline.migration.connections import AckListener, LeaseObserver, WorkerServices
+from workflows.partition_migration import PartitionMigration
+from workflows.topic_migration import TopicMigration
 
 HOLD_MS = 6_000
-STEP_S = 20.0
 AGAIN_S = 0.5
+STEPS = {
+    TopicActivity.AWAIT_TRACKING: "track",
+    Phase.QUIESCE: "quiesce",
+    Phase.ROLL_AND_FLUSH: "roll",
+    Phase.SEED_AND_PERSIST: "seed",
+}
+"""The milestones that the first attempt of an activity reaches, of partition 0 where it has one."""
+CHILDREN[PARTITION_WORKFLOW] = PartitionMigration
 
 
 class TopicsModel:
@@ -124,9 +121,9 @@ class Worker:
     def __init__(self, world: Surroundings, kafka: Kafka, name: str) -> None:
         self._world, self._kafka, self.name = world, kafka, name
         self.process = Process(world.loop, name)
+        self._serving: WorkerServices | None = None
 
-    def start(self, work: Callable[[WorkerServices], Awaitable[None]]) -> None:
-        """Run ``work`` with services of its own."""
+    def start(self) -> None:
         if not self.process.alive:
             self.process = Process(self._world.loop, self.name)
 
@@ -134,9 +131,16 @@ class Worker:
             services = self._services()
             self.process.spawn(services.acks.run(), "acks")
             self.process.spawn(services.leases.run(), "leases")
-            await work(services)
+            self._serving = services
 
+        self._serving = None
         self.process.spawn(run(), self.name)
+
+    def serving(self) -> tuple[Process, WorkerServices] | None:
+        """The process and its services, while it lives."""
+        if self._serving is None or not self.process.alive:
+            return None
+        return self.process, self._serving
 
     def _services(self) -> WorkerServices:
         plane = self._world.plane_for(self.process)
@@ -162,116 +166,102 @@ class Worker:
 
 
 class Driver:
-    """One topic's migration. Remembers what Temporal would, so that another worker goes on."""
+    """Whoever wants the topic migrated: starts its workflow, and again after an abort."""
 
-    def __init__(self, world: Surroundings, topic: str) -> None:
-        self._history = world.history
-        self._topic = topic
-        self.options = MigrationOptions(quiesce_hold_ms=HOLD_MS)
-        self.ref: TopicRef | None = None
-        self.stage = "new"
-        self.crossed = self.done = False
-        self.abort_asked = False
-        self.rounds = 1
-        self._given: PhaseInput | None = None
+    def __init__(self, world: Surroundings, worker: Worker, topic: str) -> None:
+        self._history, self._plane, self._topic = world.history, world.plane, topic
+        steps: dict[str, Run] = {
+            **{str(name): run for name, run in ACTIVITIES.items()},
+            TopicActivity.VALIDATE_TOPIC: _at_once,
+            TopicActivity.RECONCILE_CONFIGS: _at_once,
+            TopicActivity.PROVE_COVERAGE_FOR_ROLL: _at_once,
+            TopicActivity.JOIN_TOPIC_MIGRATION: self._join,
+            Phase.READINESS: _at_once,
+        }
+        self.temporal = Temporal(world.loop, steps, worker.serving, self._began, self._succeeded)
+        self._running = ""
+        self._given = RawValue(
+            PayloadConverter.default.to_payload(
+                {"topic": topic, "options": {"quiesce_hold_ms": HOLD_MS}}
+            )
+        )
+        self.crossed = False
         self.ended = asyncio.Event()
         self.reached = {name: asyncio.Event() for name in MILESTONES}
 
-    async def run(self, services: WorkerServices) -> None:
-        while not self.done:
+    @property
+    def stage(self) -> str:
+        """What the workflows say of themselves."""
+        running = sorted(self.temporal.executions.items())
+        return "; ".join(f"{id}: {found.instance.status()}" for id, found in running)
+
+    def start(self) -> None:
+        self.temporal.process.spawn(self._migrate(), "driver")
+
+    async def _migrate(self) -> None:
+        triggers = 0
+        while not self.ended.is_set():
+            triggers += 1
             try:
-                await self._next(services)
+                outcome: TopicOutcome = await self.temporal.execute(
+                    TopicMigration, self._given, f"trigger-{triggers}"
+                )
             except ApplicationError as error:
-                self._history.note(f"{self.stage}: {error.type}: {error.message}")
+                self._history.note(f"the migration ended: {error.type}: {error.message}")
                 if error.type in (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED):
-                    self.done = True
+                    self.ended.set()
                 await asyncio.sleep(AGAIN_S)
-        self.ended.set()
-
-    def run_id(self) -> str:
-        """What Temporal calls the run: an abort ends it, and a new start begins another one."""
-        return f"run-{self.rounds}"
-
-    async def _bounded(self, work: Awaitable[Any]) -> Any:
-        """An attempt that is late goes on unseen."""
-        attempt = asyncio.ensure_future(work)
-        attempt.add_done_callback(lambda done: done.cancelled() or done.exception())
-        finished, _ = await asyncio.wait([attempt], timeout=STEP_S)
-        if not finished:
-            raise failure(failures.UNREACHABLE, "the attempt was given up and goes on")
-        return attempt.result()
-
-    async def _next(self, services: WorkerServices) -> None:
-        if self.stage == "new":
-            self.ref = await self._bounded(
-                resolve_topic(services, TopicMigrationInput(self._topic))
-            )
-            self.stage = "begin"
-        assert self.ref is not None
-        step = TopicStep(self.ref, self.options)
-        partition = PartitionRef(self.ref.topic, self.ref.topic_id, 0)
-        if self.abort_asked and self.stage not in ("new", "begin", "cleanup"):
-            await self._abort(services, step)
-            return
-        if self.stage in self.reached:
-            self.reached[self.stage].set()
-        match self.stage:
-            case "begin":
-                await self._bounded(begin_tracking(services, step))
-                self.stage = "track"
-            case "track":
-                await self._bounded(await_tracking(services, step))
-                self.stage = "drain"
-                self._history.note("tracked by every gateway")
-            case "drain":
-                given = PhaseInput(partition, self.options)
-                await self._bounded(validate_partition(services, given))
-                await self._bounded(drain_transactions(services, given))
-                self.stage = "cross"
-            case "cross":
-                await self._cross(services, partition)
-            case "cleanup":
-                assert self._given is not None
-                await self._bounded(zombie_cleanup(services, self._given))
-                self.done = True
-
-    async def _abort(self, services: WorkerServices, step: TopicStep) -> None:
-        self.abort_asked = False
-        decision = await self._bounded(abort_migration(services, step))
-        self._history.note(f"abort {'won' if decision.won else 'lost'}")
-        if decision.won:
-            await self._bounded(stop_tracking(services, step))
-            self.rounds += 1
-            self.stage = "new"
+                continue
+            self._history.note(f"the migration ended: {outcome.outcome} {outcome.boundaries}")
+            if outcome.outcome != "aborted":
+                self.ended.set()
+                return
             self.reached["restart"].set()
             await asyncio.sleep(AGAIN_S)
 
-    async def _cross(self, services: WorkerServices, partition: PartitionRef) -> None:
-        situation = await self._bounded(observe_partition(services, partition))
-        if situation.crossed:
-            self._crossed(
-                partition, situation.generation, situation.boundary, situation.leader_epoch
-            )
-            return
-        given = PhaseInput(partition, self.options)
-        try:
-            self.reached["quiesce"].set()
-            closed = await self._bounded(quiesce(services, given))
-            given = PhaseInput(partition, self.options, closed.generation)
-            self.reached["roll"].set()
-            end = await self._bounded(roll_and_flush(services, given))
-            given = PhaseInput(
-                partition, self.options, closed.generation, end.boundary, end.leader_epoch
-            )
-            self.reached["seed"].set()
-            await self._bounded(seed_and_persist(services, given))
-        except ApplicationError:
-            await self._bounded(reopen_partition(services, given))
-            raise
-        self._crossed(partition, closed.generation, end.boundary, end.leader_epoch)
+    async def _join(self, services: Any, request: JoinRequest) -> TopicOutcome:
+        """Runs where workflows run, as the server would start and watch it."""
+        joined = self.temporal.process.spawn(self._canonical(request.ref), "topic workflow")
+        outcome: TopicOutcome = await asyncio.shield(joined)
+        return outcome
 
-    def _crossed(self, partition: PartitionRef, generation: int, boundary: int, epoch: int) -> None:
-        self._given = PhaseInput(partition, self.options, generation, boundary, epoch)
-        self.crossed, self.stage = True, "cleanup"
-        self.reached["crossed"].set()
-        self._history.note(f"B0 = {boundary} at epoch {epoch}, generation {generation}")
+    async def _canonical(self, ref: TopicRef) -> TopicOutcome:
+        id = self._running = ref.workflow_id
+        while id in self.temporal.executions:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        outcome: TopicOutcome = await self.temporal.execute(TopicMigration, self._given, id)
+        return outcome
+
+    def abort(self) -> None:
+        """What an operator asks for now; refused where nothing runs."""
+
+        async def ask() -> None:
+            try:
+                decision = await self.temporal.update(self._running, "abort")
+            except (ApplicationError, KeyError) as error:
+                self._history.note(f"abort refused: {error}")
+            else:
+                self._history.note(f"abort {'won' if decision.won else 'lost'}")
+
+        self.temporal.process.spawn(ask(), "abort")
+
+    def _began(self, name: str, given: Any) -> None:
+        if name in STEPS and not (isinstance(given, PhaseInput) and given.ref.partition):
+            self.reached[STEPS[name]].set()
+
+    def _succeeded(self, name: str, given: Any) -> None:
+        if name == TopicActivity.AWAIT_TRACKING:
+            self._history.note("tracked by every gateway")
+        if name == Phase.SEED_AND_PERSIST:
+            at: TopicIdPartition = given.ref.log
+            self._history.note(
+                f"B0 of partition {at.partition} = {given.boundary} at epoch {given.leader_epoch}, "
+                f"generation {given.generation}"
+            )
+            if at.partition == 0:
+                self.crossed = True
+                self.reached["crossed"].set()
+
+
+async def _at_once(services: Any, given: Any) -> None:
+    """Nothing to do in a run."""

@@ -37,6 +37,7 @@ class Network:
         self.pace = 1.0
         self._streams = 0
         self._messages: dict[tuple[str, str], random.Random] = {}
+        self._open: dict[frozenset[str], list[Stream]] = {}
 
     def link(self, source: str, target: str) -> Link:
         return self._links.setdefault((source, target), Link())
@@ -52,6 +53,11 @@ class Network:
             waiting, link.waiting = link.waiting, []
             for _, send in waiting:
                 send()
+
+    def reset(self, one: str, other: str) -> None:
+        """End the streams between two hosts, both ways, whatever is on its way in them."""
+        for stream in self._open.pop(frozenset((one, other)), []):
+            stream.reset()
 
     def delay(self, chance: random.Random, source: str, target: str) -> float:
         """One way, in seconds: a machine room with a long tail."""
@@ -103,6 +109,7 @@ class Network:
         near = Stream(self, source, host, chance, protocol, (host, port))
         far = Stream(self, target, source.name, chance, None, (source.name, 40_000 + number))
         near.peer, far.peer = far, near
+        self._open.setdefault(frozenset((source.name, host)), []).extend((near, far))
 
         def accepted() -> None:
             far.begin(accept())
@@ -244,6 +251,13 @@ class Stream(asyncio.Transport):
             self._waiting.clear()
             self._post(RESET)
             self._owner.call(self._end, None)
+
+    def reset(self) -> None:
+        """Somebody between the two ends it: both are told, and nothing more arrives."""
+        if not self._over:
+            self._waiting.clear()
+            self._arrived.clear()
+            self._owner.call(self._end, ConnectionResetError("reset on the way"))
 
     def _end(self, error: Exception | None) -> None:
         self._closing = True

@@ -105,6 +105,8 @@ class RemotePlane:
 
         async def forward() -> None:
             async for note in self._plane.listen(channels):
+                if late := self._stalls.get((caller.name, "listen"), 0.0):
+                    await asyncio.sleep(late)
                 self._network.send(self._server, caller, lambda note=note: heard.put_nowait(note))
 
         self._network.send(caller, self._server, lambda: self._server.spawn(forward(), "listen"))
