@@ -12,9 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from tideline.domain.history import ServerIdentity
 from tideline.errors import UsageError
 
 
@@ -56,10 +64,29 @@ class ObjectStoreSettings(_Base):
     s3_endpoint: str | None = Field(None, description="URL of the S3 server; unset: AWS")
     s3_region: str = Field("us-east-1", description="region that requests are signed for")
     s3_bucket: str = Field("tideline-diskless", description="bucket of WAL objects")
+    s3_prefix: str = Field(
+        "",
+        description="key prefix of this installation in that bucket; objects keep the one that "
+        "they were written under",
+    )
     s3_access_key: SecretStr | None = Field(None, description="unset: the AWS default chain")
     s3_secret_key: SecretStr | None = Field(None, description="unset: the AWS default chain")
     s3_tiered_bucket: str = Field("tideline-tiered", description="bucket of the brokers' segments")
     s3_tiered_prefix: str = Field("", description="key prefix of the brokers' segments")
+
+    @property
+    def diskless_prefix(self) -> str:
+        """What every key of the diskless bucket begins with: empty, or with a slash at its end."""
+        return _directory(self.s3_prefix)
+
+    @property
+    def tiered_prefix(self) -> str:
+        """The same for the bucket of the segments."""
+        return _directory(self.s3_tiered_prefix)
+
+
+def _directory(prefix: str) -> str:
+    return f"{prefix.rstrip('/')}/" if prefix else ""
 
 
 class ControlPlaneSettings(_Base):
@@ -78,6 +105,19 @@ class ControlPlaneSettings(_Base):
         le=100,
         description="connections of a worker or command; a gateway has its own, docs/operating.md",
     )
+
+    _seen: ServerIdentity | None = PrivateAttr(None)
+
+    @property
+    def seen(self) -> ServerIdentity | None:
+        """What a job has seen of Postgres at its start: its executors demand the same."""
+        return self._seen
+
+    def having_seen(self, identity: ServerIdentity) -> Self:
+        """These settings, for whoever must meet the same Postgres."""
+        copy = self.model_copy()
+        copy._seen = identity
+        return copy
 
 
 class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):

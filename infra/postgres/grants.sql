@@ -11,6 +11,7 @@ TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
     register_gateway, renew_lease, release_gateway, account_incarnations,
+    bind_cluster, halt_history, count_unknown_keys,
     acknowledge_tracking, acknowledge_quiesce,
     confirm_partitions,
     void_expired_quiesce, register_object_keys, commit_file, find_batches,
@@ -24,6 +25,7 @@ TO tideline_gateway_rights;
 
 GRANT EXECUTE ON FUNCTION
     fence_gateway, retire_gateway, attest_incarnations_gone, attest_cluster, withdraw_attestation,
+    bind_cluster, halt_history, count_unknown_keys, beat_history, begin_history,
     -- Not begin_tracking: a migration begins under an attestation only.
     begin_migration, end_tracking_run, tracking_barrier, activate_topic,
     add_partitions, stop_tracking, delete_topic, release_birth, complete_creation,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from spark.common import control_plane, kafka_logs, remote_log
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog
+from spark.common.owned import must_own
 from spark.common.packing import NO_LOG
 from spark.common.rows import from_frame, to_frame
 from spark.coverage.frames import CoverageVerdict, CoveredLog, verdicts
@@ -39,6 +40,7 @@ class Observation:
 
 def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
     """Judge the tiered prefix of every migrated partition and set or clear tieringComplete."""
+    must_own(job)
     topics = topic or ()
     targets = [
         row

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from spark.common.entry import DryRunOption, Job, Outcome
+from spark.common.owned import must_own
 from spark.gc.deletion import Graces, delete_all_due, measured
 from spark.gc.history import must_know, newest_reported
 from spark.gc.listing import SHOWN, Listing, look_for_orphans
@@ -54,6 +55,7 @@ def gc(
     """Delete objects that nothing refers to any more."""
     if not dry_run:
         _check_graces(job.settings, shortest_grace_ms, shortest_orphan_grace_ms)
+    must_own(job)
     with connect_jobs(job.settings, application_name=APPLICATION) as plane:
         if not dry_run:
             return collect(job, plane, orphans)

@@ -52,7 +52,9 @@ def look_for_orphans(job: Job, run_number: int | None) -> Listing:
     """List the buckets and report what nothing knows. ``run_number``: ``None`` reports nothing."""
     job.progress("listing WAL objects and split files")
     store = ObjectStoreClient(job.settings)
-    splits = list(store.list_prefixes(job.settings.s3_bucket, "split/"))
+    splits = list(
+        store.list_prefixes(job.settings.s3_bucket, f"{job.settings.diskless_prefix}split/")
+    )
     diskless = sweep_diskless(job, splits, run_number)
     rows = list(partitions(job.settings))
     living, skipped = _topics_of_this_cluster(job.settings, rows)

@@ -89,6 +89,8 @@ class Collector:
     diskless_bucket: str
     tiered_bucket: str
     run_number: int | None = None
+    diskless_prefix: str = ""
+    """Of this installation's keys in the diskless bucket; names are matched behind it."""
 
     def delete(self, holds: Holds, bucket: Bucket, keys: Sequence[str]) -> int:
         """Objects that may go; how many are gone and forgotten.
@@ -128,9 +130,9 @@ class Collector:
     def list_and_sweep(self, prefix: str, name: re.Pattern[str]) -> Sweep:
         """:meth:`sweep` over a prefix of the diskless bucket, page by page."""
         listed = self.store.list_objects(self.diskless_bucket, prefix)
-        return self.sweep(
-            Bucket.DISKLESS, (_listed(entry) for entry in listed if name.match(entry.key))
-        )
+        root = self.diskless_prefix
+        ours = (one for one in listed if name.match(one.key.removeprefix(root)))
+        return self.sweep(Bucket.DISKLESS, map(_listed, ours))
 
     def _name(self, bucket: Bucket) -> str:
         return self.tiered_bucket if bucket is Bucket.TIERED else self.diskless_bucket
@@ -150,6 +152,7 @@ def opened(settings: JobsSettings, run_number: int | None = None) -> Iterator[Co
             settings.s3_bucket,
             settings.s3_tiered_bucket,
             run_number,
+            settings.diskless_prefix,
         )
 
 
@@ -191,15 +194,16 @@ def delete_due(job: Job, due: Sequence[DueObject]) -> int:
 
 def sweep_diskless(job: Job, split_prefixes: Sequence[str], run_number: int | None) -> Sweep:
     """List WAL objects and split files; report those that nothing refers to."""
-    settings = job.settings
+    settings, root = job.settings, job.settings.diskless_prefix
 
     def sweep(prefixes: Iterator[KeyPrefix]) -> Iterator[Sweep]:
         with opened(settings, run_number) as collector:
             for one in prefixes:
-                name = WAL_NAME if one.prefix.startswith("wal/") else SPLIT_NAME
+                name = WAL_NAME if one.prefix.startswith(f"{root}wal/") else SPLIT_NAME
                 yield collector.list_and_sweep(one.prefix, name)
 
-    prefixes = [KeyPrefix(prefix) for prefix in (*WAL_PREFIXES, *split_prefixes)]
+    wal = (root + prefix for prefix in WAL_PREFIXES)
+    prefixes = [KeyPrefix(prefix) for prefix in (*wal, *split_prefixes)]
     frame = to_frame(job.spark, KeyPrefix, prefixes, job.parallelism)
     return added(map_rows(frame, KeyPrefix, Sweep, sweep))
 

@@ -15,6 +15,7 @@ from spark.common import remote_log
 from spark.common.control_plane import partitions
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog, observed_logs
+from spark.common.owned import must_own
 from spark.common.remote_log import Extent
 from spark.common.rows import to_frame
 from spark.retention import frames
@@ -85,6 +86,7 @@ def has_limit(row: PartitionRow, policies: RetentionPolicies) -> bool:
 
 def retention(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
     """Remove what retention.ms and retention.bytes no longer allow, over prefix and suffix."""
+    must_own(job)
     survey = survey_of(job, topic or ())
     planned = plan(job, survey)
     orders = orders_of(survey, planned)

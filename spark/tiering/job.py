@@ -16,6 +16,7 @@ from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 from spark.common.control_plane import partitions
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import WantedLog, observed_logs
+from spark.common.owned import must_own
 from spark.common.rows import from_frame, to_frame
 from spark.tiering import frames
 from spark.tiering.merge_partition import MergeOrder, MergeOutcome
@@ -74,6 +75,7 @@ def _run(
     splits: bool = False,
     merges: bool = False,
 ) -> Outcome:
+    must_own(job)
     details: dict[str, object] = {}
     complaints: list[str | None] = []
     with connect_jobs(job.settings, application_name=application) as plane:

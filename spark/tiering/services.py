@@ -41,6 +41,8 @@ class Services:
     """Merged segments, beside the brokers' own."""
     park_after: int
     """Failures in a row after which one thing is left alone until an operator looks."""
+    diskless_prefix: str = ""
+    """Of this installation's keys in the diskless bucket."""
 
     def count_failure(self, scope: TieringScope, key: int, error: str) -> None:
         """Postgres waits with the next attempt, or parks it."""
@@ -72,6 +74,7 @@ class FromSettings:
                 settings.s3_bucket,
                 settings.s3_tiered_bucket,
                 settings.tiering_failures_before_parking,
+                settings.diskless_prefix,
             )
 
 

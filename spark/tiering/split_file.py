@@ -72,10 +72,11 @@ class _Piece:
     body: bytes
 
 
-def split_key(batch: ClaimedBatch) -> str:
-    """A new key for a run that begins with ``batch``."""
+def split_key(batch: ClaimedBatch, prefix: str = "") -> str:
+    """A new key for a run that begins with ``batch``. ``prefix``: of the installation."""
     topic = topic_id_to_base64(batch.topic_id)
-    return f"split/{topic}/{batch.partition}/{offset_name(batch.base_offset)}-{uuid4().hex}"
+    name = f"{offset_name(batch.base_offset)}-{uuid4().hex}"
+    return f"{prefix}split/{topic}/{batch.partition}/{name}"
 
 
 def split_file(services: Services, worker: UUID, claimed: ClaimedFile) -> SplitOutcome:
@@ -140,7 +141,9 @@ def _cut(
         except BatchMismatch as error:
             wrong = wrong or error
             continue
-        pieces.append(_Piece(_described(run), bytes(split_bytes(run, parts))))
+        pieces.append(
+            _Piece(_described(run, services.diskless_prefix), bytes(split_bytes(run, parts)))
+        )
     return pieces, sum(len(body) for body in bodies.values()), wrong
 
 
@@ -148,10 +151,10 @@ def _get(services: Services, part: ByteRange) -> bytes:
     return services.store.get(services.diskless_bucket, part.key, part.start, part.size)
 
 
-def _described(run: Sequence[ClaimedBatch]) -> SplitFile:
+def _described(run: Sequence[ClaimedBatch], prefix: str) -> SplitFile:
     first, last = run[0], run[-1]
     return SplitFile(
-        object_key=split_key(first),
+        object_key=split_key(first, prefix),
         topic_id=first.topic_id,
         partition=first.partition,
         base_offset=first.base_offset,

@@ -94,6 +94,21 @@ class PostgresServer:
             input=stdin, check=True, capture_output=True, text=True, timeout=60,
         ).stdout  # fmt: skip
 
+    def copy_volume(self) -> Path:
+        """Of a stopped server, as a snapshot of its volume would be."""
+        copy = self._data.with_name("copy")
+        shutil.copytree(self._data, copy)
+        return copy
+
+    def roll_back(self, copy: Path) -> None:
+        """A stopped server's volume becomes ``copy`` again."""
+        shutil.rmtree(self._data)
+        copy.rename(self._data)
+        if os.getuid() == 0:
+            owner = system_user()
+            for path in (self._data, *self._data.rglob("*")):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+
     def become_standby(self) -> None:
         """From the next start on, until it is promoted."""
         (self._data / "standby.signal").touch()

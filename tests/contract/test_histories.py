@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -14,6 +15,7 @@ import pytest
 from tests.contract.conftest import PASSWORDS, Database, PostgresServer
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
+from tideline.domain.history import HistoryWatch, ServerIdentity, WrongHistory, disagreement
 from tideline.errors import TidelineError
 
 
@@ -32,25 +34,30 @@ def own_server() -> Iterator[PostgresServer]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def identity_once_it_answers(plane: ControlPlane) -> tuple[str, int]:
+async def identity_once_it_answers(
+    plane: ControlPlane, seen: ServerIdentity | None = None
+) -> ServerIdentity:
     async with asyncio.timeout(10):
         while True:
             try:
-                return await plane.identity()
+                return await plane.identity(seen)
             except TidelineError:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_promoted_standby_is_another_history_of_the_same_system(
+async def test_a_promotion_that_lost_nothing_is_told_from_a_crash_and_from_a_loss(
     own_server: PostgresServer,
 ) -> None:
-    """Schedule 16: what gateways pin changes by a failover, and not by a crash."""
+    """Schedule 16: the timeline grows, and the beats that were seen are still there."""
     database = Database(own_server.dsn)
-    async with connect(database.settings("tideline_gateway"), application_name="test") as plane:
-        system, timeline = await plane.identity()
+    async with connect(database.settings("tideline_worker"), application_name="test") as plane:
+        await plane.beat_history()
+        before = await plane.identity()
         own_server.stop()
         own_server.start()
-        assert await identity_once_it_answers(plane) == (system, timeline)
+        after = await identity_once_it_answers(plane, before)
+        assert disagreement(before, after) is None, "a crash takes nothing back"
+        assert after.timeline == before.timeline
         own_server.stop()
         own_server.become_standby()
         own_server.start()
@@ -58,7 +65,56 @@ async def test_a_promoted_standby_is_another_history_of_the_same_system(
             await plane.identity()
         with psycopg.connect(own_server.dsn, autocommit=True) as admin:
             admin.execute("SELECT pg_promote()")
-        assert await identity_once_it_answers(plane) == (system, timeline + 1)
+        promoted = await identity_once_it_answers(plane, before)
+        assert promoted.timeline == before.timeline + 1
+        assert "waited for no standby" in str(disagreement(before, promoted))
+        before = replace(before, waits_for_standby=True)
+        assert disagreement(before, promoted) is None
+        assert disagreement(promoted, before) is not None
+        lost = replace(before, beat=promoted.beat + 1)
+        seen = await plane.identity(lost)
+        assert "beat" in str(disagreement(lost, seen))
+
+
+async def test_a_volume_that_was_rolled_back_gets_no_call(own_server: PostgresServer) -> None:
+    """System identifier and timeline are the same, and it has taken more commits than were lost."""
+    database, history = Database(own_server.dsn), HistoryWatch()
+    settings = database.settings("tideline_worker", postgres_connect_timeout_ms=500)
+    async with connect(settings, application_name="test", history=history) as plane:
+        await plane.identity()
+        own_server.stop()
+        saved = own_server.copy_volume()
+        own_server.start()
+        await identity_once_it_answers(plane)
+        taken_back = await plane.beat_history()
+        history.judge(None, await plane.identity())
+        own_server.stop()
+        own_server.roll_back(saved)
+        own_server.start()
+        with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+            for _ in range(3):
+                admin.execute("SELECT tideline.beat_history()")
+            admin.execute("CREATE TABLE padding AS SELECT generate_series(1, 100000)")
+        async with asyncio.timeout(20):
+            while True:
+                with pytest.raises(TidelineError) as refused:
+                    await plane.list_gateways()
+                if isinstance(refused.value, WrongHistory):
+                    break
+        assert f"beat {taken_back}" in str(refused.value)
+
+
+async def test_a_copy_of_the_rows_on_another_server_is_another_one(
+    own_server: PostgresServer, database: Database
+) -> None:
+    """Two databases, and nobody knows which is right."""
+    async with connect(database.settings(), application_name="test") as plane:
+        one = await plane.identity()
+    async with connect(Database(own_server.dsn).settings(), application_name="test") as plane:
+        other = await plane.identity(one)
+    assert "installation" in str(disagreement(one, other))
+    copied = replace(other, installation_id=one.installation_id, history_id=one.history_id)
+    assert "a copy of the rows" in str(disagreement(one, copied))
 
 
 async def test_a_server_that_may_lose_commits_in_a_crash_is_named(

@@ -67,7 +67,7 @@ def next_version(schema: Path) -> None:
     version = len(list((schema / "migrations").iterdir())) + 1
     (schema / "migrations" / f"V{version}__Add_note.sql").write_text(ADDED)
     edit(schema / "functions" / "gateways.sql", without("list_gateways"))
-    edit(schema / "functions" / "gateways.sql", without("server_identity"))
+    edit(schema / "functions" / "history.sql", without("server_identity"))
     (schema / "functions" / "notes.sql").write_text(CHANGED)
     edit(schema / "grants.sql", lambda text: text.replace("server_identity", "note_topic"))
 

@@ -16,6 +16,7 @@ from tideline.cli import (
     coverage,
     export,
     gateway,
+    installation,
     migrate,
     operators,
     preflight,
@@ -81,6 +82,7 @@ app.command()(operators.complete)
 app.command()(coverage.coverage)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(gateway.app, name="gateway")
+app.add_typer(installation.app, name="installation")
 app.add_typer(operators.gaps, name="gap")
 app.add_typer(operators.requests, name="request")
 app.add_typer(topic.app, name="topic")

@@ -15,6 +15,7 @@ from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import ClusterAttestation
 from tideline.errors import UsageError
 from tideline.migration.connections import open_services
+from tideline.ownership import command_must_own
 from tideline.settings import WorkerSettings, load
 
 app = typer.Typer(help="The attestation that the brokers are closed to clients.")
@@ -39,7 +40,7 @@ def attest(
     who = by or getpass.getuser()
     _given("--reason", reason)
     cluster_id, found = run(
-        _with_plane(lambda plane, cluster: plane.attest_cluster(cluster, who, reason))
+        _with_plane(lambda plane, cluster: plane.attest_cluster(cluster, who, reason), changes=True)
     )
     _show(cluster_id, found, output)
 
@@ -64,7 +65,9 @@ def withdraw(
     who = by or getpass.getuser()
     _given("--reason", reason)
     cluster_id, found = run(
-        _with_plane(lambda plane, cluster: plane.withdraw_attestation(cluster, who, reason))
+        _with_plane(
+            lambda plane, cluster: plane.withdraw_attestation(cluster, who, reason), changes=True
+        )
     )
     _show(cluster_id, found, output)
 
@@ -75,11 +78,14 @@ def _given(option: str, value: str) -> None:
 
 
 async def _with_plane(
-    change: Callable[[ControlPlane, str], Awaitable[None]],
+    change: Callable[[ControlPlane, str], Awaitable[None]], *, changes: bool = False
 ) -> tuple[str, list[ClusterAttestation]]:
     """The cluster's id, and its attestations after the change, newest first."""
-    async with open_services(load(WorkerSettings)) as services:
+    settings = load(WorkerSettings)
+    async with open_services(settings) as services:
         cluster_id = await services.cluster.cluster_id()
+        if changes:
+            await command_must_own(services.control_plane, settings, cluster_id)
         await change(services.control_plane, cluster_id)
         return cluster_id, await services.control_plane.attestations(cluster_id)
 

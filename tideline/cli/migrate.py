@@ -24,6 +24,7 @@ from tideline.errors import ExitCode, RefusedError, TidelineError, UsageError
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.migration.overview import Overviews
 from tideline.migration.preflight import run_preflight
+from tideline.ownership import command_must_own
 from tideline.settings import WorkerSettings, load
 
 REFRESH_EVERY_S = 0.5
@@ -85,6 +86,9 @@ async def _migrate(
             raise RefusedError(
                 f"{given.topic!r} may not migrate, nothing was changed: {report.refusal()}"
             )
+        await command_must_own(
+            services.control_plane, settings, await services.cluster.cluster_id()
+        )
         ref = TopicRef(given.topic, UUID(report.topic_id).hex, report.partitions)
         client = await temporal.connect(settings)
         handle = await temporal.start_or_join(client, settings.temporal_task_queue, ref, given)

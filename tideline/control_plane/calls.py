@@ -18,6 +18,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 
 Row = Mapping[str, Any]
@@ -77,6 +78,11 @@ def columns(objects: Sequence[object], *names: str) -> list[list[Any]]:
 
 def nothing(_: Sequence[Row]) -> None:
     """The function answers nothing."""
+
+
+def only(model: type[M]) -> Callable[[Sequence[Row]], M]:
+    """The ``model`` of the only row, which is always there."""
+    return lambda found: mapper(model)(found[0])
 
 
 def value(kind: Callable[[Any], R]) -> Callable[[Sequence[Row]], R]:
@@ -158,6 +164,7 @@ def _of_union(hint: Any) -> Callable[[Any], Any] | None:
     return _converter(chosen[0]) if is_optional else None
 
 
+SERVER_IDENTITY = Function("server_identity", only(ServerIdentity))
 DELETE_RECORDS = Function("delete_records", value(int))
 ADVANCE_PREFIX_START = Function("advance_prefix_start", nothing)
-"""What gateways and jobs both call."""
+"""What several processes call."""

@@ -12,6 +12,7 @@ import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from tideline import __version__
+from tideline.domain.history import WrongHistory
 from tideline.errors import FencedError, RefusedError, TidelineError, UnreachableError, UsageError
 
 ERRORS: dict[str, type[TidelineError]] = {}
@@ -199,6 +200,11 @@ class GatewayIdHeld(RefusedError):
 @_sqlstate("TL028")
 class RoundOver(FencedError):
     """The round of tracking was aborted, or the migration's run may begin none any more."""
+
+
+@_sqlstate("TL050")
+class WrongCluster(WrongHistory):
+    """The control plane belongs to another Kafka cluster."""
 
 
 TRANSIENT_SQLSTATES = frozenset(

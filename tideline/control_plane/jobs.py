@@ -17,6 +17,7 @@ from uuid import UUID
 from tideline.control_plane.calls import (
     ADVANCE_PREFIX_START,
     DELETE_RECORDS,
+    SERVER_IDENTITY,
     Function,
     Row,
     columns,
@@ -48,6 +49,7 @@ from tideline.control_plane.tiering_model import (
     WalCut,
     WalFileRow,
 )
+from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.settings import JobsSettings, WorkerSettings
 
@@ -65,12 +67,15 @@ class JobsControlPlane(GarbageCalls):
     def __init__(self, settings: JobsSettings | WorkerSettings, application_name: str) -> None:
         self._connection = JobsConnection(settings, application_name)
         self._call = self._connection.call
-        # As the brokers' remote storage manager takes it: with a slash at its end or without.
-        prefix = settings.s3_tiered_prefix.rstrip("/")
-        self._tiered_prefix = f"{prefix}/" if settings.s3_tiered_prefix else ""
+        self._tiered_prefix = settings.tiered_prefix
 
     def close(self) -> None:
         self._connection.close()
+
+    def identity(self, seen: ServerIdentity | None = None) -> ServerIdentity:
+        """What the server says of itself; ``knows``: whether it has the beat of ``seen``."""
+        beat, token = (seen.beat, seen.token) if seen else (None, None)
+        return self._call(SERVER_IDENTITY, beat, token)
 
     # Bulk reads, in key ranges, so that many tasks can read side by side
 

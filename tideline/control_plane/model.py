@@ -596,6 +596,13 @@ class CommitDurability:
     durable: bool
     explanation: str
     settings: dict[str, str]
+    standbys: int = 0
+    """Servers that stream from this one, whether commits wait for them or not."""
+
+    @property
+    def waits_for_standby(self) -> bool:
+        """Whether a promotion loses nothing that was acknowledged."""
+        return bool(self.settings.get("synchronous_standby_names"))
 
     def __bool__(self) -> bool:
         return self.durable

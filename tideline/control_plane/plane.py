@@ -42,6 +42,7 @@ from tideline.control_plane.model import (
     WatchFinding,
 )
 from tideline.domain.ack_gate import Standing
+from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
@@ -135,8 +136,32 @@ class ControlPlane(Protocol):
         ``registered_at``, the time of their end. Not those of retired ids.
         """
 
-    async def identity(self) -> tuple[str, int]:
-        """System identifier and timeline: another pair means another history (schedule 16)."""
+    # Which history of commits this is (schedule 16; :mod:`tideline.domain.history`).
+
+    async def identity(self, seen: ServerIdentity | None = None) -> ServerIdentity:
+        """What the server says of itself; ``knows``: whether it has the beat of ``seen``."""
+
+    async def beat_history(self) -> int:
+        """Write one more beat; its number."""
+
+    async def bind_cluster(self, cluster_id: str) -> None:
+        """The first cluster that is named is the installation's for good.
+
+        Raises ``WrongCluster`` for another one, ``InvalidInput`` for an empty id.
+        """
+
+    async def halt_history(self, why: str) -> None:
+        """Somebody misses a commit that was acknowledged: nobody may go on. The first word
+        stays."""
+
+    async def begin_history(self, begun_by: str, reason: str) -> UUID:
+        """An operator goes on with what is here, under the new id that is returned.
+
+        Raises ``InvalidInput`` without a name and a reason.
+        """
+
+    async def count_unknown_keys(self, keys: Sequence[str]) -> int:
+        """How many of these keys of the diskless bucket nothing here has heard of."""
 
     # Attestations: nobody but gateways reaches the brokers of a cluster as a client.
 

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from tenacity import (
     AsyncRetrying,
     Retrying,
@@ -28,8 +28,9 @@ from tenacity import (
 )
 
 from tideline.background import spawn
-from tideline.control_plane.calls import Function, mapper, parameters, statement
+from tideline.control_plane.calls import SERVER_IDENTITY, Function, mapper, parameters, statement
 from tideline.control_plane.errors import ControlPlaneUnavailable, translate
+from tideline.domain.history import HistoryWatch, WrongHistory
 from tideline.settings import ControlPlaneSettings
 
 ATTEMPTS = 3
@@ -69,8 +70,11 @@ def conninfo(settings: ControlPlaneSettings, application_name: str) -> str:
         # Not left to the server's configuration: a commit that a crash can undo would lose B0.
         "synchronous_commit": "on",
     }
+    dsn = settings.postgres_dsn.get_secret_value()
     return make_conninfo(
-        settings.postgres_dsn.get_secret_value(),
+        dsn,
+        # Of several hosts the primary: a standby answers with what was true a while ago.
+        target_session_attrs=conninfo_to_dict(dsn).get("target_session_attrs") or "read-write",
         application_name=application_name,
         connect_timeout=max(2, -(-settings.postgres_connect_timeout_ms // 1000)),
         keepalives=1,
@@ -107,9 +111,15 @@ class Pool:
     """
 
     def __init__(
-        self, settings: ControlPlaneSettings, application_name: str, size: int | None = None
+        self,
+        settings: ControlPlaneSettings,
+        application_name: str,
+        size: int | None = None,
+        history: HistoryWatch | None = None,
     ) -> None:
-        """``size``: connections at most; ``postgres_pool_size`` where it is not given."""
+        """``size``: connections at most; ``postgres_pool_size`` where it is not given.
+        ``history``: every new connection is compared with what was seen in it."""
+        self._history = history or HistoryWatch()
         size = settings.postgres_pool_size if size is None else size
         self._conninfo = conninfo(settings, application_name)
         self._call_timeout_s = (
@@ -127,6 +137,7 @@ class Pool:
             # A failed attempt ends soon; the next caller starts a new one. The pool's own backoff
             # would otherwise grow for as long as the outage and outlast it.
             reconnect_timeout=0.5,
+            configure=self._compare,
             check=_discard_broken,
             open=False,
         )
@@ -135,6 +146,17 @@ class Pool:
     async def open(self) -> None:
         """Start connecting in the background. Does not fail while Postgres is down."""
         await self._pool.open(wait=False)
+
+    async def _compare(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
+        """Another server, or one that has lost commits, gets no call. Its restart, restore or
+        promotion has broken every older connection."""
+        if (seen := self._history.seen) is None:
+            return
+        query = statement(SERVER_IDENTITY.name, 2)
+        cursor = await connection.execute(query, [seen.beat, seen.token], prepare=False)
+        now = SERVER_IDENTITY.read(await cursor.fetchall())
+        if (why := self._history.judge(seen, now)) is not None:
+            raise WrongHistory(f"Postgres is not the one that was seen: {why}")
 
     async def close(self) -> None:
         """Drop what is still under way; Postgres ends it as it would have ended."""
@@ -180,6 +202,10 @@ class Pool:
                 self._calls[call] = connection
                 call.add_done_callback(self._ended)
                 return await self._not_cancelled(call)
+        except PoolTimeout as error:
+            if (why := self._history.refused) is not None:
+                raise WrongHistory(f"Postgres is not the one that was seen: {why}") from error
+            raise translate(error) from error
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
 
@@ -241,9 +267,15 @@ class Lanes:
     (:class:`Pool`), so that the lanes that must go on have one to spare.
     """
 
-    def __init__(self, settings: ControlPlaneSettings, application_name: str) -> None:
+    def __init__(
+        self,
+        settings: ControlPlaneSettings,
+        application_name: str,
+        history: HistoryWatch | None = None,
+    ) -> None:
+        history = history or HistoryWatch()
         self._pools = {
-            lane: Pool(settings, f"{application_name}-{lane}", size)
+            lane: Pool(settings, f"{application_name}-{lane}", size, history)
             for lane, size in LANE_SIZES.items()
         }
 
@@ -281,6 +313,8 @@ class JobsConnection:
     def __init__(self, settings: ControlPlaneSettings, application_name: str) -> None:
         timeout = {"postgres_statement_timeout_ms": JOBS_STATEMENT_TIMEOUT_MS}
         self._conninfo = conninfo(settings.model_copy(update=timeout), application_name)
+        self._history = HistoryWatch()
+        self._history.seen = settings.seen
         self._connection: psycopg.Connection[DictRow] | None = None
         self._lock = threading.Lock()
 
@@ -329,12 +363,23 @@ class JobsConnection:
     def _once(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = psycopg.connect(
-                    self._conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=2
-                )
+                self._connection = self._connect()
             return self._connection.execute(query, given).fetchall()
         except (psycopg.Error, OSError) as error:
             if self._connection is not None and self._connection.broken:
                 self._connection.close()
                 self._connection = None
             raise translate(error) from error
+
+    def _connect(self) -> psycopg.Connection[DictRow]:
+        """Raises :class:`WrongHistory` for another server than the job has begun with."""
+        connection = psycopg.connect(
+            self._conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=2
+        )
+        if (seen := self._history.seen) is not None:
+            query = statement(SERVER_IDENTITY.name, 2)
+            found = connection.execute(query, [seen.beat, seen.token]).fetchall()
+            if (why := self._history.judge(seen, SERVER_IDENTITY.read(found))) is not None:
+                connection.close()
+                raise WrongHistory(f"Postgres is not the one that the job has begun with: {why}")
+        return connection

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -18,6 +19,7 @@ from psycopg.types.json import Jsonb
 from tideline.control_plane.calls import (
     ADVANCE_PREFIX_START,
     DELETE_RECORDS,
+    SERVER_IDENTITY,
     Function,
     Row,
     columns,
@@ -61,6 +63,7 @@ from tideline.control_plane.model import (
 from tideline.control_plane.plane import ControlPlane
 from tideline.control_plane.pool import Lanes, Pool
 from tideline.domain.ack_gate import Standing
+from tideline.domain.history import HistoryWatch, ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
@@ -133,8 +136,24 @@ class PostgresControlPlane(ControlPlane):
     async def unaccounted_incarnations(self) -> list[GatewayRegistration]:
         return await self._call(Function("unaccounted_incarnations", rows(GatewayRegistration)))
 
-    async def identity(self) -> tuple[str, int]:
-        return await self._call(Function("server_identity", _identity))
+    async def identity(self, seen: ServerIdentity | None = None) -> ServerIdentity:
+        beat, token = (seen.beat, seen.token) if seen else (None, None)
+        return await self._call(SERVER_IDENTITY, beat, token)
+
+    async def beat_history(self) -> int:
+        return await self._call(Function("beat_history", value(int)))
+
+    async def bind_cluster(self, cluster_id: str) -> None:
+        await self._call(Function("bind_cluster", nothing), cluster_id)
+
+    async def halt_history(self, why: str) -> None:
+        await self._call(Function("halt_history", nothing), why)
+
+    async def begin_history(self, begun_by: str, reason: str) -> UUID:
+        return await self._call(Function("begin_history", value(_uuid)), begun_by, reason)
+
+    async def count_unknown_keys(self, keys: Sequence[str]) -> int:
+        return await self._call(Function("count_unknown_keys", value(int)), list(keys))
 
     # Attestations
 
@@ -526,7 +545,9 @@ class PostgresControlPlane(ControlPlane):
             b"SELECT name, setting FROM pg_settings WHERE name IN "
             b"('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')"
         )
-        return _durability({row["name"]: row["setting"] for row in found})
+        (streams,) = await self._pool.fetch(b"SELECT count(*) FROM pg_stat_replication")
+        settings = {row["name"]: row["setting"] for row in found}
+        return replace(_durability(settings), standbys=streams["count"])
 
     def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None
@@ -536,13 +557,18 @@ class PostgresControlPlane(ControlPlane):
 
 @asynccontextmanager
 async def connect(
-    settings: ControlPlaneSettings, *, application_name: str, in_lanes: bool = False
+    settings: ControlPlaneSettings,
+    *,
+    application_name: str,
+    in_lanes: bool = False,
+    history: HistoryWatch | None = None,
 ) -> AsyncIterator[ControlPlane]:
     """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
     until it answers. ``in_lanes``: lease, commits, confirmations and reads have connections of
-    their own, as a gateway needs it.
+    their own, as a gateway needs it. ``history``: every connection is compared with what it has
+    seen, and calls raise :class:`tideline.domain.history.WrongHistory` while none agrees.
     """
-    pool = (Lanes if in_lanes else Pool)(settings, application_name)
+    pool = (Lanes if in_lanes else Pool)(settings, application_name, history=history)
     await pool.open()
     try:
         yield PostgresControlPlane(pool)
@@ -556,8 +582,8 @@ def _seeds(seeds: Iterable[ProducerSeed]) -> Jsonb:
     return document(ordered)
 
 
-def _identity(found: Sequence[Row]) -> tuple[str, int]:
-    return str(found[0]["system_identifier"]), int(found[0]["timeline"])
+def _uuid(found: object) -> UUID:
+    return found if isinstance(found, UUID) else UUID(str(found))
 
 
 def _topics(found: Sequence[Row]) -> list[TrackedTopic]:

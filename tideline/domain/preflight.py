@@ -107,6 +107,8 @@ class PreflightObservation:
     """Highest ``metadata.version`` level that every broker supports: tells their release."""
     synchronous_commit: str | None = None
     """Postgres' setting for the roles that write boundaries."""
+    asynchronous_standbys: int = 0
+    """Servers that stream from Postgres while commits wait for none of them."""
     gateways: tuple[GatewayHealth, ...] | None = None
     unaccounted: tuple[str, ...] = ()
     """Incarnations of gateways that were replaced and may still run: why, and what to do."""
@@ -401,6 +403,14 @@ def _postgres(o: PreflightObservation) -> CheckResult:
     if o.synchronous_commit is None:
         return CheckResult(
             name, Verdict.UNKNOWN, "Postgres did not answer", "bring Postgres back, then try again"
+        )
+    if o.synchronous_commit != "off" and o.asynchronous_standbys:
+        return CheckResult(
+            name,
+            Verdict.WARNING,
+            f"{o.asynchronous_standbys} standbys stream from Postgres and commits wait for none of "
+            "them: a promotion may lose acknowledged records",
+            "set synchronous_standby_names (two standbys: ANY 1)",
         )
     return _result(
         name,

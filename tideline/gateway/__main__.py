@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from functools import partial
 
 import structlog
 
 from tideline.background import Watch, done_before, spawn, watching
 from tideline.control_plane import connect
+from tideline.domain.history import HistoryWatch
 from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.assembly import build_parts, build_rules
 from tideline.gateway.context import ConnectionRegistry
@@ -19,7 +21,9 @@ from tideline.gateway.transactions import OpenTransactions
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.object_store import S3ObjectStore
+from tideline.object_store.client import GATEWAY, ObjectStoreClient
 from tideline.observability import configure_logging, serve_metrics
+from tideline.ownership import establish
 from tideline.settings import GatewaySettings, load
 
 BROKER_TIMEOUT_MS = 5_000
@@ -42,11 +46,13 @@ async def serve(settings: GatewaySettings, directory: StateDirectory) -> None:
 async def _serve(
     settings: GatewaySettings, directory: StateDirectory, stop: asyncio.Event, watch: Watch
 ) -> None:
+    history = HistoryWatch()
     async with (
         connect(
             settings,
             application_name=f"tideline-gateway-{settings.gateway_id}",
             in_lanes=True,
+            history=history,
         ) as plane,
         S3ObjectStore(settings) as store,
         KafkaCluster(
@@ -57,7 +63,23 @@ async def _serve(
         ) as cluster,
     ):
         connections = ConnectionRegistry()
-        parts = build_parts(settings, plane, store, cluster, connections, directory=directory)
+        parts = build_parts(
+            settings,
+            plane,
+            store,
+            cluster,
+            connections,
+            directory=directory,
+            history=history,
+            establish=partial(
+                establish,
+                plane,
+                ObjectStoreClient(settings, bounds=GATEWAY),
+                settings,
+                cluster.cluster_id,
+                history,
+            ),
+        )
         rules = build_rules(
             parts,
             plane,

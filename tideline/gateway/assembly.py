@@ -7,10 +7,12 @@ news keep :class:`~tideline.gateway.listeners.Listeners` to which later parts ad
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from tideline.control_plane import ControlPlane
+from tideline.domain.history import HistoryWatch
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.delete_records import DeleteRecordsHandler
@@ -35,7 +37,9 @@ from tideline.gateway.room import Room
 from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.identity import IdentityWatch
 from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.postgres_watch import PostgresWatch
 from tideline.gateway.tracking.quiesce import Fences, QuiesceKeeper
+from tideline.gateway.tracking.seen import SeenFile
 from tideline.gateway.tracking.snapshot import SnapshotFile
 from tideline.gateway.tracking.state_directory import StateDirectory
 from tideline.gateway.tracking.sync import TrackingSync
@@ -99,9 +103,12 @@ def build_parts(
     connections: ConnectionRegistry,
     room: Room | None = None,
     directory: StateDirectory | None = None,
+    history: HistoryWatch | None = None,
+    establish: Callable[[], Awaitable[None]] | None = None,
 ) -> Parts:
     """Nothing runs before :meth:`Parts.start`. ``room`` is the process's, which its server shares;
-    without one the settings' bound holds for these parts alone."""
+    without one the settings' bound holds for these parts alone. ``history`` and ``establish``: see
+    :class:`~tideline.gateway.tracking.postgres_watch.PostgresWatch`."""
     room = room or Room(settings.gateway_memory_max_bytes)
     lease = _lease(settings, control_plane, directory)
     tracking = TrackingView(lease.valid)
@@ -113,6 +120,14 @@ def build_parts(
         lease,
         SnapshotFile(settings.gateway_state_dir, settings.gateway_id),
         drain=connections.drain,
+        postgres=PostgresWatch(
+            control_plane,
+            tracking,
+            lease,
+            history=history,
+            file=SeenFile(settings.gateway_state_dir),
+            establish=establish,
+        ),
     )
     paired_broker = PairedBroker(cluster, settings.gateway_broker_id)
     quiesce = QuiesceKeeper(
@@ -133,7 +148,7 @@ def build_parts(
     writer = WalWriter(
         store,
         control_plane,
-        ObjectKeys(control_plane, lease),
+        ObjectKeys(control_plane, lease, prefix=settings.diskless_prefix),
         lease,
         cache,
         watermarks,

@@ -20,6 +20,7 @@ from tideline import control_plane as control_plane_package
 from tideline.background import cancel_and_wait, keep, spawn
 from tideline.control_plane import ACKS_CHANNEL, ControlPlane
 from tideline.control_plane.model import GatewayRegistration
+from tideline.domain.history import HistoryWatch
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError, UnreachableError
@@ -260,15 +261,20 @@ class WorkerServices:
 
 @asynccontextmanager
 async def open_services(
-    settings: WorkerSettings, temporal: Client | None = None
+    settings: WorkerSettings,
+    temporal: Client | None = None,
+    history: HistoryWatch | None = None,
 ) -> AsyncIterator[WorkerServices]:
     """Connect to Postgres and Kafka, and start the watches; stops and closes all at the end.
+    ``history``: every connection to Postgres is compared with what was seen in it.
 
     Raises an :class:`UnreachableError` that names the part that does not answer.
     """
     async with AsyncExitStack() as stack:
         control_plane = await stack.enter_async_context(
-            control_plane_package.connect(settings, application_name="tideline-worker")
+            control_plane_package.connect(
+                settings, application_name="tideline-worker", history=history
+            )
         )
         cluster = await stack.enter_async_context(
             KafkaCluster(

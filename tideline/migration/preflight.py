@@ -120,6 +120,9 @@ async def observe(
         else durability.settings["synchronous_commit"]
         if durability
         else "off",
+        asynchronous_standbys=0
+        if durability is None or durability.waits_for_standby
+        else durability.standbys,
         gateways=None if registrations is None else _gateways(services, registrations),
         unaccounted=tuple(unaccounted_reason(g) for g in unaccounted or ()),
         outside_members=None if groups is None else _outside(groups[1], registrations or ()),

@@ -26,13 +26,17 @@ from tenacity import (
 from activities.registration import bound_activities
 from tideline import __version__, temporal
 from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn, watching
+from tideline.domain.history import HistoryWatch
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.migration.connections import WorkerServices, open_services
+from tideline.object_store.client import WORKER, ObjectStoreClient
+from tideline.ownership import establish
 from tideline.settings import WorkerSettings
 from tideline.worker.gateway_metrics import keep_gateway_metrics
 from tideline.worker.health import Health, serve
+from tideline.worker.history import HistoryKeeper
 from tideline.worker.identity import IdentityMetrics, IdentityReconciler
 from tideline.worker.logs import runtime
 from tideline.worker.metrics import (
@@ -93,8 +97,13 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     native = runtime()
     client = await retry_at_start(health, lambda: temporal.connect(settings, native))
     await retry_at_start(health, lambda: temporal.register_search_attributes(client))
+    history, store = HistoryWatch(), ObjectStoreClient(settings, bounds=WORKER)
     services = await retry_at_start(
-        health, lambda: stack.enter_async_context(open_services(settings, client))
+        health, lambda: stack.enter_async_context(open_services(settings, client, history))
+    )
+    plane, cluster = services.control_plane, services.cluster
+    await retry_at_start(
+        health, lambda: establish(plane, store, settings, cluster.cluster_id, history)
     )
     for worker in workers(settings, client, services):
         await stack.enter_async_context(worker)
@@ -105,6 +114,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         partial(temporal.outcome_of, client),
     )
     for name, background in (
+        ("history", HistoryKeeper(plane, store, settings, history).run()),
         ("requests", dispatcher.run()),
         ("migration-metrics", keep_migration_metrics(services.control_plane)),
         ("gateway-metrics", keep_gateway_metrics(services.control_plane)),

@@ -211,11 +211,3 @@ BEGIN
     END IF;
 END
 $$;
-
--- Changes when Postgres is another one, or was promoted from a standby (schedule 16).
-CREATE FUNCTION server_identity(OUT system_identifier text, OUT timeline bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT s.system_identifier::text,
-           ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
-    FROM pg_control_system() AS s
-$$;

@@ -165,3 +165,11 @@ def test_every_trigger_demands_the_attestation_and_shows_who_made_it() -> None:
         assert "tideline cluster attest" in report.refusal()
         (found,) = (c.found for c in judged(GOOD).checks if c.name == "closed_to_bypass")
         assert "by ann" in found
+
+
+def test_a_standby_that_commits_do_not_wait_for_is_a_warning() -> None:
+    report = judge(replace(GOOD, asynchronous_standbys=1))
+    assert report.accepted
+    (check,) = [c for c in report.checks if c.name == "postgres_synchronous_commit"]
+    assert check.verdict is Verdict.WARNING
+    assert "synchronous_standby_names" in check.remedy

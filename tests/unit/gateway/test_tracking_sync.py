@@ -21,11 +21,14 @@ from tests.unit.gateway.fakes import (
     until,
 )
 from tideline.background import BackgroundTaskEnded, watching
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import TopicStatus
+from tideline.domain.history import WrongHistory
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import RouteKind
 from tideline.gateway.tracking import sync as tracking_sync
 from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.postgres_watch import NotEstablished
 from tideline.gateway.tracking.snapshot import SnapshotFile
 from tideline.gateway.tracking.sync import TrackingSync
 from tideline.gateway.tracking.view import TrackingView
@@ -234,16 +237,99 @@ async def test_another_postgres_stops_tracked_traffic_and_changes_nothing(
 ) -> None:
     """Schedule 16: a standby that missed the commit of B0 says that B0 is unset."""
     plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
+    missed = await plane.beat_history()
     await bench.sync.start()
     plane.server = ("7001", 2)
+    token = plane.history.beats.pop(missed)
     plane.put(tracked_topic(tracked_row(generation=1)))
     await until(lambda: bench.tracking.stopped)
     assert "timeline 2" in str(bench.tracking.stopped)
     assert not bench.tracking.lease_valid()
     assert bench.kind() is RouteKind.SUFFIX
+    renewals = plane.gateways.registered[1].renewals
+    await asyncio.sleep(0.15)
+    assert plane.gateways.registered[1].renewals == renewals, "who stopped renews nothing"
     plane.server = ("7001", 1)
+    plane.history.beats[missed] = token
     plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
     await until(lambda: bench.tracking.stopped is None)
+    assert bench.tracking.lease_valid()
+
+
+async def test_a_promotion_that_lost_nothing_is_gone_along_with(
+    bench: Bench, plane: GatewayPlane
+) -> None:
+    plane.put(tracked_topic())
+    await plane.beat_history()
+    await bench.sync.start()
+    plane.server = ("7001", 2)
+    plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
+    await until(lambda: bench.kind() is RouteKind.SUFFIX)
+    assert bench.tracking.stopped is None
+    plane.server = ("7001", 1)
+    await until(lambda: bench.tracking.stopped)
+    assert "timeline 2 was seen already" in str(bench.tracking.stopped)
+
+
+async def test_a_rollback_that_keeps_system_and_timeline_is_noticed(
+    bench: Bench, plane: GatewayPlane
+) -> None:
+    """A snapshot of the volume; by now it has a beat of that number again, with another token."""
+    plane.put(tracked_topic())
+    taken_back = await plane.beat_history()
+    await bench.sync.start()
+    plane.history.beats.pop(taken_back)
+    assert await plane.beat_history() == taken_back
+    await until(lambda: bench.tracking.stopped)
+    assert f"beat {taken_back}" in str(bench.tracking.stopped)
+
+
+async def test_who_belongs_elsewhere_is_refused_at_the_start_and_stopped_later(
+    plane: GatewayPlane, tmp_path: Path
+) -> None:
+    """Later: the gateway has started from its snapshot, while Postgres was away."""
+    plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
+    before = Bench(plane, tmp_path)
+    await before.sync.start()
+    await until(lambda: plane.tracking_acks)
+    await before.sync.close()
+    await before.lease.release()
+
+    async def elsewhere() -> None:
+        if plane.down:
+            raise ControlPlaneUnavailable("away")
+        raise WrongHistory("the bucket belongs to another")
+
+    for away in (False, True):
+        plane.down = away
+        bench = Bench(plane, tmp_path)
+        bench.sync._postgres._establish = elsewhere
+        if not away:
+            with pytest.raises(NotEstablished, match="belongs to another"):
+                await bench.sync.start()
+            continue
+        await bench.sync.start()
+        plane.down = False
+        await until(lambda bench=bench: bench.tracking.stopped)
+        assert not bench.lease.valid()
+        await bench.sync.close()
+
+
+async def test_a_renewal_that_is_gone_halts_the_history_for_everybody(
+    bench: Bench, plane: GatewayPlane
+) -> None:
+    """Younger than the newest beat, so that only this gateway can miss it."""
+    plane.put(tracked_topic())
+    await bench.sync.start()
+    await bench.lease.renew()
+    await bench.lease.renew()
+    known = plane.gateways.registered[1]
+    plane.gateways.registered[1] = replace(known, renewals=known.renewals - 1)
+    await bench.lease.renew()
+    assert not bench.lease.valid()
+    await until(lambda: plane.history.halted)
+    assert "was acknowledged" in str(plane.history.halted)
+    assert bench.tracking.stopped is not None
 
 
 async def test_the_pin_outlives_a_restart(plane: GatewayPlane, tmp_path: Path) -> None:

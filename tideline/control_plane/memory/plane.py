@@ -19,6 +19,7 @@ from tideline.control_plane.memory.attestations import Attestations
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.findings import Findings
 from tideline.control_plane.memory.gateways import Gateways
+from tideline.control_plane.memory.history import History
 from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
@@ -63,6 +64,7 @@ from tideline.control_plane.plane import (
     ControlPlane,
 )
 from tideline.domain.ack_gate import Standing
+from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
@@ -84,6 +86,7 @@ class MemoryControlPlane(ControlPlane):
         self.now_ms = now_ms
         self.server = ("memory", 1)
         """System identifier and timeline (schedule 16)."""
+        self.history = History()
         self.gateways = Gateways()
         self.attested = Attestations(self._now)
         self.watched = Findings(self._now)
@@ -155,8 +158,23 @@ class MemoryControlPlane(ControlPlane):
     async def unaccounted_incarnations(self) -> list[GatewayRegistration]:
         return self.gateways.unaccounted()
 
-    async def identity(self) -> tuple[str, int]:
-        return self.server
+    async def identity(self, seen: ServerIdentity | None = None) -> ServerIdentity:
+        return self.history.identity(self.server, seen)
+
+    async def beat_history(self) -> int:
+        return self.history.beat()
+
+    async def bind_cluster(self, cluster_id: str) -> None:
+        self.history.bind(cluster_id)
+
+    async def halt_history(self, why: str) -> None:
+        self.history.halted = self.history.halted or why
+
+    async def begin_history(self, begun_by: str, reason: str) -> UUID:
+        return self.history.begin(begun_by, reason)
+
+    async def count_unknown_keys(self, keys: Sequence[str]) -> int:
+        return sum(key not in self.files.by_key for key in keys)
 
     # Attestations
 

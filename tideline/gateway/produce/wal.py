@@ -84,8 +84,11 @@ class ObjectKeys:
         registry: ControlPlane,
         lease: Lease,
         *,
+        prefix: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``prefix``: of the installation in the bucket, empty or with a slash at its end."""
+        self._prefix = prefix
         self._registry = registry
         self._lease = lease
         self._clock = clock
@@ -109,7 +112,7 @@ class ObjectKeys:
     async def refill(self) -> None:
         """Register fresh keys. Raises what the control plane raises."""
         owner, started = self._lease.incarnation, self._clock()
-        keys = [f"wal/{uuid4().hex}" for _ in range(KEY_POOL_SIZE)]
+        keys = [f"{self._prefix}wal/{uuid4().hex}" for _ in range(KEY_POOL_SIZE)]
         await self._registry.register_object_keys(
             self._lease.gateway_id, incarnation=owner, keys=keys
         )

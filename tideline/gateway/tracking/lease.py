@@ -83,11 +83,17 @@ class Lease:
         self.fenced: Listeners[[]] = Listeners()
         """Called when the incarnation is over, before another one registers: whoever has
         something pending drops it."""
+        self.stopped = False
+        """Postgres may not be the right one: nothing is renewed or served."""
+        self.went_back: Listeners[[str]] = Listeners()
+        """Called with what Postgres has lost."""
+        self._renewals: int | None = None
+        """The counter that this incarnation was told last."""
         LEASE_VALID.set_function(lambda: float(self.valid()))
 
     def valid(self) -> bool:
         """Whether nobody can have fenced this incarnation yet."""
-        return self._clock() < self._valid_until
+        return not self.stopped and self._clock() < self._valid_until
 
     @property
     def registered(self) -> bool:
@@ -112,11 +118,21 @@ class Lease:
                 await before_serving()
             self._registered = True
         else:
+            told, incarnation = self._renewals, self.incarnation
             try:
-                await self._control_plane.renew_lease(self.gateway_id, self.incarnation)
+                renewals = await self._control_plane.renew_lease(self.gateway_id, incarnation)
             except GatewayFenced as error:
                 self.end_incarnation(str(error))
                 return
+            if told is not None and renewals <= told:
+                # Nobody else moves this counter: a commit that was acknowledged is gone.
+                self._valid_until = float("-inf")
+                self.went_back(
+                    f"renewal {told} of incarnation {incarnation} was acknowledged, and the next "
+                    f"one is {renewals}"
+                )
+                return
+            self._renewals = renewals
         LEASE_RENEWALS.inc()
         self._valid_until = sent + self._duration_ms / 1000
         if not was_valid and self.valid():
@@ -217,12 +233,16 @@ class Lease:
         self._registered = False
         self._was.append(self.incarnation)
         self.incarnation = uuid4()
+        self._renewals = None
         self.fenced()
 
     async def keep(self, before_serving: BeforeServing) -> None:
         """:meth:`renew` every third of the duration, for ever; sooner after a failure."""
         pause = self._duration_ms / 3000
         while True:
+            if self.stopped:
+                await asyncio.sleep(pause)
+                continue
             try:
                 await self.renew(before_serving)
                 delay = pause if self._registered else 0.05

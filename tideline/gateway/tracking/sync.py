@@ -20,7 +20,8 @@ from tideline.control_plane.model import TopicStatus, TrackedChanges, TrackedTop
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway.tracking.lease import Lease
-from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
+from tideline.gateway.tracking.postgres_watch import NotEstablished, PostgresWatch
+from tideline.gateway.tracking.snapshot import SnapshotFile
 from tideline.gateway.tracking.view import MAX_TOMBSTONES, TOMBSTONE_S, TrackingView
 
 log = structlog.get_logger()
@@ -50,6 +51,7 @@ class TrackingSync:
         *,
         drain: Callable[[], Awaitable[None]],
         poll_s: float = POLL_S,
+        postgres: PostgresWatch | None = None,
     ) -> None:
         self._control_plane = control_plane
         self._tracking = tracking
@@ -57,7 +59,7 @@ class TrackingSync:
         self._snapshot = snapshot
         self._drain = drain
         self._poll_s = poll_s
-        self._pinned: PostgresIdentity | None = None
+        self._postgres = postgres or PostgresWatch(control_plane, tracking, lease)
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._drained: set[TopicRound] = set()
@@ -78,8 +80,7 @@ class TrackingSync:
         """Returns when it is known which topics are tracked: from Postgres, else from the
         snapshot; with neither it waits, for as long as it takes (schedule 18)."""
         stored = await asyncio.to_thread(self._snapshot.read)
-        if stored is not None:
-            self._pinned = stored.identity
+        await self._postgres.recall(stored.identity if stored is not None else None)
         patience = START_PATIENCE_S if stored is not None else None
         try:
             async with asyncio.timeout(patience):
@@ -118,7 +119,7 @@ class TrackingSync:
             whole = None
             if changes.upto is None:
                 whole = await asyncio.to_thread(self._tracking.read_anew, topics)
-            if not await self._same_postgres():
+            if not await self._postgres.is_the_same():
                 self._since = None
                 return
             self._tracking.bury(tombstone.topic_id for tombstone in reversed(dead))
@@ -150,7 +151,7 @@ class TrackingSync:
         async with self._reading:
             row = await self._control_plane.tracked_partition(at.topic_id, at.partition)
             known = row is not None and self._tracking.topic_by_id(at.topic_id) is not None
-            if known and await self._same_postgres():
+            if known and await self._postgres.is_the_same():
                 assert row is not None
                 self._tracking.replace_partition(row)
         if known:
@@ -163,7 +164,10 @@ class TrackingSync:
         loop = asyncio.get_running_loop()
         while not self._lease.registered:
             try:
+                await self._postgres.establish()
                 await self._lease.renew(self.learn_anew)
+            except NotEstablished:
+                raise
             except TidelineError as error:
                 if loop.time() - reported_at > 5:
                     reported_at = loop.time()
@@ -176,27 +180,6 @@ class TrackingSync:
         self._since = None
         self._acknowledged.clear()
         await self.reload()
-
-    async def _same_postgres(self) -> bool:
-        """Whether the rows just read came from the pinned Postgres. Checked after the read: a
-        failover in between is then noticed."""
-        now = PostgresIdentity(*await self._control_plane.identity())
-        if self._pinned is None:
-            self._pinned = now
-        if now == self._pinned:
-            if self._tracking.stopped is not None:
-                log.info("tracking.resumed", postgres=str(now))
-                self._tracking.resume()
-            return True
-        if self._tracking.stopped is None:
-            reason = (
-                f"Postgres is now {now}, this gateway pinned {self._pinned}: commits may be "
-                "missing. Compare B0 and the suffixes with what was acknowledged, then remove "
-                f"{self._snapshot.path} and restart the gateway."
-            )
-            log.error("tracking.stopped", reason=reason)
-            self._tracking.stop(reason)
-        return False
 
     def _after_change(self) -> None:
         live = {_round_of(topic) for topic in self._tracking.topics()}
@@ -329,9 +312,9 @@ class TrackingSync:
     async def _write_if_changed(self) -> None:
         """The snapshot on disk says what is tracked now, when this returns."""
         async with self._writing:
-            if self._pinned is not None:
+            if (pinned := self._postgres.pinned) is not None:
                 topics = self._tracking.topics()
-                await asyncio.to_thread(self._snapshot.write, self._pinned, topics)
+                await asyncio.to_thread(self._snapshot.write, pinned, topics)
 
 
 def _round_of(topic: TrackedTopic) -> TopicRound:

@@ -1,0 +1,59 @@
+"""The worker keeps the beats, tells the fleet, and ends when Postgres is another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.unit.test_ownership import Buckets, Installation
+from tideline import ownership
+from tideline.domain.history import WrongHistory
+from tideline.worker.history import BEATS_PER_POSITION, HistoryKeeper
+
+
+async def keeper_of(installation: Installation) -> HistoryKeeper:
+    buckets: Any = installation.buckets
+    history = await installation.start()
+    return HistoryKeeper(
+        installation.plane, buckets, installation.settings, history, CollectorRegistry()
+    )
+
+
+async def test_beats_reach_the_bucket_now_and_then() -> None:
+    buckets: Any = Buckets()
+    installation = Installation(buckets)
+    keeper = await keeper_of(installation)
+    for _ in range(BEATS_PER_POSITION - 1):
+        await keeper.beat()
+    assert ownership.fleet_position(buckets, installation.settings) is None
+    await keeper.beat()
+    told = ownership.fleet_position(buckets, installation.settings)
+    assert told is not None
+    assert told.beat == (await installation.plane.identity()).beat == BEATS_PER_POSITION + 1
+
+
+async def test_a_worker_ends_when_postgres_has_gone_back() -> None:
+    installation = Installation(Buckets())
+    keeper = await keeper_of(installation)
+    await keeper.beat()
+    await keeper.beat()
+    installation.plane.history.beats.popitem()
+    await installation.plane.beat_history()
+    with pytest.raises(WrongHistory, match="has not got beat 3"):
+        await keeper.beat()
+
+
+async def test_of_two_databases_only_the_one_that_the_fleet_has_seen_goes_on() -> None:
+    """The volume was copied: ids, system and timeline are the same, the commits since are not."""
+    buckets: Any = Buckets()
+    one, copy = Installation(buckets), Installation(buckets)
+    keeper, of_the_copy = await keeper_of(one), await keeper_of(copy)
+    copy.plane.history.written = 1_000  # its next tokens are others
+    for _ in range(BEATS_PER_POSITION):
+        await keeper.beat()
+    for _ in range(BEATS_PER_POSITION - 1):
+        await of_the_copy.beat()
+    with pytest.raises(WrongHistory, match="the fleet has seen"):
+        await of_the_copy.beat()

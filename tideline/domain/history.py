@@ -1,0 +1,145 @@
+"""Whether a Postgres is the one that was seen before, with everything that was seen in it.
+
+A *history* is one sequence of commits. Ids name it, the system identifier tells a copy of its rows
+from it, and its *beats* prove that it has not gone back: numbered rows with a random token each,
+written every few seconds. Who has seen a beat asks for it again; a server that was rolled back, or
+promoted without it, has not got that token, however many commits it took since. Commits reach a
+standby in their order, so one that has the beat has everything that was committed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from tideline.errors import RefusedError
+
+
+class WrongHistory(RefusedError):
+    """Kafka, Postgres and the buckets do not belong together, or Postgres has lost commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """What a Postgres says of itself."""
+
+    installation_id: UUID
+    """Made once, when the schema was."""
+    history_id: UUID
+    """Another one from the moment at which an operator accepted that commits are gone."""
+    cluster_id: str | None
+    """The Kafka cluster whose topics it keeps; ``None`` until the first process says."""
+    system_identifier: str
+    timeline: int
+    lsn: int
+    """Bytes of WAL that are flushed. Never goes back on one timeline, not by a crash either."""
+    beat: int
+    """The newest beat, and its token."""
+    token: UUID
+    waits_for_standby: bool
+    """Whether commits are answered only when a standby has them, too."""
+    knows: bool | None = None
+    """Whether the beat that was asked about is in it; ``None``: none was."""
+    halted: str | None = None
+    """Why nobody may go on in this history: somebody has found that commits are missing."""
+
+    def __str__(self) -> str:
+        return (
+            f"system {self.system_identifier}, timeline {self.timeline}, history {self.history_id}"
+        )
+
+
+def disagreement(seen: ServerIdentity, now: ServerIdentity) -> str | None:
+    """Why ``now`` may lack what was committed when ``seen`` was; ``None``: it lacks nothing.
+
+    ``now`` was asked about the beat of ``seen``, after ``seen`` was. A timeline that has grown is
+    a promotion: it lost nothing that is older than the beat, and nothing that was acknowledged
+    later if commits waited for a standby.
+    """
+    if now.installation_id != seen.installation_id:
+        return f"it holds installation {now.installation_id}, not {seen.installation_id}"
+    if now.history_id != seen.history_id:
+        return f"it holds history {now.history_id}, not {seen.history_id}"
+    if now.system_identifier != seen.system_identifier:
+        return (
+            f"it is system {now.system_identifier}, a copy of the rows of system "
+            f"{seen.system_identifier}"
+        )
+    if now.timeline < seen.timeline:
+        return f"it is on timeline {now.timeline}, timeline {seen.timeline} was seen already"
+    if now.knows is False:
+        return (
+            f"timeline {now.timeline} has not got beat {seen.beat}, which was seen on timeline "
+            f"{seen.timeline}: it was rolled back, or promoted without the last commits"
+        )
+    if now.timeline == seen.timeline and now.lsn < seen.lsn:
+        return f"it ends at WAL byte {now.lsn}, byte {seen.lsn} was seen: it was rolled back"
+    if now.timeline > seen.timeline and now.knows is None:
+        return f"nobody has asked timeline {now.timeline} for a beat that was seen before it"
+    if now.timeline > seen.timeline and not seen.waits_for_standby:
+        return (
+            f"timeline {now.timeline} was promoted from timeline {seen.timeline}, where commits "
+            "waited for no standby (synchronous_standby_names was empty): what was acknowledged "
+            f"after beat {seen.beat} may be missing"
+        )
+    if now.halted:
+        return f"its history is halted: {now.halted}"
+    return None
+
+
+def newest(one: ServerIdentity | None, other: ServerIdentity | None) -> ServerIdentity | None:
+    """The one that saw more of the history."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda seen: (seen.timeline, seen.beat, seen.lsn))
+
+
+def to_document(seen: ServerIdentity) -> dict[str, object]:
+    """As JSON; :func:`from_document` reads it."""
+    return {
+        "installation_id": str(seen.installation_id),
+        "history_id": str(seen.history_id),
+        "cluster_id": seen.cluster_id,
+        "system_identifier": seen.system_identifier,
+        "timeline": seen.timeline,
+        "lsn": seen.lsn,
+        "beat": seen.beat,
+        "token": str(seen.token),
+        "waits_for_standby": seen.waits_for_standby,
+    }
+
+
+def from_document(document: Mapping[str, object]) -> ServerIdentity:
+    """Raises ``KeyError``, ``ValueError`` or ``TypeError`` for what is none."""
+    cluster_id = document["cluster_id"]
+    return ServerIdentity(
+        installation_id=UUID(str(document["installation_id"])),
+        history_id=UUID(str(document["history_id"])),
+        cluster_id=None if cluster_id is None else str(cluster_id),
+        system_identifier=str(document["system_identifier"]),
+        timeline=int(str(document["timeline"])),
+        lsn=int(str(document["lsn"])),
+        beat=int(str(document["beat"])),
+        token=UUID(str(document["token"])),
+        waits_for_standby=document["waits_for_standby"] is True,
+    )
+
+
+class HistoryWatch:
+    """What one process has seen of its Postgres, for all of its connections."""
+
+    def __init__(self) -> None:
+        self.seen: ServerIdentity | None = None
+        self.refused: str | None = None
+        """Why what answered last is not the Postgres that was seen."""
+
+    def judge(self, before: ServerIdentity | None, now: ServerIdentity) -> str | None:
+        """As :func:`disagreement`. ``before``: :attr:`seen` when the question was sent; two
+        answers may overtake each other."""
+        refused = None if before is None else disagreement(before, now)
+        if refused is None:
+            now = replace(now, knows=None)
+            self.seen = now if self.seen is None else newest(self.seen, now)
+        self.refused = refused
+        return refused
