@@ -1,0 +1,166 @@
+"""What a stock broker does with remote segments past its log end: the facts behind a log gap."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+
+from tests.harness import killed, until
+from tideline.domain.coverage import OffsetRange
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_gap import holders, is_copied, parts_of, ranges
+from tideline.domain.remote_log import RemoteSegment, SegmentState
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.log_reader import LogReader
+from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec
+from tideline.kafka.remote_log_reader import RemoteLogFollower
+from tideline.object_store.inventory import SegmentInventory
+from tideline.settings import ObjectStoreSettings
+from tideline.stack import Stack
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault]
+
+T = TypeVar("T")
+NODE = 3
+RECORD_BYTES = 50_000
+RECORDS = 60
+"""Of three segments of 1 MiB and the beginning of a fourth."""
+
+
+class Log:
+    """One partition with one replica, on :data:`NODE`, of a tiered topic."""
+
+    def __init__(self, stack: Stack, what: str) -> None:
+        self.stack = stack
+        self.name = f"log-gap-{what}-{uuid4().hex[:8]}"
+        self.directory: Path = stack.data_path(f"kafka-{NODE}") / f"{self.name}-0"
+        self.inventory = SegmentInventory(ObjectStoreSettings.of(stack.environment("worker")))
+        self.admin = AdminClient({"bootstrap.servers": stack.endpoints.kafka_bootstrap})
+        new = NewTopic(
+            self.name,
+            1,
+            replica_assignment=[[NODE]],
+            config={"remote.storage.enable": "true", "segment.bytes": "1048576"},
+        )
+        self.admin.create_topics([new], operation_timeout=30)[self.name].result(30)
+
+    def fill(self) -> None:
+        """Until every segment but the active one is in remote storage."""
+        producer = Producer({"bootstrap.servers": self.stack.endpoints.kafka_bootstrap})
+        for _ in range(RECORDS):
+            producer.produce(self.name, os.urandom(RECORD_BYTES), partition=0)
+        assert producer.flush(120) == 0
+        closed = set(self.bases()[:-1])
+        assert len(closed) == 3
+
+        def tiered() -> bool:
+            return closed <= {
+                s.start_offset
+                for s in self.segments()
+                if s.state is SegmentState.COPY_SEGMENT_FINISHED
+            }
+
+        until(f"{self.name} to be in remote storage", tiered)
+
+    def bases(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.directory.glob("*.log"))
+
+    def cut_behind_the_first_segment(self) -> None:
+        for base in self.bases()[1:]:
+            for path in self.directory.glob(f"{base:020d}.*"):
+                path.unlink()
+
+    def ask(self, how: Callable[[KafkaCluster], Awaitable[T]]) -> T:
+        async def asked() -> T:
+            addresses = [each.rsplit(":", 1) for each in self.stack.endpoints.brokers.values()]
+            bootstrap = [(host, int(port)) for host, port in addresses]
+            async with KafkaCluster(bootstrap, client_id="log-gap", timeout_ms=10_000) as cluster:
+                return await how(cluster)
+
+        return asyncio.run(asked())
+
+    def log(self) -> TopicIdPartition:
+        async def find(cluster: KafkaCluster) -> TopicIdPartition:
+            layout = await KafkaObserver(cluster).topic(self.name)
+            assert layout is not None
+            return TopicIdPartition(layout.topic_id, 0)
+
+        return self.ask(find)
+
+    def segments(self) -> tuple[RemoteSegment, ...]:
+        log = self.log()
+        return self.ask(lambda cluster: RemoteLogFollower(cluster).segments(log))
+
+    def offset(self, spec: int) -> int:
+        async def ask(cluster: KafkaCluster) -> int:
+            answer = await KafkaObserver(cluster).offset(
+                self.name, 0, spec, node=NODE, replica_id=DEBUG_CONSUMER
+            )
+            return answer.offset
+
+        return self.ask(ask)
+
+    def fetch(self, offset: int) -> bytes | ErrorCode:
+        async def ask(cluster: KafkaCluster) -> bytes | ErrorCode:
+            try:
+                return (await LogReader(cluster).fetch(self.name, 0, offset, node=NODE)).data
+            except KafkaError as error:
+                return error.code
+
+        return self.ask(ask)
+
+    def delete(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result(30)
+
+
+def test_kafka_serves_no_remote_segment_past_its_log_end_and_an_empty_leader_deletes_them(
+    stack: Stack,
+) -> None:
+    """docs/kafka.md, Remote segments past the log end."""
+    shorter, empty = Log(stack, "shorter"), Log(stack, "empty")
+    for each in (shorter, empty):
+        each.fill()
+    with killed(stack, f"kafka-{NODE}"):
+        shorter.cut_behind_the_first_segment()
+        shutil.rmtree(empty.directory)
+    until("a leader", lambda: shorter.fetch(0) not in (b"", ErrorCode.not_leader_or_follower))
+
+    end, held_to = shorter.offset(OffsetSpec.LATEST), shorter.segments()[-1].end_offset + 1
+    assert 0 < end < held_to
+    assert shorter.fetch(end) == b""
+    for offset in (end + 1, held_to - 1):
+        assert shorter.fetch(offset) is ErrorCode.offset_out_of_range
+    until(
+        "the leader to have looked at its segments",
+        lambda: shorter.offset(OffsetSpec.LATEST_TIERED) == end - 1,
+    )
+
+    until("the empty leader to have deleted the segments", lambda: not empty.segments())
+    assert empty.offset(OffsetSpec.LATEST) == 0
+
+    gap, log = OffsetRange(end, held_to), shorter.log()
+    objects = asyncio.run(shorter.inventory.objects(shorter.name, log))
+    held = holders(shorter.segments(), objects)
+    assert ranges(parts_of(gap, held), held=True) == (gap,)
+    ids = {segment.segment_id for segment in held}
+    kept = asyncio.run(shorter.inventory.keep(shorter.name, log, ids))
+    assert (kept.segments, kept.copied) == (3, kept.objects)
+    for each in (shorter, empty):
+        each.delete()
+    until(
+        "the brokers to have deleted the originals",
+        lambda: not asyncio.run(shorter.inventory.objects(shorter.name, log)),
+    )
+    copies = asyncio.run(shorter.inventory.copies(shorter.name, log))
+    assert all(is_copied(objects[one], copies.get(one)) for one in ids)
