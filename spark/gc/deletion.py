@@ -81,18 +81,18 @@ def delete_all_due(
     report: Report,
     due: Due,
     graces: Graces,
-    must_own: Callable[[], None],
+    still_owns: Callable[[], None],
 ) -> dict[str, int]:
     """Delete what was counted, the oldest first, and never more; how many objects, by kind.
 
-    Each round is in the report before it goes, and asks ``must_own`` first.
+    Each round is in the report before it goes, and asks ``still_owns`` first.
     """
     deleted: defaultdict[str, int] = defaultdict(int)
     for holds in Holds:
         job.progress(f"{due.objects_of(holds)} objects that are due: {holds}")
         left = due.objects_of(holds)
         while left > 0 and (some := _claim(plane, holds, graces, min(left, ROUND))):
-            must_own()
+            still_owns()
             report.write(some)
             gone = delete_due(job, some)
             for one in some:

@@ -113,13 +113,16 @@ def collect(job: Job, plane: JobsControlPlane, orphans: bool) -> Outcome:
     settings = job.settings
     store = ObjectStoreClient(settings)
 
-    def must_own() -> None:
-        """Before anything is judged, and again before each round of deletions."""
-        must_know(newest_reported(store, settings.s3_bucket), plane)
+    root = settings.diskless_prefix
 
-    must_own()
+    def still_owns() -> None:
+        """Before anything is judged, and again before each round of deletions."""
+        must_own(job)
+        must_know(newest_reported(store, settings.s3_bucket, root), plane)
+
+    still_owns()
     begun = plane.begin_gc_run(job.run_id)
-    report = Report(store, settings.s3_bucket, begun.run_number, job.run_id, job.started_at)
+    report = Report(store, settings.s3_bucket, begun.run_number, job.run_id, job.started_at, root)
     report.write([{"run": begun, "grace_ms": settings.gc_grace_ms}])
     details: dict[str, object] = {
         "dry_run": False,
@@ -154,7 +157,7 @@ def collect(job: Job, plane: JobsControlPlane, orphans: bool) -> Outcome:
     }
     if because is not None:
         return Outcome(details | {"deleted": {}}, _held(job, because))
-    deleted = delete_all_due(job, plane, report, due, graces, must_own)
+    deleted = delete_all_due(job, plane, report, due, graces, still_owns)
     plane.end_gc_run(begun.run_number, sum(deleted.values()), begun.held_run)
     report.forget_old(settings.gc_reports_kept_days)
     newer = listing.not_judged if listing and listing.newer_kafka else None

@@ -21,6 +21,7 @@ from tests.unit.spark.test_gc import settings_with
 from tests.unit.spark.test_gc_reports import Bucket, Postgres, report
 from tideline.control_plane.garbage_model import DeadReason, GarbageAmount, GcRunBegun
 from tideline.domain.collection import Amount
+from tideline.domain.history import WrongHistory
 
 DAY_MS = 86_400_000
 
@@ -81,6 +82,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
         return len(due)
 
     monkeypatch.setattr(gc_job, "ObjectStoreClient", lambda _: made.bucket)
+    monkeypatch.setattr(gc_job, "must_own", lambda _: None)
     monkeypatch.setattr(gc_job, "housekeeping", lambda *_: {"batches_pruned": 0})
     listing = Listing(10, Amount(10, 1_000), 0)
     monkeypatch.setattr(gc_job, "look_for_orphans", lambda *_: listing)
@@ -137,6 +139,21 @@ def test_a_run_of_another_history_that_begins_meanwhile_stops_the_deletion(
 
     monkeypatch.setattr(gc_job, "look_for_orphans", look)
     with pytest.raises(HistoryUnknown):
+        scene.collect(Plane([], dead=["wal/1"]))
+    assert scene.deleted == []
+
+
+def test_a_postgres_that_goes_back_meanwhile_stops_the_deletion(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([None, WrongHistory("it was rolled back")])
+
+    def must_own(_: Job) -> None:
+        if (answer := next(answers)) is not None:
+            raise answer
+
+    monkeypatch.setattr(gc_job, "must_own", must_own)
+    with pytest.raises(WrongHistory):
         scene.collect(Plane([], dead=["wal/1"]))
     assert scene.deleted == []
 
