@@ -108,7 +108,7 @@ def _double(world: World, fault: Fault) -> None:
 
 
 def _undouble(world: World, fault: Fault) -> None:
-    world.doubles[int(fault.who[7:])].kill()
+    world.doubles[int(fault.who[7:])].kill(lose_disk=True)
 
 
 def _move(world: World, fault: Fault) -> None:
