@@ -52,6 +52,7 @@ FOUND_BY: dict[str, int] = {
     "registration": 68,
     "quiesce barrier": 56,
     "tracking barrier": 88,
+    "gate": 99,
     "parked": 1,
     "rounds forgotten": 45,
     "read ceiling": 30,
