@@ -282,15 +282,21 @@ class Case:
 
 @contextmanager
 def migration_case(
-    stack: Stack, *, partitions: int = 1, history: int = 200, name: str = "fault", **configs: str
+    stack: Stack,
+    *,
+    partitions: int = 1,
+    history: int = 200,
+    name: str = "fault",
+    placed: Sequence[int] = (),
+    **configs: str,
 ) -> Iterator[Case]:
-    """A tiered topic with ``history`` records per partition and nobody attached yet."""
+    """A tiered topic with ``history`` records per partition and nobody attached yet. ``placed``:
+    the brokers of each partition, its leader first; by default any three."""
     bootstrap = stack.endpoints.gateway_bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = f"{name}-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
-    topic_id = topics.create_tiered(
-        admin, topic, partitions, min(3, len(stack.endpoints.gateways)), **configs
-    )
+    replicas = min(3, len(stack.endpoints.gateways))
+    topic_id = topics.create_tiered(admin, topic, partitions, replicas, placed=placed, **configs)
     case = Case(stack, topic, partitions, topic_id, Ledger(), admin, bootstrap)
     if history:
         first = LibrdkafkaProducer(

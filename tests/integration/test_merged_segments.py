@@ -17,48 +17,20 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from spark.tiering.merge_partition import MergeOrder, merge_partition
-from spark.tiering.services import FromSettings
-from spark.tiering.split_file import Ended, split_file
 from tests.harness import HANGS_S, Case, migration_case, until
+from tests.tiering_now import tier
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.patience import Patience
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.log_reader import LogReader
-from tideline.settings import JobsSettings
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
 HISTORY = 200
-SEGMENT_BYTES = 20_000
 Seen = tuple[int, int, bytes]
 """offset, timestamp, value"""
-
-
-def tier(stack: Stack, topic: str, segment_bytes: int = SEGMENT_BYTES) -> int:
-    """Split and merge everything that is committed by now; returns how many segments came."""
-    settings = JobsSettings.of(stack.environment("jobs"))
-    worker, segments = uuid4(), 0
-    with FromSettings(settings, "test-tiering")() as services:
-        plane = services.plane
-        plane.request_tiering(topic)
-        while files := plane.claim_wal_files(
-            worker, max_files=1_000, max_batches=10_000, claim_ms=60_000, cutoffs={}
-        ):
-            for file in files:
-                assert split_file(services, worker, file).ended == Ended.DONE
-        for row in [row for row in plane.merge_candidates() if row.topic == topic]:
-            order = MergeOrder(
-                topic=topic, topic_id=row.topic_id, partition=row.partition, log_id=row.log_id,
-                pending_bytes=row.bytes, requested=True, limit_bytes=segment_bytes,
-                enough_bytes=1, index_interval_bytes=500,
-            )  # fmt: skip
-            for outcome in merge_partition(services, worker, order, claim_ms=60_000):
-                assert outcome.ended == Ended.DONE, outcome.error
-                segments += 1
-    return segments
 
 
 def produce(case: Case, codec: str, count: int, seed: int) -> None:

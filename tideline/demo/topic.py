@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -32,9 +33,21 @@ TIERED_CONFIGS = {
 
 
 def create_tiered(
-    admin: AdminClient, topic: str, partitions: int, replication: int, **configs: str
+    admin: AdminClient,
+    topic: str,
+    partitions: int,
+    replication: int,
+    *,
+    placed: Sequence[int] = (),
+    **configs: str,
 ) -> UUID:
-    request = NewTopic(topic, partitions, replication, config={**TIERED_CONFIGS, **configs})
+    """A new topic's id. ``placed``: the brokers of each partition, instead of ``replication``."""
+    how: dict[str, Any] = (
+        {"replica_assignment": [list(placed)] * partitions}
+        if placed
+        else {"replication_factor": replication}
+    )
+    request = NewTopic(topic, partitions, config={**TIERED_CONFIGS, **configs}, **how)
     admin.create_topics([request], operation_timeout=30)[topic].result(60)
     return topic_id(admin, topic)
 

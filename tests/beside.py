@@ -1,0 +1,117 @@
+"""A gateway of its own beside a stack's, whose networks and state directory a test may take."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.harness import Case
+from tests.proxy import Proxy
+from tideline.stack import Stack
+
+_ids = count(91)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Its ways to everything that it talks to."""
+
+    postgres: Proxy
+    broker: Proxy
+    s3: Proxy
+
+
+@contextmanager
+def networks(stack: Stack, node: int) -> Iterator[Networks]:
+    """Ways that can be cut, for a gateway beside broker ``node``."""
+    postgres = conninfo_to_dict(stack.environment(f"gateway-{node}")["TIDELINE_POSTGRES_DSN"])
+    s3 = urlsplit(stack.endpoints.s3.url)
+    host, _, port = stack.endpoints.brokers[node].rpartition(":")
+    with ExitStack() as held:
+        yield Networks(
+            held.enter_context(Proxy(str(postgres["host"]), int(str(postgres["port"])))),
+            held.enter_context(Proxy(host, int(port))),
+            held.enter_context(Proxy(str(s3.hostname), int(str(s3.port)))),
+        )
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The process, and where its clients bootstrap."""
+
+    number: int
+    address: str
+    kill: Callable[[], None]
+
+
+@contextmanager
+def gateway(
+    stack: Stack,
+    node: int,
+    state: Path,
+    ways: Networks | None = None,
+    *,
+    alone: bool = False,
+    number: int | None = None,
+) -> Iterator[Beside]:
+    """A process beside broker ``node``, with a new state directory and, by default, an id that no
+    other one had. Its clients are told of it in the place of the stack's gateway of that broker,
+    and, with ``alone``, of no other one."""
+    number = next(_ids) if number is None else number
+    own = f"127.0.0.1:{free_port()}"
+    environment = stack.environment(f"gateway-{node}")
+    peers = environment["TIDELINE_GATEWAY_PEERS"].split(",")
+    others = [] if alone else [peer for peer in peers if not peer.startswith(f"{node}=")]
+    environment |= {
+        "TIDELINE_GATEWAY_ID": str(number),
+        "TIDELINE_GATEWAY_LISTEN": own,
+        "TIDELINE_GATEWAY_ADVERTISED": own,
+        "TIDELINE_GATEWAY_PEERS": ",".join([f"{node}={own}", *others]),
+        "TIDELINE_GATEWAY_STATE_DIR": str(state),
+        "TIDELINE_METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
+    }
+    if ways is not None:
+        dsn = conninfo_to_dict(environment["TIDELINE_POSTGRES_DSN"])
+        dsn |= {"host": "127.0.0.1", "port": str(ways.postgres.port)}
+        environment |= {
+            "TIDELINE_POSTGRES_DSN": make_conninfo(**{k: str(v) for k, v in dsn.items()}),
+            "TIDELINE_GATEWAY_BROKER": ways.broker.address,
+            "TIDELINE_S3_ENDPOINT": f"http://{ways.s3.address}",
+        }
+    state.mkdir()
+    with state.with_suffix(".log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tideline.gateway"],
+            env=os.environ | environment, stdout=log, stderr=log,
+        )  # fmt: skip
+
+        def kill() -> None:
+            process.kill()
+            process.wait()
+
+        try:
+            yield Beside(number, own, kill)
+        finally:
+            kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def retire(case: Case, number: int) -> None:
+    """The stack's later migrations do not wait for a gateway that is gone."""
+    with psycopg.connect(case.superuser_dsn, autocommit=True) as connection:
+        connection.execute("SELECT tideline.retire_gateway(%s, 'the test')", [number])
