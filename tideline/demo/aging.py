@@ -34,7 +34,8 @@ LOCAL_RETENTION_MS = 5_000
 """What is older is tiered: everything that the migration's producers wrote."""
 GRACE_MS = 61_000
 """Gateways hold keys that they have registered for 60 s (``gateway.produce.wal``)."""
-JOB_TIMEOUT_S = 300.0
+JOB_TIMEOUT_S = 1_200.0
+"""One that has not ended by then hangs, on any machine."""
 WHEN = {"early": "before collection", "late": "after it"}
 _PROGRESS = re.compile(r"[\d.]+ s  (?P<what>\w+: .*)")
 """A line of a job's progress (``spark.common.entry``)."""
