@@ -102,8 +102,11 @@ def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: Spa
         }
         assert known, "a segment lives"
         assert keys(stack, settings.s3_tiered_bucket, f"{root}/{topic.name}-") == known
-        assert keys(stack, settings.s3_bucket, f"split/{topic.id_base64}/") == set()
-        assert keys(stack, settings.s3_bucket, "wal/") <= {
+        assert (
+            keys(stack, settings.s3_bucket, f"{settings.diskless_prefix}split/{topic.id_base64}/")
+            == set()
+        )
+        assert keys(stack, settings.s3_bucket, f"{settings.diskless_prefix}wal/") <= {
             str(row[0])
             for row in postgres.execute("SELECT object_key FROM tideline.wal_files").fetchall()
         }
