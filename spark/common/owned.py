@@ -29,9 +29,5 @@ def must_own(job: Job) -> None:
 
 
 async def _cluster_id(settings: JobsSettings) -> str:
-    async with KafkaCluster(
-        settings.kafka_bootstrap,
-        client_id=APPLICATION,
-        timeout_ms=settings.kafka_request_timeout_ms,
-    ) as cluster:
+    async with KafkaCluster.of(settings, APPLICATION) as cluster:
         return await cluster.cluster_id()

@@ -215,11 +215,7 @@ def _repeat(step: Callable[[], int]) -> int:
 
 
 async def _producer_expiration(settings: JobsSettings) -> int:
-    async with KafkaCluster(
-        settings.kafka_bootstrap,
-        client_id=APPLICATION,
-        timeout_ms=settings.kafka_request_timeout_ms,
-    ) as cluster:
+    async with KafkaCluster.of(settings, APPLICATION) as cluster:
         observer = TopicObserver(cluster, settings.kafka_request_timeout_ms)
         found = await observer.broker_config(min(await cluster.nodes()), PRODUCER_EXPIRATION)
     return PRODUCER_EXPIRATION_DEFAULT_MS if found is None else int(found)

@@ -112,11 +112,7 @@ def _topics_of_this_cluster(
 
 async def _known_topics(settings: JobsSettings, live: dict[UUID, str]) -> frozenset[UUID]:
     slots = asyncio.Semaphore(KAFKA_AT_ONCE)
-    async with KafkaCluster(
-        settings.kafka_bootstrap,
-        client_id=APPLICATION,
-        timeout_ms=settings.kafka_request_timeout_ms,
-    ) as cluster:
+    async with KafkaCluster.of(settings, APPLICATION) as cluster:
         observer = KafkaObserver(cluster, settings.kafka_request_timeout_ms)
 
         async def one(topic_id: UUID, name: str) -> UUID | None:

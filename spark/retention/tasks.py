@@ -127,11 +127,7 @@ def carry_out(job: Job, orders: Sequence[RemovalOrder]) -> list[Removed]:
 async def _connect_and_remove(
     settings: JobsSettings, orders: Sequence[RemovalOrder]
 ) -> list[Removed]:
-    async with KafkaCluster(
-        settings.kafka_bootstrap,
-        client_id=APPLICATION,
-        timeout_ms=settings.kafka_request_timeout_ms,
-    ) as cluster:
+    async with KafkaCluster.of(settings, APPLICATION) as cluster:
         deletion = RecordDeletion(cluster, settings.kafka_request_timeout_ms)
         with connect_jobs(settings, application_name=APPLICATION) as plane:
             return await remove(orders, deletion, plane)

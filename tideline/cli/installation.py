@@ -103,8 +103,4 @@ async def _adopt(settings: WorkerSettings, by: str, reason: str) -> ServerIdenti
 
 
 def _kafka(settings: WorkerSettings) -> KafkaCluster:
-    return KafkaCluster(
-        settings.kafka_bootstrap,
-        client_id=APPLICATION,
-        timeout_ms=settings.kafka_request_timeout_ms,
-    )
+    return KafkaCluster.of(settings, APPLICATION)

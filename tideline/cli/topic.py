@@ -98,7 +98,7 @@ async def _open() -> AsyncIterator[tuple[ControlPlane, TopicIdentity]]:
     settings = load(WorkerSettings)
     async with (
         control_plane.connect(settings, application_name="tideline-cli") as plane,
-        KafkaCluster(settings.kafka_bootstrap, client_id="tideline-cli") as cluster,
+        KafkaCluster.of(settings, "tideline-cli") as cluster,
     ):
         yield plane, TopicIdentity(cluster)
 

@@ -30,6 +30,7 @@ from tideline.kafka.protocol import (
     decodable_versions,
     encode_request,
 )
+from tideline.settings import KafkaSettings
 
 Address = tuple[str, int]
 DEFAULT_MAX_FRAME_BYTES = 104_857_600
@@ -226,6 +227,15 @@ class KafkaCluster:
         self._dialling: dict[int | Address, asyncio.Lock] = {}
         self._nodes: dict[int, Node] = {}
         self._leaders: dict[tuple[str, int], tuple[float, int]] = {}
+
+    @classmethod
+    def of(cls, settings: KafkaSettings, client_id: str) -> Self:
+        """The cluster that ``settings`` name, with their patience."""
+        return cls(
+            settings.kafka_bootstrap,
+            client_id=client_id,
+            timeout_ms=settings.kafka_request_timeout_ms,
+        )
 
     async def __aenter__(self) -> Self:
         return self

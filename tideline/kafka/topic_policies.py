@@ -145,11 +145,7 @@ async def _read_all(
     places = asyncio.Semaphore(AT_ONCE)
     policies: dict[UUID, P] = {}
     left_alone: dict[str, str] = {}
-    async with KafkaCluster(
-        settings.kafka_bootstrap,
-        client_id=client_id,
-        timeout_ms=settings.kafka_request_timeout_ms,
-    ) as cluster:
+    async with KafkaCluster.of(settings, client_id) as cluster:
         observer = TopicObserver(cluster, settings.kafka_request_timeout_ms)
         node = min(await cluster.nodes())
         defaults = {

@@ -276,13 +276,7 @@ async def open_services(
                 settings, application_name="tideline-worker", history=history
             )
         )
-        cluster = await stack.enter_async_context(
-            KafkaCluster(
-                settings.kafka_bootstrap,
-                client_id="tideline-worker",
-                timeout_ms=settings.kafka_request_timeout_ms,
-            )
-        )
+        cluster = await stack.enter_async_context(KafkaCluster.of(settings, "tideline-worker"))
         services = assemble(settings, control_plane, cluster, temporal)
         stack.push_async_callback(cancel_and_wait, keep(services.acks.run(), "acknowledgements"))
         stack.push_async_callback(cancel_and_wait, keep(services.leases.run(), "leases"))

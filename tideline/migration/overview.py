@@ -309,11 +309,8 @@ async def resolve_topic(settings: KafkaSettings, topic: str, *, client_id: str) 
 
     Raises :class:`KafkaUnavailable`, and :class:`RefusedError` when there is no such topic.
     """
-    timeout_ms = settings.kafka_request_timeout_ms
-    async with KafkaCluster(
-        settings.kafka_bootstrap, client_id=client_id, timeout_ms=timeout_ms
-    ) as cluster:
-        layout = await KafkaObserver(cluster, timeout_ms).topic(topic)
+    async with KafkaCluster.of(settings, client_id) as cluster:
+        layout = await KafkaObserver(cluster, settings.kafka_request_timeout_ms).topic(topic)
     if layout is None:
         raise RefusedError(
             f"topic {topic!r} does not exist: check the spelling, names are case-sensitive"

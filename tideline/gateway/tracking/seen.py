@@ -7,11 +7,11 @@ mistake.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from tideline.domain.history import ServerIdentity, from_document, to_document
 from tideline.errors import UsageError
+from tideline.gateway.tracking.durable_file import replace_durably
 
 FILE_NAME = "history.json"
 
@@ -36,12 +36,7 @@ class SeenFile:
     def write(self, seen: ServerIdentity) -> None:
         """Durable when it returns. Raises ``OSError``."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".tmp")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(to_document(seen), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        replace_durably(self.path, json.dumps(to_document(seen)))
 
     def forget(self) -> None:
         """An operator has begun a new history."""

@@ -26,6 +26,7 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.migration import MigrationState
 from tideline.errors import UsageError
+from tideline.gateway.tracking.durable_file import replace_durably
 
 FORMAT = 3
 """The names in the file are those of the models' fields: who renames one raises this."""
@@ -91,17 +92,7 @@ class SnapshotFile:
             "topics": [_topic_out(topic) for topic in topics],
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".tmp")
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(_line(document))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_durably(self.path, _line(document))
 
     def _append(self, changed: Mapping[str, TrackedTopic | None]) -> None:
         with open(self.path, "a", encoding="utf-8") as file:

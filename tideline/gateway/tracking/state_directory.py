@@ -21,6 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from tideline.errors import RefusedError
+from tideline.gateway.tracking.durable_file import replace_durably
 
 LOCK_NAME, NAMES_NAME = "gateway.lock", "incarnations.json"
 PATIENCE_S = 5.0
@@ -70,17 +71,8 @@ class StateDirectory:
     def note(self, incarnations: Sequence[UUID]) -> None:
         """Durable when it returns; what is ``dead`` stays named as well. Raises ``OSError``."""
         names = [str(name) for name in dict.fromkeys([*self.dead, *incarnations])]
-        temporary = self._names_file.with_suffix(".tmp")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"where": self._here, "incarnations": names}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._names_file)
-        directory = os.open(self._names_file.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        noted = json.dumps({"where": self._here, "incarnations": names})
+        replace_durably(self._names_file, noted)
 
     def settled(self) -> None:
         """Postgres knows of the dead ones: the next :meth:`note` leaves them out."""
