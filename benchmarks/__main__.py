@@ -18,6 +18,7 @@ from tideline.demo.run import machine
 from tideline.domain.options import Durability
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
+from tideline.stack.signals import end_as_by_ctrl_c
 
 OPTIONS = DemoOptions(
     aging=False,
@@ -96,6 +97,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tideline-bench-") as home:
         Path(home).chmod(0o755)
         step("embedded stack")
+        end_as_by_ctrl_c()
         stack = Stack.up(home, brokers=3)
         try:
             if arguments.only in (None, "write-pause"):

@@ -24,6 +24,7 @@ from tideline.errors import ExitCode
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 from tideline.stack.progress import live_progress
+from tideline.stack.signals import end_as_by_ctrl_c
 
 
 def demo(
@@ -44,6 +45,7 @@ def demo(
         screen.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {text}")
 
     step("embedded stack: Postgres, S3, Temporal, Kafka, gateways, worker")
+    end_as_by_ctrl_c()
     with live_progress(screen) as progress:
         stack = Stack.up(home, brokers=brokers, progress=progress)
     keep = keep or stack.was_running
