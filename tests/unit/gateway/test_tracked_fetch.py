@@ -175,6 +175,24 @@ async def test_a_stale_replica_is_not_believed_to_be_at_the_end(bench: TrackedBe
     assert (await ask(bench, 95)).error == "not_leader_or_follower"
 
 
+@pytest.mark.parametrize("row", [PENDING, QUIESCING, SUFFIX])
+async def test_a_consumer_that_is_sent_to_a_nearer_replica_is_told_at_once(
+    bench: TrackedBench, row: TrackedPartition
+) -> None:
+    """KIP-392: the leader names the replica and no records. It was asked again and again for as
+    long as the consumer would have waited."""
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(batches(0, 90), 100))
+    await ask(bench, 0)
+    bench.show(row)
+    kafka(bench, KafkaLog(b"", 100, preferred_read_replica=3))
+    asked_before = len(bench.client.forwarded)
+    response = await bench.ask(fetch((TOPIC, 0, 0), max_wait_ms=20_000))
+    (answer,) = (part for topic in response.responses for part in topic.partitions)
+    assert (answer.error_code, int(answer.preferred_read_replica)) == (ErrorCode.none, 3)
+    assert len(bench.client.forwarded) == asked_before + 1
+
+
 async def test_the_prefix_ends_at_the_boundary_with_the_whole_logs_watermarks(
     bench: TrackedBench,
 ) -> None:

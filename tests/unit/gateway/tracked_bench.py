@@ -234,6 +234,7 @@ class KafkaLog:
     high_watermark: int = 0
     last_stable_offset: int = -1
     code: ErrorCode = ErrorCode.none
+    preferred_read_replica: int = -1
 
 
 def fetch(
@@ -308,6 +309,7 @@ def _fetched(api: Any, partition: int, log: KafkaLog) -> Any:
         last_stable_offset=stable if good else -1,
         log_start_offset=0 if good else -1,
         aborted_transactions=(),
+        preferred_read_replica=log.preferred_read_replica,
         records=log.records,
     )
 

@@ -49,6 +49,7 @@ from tideline.kafka.decoding import decoded_response
 from tideline.kafka.protocol import encode_request
 
 log = structlog.get_logger()
+NO_REPLICA = -1
 FINAL_EPOCH = -1
 """Session epoch of a fetch that asks for no session (``FetchMetadata.FINAL_EPOCH``)."""
 
@@ -158,7 +159,8 @@ class KafkaSide:
         route = current_route(asked, self._tracking)
         code = int(row.error_code)
         if route.kind is RouteKind.CLASSIC:
-            return PartitionResult(records=row.records, relayed=row, settled=code != 0)
+            settled = code != 0 or _sent_elsewhere(row)
+            return PartitionResult(records=row.records, relayed=row, settled=settled)
         at = asked.at.log
         if at is None or route.kind in (RouteKind.DELETED, RouteKind.UNKNOWN):
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -176,7 +178,7 @@ class KafkaSide:
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
         if limit == NO_CEILING:
-            return PartitionResult(records=row.records, relayed=row)
+            return PartitionResult(records=row.records, relayed=row, settled=_sent_elsewhere(row))
         ceiling = self._fences.of(at).ceiling
         if (
             route.in_kafka
@@ -184,13 +186,13 @@ class KafkaSide:
             and limit >= int(row.high_watermark)
             and not ceiling.asks(int(row.high_watermark), _leader_epoch(asked, row))
         ):
-            return PartitionResult(records=row.records, relayed=row)
+            return PartitionResult(records=row.records, relayed=row, settled=_sent_elsewhere(row))
         records = truncate_at(row.records or b"", limit)
         if route.in_kafka:
             records = until_epoch(records, ceiling.leader_epoch)
         if route.kind is not RouteKind.SUFFIX:
             # Nothing new is to be had below the ceiling: the answer waits for B0 like the rest.
-            return _below_ceiling(row, records, limit, settled=False)
+            return _below_ceiling(row, records, limit, settled=_sent_elsewhere(row))
         return await self._prefix(asked, route, row, records)
 
     async def _prefix(
@@ -213,7 +215,8 @@ class KafkaSide:
             last_stable_offset=end,
         )
         # A read that ends at B0 does not wait for more: what follows is in the suffix.
-        return PartitionResult(records=changed.records, relayed=changed, settled=bool(len(records)))
+        settled = bool(len(records)) or _sent_elsewhere(row)
+        return PartitionResult(records=changed.records, relayed=changed, settled=settled)
 
     async def _out_of_range(self, asked: PartitionFetch, route: PartitionRoute) -> KafkaErrorCode:
         """Passed on only where it cannot come from a broker that is behind (schedule 3)."""
@@ -233,6 +236,12 @@ class KafkaSide:
         if is_true:
             return KafkaErrorCode.OFFSET_OUT_OF_RANGE
         return KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _sent_elsewhere(row: Any) -> bool:
+    """The leader names a replica that is nearer to the consumer (KIP-392), and no records: answered
+    at once, as Kafka does."""
+    return int(getattr(row, "preferred_read_replica", NO_REPLICA)) != NO_REPLICA
 
 
 def _leader_epoch(asked: PartitionFetch, row: Any) -> int:
