@@ -27,6 +27,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.errors import TidelineError
 from tideline.gateway.fetch.batch_reader import BatchReader, ReadBatches, why_unreadable
+from tideline.gateway.fetch.lookups import Lookups
 from tideline.gateway.fetch.object_reader import (
     PARALLEL_SEGMENT_GETS,
     ObjectCache,
@@ -73,6 +74,7 @@ class SuffixReader:
         hybrid_read_enabled: bool = True,
     ) -> None:
         self._control_plane = control_plane
+        self._lookups = Lookups(control_plane)
         self._objects = ObjectReader(store, cache)
         self._segments = SegmentReader(self._objects)
         self._batches = BatchReader(self._objects)
@@ -81,7 +83,7 @@ class SuffixReader:
 
     async def find(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
         """Coordinates, without reading a byte of data. Raises as the control plane does."""
-        return await self._control_plane.find_batches(requests)
+        return await self._lookups.find(requests)
 
     async def locate(
         self, requests: Sequence[FindBatchesRequest], found: Sequence[FoundBatches], max_bytes: int
