@@ -10,7 +10,7 @@ refused by what Postgres says by then: it cannot undo a later stage (schedules.m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from uuid import UUID
 
 import structlog
@@ -70,8 +70,8 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
             }
             changes = differences(target, own)
             if not changes:
-                for key in topic.overrides.keys() - overridden.keys():
-                    await services.control_plane.release_config(UUID(ref.topic_id), key)
+                if not await _released(services, topic, overridden.keys()):
+                    continue  # the user has changed one meanwhile
                 log.info("topic_configs", topic=ref.topic, stage=stage.value, written=written)
                 return
             # Kafka alters by name only, and another topic of the name would be sealed.
@@ -80,6 +80,19 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
             written |= {change.key: change.value for change in changes}
     what = written or "not every broker agrees on them"
     raise waiting(f"Kafka does not show the configs of {ref.topic!r} that were written: {what}")
+
+
+async def _released(
+    services: WorkerServices, topic: TrackedTopic, overridden: Collection[str]
+) -> bool:
+    """Let go of every key that is not overridden any more: Kafka has what the user had."""
+    assert topic.topic_id is not None
+    done = [
+        await services.control_plane.release_config(topic.topic_id, key, override.user_value)
+        for key, override in topic.overrides.items()
+        if key not in overridden
+    ]
+    return all(done)
 
 
 async def _same_topic(services: WorkerServices, ref: TopicRef) -> None:

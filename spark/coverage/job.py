@@ -174,6 +174,7 @@ def record(job: Job, judged: Iterable[Judged]) -> dict[str, int]:
                 written = plane.record_coverage(
                     row.log, row.generation, row.boundary, one.verdict.complete,
                     reason(one.verdict), detail(one.verdict), str(job.run_id), one.observed_at,
+                    seen_complete=row.tiering_complete,
                 )  # fmt: skip
             except (StaleGeneration, BoundaryUnset, TopicDeleted, UnknownLog) as error:
                 job.progress(f"{row.topic}-{row.partition} moved on meanwhile: {error}")

@@ -106,6 +106,21 @@ async def test_a_prefix_that_expired_leaves_a_diskless_partition(scene: Scene) -
     assert await advance(12) == (MigrationState.DISKLESS_ONLY, (10, -1))
 
 
+async def test_a_config_is_let_go_of_only_with_what_its_user_wants_by_then(scene: Scene) -> None:
+    """What was put into Kafka may be out of date: an abort lost the change that came with it."""
+    _, (log,) = await scene.tracking_topic()
+    topic_id, key = log.topic_id, "retention.bytes"
+    await scene.plane.override_config(topic_id, key, "-1", None)
+    assert await scene.plane.update_user_config(topic_id, key, "2000")
+    assert not await scene.plane.release_config(topic_id, key, None)
+    assert await scene.plane.config_overrides_of(topic_id) == {
+        key: ConfigOverride(key, "-1", "2000")
+    }
+    assert await scene.plane.release_config(topic_id, key, "2000")
+    assert await scene.plane.release_config(topic_id, key, "1"), "repeats are done already"
+    assert not await scene.plane.update_user_config(topic_id, key, "3000"), "it belongs into Kafka"
+
+
 async def test_the_users_value_survives_its_override(scene: Scene) -> None:
     name, (log,) = await scene.tracking_topic()
     topic_id, key = log.topic_id, "retention.bytes"
@@ -114,12 +129,12 @@ async def test_the_users_value_survives_its_override(scene: Scene) -> None:
     assert await scene.plane.config_overrides_of(topic_id) == {
         key: ConfigOverride(key, "-2", "1000")
     }
-    await scene.plane.update_user_config(topic_id, key, "2000")
-    await scene.plane.update_user_config(topic_id, "flush.messages", "1")
+    assert await scene.plane.update_user_config(topic_id, key, "2000")
+    assert not await scene.plane.update_user_config(topic_id, "flush.messages", "1")
     topic = await scene.plane.tracked_topic(name)
     assert topic is not None
     assert topic.overrides == {key: ConfigOverride(key, "-2", "2000")}
-    await scene.plane.release_config(topic_id, key)
+    assert await scene.plane.release_config(topic_id, key, "2000")
     assert await scene.plane.config_overrides_of(topic_id) == {}
     with pytest.raises(UnknownTopic):
         await scene.plane.override_config(uuid4(), key, "-1", None)

@@ -32,11 +32,13 @@ def record(
     *,
     generation: int = 1,
     boundary: int = 10,
+    seen_complete: bool = True,
 ) -> bool:
     reason = "whole" if complete else "offsets 3 to 5 are missing"
     return tiered.plane.record_coverage(
-        log, generation, boundary, complete, reason, {"gaps": [[3, 5]]}, "run", observed_at
-    )
+        log, generation, boundary, complete, reason, {"gaps": [[3, 5]]}, "run", observed_at,
+        seen_complete=seen_complete,
+    )  # fmt: skip
 
 
 async def ready(tiered: Tiered, log: TopicIdPartition) -> bool:
@@ -71,6 +73,21 @@ async def test_an_older_run_never_overwrites_a_newer_one(tiered: Tiered) -> None
     assert not record(tiered, log, True, 199)
     assert not await ready(tiered, log)
     assert record(tiered, log, False, 200)
+
+
+async def test_a_run_that_looked_before_readiness_does_not_clear_what_readiness_proved(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    (before,) = tiered.plane.coverage_status()
+    assert not before.tiering_complete
+    await tiered.scene.plane.set_tiering_complete(log, 1, True, "")
+    assert not record(tiered, log, False, 100, seen_complete=before.tiering_complete)
+    assert await ready(tiered, log)
+    (status,) = tiered.plane.coverage_status()
+    assert (status.complete, status.tiering_complete) == (None, True)
+    assert record(tiered, log, False, 200, seen_complete=True), "who doubts it may clear it"
+    assert not await ready(tiered, log)
 
 
 async def test_a_verdict_on_another_boundary_or_generation_is_refused(tiered: Tiered) -> None:

@@ -316,13 +316,16 @@ class JobsControlPlane(GarbageCalls):
         detail: Mapping[str, Any],
         run_id: str,
         observed_at: int,
+        *,
+        seen_complete: bool,
     ) -> bool:
         """Write a run's verdict and set or clear ``tieringComplete`` with it.
 
-        ``observed_at`` (ms): when the run began to look. False: a newer run has written already,
-        nothing changed. Once the prefix is gone ``tieringComplete`` stays true whatever the
-        verdict. Raises ``StaleGeneration`` when the generation or B0 is another one now,
-        ``BoundaryUnset``, ``UnknownLog``, ``TopicDeleted``.
+        ``observed_at`` (ms): when the run began to look; ``seen_complete``: ``tieringComplete`` as
+        it read it before. False: a newer run, or readiness, has written since, nothing changed.
+        Once the prefix is gone ``tieringComplete`` stays true whatever the verdict. Raises
+        ``StaleGeneration`` when the generation or B0 is another one now, ``BoundaryUnset``,
+        ``UnknownLog``, ``TopicDeleted``.
         """
         return self._call(
             Function("record_coverage", value(bool)),
@@ -334,6 +337,7 @@ class JobsControlPlane(GarbageCalls):
             detail,
             run_id,
             datetime.fromtimestamp(observed_at / 1000, UTC),
+            seen_complete,
         )
 
     def coverage_status(self, topic: str | None = None) -> list[CoverageStatusRow]:

@@ -497,8 +497,9 @@ class ControlPlane(Protocol):
     ) -> None:
         """Keep ``key`` at ``override_value``. ``user_value`` is kept from the first call."""
 
-    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
-        """The user changed a config that is overridden; another key is left alone."""
+    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
+        """The user changed a config that is overridden. False: it is not, nothing changed, and the
+        change belongs into Kafka."""
 
     async def update_topic_limits(
         self,
@@ -514,8 +515,9 @@ class ControlPlane(Protocol):
         Raises ``UnknownTopic``.
         """
 
-    async def release_config(self, topic_id: UUID, key: str) -> None:
-        """End the override of ``key``."""
+    async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
+        """End the override of ``key``, once Kafka has ``user_value``. False while the user's value
+        is another one by now: Kafka must get that first."""
 
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         """The topic's config overrides, by key."""

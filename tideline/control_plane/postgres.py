@@ -440,8 +440,9 @@ class PostgresControlPlane(ControlPlane):
         function = Function("override_config", nothing)
         await self._call(function, topic_id, key, override_value, user_value)
 
-    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
-        await self._call(Function("update_user_config", nothing), topic_id, key, user_value)
+    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
+        function = Function("update_user_config", value(bool))
+        return await self._call(function, topic_id, key, user_value)
 
     async def update_topic_limits(
         self,
@@ -462,8 +463,9 @@ class PostgresControlPlane(ControlPlane):
             timestamp_after_max_ms,
         )
 
-    async def release_config(self, topic_id: UUID, key: str) -> None:
-        await self._call(Function("release_config", nothing), topic_id, key)
+    async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
+        function = Function("release_config", value(bool))
+        return await self._call(function, topic_id, key, user_value)
 
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         found = await self._call(Function("config_overrides_of", rows(ConfigOverride)), topic_id)

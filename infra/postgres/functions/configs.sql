@@ -17,21 +17,34 @@ BEGIN
 END
 $$;
 
--- The user changed a config that is overridden: remembered for the day it is released.
-CREATE FUNCTION update_user_config(p_topic_id uuid, p_key text, p_user_value text) RETURNS void
+-- The user changed a config that is overridden: remembered for the day it is released. Answers
+-- whether it is: else the change belongs into Kafka.
+CREATE FUNCTION update_user_config(p_topic_id uuid, p_key text, p_user_value text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
     UPDATE config_overrides SET user_value = p_user_value
         WHERE topic_id = p_topic_id AND key = p_key;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
     PERFORM notify_topic_id(p_topic_id);
+    RETURN true;
 END
 $$;
 
-CREATE FUNCTION release_config(p_topic_id uuid, p_key text) RETURNS void
+-- Kafka has the user's value again. Answers false while the user's value is another one by now:
+-- Kafka must get that first.
+CREATE FUNCTION release_config(p_topic_id uuid, p_key text, p_user_value text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 BEGIN
-    DELETE FROM config_overrides WHERE topic_id = p_topic_id AND key = p_key;
-    PERFORM notify_topic_id(p_topic_id);
+    DELETE FROM config_overrides
+        WHERE topic_id = p_topic_id AND key = p_key
+            AND user_value IS NOT DISTINCT FROM p_user_value;
+    IF FOUND THEN
+        PERFORM notify_topic_id(p_topic_id);
+    END IF;
+    RETURN NOT EXISTS (SELECT FROM config_overrides
+        WHERE topic_id = p_topic_id AND key = p_key);
 END
 $$;
 

@@ -2,10 +2,12 @@
 
 -- What a coverage run says of a prefix decides tieringComplete (seed 000). Fenced by the generation
 -- and the B0 that the run looked at; of two runs the one that looked later stands. Answers false
--- when a later one has written already.
+-- when a later one has written already, and when readiness has set the flag since the run read it as
+-- p_seen_complete: what it saw is older than that.
 CREATE FUNCTION record_coverage(
     p_topic_id uuid, p_partition integer, p_generation integer, p_boundary bigint,
-    p_complete boolean, p_reason text, p_detail jsonb, p_run_id text, p_observed_at timestamptz
+    p_complete boolean, p_reason text, p_detail jsonb, p_run_id text, p_observed_at timestamptz,
+    p_seen_complete boolean
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
@@ -25,7 +27,8 @@ BEGIN
     END IF;
     SELECT * INTO v_last FROM coverage_results
         WHERE log_id = v_log.log_id AND boundary = p_boundary;
-    IF v_last.observed_at > p_observed_at THEN
+    IF v_last.observed_at > p_observed_at
+        OR (v_log.tiering_complete AND NOT p_complete AND NOT p_seen_complete) THEN
         RETURN false;
     END IF;
     INSERT INTO coverage_results AS r (log_id, generation, boundary, complete, reason, detail,

@@ -437,7 +437,7 @@ async def test_a_seal_does_not_become_a_limit_when_tracking_is_awaited_again(wor
     await world.plane.override_config(TOPIC_ID, "max.message.bytes", "78", "1000")
     await await_tracking(world.services, STEP)
     world.plane.row = replace(world.plane.row, boundary=100)
-    await world.plane.release_config(TOPIC_ID, "max.message.bytes")
+    await world.plane.release_config(TOPIC_ID, "max.message.bytes", "1000")
     await await_tracking(world.services, STEP)
     topic = await world.plane.tracked_topic("orders")
     assert topic is not None

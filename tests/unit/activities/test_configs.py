@@ -147,6 +147,24 @@ async def test_an_attempt_that_stalls_between_its_reads_is_refused_before_it_wri
     assert world.kafka.done == []
 
 
+async def test_a_change_by_the_user_while_a_key_is_let_go_of_reaches_kafka(world: World) -> None:
+    """The abort has put the older value into Kafka, and was about to forget the newer one."""
+    world.kafka.own_configs = {"retention.bytes": "5000"}
+    await reach(world, ConfigStage.TRACKED)
+    release = world.plane.release_config
+
+    async def overtaken(topic_id: UUID, key: str, user_value: str | None) -> bool:
+        if user_value == "5000":
+            await world.plane.update_user_config(topic_id, key, "6000")
+        return await release(topic_id, key, user_value)
+
+    world.plane.release_config = overtaken  # type: ignore[method-assign]
+    world.plane.status = TopicStatus.ABORTED
+    await reach(world, ConfigStage.RESTORED)
+    assert world.kafka.own_configs == {"retention.bytes": "6000"}
+    assert world.plane.overrides == {}
+
+
 async def test_a_crash_before_the_key_is_let_go_forgets_nothing(world: World) -> None:
     world.kafka.own_configs = {"flush.messages": "9"}
     await reach(world, ConfigStage.TRACKED, ConfigStage.ARMED)

@@ -189,13 +189,14 @@ class AdminPlane(PlacedPlane):
         if name not in CHANGES:
             return found
 
-        async def call(*arguments: Any, **named: Any) -> None:
+        async def call(*arguments: Any, **named: Any) -> Any:
             if self.away > 0:
                 self.away -= 1
                 raise ControlPlaneUnavailable("Postgres: connection refused")
-            await found(*arguments, **named)
+            answer = await found(*arguments, **named)
             self.said.append((name, *arguments))
             self.heard.set()
+            return answer
 
         return call
 

@@ -28,7 +28,7 @@ from tests.unit.gateway.test_admin_handlers import (
     tracked,
 )
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
-from tideline.control_plane.model import ConfigOverride
+from tideline.control_plane.model import ConfigOverride, TopicStatus
 from tideline.gateway.admin import held_configs, tellings
 from tideline.gateway.messages import no_throttle
 from tideline.kafka.protocol import RequestHeader, decode_request, encode_request, encode_response
@@ -135,6 +135,50 @@ async def test_a_change_that_is_carried_out_after_the_seal_does_not_break_it(
     assert result.error_code is ErrorCode.none
     assert kafka.own[LIMIT] == "78"
     assert kafka.user_value() == user_value
+
+
+async def test_a_change_during_an_abort_is_what_the_abort_gives_back() -> None:
+    """It went to Kafka, and the abort laid the value from before the migration over it."""
+    view = tracked(-1, a=ConfigOverride(LIMIT, "78", "2000"))
+    kafka = SlowKafka(HeardPlane(view), {LIMIT: "78"})
+    kafka.goes_on.set()
+    kafka.plane.topics.live_or_refuse("tracked").status = TopicStatus.ABORTED
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view, kafka.plane)) as g:
+        (result,) = (await ask(g, setting(max_message_bytes="3000"))).responses
+    assert result.error_code is ErrorCode.none
+    assert (kafka.own[LIMIT], kafka.user_value()) == ("78", "3000")
+
+
+class ReleasingPlane(HeardPlane):
+    """The worker gives the limit back just before the user's new value of it arrives."""
+
+    kafka: SlowKafka
+
+    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
+        released = self.topics.live_or_refuse("tracked").overrides.pop(key)
+        assert released.user_value is not None
+        self.kafka.own[key] = released.user_value
+        return await super().update_user_config(topic_id, key, user_value)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        setting(max_message_bytes="3000"),
+        replacing(retention_ms="7", max_message_bytes="3000"),
+    ],
+)
+async def test_a_change_of_what_is_given_back_meanwhile_reaches_kafka(request_: Any) -> None:
+    """It was answered with success and forgotten; a whole set brought the seal back for ever."""
+    view = tracked(5, a=ConfigOverride(LIMIT, "78", "2000"))
+    plane = ReleasingPlane(view)
+    plane.kafka = kafka = SlowKafka(plane, {LIMIT: "78"})
+    kafka.held_up.set()
+    kafka.goes_on.set()
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view, plane)) as g:
+        (result,) = (await ask(g, request_)).responses
+    assert result.error_code is ErrorCode.none
+    assert kafka.own[LIMIT] == "3000"
 
 
 async def test_a_change_whose_client_has_left_does_not_break_the_seal() -> None:

@@ -607,11 +607,13 @@ class MemoryControlPlane(ControlPlane):
         topic.overrides[key] = ConfigOverride(key, override_value, kept)
         self._notify_topic(topic.name)
 
-    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> None:
+    async def update_user_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
         topic = self.topics.by_id(topic_id)
-        if topic is not None and key in topic.overrides:
-            topic.overrides[key] = replace(topic.overrides[key], user_value=user_value)
-            self._notify_topic(topic.name)
+        if topic is None or key not in topic.overrides:
+            return False
+        topic.overrides[key] = replace(topic.overrides[key], user_value=user_value)
+        self._notify_topic(topic.name)
+        return True
 
     async def update_topic_limits(
         self,
@@ -633,10 +635,15 @@ class MemoryControlPlane(ControlPlane):
         )
         self._notify_topic(topic.name)
 
-    async def release_config(self, topic_id: UUID, key: str) -> None:
+    async def release_config(self, topic_id: UUID, key: str, user_value: str | None) -> bool:
         topic = self.topics.by_id(topic_id)
-        if topic is not None and topic.overrides.pop(key, None) is not None:
-            self._notify_topic(topic.name)
+        if topic is None or key not in topic.overrides:
+            return True
+        if topic.overrides[key].user_value != user_value:
+            return False
+        del topic.overrides[key]
+        self._notify_topic(topic.name)
+        return True
 
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         topic = self.topics.by_id(topic_id)

@@ -52,7 +52,7 @@ from tideline.gateway.admin.config_judgement import (
     judged,
 )
 from tideline.gateway.admin.eligibility import eligible_topic
-from tideline.gateway.admin.held_configs import LIVE, HeldConfigs
+from tideline.gateway.admin.held_configs import HOLDING, LIVE, HeldConfigs
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
@@ -148,7 +148,7 @@ class ConfigsHandler:
                 ErrorCode.request_timed_out,
                 f"the control plane does not answer: {error}; try again",
             ) from None
-        return found if found is not None and found.status in LIVE else None
+        return found if found is not None and found.status in HOLDING else None
 
     async def _carry_out(
         self,
@@ -160,9 +160,10 @@ class ConfigsHandler:
         """Check everything, then change. Raises :class:`Refused`."""
         await _in_kafka(ctx, request, change, validate_only=True)
         topic_id = tracked.topic_id if tracked else None
+        live = _live(tracked)
         try:
-            limits = {} if tracked is None else await judged(ctx, change, tracked)
-            if change.trigger and tracked is None:
+            limits = {} if live is None else await judged(ctx, change, live)
+            if change.trigger and live is None:
                 topic_id = await eligible_topic(
                     self.cluster, self.control_plane.attestations, change.name, change.changes
                 )
@@ -172,12 +173,17 @@ class ConfigsHandler:
                 await self._set_in_kafka(ctx, request, change, tracked, topic_id)
             if topic_id is None:
                 return
-            for key, value in change.overridden.items():
-                await self.control_plane.update_user_config(topic_id, key, value)
+            released = {
+                key: value
+                for key, value in change.overridden.items()
+                if not await self.control_plane.update_user_config(topic_id, key, value)
+            }
+            if released:
+                await self.held.given_back(change.name, topic_id, released)
             if limits:
                 await self.control_plane.update_topic_limits(topic_id, **limits)
                 await self._enforced(change.name, limits)
-            if change.trigger and tracked is None:
+            if change.trigger and live is None:
                 await self.control_plane.request_migration(
                     change.name, topic_id, requested_by=ctx.header.client_id or "", options={}
                 )
@@ -293,7 +299,7 @@ def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> T
         if config.name == MIGRATION_STATE:
             raise invalid(STATE_IS_READ_ONLY)
         if config.name == DISKLESS_ENABLE:
-            change.trigger = _is_trigger(operation, config.value, tracked)
+            change.trigger = _is_trigger(operation, config.value, _live(tracked))
         elif config.name in overrides:
             change.overridden[config.name] = _user_value(operation, config)
         else:
@@ -313,6 +319,11 @@ def _sorted(resource: Any, tracked: TrackedTopic | None, incremental: bool) -> T
             }
     change.for_kafka = replace(resource, configs=tuple(for_kafka))
     return change
+
+
+def _live(tracked: TrackedTopic | None) -> TrackedTopic | None:
+    """``None`` also for one that was aborted, and holds configs until they are given back."""
+    return tracked if tracked is not None and tracked.status in LIVE else None
 
 
 def _is_trigger(operation: int, value: str | None, tracked: TrackedTopic | None) -> bool:

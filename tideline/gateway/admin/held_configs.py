@@ -37,6 +37,8 @@ LONGEST_IN_KAFKA_S = 90.0
 (``BrokerServer.clientToControllerChannelManager``, ``retryTimeoutMs``)."""
 LOOK_EVERY_S = 2.0
 LIVE = frozenset({TopicStatus.TRACKING, TopicStatus.ACTIVE})
+HOLDING = LIVE | {TopicStatus.ABORTED}
+"""Topics whose configs may be overridden: those of an aborted one until they are given back."""
 
 log = structlog.get_logger()
 
@@ -76,6 +78,12 @@ class HeldConfigs:
         work = self._put_back(name, topic_id, users)
         await self._tellings.whatever_the_client_does(work)
         return result
+
+    async def given_back(self, name: str, topic_id: UUID, users: Mapping[str, str | None]) -> None:
+        """Tideline has let go of these configs while the user's change of them was carried out:
+        Kafka gets the change. Raises as :meth:`carried_out`."""
+        work = self._write(name, topic_id, dict(users), users)
+        await self._tellings.whatever_the_client_does(work)
 
     async def _put_back(self, name: str, topic_id: UUID, users: Mapping[str, str | None]) -> None:
         try:
@@ -130,7 +138,7 @@ class HeldConfigs:
     ) -> dict[str, str | None]:
         """What Postgres says now that Tideline holds, of ``keys``."""
         topic = await self._plane.tracked_topic(name)
-        if topic is None or topic.topic_id != topic_id or topic.status not in LIVE:
+        if topic is None or topic.topic_id != topic_id or topic.status not in HOLDING:
             return {}
         return {k: o.override_value for k, o in topic.overrides.items() if k in keys}
 
