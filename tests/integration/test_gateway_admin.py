@@ -162,8 +162,17 @@ def test_other_configs_of_the_same_request_reach_kafka(
     [
         ({"cleanup_policy": "compact"}, "cleanup.policy"),
         ({}, "remote.storage.enable"),
+        (
+            {
+                "remote_storage_enable": "true",
+                "remote_log_copy_disable": "true",
+                "local_retention_ms": "-2",
+                "local_retention_bytes": "-2",
+            },
+            "remote.log.copy.disable",
+        ),
     ],
-    ids=["compacted", "without tiered storage"],
+    ids=["compacted", "without tiered storage", "read-only tiered storage"],
 )
 def test_a_topic_that_cannot_migrate_is_refused_with_rule_and_remedy(
     stack: Stack, admin: AdminClient, name: str, configs: dict[str, str], said: str

@@ -567,6 +567,7 @@ ELIGIBILITY_CHECKS: tuple[Check, ...] = (
     _not_internal,
     _not_compacted,
     _tiered,
+    _copying,
     _compression,
     _bypass,
 )

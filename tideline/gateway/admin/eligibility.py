@@ -20,6 +20,7 @@ from tideline.domain.preflight import (
     PreflightObservation,
     eligible,
 )
+from tideline.domain.topic_configs import COPY_DISABLE
 from tideline.errors import RefusedError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
@@ -75,14 +76,17 @@ async def _eligible(
         found = await TopicObserver(cluster, TIMEOUT_MS).configs(topic)
         configs = {key: entry.value for key, entry in found.items() if entry.value is not None}
         configs |= {key: value for key, value in changes.items() if value is not None}
-    tiered = configs.get("remote.storage.enable", "false").lower() == "true"
+    copied = (
+        configs.get("remote.storage.enable", "false").lower() == "true"
+        and configs.get(COPY_DISABLE, "false").lower() != "true"
+    )
     report = eligible(
         PreflightObservation(
             topic=topic,
             topic_id=None if layout is None else str(layout.topic_id),
             internal=topic in INTERNAL_TOPICS or (layout is not None and layout.internal),
             configs=configs,
-            partitions=() if layout is None else await _health(observer, layout, needed=not tiered),
+            partitions=() if layout is None else await _health(observer, layout, needed=not copied),
             attested=in_force(await attestations(cluster_id)),
             cluster_id=cluster_id,
         )
@@ -95,7 +99,8 @@ async def _eligible(
 async def _health(
     observer: KafkaObserver, layout: TopicLayout, *, needed: bool
 ) -> tuple[PartitionHealth, ...]:
-    """The partitions with their log ends, which matter only to a topic that is not tiered."""
+    """The partitions with their log ends, which matter only to a topic that is not copied to
+    remote storage."""
     rows = layout.partitions.values()
     ends = (
         await asyncio.gather(*(_ends(observer, layout.name, row) for row in rows))
