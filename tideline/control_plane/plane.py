@@ -155,7 +155,8 @@ class ControlPlane(Protocol):
         stays."""
 
     async def begin_history(self, begun_by: str, reason: str) -> UUID:
-        """An operator goes on with what is here, under the new id that is returned.
+        """An operator goes on with what is here, under the new id that is returned. Generations
+        and tiering tokens go on far behind all that were ever given: who holds one is stale.
 
         Raises ``InvalidInput`` without a name and a reason.
         """

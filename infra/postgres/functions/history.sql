@@ -67,6 +67,21 @@ LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     UPDATE installation SET halted = p_why WHERE halted IS NULL
 $$;
 
+-- What was handed out after the state that is here now may still be held by somebody: an activity
+-- with its generation, a splitter or merger with its token. Both go on far behind all of that, and
+-- every attempt that is under way begins anew.
+CREATE FUNCTION outrun_fencing_tokens() RETURNS void
+LANGUAGE sql AS $$
+    SELECT setval('tiering_tokens', nextval('tiering_tokens') + 1000000000);
+    DELETE FROM quiesce_acks;
+    DELETE FROM quiesce_witnesses;
+    UPDATE logs SET generation = generation + 1000000,
+            quiesce = CASE WHEN diskless_log_start_offset < 0 THEN 'open' ELSE quiesce END,
+            quiesce_deadline = CASE WHEN diskless_log_start_offset >= 0 THEN quiesce_deadline END
+        WHERE log_id IN (SELECT log_id FROM logs WHERE deleted_at IS NULL
+            ORDER BY log_id FOR NO KEY UPDATE);
+$$;
+
 -- An operator goes on with what is here: everybody who knew the history before stops, and starts
 -- from this one.
 CREATE FUNCTION begin_history(p_begun_by text, p_reason text) RETURNS uuid
@@ -83,6 +98,7 @@ BEGIN
     INSERT INTO histories (history_id, before_id, begun_by, reason)
         VALUES (v_history, v_before, p_begun_by, p_reason);
     UPDATE installation SET history_id = v_history, halted = NULL;
+    PERFORM outrun_fencing_tokens();
     PERFORM beat_history();
     RETURN v_history;
 END
@@ -92,6 +108,5 @@ $$;
 CREATE FUNCTION count_unknown_keys(p_keys text[]) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT count(*) FROM unnest(p_keys) AS k
-    WHERE NOT is_known_object('diskless', k) AND NOT EXISTS (SELECT FROM marked_objects
-        WHERE bucket = 'diskless' AND object_key = k)
+    WHERE NOT is_known_object('diskless', k)
 $$;

@@ -49,6 +49,8 @@ from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase
 from tideline.domain.producer_tail import ProducerSeed
 
 LONGEST_HOLD_MS = 600_000
+OUTRUN = 1_000_000
+"""By so much generations go on in a new history."""
 
 
 class QuiesceState(StrEnum):
@@ -125,6 +127,14 @@ class Partition:
         self.begin_generation()
         self.acknowledged.clear()
         return self.generation
+
+    def outrun(self) -> None:
+        """A new history: whoever holds a generation of a state that is gone is stale."""
+        self.generation += OUTRUN
+        self.witnesses = frozenset()
+        self.acknowledged.clear()
+        if self.boundary < 0:
+            self._end_quiesce(QuiesceState.OPEN)
 
     def begin_generation(self) -> None:
         self.generation += 1

@@ -171,7 +171,11 @@ class MemoryControlPlane(ControlPlane):
         self.history.halted = self.history.halted or why
 
     async def begin_history(self, begun_by: str, reason: str) -> UUID:
-        return self.history.begin(begun_by, reason)
+        history_id = self.history.begin(begun_by, reason)
+        for topic in self.topics.rows:
+            for partition in topic.partitions.values():
+                partition.outrun()
+        return history_id
 
     async def count_unknown_keys(self, keys: Sequence[str]) -> int:
         return sum(key not in self.files.by_key for key in keys)
