@@ -120,13 +120,13 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
     """Wait until every gateway has durably acknowledged the topic, then activate it.
 
     Fails as Waiting at its bound, naming the gateways that are missing; as TopicChanged when a
-    gateway that did not know yet let partitions be added.
+    gateway that did not know yet let partitions be added; as UnknownTopic when the topic was
+    deleted meanwhile: nobody acknowledges a dead name, and another topic of the name is not ours.
     """
     ref = step.ref
     missing = "no gateway was asked"
     with typed_failures():
-        tracked = await services.control_plane.tracked_topic(ref.topic)
-        round_ = tracked.round if tracked is not None else None
+        round_ = await _round(services, ref)
         async with services.acks.subscribe(f"tracking:{ref.topic}") as acknowledged:
             async for _ in rounds(services.wait_bound_ms, POLL_MS, acknowledged):
                 entries = await services.control_plane.tracking_barrier(ref.topic)
@@ -143,6 +143,16 @@ async def await_tracking(services: WorkerServices, step: TopicStep) -> None:
                     return
                 missing = _not_tracking(ref.topic, [e.gateway for e in open_entries])
     raise waiting(missing)
+
+
+async def _round(services: WorkerServices, ref: TopicRef) -> int | None:
+    """Which round of tracking the topic is in, ``None`` if it is in none. Barriers go by name:
+    fails as UnknownTopic when the name is another topic's, or nobody's, and ours was deleted."""
+    tracked = await services.control_plane.tracked_topic(ref.topic)
+    if tracked is None or tracked.topic_id != UUID(ref.topic_id):
+        await refuse_forgotten(services, ref.topic, UUID(ref.topic_id))
+        return None
+    return tracked.round
 
 
 async def _adopt_limits(services: WorkerServices, ref: TopicRef) -> None:

@@ -96,7 +96,8 @@ def readers(log: Log, told: Teller, bounds: Bounds) -> None:
             end, position = asked.end_offset, asked.position
             cut = log.cut_between(position - 1, -inf, asked.answered)
             known_end = reached(known, asked.invoked - bounds.sent_elsewhere)
-            if 0 <= end < position <= known_end and not cut:
+            gone = log.may_be_gone(position - 1, asked.answered)
+            if 0 <= end < position <= known_end and not cut and not gone:
                 told(Kind.SENT, f"at {position}, told that the log diverges at {end}", asked)
 
 

@@ -175,6 +175,7 @@ def test_a_truncation_told_to_a_consumer_at_a_valid_position_sends_it_back() -> 
     told = EpochEnd(ORDERS, "g1", 200.0, 200.1, position=3, end_offset=1)
     assert kinds(*RIGHT, told) == [Kind.SENT]
     assert judge([*RIGHT, replace(told, end_offset=3)]) == []
+    assert judge([*RIGHT, Deleted(ORDERS, sys.maxsize, 199.0), told]) == []
 
 
 def test_a_commit_that_is_forgotten_goes_back() -> None:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 
 from tests.simulation.planted import BUGS
-from tests.simulation.run import simulate
+from tests.simulation.recreation import RECREATION
+from tests.simulation.run import MIGRATION, simulate
 from tests.simulation.shrink import shrink
 
 
@@ -18,13 +19,18 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--runs", type=int, default=50, help="how many seeds, one after another")
     parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug")
+    parser.add_argument(
+        "--recreation", action="store_true", help="delete the topic and create it again"
+    )
     parser.add_argument("--events", action="store_true", help="print what happened in each run")
     asked = parser.parse_args(given)
     bug = BUGS.get(asked.bug)
+    again = asked.recreation or (bug is not None and bug.recreation)
+    family = RECREATION if again else MIGRATION
     plant = bug.planted if bug is not None else None
     began = time.monotonic()
     for seed in range(asked.seed, asked.seed + asked.runs):
-        result = simulate(seed, planted=plant() if plant is not None else None)
+        result = simulate(seed, planted=plant() if plant is not None else None, family=family)
         if asked.events:
             print(result.text())
         if result.violations:

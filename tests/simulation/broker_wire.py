@@ -16,6 +16,7 @@ from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
+from tests.simulation import admin_wire
 from tests.simulation.kafka import Batch, Broker, Refused, Replica
 from tests.simulation.loop import Process
 from tideline.gateway.context import ApiKey
@@ -23,7 +24,7 @@ from tideline.gateway.messages import Messages, messages
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import decode_request, encode_response, parse_header
 
-OFFERED = {
+OFFERED: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (9, 13),
     ApiKey.FETCH: (12, 16),
     ApiKey.LIST_OFFSETS: (5, 9),
@@ -67,7 +68,7 @@ class BrokerConnection(FrameProtocol):
             frame = await self._arrived.get()
             header = parse_header(frame)
             if header.api_key == ApiKey.API_VERSIONS:
-                answer: Any = _versions(header.api_version)
+                answer: Any = _versions(header.api_version, _offered(self._broker))
             else:
                 request = decode_request(frame, header)
                 api = messages(header.api_key, header.api_version)
@@ -76,11 +77,15 @@ class BrokerConnection(FrameProtocol):
                 self.send_frame(encode_response(answer, header.correlation_id))
 
 
-def _versions(version: int) -> Any:
+def _offered(broker: Broker) -> dict[int, tuple[int, int]]:
+    return OFFERED | admin_wire.OFFERED if broker.kafka.has_admins else OFFERED
+
+
+def _versions(version: int, offered: dict[int, tuple[int, int]]) -> Any:
     if version == 0:
         keys = tuple(
             ApiVersion(api_key=i16(key), min_version=i16(low), max_version=i16(high))
-            for key, (low, high) in OFFERED.items()
+            for key, (low, high) in offered.items()
         )
         return ApiVersionsResponse(error_code=ErrorCode.none, api_keys=keys)
     api = messages(ApiKey.API_VERSIONS, version)
@@ -88,7 +93,7 @@ def _versions(version: int) -> Any:
         error_code=ErrorCode.none,
         api_keys=tuple(
             api.response_part("ApiVersion", api_key=key, min_version=low, max_version=high)
-            for key, (low, high) in OFFERED.items()
+            for key, (low, high) in offered.items()
         ),
         throttle_time=timedelta(0),
     )
@@ -393,6 +398,7 @@ ANSWERS: dict[int, Callable[[Broker, Any, Messages], Any]] = {
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: leader_epochs,
     ApiKey.METADATA: metadata,
+    **admin_wire.ANSWERS,
 }
 
 

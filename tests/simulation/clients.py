@@ -24,6 +24,7 @@ from kio.schema.types import TopicName
 
 from tests.history.operations import EpochEnd, Fetch, Operation, Outcome, Partition, Produce
 from tests.simulation import records
+from tests.simulation.identities import Lives
 from tests.simulation.loop import VirtualLoop
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages
@@ -73,10 +74,13 @@ class Client:
         name: str,
         gateways: list[tuple[str, int]],
         topic: str,
+        lives: Lives,
         number: int = 0,
     ) -> None:
-        """``number``: the partition that it writes or reads."""
+        """``number``: the partition that it writes or reads. ``lives``: what the name has meant,
+        for the history; the client itself does not look."""
         self.loop, self.name, self.topic, self.number = loop, name, topic, number
+        self.lives = lives
         self._bootstrap = gateways
         self._chance = random.Random(f"client {name} {loop.network.seed}")
         self.connection: KafkaConnection | None = None
@@ -127,12 +131,18 @@ class Client:
         (found,) = answer.topics
         if found.error_code is not ErrorCode.none or not found.partitions:
             return None
-        row = next(row for row in found.partitions if row.partition_index == self.number)
+        rows = {int(row.partition_index): row for row in found.partitions}
+        if (row := rows.get(self.number)) is None:
+            return None
         self.topic_id, self.leader_epoch = found.topic_id, int(row.leader_epoch)
         for node in answer.brokers:
             if node.node_id == row.leader_id:
                 return str(node.host), int(node.port)
         return None
+
+    def _meant(self, since: float) -> tuple[UUID, ...]:
+        """The topics that an answer by name may be of which was asked for at ``since``."""
+        return tuple(self.lives.possible(since, self.loop.time()))
 
     def drop(self) -> None:
         if self.connection is not None:
@@ -152,6 +162,10 @@ class Sent:
     attempts: int = 0
     earlier: bool = False
     """An attempt may have been appended."""
+    ids: tuple[UUID, ...] = ()
+    """Which topics the last answer may be of."""
+    asked: set[UUID] = field(default_factory=set)
+    """The ids in its requests; none by name."""
 
 
 class Producer(Client):
@@ -163,15 +177,18 @@ class Producer(Client):
         topic: str,
         style: Style,
         history: History,
+        lives: Lives,
         *,
         every_s: float,
         by_id: bool,
         partition: Callable[[UUID, int], Partition],
         number: int = 0,
     ) -> None:
-        super().__init__(loop, name, gateways, topic, number)
+        super().__init__(loop, name, gateways, topic, lives, number)
         self._style, self._history, self._every_s = style, history, every_s
-        self._version = 13 if by_id else 11
+        self._by_id, self._version = by_id, 13 if by_id else 11
+        self._elsewhere: list[tuple[Sent, Produce]] = []
+        self._over = False
         self._partition = partition
         self._lives = itertools.count(1)
         self._numbers = itertools.count()
@@ -258,21 +275,43 @@ class Producer(Client):
 
     def _done(self, sent: Sent, outcome: Outcome, base: int | None) -> None:
         self._waiting.remove(sent)
-        self._history.add(
-            Produce(
-                partition=self._partition(self.topic_id, self.number),
-                producer=self._label,
-                via=self.via,
-                invoked=sent.invoked,
-                answered=None if outcome is Outcome.UNKNOWN else self.loop.time(),
-                values=sent.values,
-                outcome=outcome,
-                number=sent.number,
-                base_offset=base,
-                idempotent=self._style is not Style.PLAIN,
-                attempts=max(1, sent.attempts),
-            )
+        topic_id = self.topic_id
+        if outcome is Outcome.ACKNOWLEDGED:
+            topic_id, *others = sent.ids
+            if others:  # told, and nobody can say of which topic
+                outcome, base = Outcome.UNKNOWN, None
+        produce = Produce(
+            partition=self._partition(topic_id, self.number),
+            producer=self._label,
+            via=self.via,
+            invoked=sent.invoked,
+            answered=None if self._over else self.loop.time(),
+            values=sent.values,
+            outcome=outcome,
+            number=sent.number,
+            base_offset=base,
+            idempotent=self._style is not Style.PLAIN,
+            attempts=max(1, sent.attempts),
         )
+        self._history.add(produce)
+        if outcome is Outcome.UNKNOWN or sent.attempts > 1:
+            self._elsewhere.append((sent, produce))
+
+    def tell_elsewhere(self) -> None:
+        """The run is over: what may be in another topic of the name, too, by one of its attempts,
+        is said of that one."""
+        for sent, produce in self._elsewhere:
+            for topic_id in sorted(sent.asked) or self.lives.possible(sent.invoked):
+                other = self._partition(topic_id, self.number)
+                if other != produce.partition:
+                    self._history.add(
+                        replace(
+                            produce,
+                            partition=other,
+                            outcome=Outcome.UNKNOWN,
+                            base_offset=None,
+                        )
+                    )
 
     async def _send(self, sent: Sent) -> tuple[ErrorCode, int]:
         assert self.connection is not None
@@ -301,7 +340,11 @@ class Producer(Client):
                 ),
             ),
         )
+        began, topic_id = self.loop.time(), self.topic_id
+        if self._by_id:
+            sent.asked.add(topic_id)
         answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
+        sent.ids = (topic_id,) if self._by_id else self._meant(began)
         row = answer.responses[0].partition_responses[0]
         return row.error_code, int(row.base_offset)
 
@@ -312,6 +355,7 @@ class Producer(Client):
 
     def give_up(self) -> None:
         """The run is over: what is unanswered stays so."""
+        self._over = True
         for sent in list(self._waiting):
             self._done(sent, Outcome.UNKNOWN, None)
 
@@ -326,14 +370,17 @@ class Consumer(Client):
         gateways: list[tuple[str, int]],
         topic: str,
         history: History,
+        lives: Lives,
         *,
         by_id: bool,
         partition: Callable[[UUID, int], Partition],
         number: int = 0,
     ) -> None:
-        super().__init__(loop, name, gateways, topic, number)
+        super().__init__(loop, name, gateways, topic, lives, number)
         self._history, self._partition = history, partition
-        self._version = 16 if by_id else 12
+        self._by_id, self._version = by_id, 16 if by_id else 12
+        self._reads = UUID(int=0)
+        self._reader = name
         self.position = 0
         self._epoch_read = -1
         self._validated = -1
@@ -346,12 +393,27 @@ class Consumer(Client):
             try:
                 if self.connection is None or self.connection.is_closed:
                     await self.find()
+                    if self.topic_id != self._reads:
+                        self._begin_anew()
                     if self._epoch_read >= 0 and self.leader_epoch != self._validated:
                         await self._validate()
                 await self._fetch()
             except AWAY:
                 self.drop()
                 await asyncio.sleep(BACKOFF_S)
+
+    def _begin_anew(self) -> None:
+        """The name means another topic, which is read from its front."""
+        if self._reads.int:
+            self._reader = f"{self.name}@{self.topic_id}"
+        self._reads = self.topic_id
+        self.position, self.watermark = 0, -1
+        self._epoch_read = self._validated = -1
+
+    def _assert_is_it(self, since: float) -> None:
+        """An answer by name that may be of another topic is not judged, and not gone by."""
+        if self._meant(since) != (self.topic_id,):
+            raise KafkaUnavailable("the name means another topic, or may")
 
     async def _validate(self) -> None:
         """The log did not diverge below the position, as the leader of a new epoch says."""
@@ -376,6 +438,7 @@ class Consumer(Client):
         )
         invoked = self.loop.time()
         answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
+        self._assert_is_it(invoked)
         row = answer.topics[0].partitions[0]
         failed = row.error_code is not ErrorCode.none
         self._history.add(
@@ -428,13 +491,15 @@ class Consumer(Client):
         invoked = self.loop.time()
         before = Fetch(
             self._partition(self.topic_id, self.number),
-            self.name,
+            self._reader,
             self.via,
             invoked,
             None,
             self.position,
         )
         answer: Any = await self.connection.send(request, timeout_ms=REQUEST_MS)
+        if not self._by_id:
+            self._assert_is_it(invoked)
         if answer.error_code is not ErrorCode.none or not answer.responses:
             raise KafkaUnavailable("the whole fetch failed")
         row = answer.responses[0].partitions[0]

@@ -204,14 +204,14 @@ def schedule(seed: int) -> list[Fault]:
     chance = random.Random(f"faults {seed}")
     chosen = chance.choice(THEMES)
     found = chosen(chance) if chance.random() < 0.7 else []
-    return [*found, *(_one(chance) for _ in range(chance.choice((0, 0, 1, 2, 3))))]
+    return [*found, *(any_fault(chance) for _ in range(chance.choice((0, 0, 1, 2, 3))))]
 
 
-def _near(chance: random.Random, at: float) -> float:
+def near(chance: random.Random, at: float) -> float:
     return round(at * chance.uniform(0.5, 1.5), 4)
 
 
-def _long(chance: random.Random) -> float:
+def beyond_a_lease(chance: random.Random) -> float:
     """Longer than a lease."""
     return round(chance.uniform(2.8, 5.5), 3)
 
@@ -219,7 +219,7 @@ def _long(chance: random.Random) -> float:
 def _suspended_leader(chance: random.Random) -> list[Fault]:
     after, at = chance.choice((("quiesce", 0.001), ("quiesce", 0.01), ("roll", 0.001)))
     kind = chance.choice(("suspend the machine of", "suspend the machine of", "freeze"))
-    begins, lasts = _near(chance, at), _long(chance)
+    begins, lasts = near(chance, at), beyond_a_lease(chance)
     found = [Fault(kind, after, begins, lasts, LEADERS)]
     if chance.random() < 0.7:  # Postgres is away when it wakes
         found.append(Fault("cut", after, begins, round(lasts + 1.5, 3), LEADERS, "postgres"))
@@ -229,9 +229,9 @@ def _suspended_leader(chance: random.Random) -> list[Fault]:
 def _cut_off_leader(chance: random.Random) -> list[Fault]:
     """It hears nothing of Postgres, and its requests reach the broker late."""
     after, at = chance.choice((("track", 0.2), ("quiesce", 0.001), ("quiesce", 0.02)))
-    begins, lasts = _near(chance, at), _long(chance)
+    begins, lasts = near(chance, at), beyond_a_lease(chance)
     late = round(max(0.3, lasts + chance.uniform(-1.5, 1.5)), 3)
-    pause = _near(chance, 0.3)
+    pause = near(chance, 0.3)
     return [
         Fault("cut", after, begins, lasts, LEADERS, "postgres"),
         Fault("cut one way", after, round(begins + pause, 4), late, LEADERS, "broker2"),
@@ -240,7 +240,7 @@ def _cut_off_leader(chance: random.Random) -> list[Fault]:
 
 def _back_in_time(chance: random.Random) -> list[Fault]:
     """Its lease comes back between the worker's look and the fence."""
-    begins = _near(chance, 0.003)
+    begins = near(chance, 0.003)
     return [
         Fault("cut", "quiesce", begins, round(chance.uniform(2.3, 3.3), 3), LEADERS, "postgres"),
         Fault("slow", "quiesce", begins, 6.0, "worker", "postgres"),
@@ -250,7 +250,7 @@ def _back_in_time(chance: random.Random) -> list[Fault]:
 
 def _twins(chance: random.Random) -> list[Fault]:
     after = chance.choice(("track", "quiesce", "quiesce"))
-    begins, lasts = _near(chance, 0.01), _long(chance)
+    begins, lasts = near(chance, 0.01), beyond_a_lease(chance)
     return [
         Fault("cut", after, begins, lasts, LEADERS, "postgres"),
         Fault("double", after, round(begins + 0.02, 4), 6.0, LEADERS),
@@ -262,19 +262,19 @@ def _started_again(chance: random.Random) -> list[Fault]:
     slow = "Postgres is slow with acknowledgements of tracking by"
     return [
         Fault(slow, "track", 0.0, round(chance.uniform(1.0, 3.0), 3), LEADERS),
-        Fault("abort and start again", "track", _near(chance, 0.2), 0.0),
-        Fault("cut", "restart", _near(chance, 0.2), 5.5, LEADERS, "postgres"),
+        Fault("abort and start again", "track", near(chance, 0.2), 0.0),
+        Fault("cut", "restart", near(chance, 0.2), 5.5, LEADERS, "postgres"),
     ]
 
 
 def _moved(chance: random.Random) -> list[Fault]:
     """Leadership goes to a broker whose gateway parked and does not hear of B0, after consumers
     have read past it: what they are told of leader epochs and ends is Kafka's word."""
-    begins, moved = _near(chance, 0.005), round(chance.uniform(0.5, 1.5), 3)
+    begins, moved = near(chance, 0.005), round(chance.uniform(0.5, 1.5), 3)
     after = chance.choice(("roll", "roll", "quiesce"))
     return [
-        Fault("cut", after, begins, _long(chance) + 1.0, "gateway3", "postgres"),
-        Fault("cut", after, begins, _long(chance) + 1.0, "gateway1", "postgres"),
+        Fault("cut", after, begins, beyond_a_lease(chance) + 1.0, "gateway3", "postgres"),
+        Fault("cut", after, begins, beyond_a_lease(chance) + 1.0, "gateway1", "postgres"),
         Fault("move the leader", "crossed", moved, 0.0),
         Fault("reset clients' connections to", "crossed", round(moved + 0.3, 3), 0.0, LEADERS),
     ]
@@ -290,8 +290,8 @@ def _unaware_or_moved(chance: random.Random) -> list[Fault]:
     after = chance.choice(("quiesce", "roll", "seed"))
     who = chance.choice(("worker", LEADERS, "broker2"))
     return [
-        Fault("move the leader", after, _near(chance, 0.003), 0.0),
-        Fault("freeze", after, _near(chance, 0.003), _long(chance), who),
+        Fault("move the leader", after, near(chance, 0.003), 0.0),
+        Fault("freeze", after, near(chance, 0.003), beyond_a_lease(chance), who),
     ]
 
 
@@ -311,21 +311,21 @@ def _unanswered(chance: random.Random) -> list[Fault]:
     found = [
         Fault(
             "reset clients' connections to", chance.choice(steps),
-            _near(chance, chance.choice((0.0, 0.004, 0.02))), 0.0, LEADERS,
+            near(chance, chance.choice((0.0, 0.004, 0.02))), 0.0, LEADERS,
         )
         for _ in range(3)
     ]  # fmt: skip
     if chance.random() < 0.5:
         lasts = round(chance.uniform(5.1, 6.0), 3)
         who = chance.choice(("librdkafka-1", "java-2"))
-        found.append(Fault("cut one way", "track", _near(chance, 0.05), lasts, LEADERS, who))
+        found.append(Fault("cut one way", "track", near(chance, 0.05), lasts, LEADERS, who))
     return found
 
 
 def _commit_unheard(chance: random.Random) -> list[Fault]:
     """Commits succeed and are asked for again: their answers do not come."""
     who = chance.choice((LEADERS, LEADERS, "gateway3"))
-    begins = _near(chance, chance.choice((0.1, 0.5, 1.0)))
+    begins = near(chance, chance.choice((0.1, 0.5, 1.0)))
     lasts = round(chance.uniform(2.2, 4.0), 3)
     return [Fault("cut one way", "crossed", begins, lasts, "postgres", who)]
 
@@ -336,15 +336,15 @@ def _aborted(chance: random.Random) -> list[Fault]:
     held = round(chance.uniform(0.3, 0.6), 3)
     return [
         Fault(slow, "track", 0.0, held, chance.choice(("gateway1", "gateway3"))),
-        Fault("abort and start again", "track", _near(chance, 0.15), 0.0),
-        Fault("cut", "restart", _near(chance, 0.3), 6.0, LEADERS, "postgres"),
+        Fault("abort and start again", "track", near(chance, 0.15), 0.0),
+        Fault("cut", "restart", near(chance, 0.3), 6.0, LEADERS, "postgres"),
     ]
 
 
 def _two_for_long(chance: random.Random) -> list[Fault]:
     """A second process of one id, which nobody ends."""
     who = chance.choice(("gateway1", "gateway2", "gateway3"))
-    return [Fault("double for ever", "clients", _near(chance, 0.5), 0.0, who)]
+    return [Fault("double for ever", "clients", near(chance, 0.5), 0.0, who)]
 
 
 def _unclean_before(chance: random.Random) -> list[Fault]:
@@ -353,7 +353,7 @@ def _unclean_before(chance: random.Random) -> list[Fault]:
     return [
         Fault("cut", "clients", 0.3, round(chance.uniform(4.0, 6.0), 3), "broker2",
               f"broker{away}"),
-        Fault("elect an unclean leader", after, _near(chance, chance.choice((0.01, 1.0))), 0.0,
+        Fault("elect an unclean leader", after, near(chance, chance.choice((0.01, 1.0))), 0.0,
               str(away)),
     ]  # fmt: skip
 
@@ -375,7 +375,7 @@ THEMES = (
 )
 
 
-def _one(chance: random.Random) -> Fault:
+def any_fault(chance: random.Random) -> Fault:
     gateways = [f"gateway{n}" for n in (1, 2, 3)]
     brokers = [f"broker{n}" for n in (1, 2, 3)]
     kind = chance.choice(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid5
 
 from kio.schema.errors import ErrorCode
 
+from tests.simulation.identities import Lives
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.network import Network
 from tideline.kafka.batches import BatchHeader, iter_batches
@@ -295,7 +296,7 @@ class Broker:
 
     def learn(self, key: Key, topic: Topic, view: View) -> None:
         """News from the controller; old news change nothing."""
-        if self.kafka.gone.get(key[0]):
+        if key[0] in self.kafka.gone:
             return
         self.topics[topic.name] = topic
         known = self.views.get(key)
@@ -314,6 +315,12 @@ class Broker:
         if view.leader == self.node:
             self._advance(key)
         self.pulse()
+
+    def knows(self) -> list[Topic]:
+        """The topics that it has heard of, under whatever name."""
+        ids = {key[0] for key in self.views}
+        gone = [topic for id, topic in self.kafka.gone.items() if id in ids]
+        return [*self.topics.values(), *gone]
 
     def forget(self, topic: Topic) -> None:
         """The topic was deleted."""
@@ -334,32 +341,55 @@ class Kafka:
         self.brokers = {node: Broker(self, node) for node in nodes}
         self.topics: dict[str, Topic] = {}
         self.views: dict[Key, View] = {}
-        self.gone: dict[UUID, bool] = {}
+        self.gone: dict[UUID, Topic] = {}
+        self.names = Lives(loop.time, self._is_known)
+        self.on_change: Callable[[Topic, bool], None] = lambda topic, is_there: None
+        """Told of each creation and deletion, when the controller has decided it."""
+        self.has_admins = False
+        """Whether topics are made and deleted, and ids compared, while it runs."""
+        self.decisions = 0
+        """The end of the metadata log."""
         self._alive: dict[int, float] = {}
         self._made = 0
         self.controller.spawn(self._watch(), "watch")
 
-    def create(self, name: str, partitions: int = 1) -> Topic:
+    def create(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> Topic:
         self._made += 1
         topic = Topic(name, uuid5(SPACE, f"{name} {self._made}"), partitions)
-        topic.configs["remote.storage.enable"] = "true"
+        topic.configs |= {"remote.storage.enable": "true"} if configs is None else configs
         self.topics[name] = topic
+        self.names.begin(topic.id)
         nodes = sorted(self.brokers)
         for number in range(partitions):
             shift = (number + self._made) % len(nodes)
             replicas = tuple(nodes[shift:] + nodes[:shift])
             self._decide((topic.id, number), View(replicas[0], 0, replicas, replicas))
+        self.on_change(topic, True)
         return topic
 
     def delete(self, name: str) -> None:
         topic = self.topics.pop(name)
-        self.gone[topic.id] = True
+        self.gone[topic.id] = topic
+        self.decisions += 1
         for key in [key for key in self.views if key[0] == topic.id]:
             del self.views[key]
         for broker in self.brokers.values():
-            self.network.send(
-                self.controller, broker.process, lambda broker=broker: broker.forget(topic)
-            )
+            self._bury(broker, topic)
+        self.on_change(topic, False)
+
+    def _bury(self, broker: Broker, topic: Topic) -> None:
+        self.network.send(self.controller, broker.process, lambda: broker.forget(topic))
+
+    def _is_known(self, topic_id: UUID) -> bool:
+        return any(key[0] == topic_id for broker in self.brokers.values() for key in broker.views)
+
+    def fetched(self, broker: Broker) -> int:
+        """How far the broker has the metadata log: to its end, or one decision less at least."""
+        buried = not any(topic.id in self.gone for topic in broker.knows())
+        level = all(broker.views.get(key) == view for key, view in self.views.items())
+        return self.decisions if buried and level else self.decisions - 1
 
     def move_leader(self, key: Key) -> bool:
         """Another in-sync replica leads from now on."""
@@ -391,6 +421,9 @@ class Kafka:
                 known = broker.views.get(key)
                 if known != view:
                     self._tell(broker, key, view)
+            for topic in broker.knows():
+                if topic.id in self.gone:
+                    self._bury(broker, topic)
 
         self.network.send(broker.process, self.controller, arrived)
 
@@ -407,6 +440,7 @@ class Kafka:
     def _decide(self, key: Key, view: View) -> None:
         view = replace(view, version=view.version + 1)
         self.views[key] = view
+        self.decisions += 1
         for broker in self.brokers.values():
             self._tell(broker, key, view)
 

@@ -7,6 +7,7 @@ topic, its configs, the coverage of its prefix, and readiness.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -122,6 +123,8 @@ class Worker:
         self._world, self._kafka, self.name = world, kafka, name
         self.process = Process(world.loop, name)
         self._serving: WorkerServices | None = None
+        self.on_start: Callable[[Process, WorkerServices], None] = lambda process, services: None
+        """What else its process does."""
 
     def start(self) -> None:
         if not self.process.alive:
@@ -131,6 +134,7 @@ class Worker:
             services = self._services()
             self.process.spawn(services.acks.run(), "acks")
             self.process.spawn(services.leases.run(), "leases")
+            self.on_start(self.process, services)
             self._serving = services
 
         self._serving = None
@@ -179,7 +183,9 @@ class Driver:
             Phase.READINESS: _at_once,
         }
         self.temporal = Temporal(world.loop, steps, worker.serving, self._began, self._succeeded)
-        self._running = ""
+        self._running, self._triggers = "", 0
+        self.final = {failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED}
+        """Failures after which it is not asked for again."""
         self._given = RawValue(
             PayloadConverter.default.to_payload(
                 {"topic": topic, "options": {"quiesce_hold_ms": HOLD_MS}}
@@ -199,16 +205,15 @@ class Driver:
         self.temporal.process.spawn(self._migrate(), "driver")
 
     async def _migrate(self) -> None:
-        triggers = 0
         while not self.ended.is_set():
-            triggers += 1
+            self._triggers += 1
             try:
                 outcome: TopicOutcome = await self.temporal.execute(
-                    TopicMigration, self._given, f"trigger-{triggers}"
+                    TopicMigration, self._given, f"trigger-{self._triggers}"
                 )
             except ApplicationError as error:
                 self._history.note(f"the migration ended: {error.type}: {error.message}")
-                if error.type in (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED):
+                if error.type in self.final:
                     self.ended.set()
                 await asyncio.sleep(AGAIN_S)
                 continue

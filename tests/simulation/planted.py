@@ -37,6 +37,8 @@ class Bug:
     says: str
     kinds: frozenset[Kind]
     changes: tuple[Change, ...]
+    recreation: bool = False
+    """Looked for in schedules in which the topic is deleted and created again."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -69,8 +71,10 @@ FOUND_BY: dict[str, int] = {
 """The seed that finds a bug (docs/simulation.md says how it was looked for)."""
 
 
-def bug(name: str, says: str, kinds: tuple[Kind, ...], *changes: Change) -> None:
-    BUGS[name] = Bug(name, says, frozenset(kinds), changes)
+def bug(
+    name: str, says: str, kinds: tuple[Kind, ...], *changes: Change, recreation: bool = False
+) -> None:
+    BUGS[name] = Bug(name, says, frozenset(kinds), changes, recreation)
 
 
 # -- who may act

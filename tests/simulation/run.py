@@ -7,8 +7,8 @@ import hashlib
 import random
 import shutil
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -35,8 +35,6 @@ TOPIC, PARTITIONS = "orders", 2
 NODES = (1, 2, 3)
 CONSUMERS = ((False, 0), (True, 0), (False, 1))
 """Whether by topic id, and of which partition."""
-LOAD_S = 9.0
-"""How long clients work while faults happen."""
 CALM_S = 30.0
 """How long after the last fault everything may take to come to rest."""
 BOUNDS = Bounds(stale=inf, answer=15.0, progress=25.0, sent=0.0)
@@ -56,6 +54,7 @@ class Result:
     crossed: bool
     virtual_s: float
     digest: str = field(default="", repr=False)
+    family: Family | None = field(default=None, repr=False)
 
     def text(self) -> str:
         """The schedule, what happened, and what was broken, for a person."""
@@ -68,6 +67,9 @@ class Result:
 
 class World:
     """Everything of one run."""
+
+    load_s = 9.0
+    """How long clients work while faults happen."""
 
     def __init__(self, loop: NetworkedLoop, seed: int, home: Path) -> None:
         self.loop, self.network, self.seed = loop, loop.network, seed
@@ -130,7 +132,7 @@ class World:
         for number, (style, partition) in enumerate(PRODUCERS, 1):
             producer = Producer(
                 self.loop, f"{style.value}-{number}", self._addresses(), TOPIC, style, self.history,
-                every_s=self.chance.choice((0.1, 0.2, 0.3)),
+                self.kafka.names, every_s=self.chance.choice((0.1, 0.2, 0.3)),
                 by_id=style is Style.JAVA,
                 partition=self.partition,
                 number=partition,
@@ -144,7 +146,7 @@ class World:
     def read(self, name: str, number: int, *, by_id: bool) -> Consumer:
         consumer = Consumer(
             self.loop, name, self._addresses(), TOPIC, self.history,
-            by_id=by_id, partition=self.partition, number=number,
+            self.kafka.names, by_id=by_id, partition=self.partition, number=number,
         )  # fmt: skip
         self.clients.append(name)
         Process(self.loop, name).spawn(consumer.run(), name)
@@ -159,7 +161,7 @@ class World:
         self.worker.start()
         self.loop.call_later(1.5, self.driver.start)
         playing = [asyncio.ensure_future(self._play(fault)) for fault in faults]
-        await asyncio.sleep(LOAD_S)
+        await asyncio.sleep(self.load_s)
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
@@ -181,7 +183,7 @@ class World:
         """No faults any more: everything that was begun has to end, and is read."""
         try:
             async with asyncio.timeout(CALM_S):
-                await self.driver.ended.wait()
+                await self.at_rest()
                 await asyncio.sleep(1.0)
                 for producer in self.producers:
                     producer.stopping = True
@@ -198,6 +200,16 @@ class World:
             self.kafka.move_leader((self.topic_id, 0))
             await asyncio.sleep(0.5)
 
+    async def at_rest(self) -> None:
+        """What was begun for the topic has ended."""
+        await self.driver.ended.wait()
+
+    def end(self) -> list[Violation]:
+        """What the world itself has to say, at the end of the run."""
+        for producer in self.producers:
+            producer.tell_elsewhere()
+        return self.restless
+
     async def _read_to_the_end(self, number: int, by_id: bool) -> None:
         last = self.read(f"last-{number}-{'id' if by_id else 'name'}", number, by_id=by_id)
         try:
@@ -212,14 +224,33 @@ class World:
         self.restless.append(Violation(Kind.STUCK, None, text))
 
 
+@dataclass(frozen=True)
+class Family:
+    """Schedules of one kind, and the world in which they are played."""
+
+    name: str
+    schedule: Callable[[int], list[Fault]]
+    world: Callable[[NetworkedLoop, int, Path], World]
+    bounds: Bounds = BOUNDS
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+MIGRATION = Family("migration", schedule, World)
+
+
 def _drop(logger: Any, name: str, event: Any) -> Any:
     raise structlog.DropEvent
 
 
-def simulate(seed: int, faults: Sequence[Fault] | None = None, planted: Any = None) -> Result:
+def simulate(
+    seed: int,
+    faults: Sequence[Fault] | None = None,
+    planted: Any = None,
+    family: Family = MIGRATION,
+) -> Result:
     """One run. ``faults`` instead of those of the seed; ``planted``: a context manager that breaks
     something."""
-    chosen = tuple(schedule(seed) if faults is None else faults)
+    chosen = tuple(family.schedule(seed) if faults is None else faults)
     home = Path(tempfile.mkdtemp(prefix="tideline-simulation-"))
     before = structlog.get_config()
     loop = NetworkedLoop(seed)
@@ -231,18 +262,21 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, planted: Any = No
         stack.enter_context(patch.object(listener, "_bound", BoundSocket))
         if planted is not None:
             stack.enter_context(planted)
-        world = World(loop, seed, home)
+        stack.enter_context(family.around())
+        world = family.world(loop, seed, home)
         stack.callback(loop.finish)
         stack.enter_context(world.driver.temporal.in_place())
         loop.run_until_complete(world.play(chosen))
+        said = world.end()
         operations = list(world.history.operations)
         return Result(
             seed,
             chosen,
-            [*judge(operations, BOUNDS), *world.restless],
+            [*judge(operations, family.bounds), *said],
             operations,
             list(world.history.events),
             world.driver.crossed,
             loop.time(),
             hashlib.sha256(repr(operations).encode()).hexdigest(),
+            family,
         )

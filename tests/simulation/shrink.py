@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tests.history.violations import Kind
 from tests.simulation.faults import Fault
-from tests.simulation.run import Result, simulate
+from tests.simulation.run import MIGRATION, Result, simulate
 
 Plant = Callable[[], AbstractContextManager[None]]
 
@@ -21,7 +21,8 @@ def shrink(found: Result, plant: Plant | None = None) -> Result:
 
     def still(faults: Sequence[Fault]) -> bool:
         nonlocal best
-        result = simulate(found.seed, faults, plant() if plant is not None else None)
+        planted = plant() if plant is not None else None
+        result = simulate(found.seed, faults, planted, found.family or MIGRATION)
         if kinds_of(result) & kinds:
             best = result
             return True

@@ -27,7 +27,7 @@ from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
 from tests.unit.activities.world import LOG, REF, TOPIC, TOPIC_ID, World, gateway, record_batch
 from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownTopic
-from tideline.control_plane.model import BarrierEntry, TopicStatus
+from tideline.control_plane.model import BarrierEntry, TopicStatus, TrackingKind
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicPartition
@@ -295,6 +295,25 @@ async def test_tracking_waits_for_an_incarnation_that_may_still_run_and_says_wha
     assert f"incarnation {twin.incarnation} of gateway 2 at 127.0.0.1:19192" in error.message
     assert f"`tideline gateway account 2 {twin.incarnation} --gone`" in error.message
     assert "retire" not in error.message
+
+
+async def test_a_topic_that_was_deleted_is_not_waited_for_and_its_name_is_not_activated(
+    world: World,
+) -> None:
+    world.plane.status = TopicStatus.TRACKING
+    world.plane.tracked_by(BarrierEntry(gateway(1), False))
+    await world.plane.delete_topic(TOPIC_ID)
+    error = await failure_of(await_tracking(world.services, STEP))
+    assert (error.type, error.non_retryable) == (failures.UNKNOWN_TOPIC, True)
+    # Another topic of the name is being born, and every gateway has heard of it.
+    born = TrackingKind.BORN_DISKLESS
+    await world.plane.begin_tracking(TOPIC.topic, None, born, 1, "CreateTime", 1_000)
+    world.plane.topics.rows[-1].acknowledged[1] = gateway(1).incarnation
+    error = await failure_of(await_tracking(world.services, STEP))
+    assert error.type == failures.UNKNOWN_TOPIC
+    tracked = await world.plane.tracked_topic(TOPIC.topic)
+    assert tracked is not None
+    assert tracked.status is TopicStatus.TRACKING
 
 
 async def test_partitions_that_were_added_before_tracking_end_the_start_and_change_nothing(

@@ -1,0 +1,252 @@
+"""The topic is deleted and created again under its name while clients go on.
+
+A family of schedules of its own: those of the migration alone stay what they were. The history
+tells topics apart by id; what was told of the old one may go with it and is never in the new one,
+what was told of the new one is there, from offset 0 on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from unittest.mock import patch
+
+from prometheus_client import CollectorRegistry
+
+from tests.history.operations import Deleted, Fetch
+from tests.history.violations import Bounds, Kind, Violation
+from tests.simulation.admin_client import Admin, Plan
+from tests.simulation.faults import (
+    KINDS,
+    LEADERS,
+    Fault,
+    any_fault,
+    beyond_a_lease,
+    near,
+)
+from tests.simulation.kafka import Topic
+from tests.simulation.loop import WALL_START_S, Process
+from tests.simulation.network import NetworkedLoop
+from tests.simulation.run import PARTITIONS, TOPIC, Family, World
+from tideline.domain import failures
+from tideline.kafka.topic_identity import TopicIdentity
+from tideline.kafka.topic_observer import TopicObserver
+from tideline.migration.connections import WorkerServices
+from tideline.worker import identity
+
+STEPS = ("delete", "gone", "create", "made", "told", "seen")
+"""More milestones: the admin client asks for the deletion, Kafka has done it, the client asks for
+the creation, Kafka has done it, the client is told so, it sees the new topic."""
+LEAVES = "the admin client leaves"
+BOUNDS = Bounds(stale=inf, answer=45.0, progress=45.0, sent=0.0)
+"""Nobody is served while there is no topic, which is the admin client's affair."""
+LOOK_S = 4.0
+"""Between the looks of the worker's reconciler, which takes a minute otherwise."""
+
+
+def plan_of(seed: int) -> Plan:
+    """When the topic is deleted, and what takes its place."""
+    chance = random.Random(f"plan {seed}")
+    after = chance.choice(("clients", "track", "quiesce", "roll", "seed", "crossed", "crossed"))
+    at = chance.choice((0.0, 0.005, 0.05, 0.5, 1.5)) * chance.uniform(0.5, 1.5)
+    kind = chance.choice(("born", "born", "classic", "migrated"))
+    version = chance.choice((5, 6, 6))
+    return Plan(
+        after,
+        round(at, 4),
+        chance.randrange(3),
+        born_diskless=kind == "born",
+        migrated=kind == "migrated",
+        by_id=version == 6 and chance.random() < 0.5,
+        version=version,
+    )
+
+
+# -- faults
+
+
+def _leaves(world: World, fault: Fault) -> None:
+    assert isinstance(world, Recreation)
+    if world.admin is not None:
+        world.admin.leave()
+
+
+def _stay_away(world: World, fault: Fault) -> None:
+    """It comes back by itself."""
+
+
+KINDS[LEAVES] = (_leaves, _stay_away)
+
+
+def _left(chance: random.Random, via: str) -> list[Fault]:
+    """The client leaves, at one point or at several."""
+    steps = chance.sample(STEPS[:4], chance.choice((1, 1, 2)))
+    return [Fault(LEAVES, step, near(chance, chance.choice((0.0, 0.003, 0.05))), 0.0)
+            for step in steps]  # fmt: skip
+
+
+def _killed(chance: random.Random, via: str) -> list[Fault]:
+    """The gateway that was asked dies with what it had to tell."""
+    step, kind = chance.choice(STEPS[:4]), chance.choice(("kill", "kill and lose the disk of"))
+    return [
+        Fault(
+            kind, step, near(chance, chance.choice((0.0, 0.003, 0.02))), beyond_a_lease(chance), via
+        )
+    ]
+
+
+def _away(chance: random.Random, via: str) -> list[Fault]:
+    """Postgres is away from the gateway that was asked, or from the leader's."""
+    who, step = chance.choice((via, LEADERS)), chance.choice(STEPS[:4])
+    found = [Fault("cut", step, near(chance, 0.003), beyond_a_lease(chance), who, "postgres")]
+    if chance.random() < 0.5:
+        found.append(Fault(LEAVES, step, near(chance, 0.01), 0.0))
+    return found
+
+
+def _unheard(chance: random.Random, via: str) -> list[Fault]:
+    """Gateways do not hear of what became of the name."""
+    late = "Postgres' notifications are late for"
+    who = chance.sample(("gateway1", "gateway2", "gateway3"), chance.choice((1, 2)))
+    return [Fault(late, "delete", 0.0, round(chance.uniform(2.0, 5.0), 3), one) for one in who]
+
+
+def _lagging(chance: random.Random, via: str) -> list[Fault]:
+    """A broker does not hear of the deletion, or of the creation."""
+    step = chance.choice(STEPS[:4])
+    who = f"broker{chance.choice((1, 2, 3))}"
+    return [
+        Fault("cut one way", step, near(chance, 0.0005), beyond_a_lease(chance), "controller", who)
+    ]
+
+
+def _standing(chance: random.Random, via: str) -> list[Fault]:
+    """Somebody stands still meanwhile."""
+    who = chance.choice((via, LEADERS, "gateway3", "worker", "broker2"))
+    return [
+        Fault("freeze", chance.choice(STEPS[:5]), near(chance, 0.003), beyond_a_lease(chance), who)
+    ]
+
+
+THEMES = (_left, _killed, _away, _unheard, _lagging, _standing)
+
+
+def schedule(seed: int) -> list[Fault]:
+    """Up to six faults: around the deletion, and around the migration."""
+    chance = random.Random(f"recreation {seed}")
+    via = f"gateway{plan_of(seed).via + 1}"
+    found = chance.choice(THEMES)(chance, via) if chance.random() < 0.8 else []
+    found += chance.choice(THEMES)(chance, via) if chance.random() < 0.3 else []
+    return [*found, *(any_fault(chance) for _ in range(chance.choice((0, 0, 1, 2))))]
+
+
+# -- the world
+
+
+@dataclass
+class Reconciling:
+    """The worker's comparison of ids, beside its activities."""
+
+    loop: NetworkedLoop
+
+    def run(self, process: Process, services: WorkerServices) -> None:
+        reconciler = identity.IdentityReconciler(
+            services.control_plane,
+            TopicIdentity(services.cluster, 2_000),
+            services.observer,
+            TopicObserver(services.cluster, 2_000),
+            identity.IdentityMetrics(CollectorRegistry()),
+            now=lambda: datetime.fromtimestamp(WALL_START_S + self.loop.time(), UTC),
+        )
+        process.spawn(reconciler.run(), "identity")
+
+
+class Recreation(World):
+    load_s = 13.0
+
+    def __init__(self, loop: NetworkedLoop, seed: int, home: Path) -> None:
+        super().__init__(loop, seed, home)
+        self.plan = plan_of(seed)
+        self.admin: Admin | None = None
+        self.kafka.has_admins = True
+        self.kafka.on_change = self._changed
+        self.worker.on_start = Reconciling(loop).run
+        self.driver.reached |= {step: asyncio.Event() for step in STEPS}
+        self._made = 0
+        if self.plan.born_diskless:  # which nobody migrates
+            self.driver.final.add(failures.REFUSED)
+
+    def _changed(self, topic: Topic, is_there: bool) -> None:
+        now = self.loop.time()
+        self.history.note(f"Kafka {'makes' if is_there else 'deletes'} {topic.id}")
+        if is_there:
+            self.topic_id = topic.id
+            self._made += 1
+            if self._made > 1:
+                self._reach("made")
+            return
+        for number in range(topic.partitions):
+            self.history.add(Deleted(self.partition(topic.id, number), sys.maxsize, now))
+        self._reach("gone")
+
+    def _reach(self, step: str) -> None:
+        self.driver.reached[step].set()
+
+    def start_clients(self) -> None:
+        super().start_clients()
+        process = Process(self.loop, "admin")
+        self.admin = Admin(
+            self.loop, self._addresses(), TOPIC, self.kafka.names, self.plan, PARTITIONS,
+            self.history.note, self._reach,
+        )  # fmt: skip
+        process.spawn(self._recreate(self.admin), "admin")
+
+    async def _recreate(self, admin: Admin) -> None:
+        await self.driver.reached[self.plan.after].wait()
+        await asyncio.sleep(self.plan.at)
+        self.history.note(str(self.plan))
+        if self.plan.migrated:
+            self.driver.temporal.process.spawn(self._migrate_again(admin), "again")
+        await admin.run(self.topic_id)
+
+    async def _migrate_again(self, admin: Admin) -> None:
+        await admin.done.wait()
+        await self.driver.ended.wait()
+        self.history.note("the new topic is to be migrated")
+        self.driver.ended.clear()
+        self.driver.start()
+
+    async def at_rest(self) -> None:
+        assert self.admin is not None
+        await self.admin.done.wait()
+        await super().at_rest()
+
+    def end(self) -> list[Violation]:
+        return [*super().end(), *begins_at_zero(self)]
+
+
+def begins_at_zero(world: World) -> list[Violation]:
+    """Who reads a topic from its front is shown offset 0 first: nothing is deleted from its front,
+    and a new topic begins anew."""
+    return [
+        Violation(Kind.LOST, fetch.partition, f"the log begins at {fetch.records[0][0]}", (fetch,))
+        for fetch in world.history.operations
+        if isinstance(fetch, Fetch) and fetch.offset == 0 and fetch.records
+        if fetch.records[0][0] != 0
+    ]
+
+
+@contextmanager
+def _looking_often() -> Iterator[None]:
+    with patch.object(identity, "EVERY_S", LOOK_S):
+        yield
+
+
+RECREATION = Family("recreation", schedule, Recreation, BOUNDS, _looking_often)
