@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 from tests.contract.conftest import Database
 from tests.contract.twins import TwinScene
 from tideline.control_plane.errors import OffsetOutOfRange
-from tideline.control_plane.memory.producers import sequence_after
 from tideline.control_plane.memory.suffix import Suffix
 from tideline.control_plane.model import (
     BatchToCommit,
@@ -29,6 +28,7 @@ from tideline.control_plane.model import (
     ListOffsetsKind,
 )
 from tideline.domain.pipelining import MAX_SEQUENCE, SEQUENCES
+from tideline.domain.producer_state import sequence_after
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 
 BOUNDARY = 10

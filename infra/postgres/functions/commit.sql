@@ -39,7 +39,7 @@ BEGIN
 END
 $$;
 
--- tideline/control_plane/memory/producers.py in SQL: NONE, DUPLICATE, OUT_OF_ORDER_SEQUENCE or
+-- tideline/domain/producer_state.py in SQL: NONE, DUPLICATE, OUT_OF_ORDER_SEQUENCE or
 -- INVALID_PRODUCER_EPOCH. A state with a null producer_id is no state.
 CREATE FUNCTION judge_batch(
     p_state producer_state, p_epoch integer, p_base_sequence integer, p_last_sequence integer

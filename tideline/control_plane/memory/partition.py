@@ -28,7 +28,6 @@ from tideline.control_plane.errors import (
     StaleGeneration,
     StaleLeaderEpoch,
 )
-from tideline.control_plane.memory.producers import ProducerEntry, entries_from_seeds, in_order
 from tideline.control_plane.memory.suffix import Suffix
 from tideline.control_plane.model import (
     SUFFIX_HOLE,
@@ -46,6 +45,7 @@ from tideline.control_plane.model import (
 from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase
+from tideline.domain.producer_state import ProducerEntry, entries_from_seeds, in_order
 from tideline.domain.producer_tail import ProducerSeed
 
 LONGEST_HOLD_MS = 600_000

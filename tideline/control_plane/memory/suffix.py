@@ -14,13 +14,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
 
 from tideline.control_plane.errors import StaleClaim, TieredRangeGone
-from tideline.control_plane.memory.producers import (
-    Judgement,
-    ProducerEntry,
-    RememberedBatch,
-    judge,
-    remember,
-)
 from tideline.control_plane.model import (
     BatchCoordinates,
     BatchToCommit,
@@ -31,6 +24,13 @@ from tideline.control_plane.model import (
     SuffixOffset,
 )
 from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.producer_state import (
+    ProducerEntry,
+    RememberedBatch,
+    Verdict,
+    judge,
+    remember,
+)
 from tideline.domain.topic_configs import LOG_APPEND_TIME
 
 FIND_LIMIT = 500
@@ -85,11 +85,12 @@ class Suffix:
     def append(self, batch: BatchToCommit, object_key: str, now_ms: int) -> CommittedBatch:
         """Judge ``batch`` and append it at the high watermark unless it is refused."""
         judged = self._judge(batch)
+        error = CommitError(judged.error)
         if judged.original is not None:
             known = judged.original
-            return CommittedBatch(judged.error, known.base_offset, known.append_time)
-        if judged.error is not CommitError.NONE:
-            return CommittedBatch(judged.error)
+            return CommittedBatch(error, known.base_offset, known.append_time)
+        if error is not CommitError.NONE:
+            return CommittedBatch(error)
         base = self.high_watermark
         self.high_watermark += batch.record_count
         by_append = batch.timestamp_type == LOG_APPEND_TIME
@@ -113,10 +114,11 @@ class Suffix:
             )
         return CommittedBatch(CommitError.NONE, base, now_ms)
 
-    def _judge(self, batch: BatchToCommit) -> Judgement:
+    def _judge(self, batch: BatchToCommit) -> Verdict:
         if batch.producer_id < 0:
-            return Judgement(CommitError.NONE)
-        return judge(self.producers.get(batch.producer_id), batch)
+            return Verdict("NONE")
+        known = self.producers.get(batch.producer_id)
+        return judge(known, batch.producer_epoch, batch.base_sequence, batch.last_sequence)
 
     # Reads
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
-from tideline.control_plane.model import BatchToCommit, CommitError
 from tideline.domain.pipelining import MAX_SEQUENCE
 from tideline.domain.producer_tail import BATCHES_KEPT, ProducerSeed
 
@@ -45,10 +45,10 @@ class ProducerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict, and for a duplicate the batch that it repeats."""
+class Verdict:
+    """How a batch is judged, and for a duplicate the batch that it repeats."""
 
-    error: CommitError
+    error: Literal["NONE", "DUPLICATE", "OUT_OF_ORDER_SEQUENCE", "INVALID_PRODUCER_EPOCH"]
     original: RememberedBatch | None = None
 
 
@@ -57,27 +57,26 @@ def sequence_after(sequence: int) -> int:
     return 0 if sequence == MAX_SEQUENCE else sequence + 1
 
 
-def judge(entry: ProducerEntry | None, batch: BatchToCommit) -> Judgement:
+def judge(
+    entry: ProducerEntry | None, epoch: int, base_sequence: int, last_sequence: int
+) -> Verdict:
     """How Kafka judges a batch of an idempotent producer.
 
     A producer without state may begin anywhere (schedule 21: it came back after its state had
     expired); a higher epoch begins at 0; a lower one is a zombie.
     """
     if entry is None:
-        return Judgement(CommitError.NONE)
-    if batch.producer_epoch < entry.epoch:
-        return Judgement(CommitError.INVALID_PRODUCER_EPOCH)
-    if batch.producer_epoch > entry.epoch:
-        follows = batch.base_sequence == 0
+        return Verdict("NONE")
+    if epoch < entry.epoch:
+        return Verdict("INVALID_PRODUCER_EPOCH")
+    if epoch > entry.epoch:
+        follows = base_sequence == 0
     else:
         for kept in entry.batches:
-            if (kept.base_sequence, kept.last_sequence) == (
-                batch.base_sequence,
-                batch.last_sequence,
-            ):
-                return Judgement(CommitError.DUPLICATE, kept)
-        follows = batch.base_sequence == sequence_after(entry.last_sequence)
-    return Judgement(CommitError.NONE if follows else CommitError.OUT_OF_ORDER_SEQUENCE)
+            if (kept.base_sequence, kept.last_sequence) == (base_sequence, last_sequence):
+                return Verdict("DUPLICATE", kept)
+        follows = base_sequence == sequence_after(entry.last_sequence)
+    return Verdict("NONE" if follows else "OUT_OF_ORDER_SEQUENCE")
 
 
 def remember(

@@ -1,0 +1,466 @@
+"""What the bucket's footers tell is what Postgres was told; the rest is named, never guessed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from random import Random
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.contract.scenes import GatewayProcess, MemoryScene, batch
+from tideline.control_plane.model import BatchToCommit
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_tail import ProducerSeed
+from tideline.domain.rebuild import Rebuilt, rebuild
+from tideline.domain.wal_footer import (
+    WITHDRAWN,
+    BatchOutcome,
+    EarlierCommit,
+    Footer,
+    FooterBatch,
+)
+from tideline.domain.wal_placing import Hole
+from tideline.domain.wal_streams import Streams
+
+HISTORY, TOPIC = UUID(int=1), UUID(int=2)
+LOG = TopicIdPartition(TOPIC, 0)
+
+
+@dataclass
+class Upload:
+    """An object in the bucket, and what is to be committed."""
+
+    key: str
+    footer: Footer
+    batches: list[BatchToCommit]
+
+
+@dataclass
+class Stream:
+    """One gateway: what it has stored, what it has yet to commit, what it has yet to tell."""
+
+    process: GatewayProcess
+    sequence: int = 0
+    uploads: list[Upload] = field(default_factory=list)
+    pending: list[Upload] = field(default_factory=list)
+    untold: list[EarlierCommit] = field(default_factory=list)
+    committed_whole: set[str] = field(default_factory=set)
+
+
+def footer_batch(found: BatchToCommit) -> FooterBatch:
+    return FooterBatch(
+        found.log.topic_id,
+        found.log.partition,
+        found.byte_offset,
+        found.byte_size,
+        found.record_count,
+        found.producer_id,
+        found.producer_epoch,
+        found.base_sequence,
+        found.last_sequence,
+        found.max_timestamp,
+        found.timestamp_type == "LogAppendTime",
+    )
+
+
+class Run:
+    """Gateways that commit through the rules of the control plane, and keep their footers."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.scene = MemoryScene()
+        self.streams: list[Stream] = []
+        self.logs: list[TopicIdPartition] = []
+        self.next_sequence: dict[tuple[TopicIdPartition, int], int] = defaultdict(int)
+        self.sent: list[BatchToCommit] = []
+
+    async def play(self, steps: int) -> None:
+        for _ in range(2):
+            self.logs += (await self.scene.diskless_topic(2))[1]
+        self.streams = [Stream(await self.scene.gateway()) for _ in range(3)]
+        for _ in range(steps):
+            stream = self.random.choice(self.streams)
+            action = self.random.choice(("upload", "upload", "commit", "commit", "give up", "tell"))
+            if action == "upload":
+                await self.upload(stream, self.batches())
+            elif action == "commit" and stream.pending:
+                await self.commit(stream, stream.pending.pop(0))
+            elif action == "give up" and stream.pending and self.random.random() < 0.3:
+                stream.pending.pop(0)
+            elif action == "tell" and self.random.random() < 0.3:
+                await self.upload(stream, [])
+
+    def batches(self) -> list[BatchToCommit]:
+        made: list[BatchToCommit] = []
+        position = 0
+        for _ in range(self.random.randint(1, 4)):
+            one = replace(self.a_batch(), byte_offset=position)
+            position += one.byte_size
+            made.append(one)
+            self.sent.append(one)
+        return made
+
+    def a_batch(self) -> BatchToCommit:
+        if self.sent and self.random.random() < 0.1:
+            return self.random.choice(self.sent)  # a retry, or the like of it
+        log = self.random.choice(self.logs)
+        kind = self.random.choice(("CreateTime", "LogAppendTime"))
+        records, time = self.random.randint(1, 3), self.random.randint(0, 10**13)
+        if self.random.random() < 0.5:
+            return batch(log, records=records, timestamp=time, timestamp_type=kind)
+        producer = self.random.randint(1, 3)
+        base = self.next_sequence[log, producer]
+        if self.random.random() < 0.9:  # else its next batch is out of order
+            self.next_sequence[log, producer] += records
+        return batch(
+            log, records=records, timestamp=time, timestamp_type=kind, producer=(producer, 0, base)
+        )
+
+    async def upload(self, stream: Stream, batches: list[BatchToCommit]) -> None:
+        earlier, stream.untold = tuple(stream.untold), []
+        stream.sequence += 1
+        for attempt in range(2 if batches and self.random.random() < 0.1 else 1):
+            key = f"wal/{stream.process.gateway_id}-{stream.sequence}-{attempt}"
+            made = Footer(
+                HISTORY,
+                stream.process.gateway_id,
+                stream.process.incarnation,
+                stream.sequence,
+                self.scene.clock.now,
+                tuple(map(footer_batch, batches)),
+                earlier,
+            )
+            upload = Upload(key, made, batches)
+            stream.uploads.append(upload)
+        if batches:
+            stream.pending.append(upload)
+
+    async def commit(self, stream: Stream, upload: Upload) -> None:
+        process = stream.process
+        await self.scene.plane.register_object_keys(
+            process.gateway_id, process.incarnation, [upload.key]
+        )
+        left = [b for b in upload.batches if self.random.random() < 0.95]
+        answers = iter(await self.scene.commit(process, *left, key=upload.key))
+        # By identity: a retry may stand beside its equal.
+        chosen = {id(b) for b in left}
+        outcomes = []
+        for one in upload.batches:
+            if id(one) in chosen:
+                told = next(answers)
+                outcomes.append(BatchOutcome(str(told.error), told.base_offset, told.append_time))
+            else:
+                outcomes.append(BatchOutcome(WITHDRAWN, -1, -1))
+        if all(told.error == "NONE" for told in outcomes):
+            stream.committed_whole.add(upload.key)
+        stream.untold.append(EarlierCommit(upload.footer.sequence, upload.key, tuple(outcomes)))
+
+    async def finish(self) -> None:
+        """Every commit is told, and what was given up has a later one behind it."""
+        for stream in self.streams:
+            await self.upload(stream, self.batches())
+            while stream.pending:
+                await self.commit(stream, stream.pending.pop(0))
+            await self.upload(stream, [])
+
+    def rows(self, log: TopicIdPartition) -> list[tuple[object, ...]]:
+        suffix = self.scene.memory.topics.known_partition(log).suffix
+        assert suffix is not None
+        return [
+            (b.base_offset, b.last_offset, b.object_key, b.byte_offset, b.byte_size,
+             b.timestamp_type == "LogAppendTime", b.append_time, b.max_timestamp)
+            for b in suffix.batches
+        ]  # fmt: skip
+
+    def fold(self, objects: list[Upload]) -> Rebuilt:
+        self.random.shuffle(objects)
+        streams = Streams()
+        for upload in objects:
+            streams.add(upload.key, 1_000, upload.footer)
+        return rebuild(streams, dict.fromkeys(self.logs, 0))
+
+
+def rows_of(found: Rebuilt, log: TopicIdPartition, *, inferred: bool) -> list[tuple[object, ...]]:
+    return [
+        (b.base_offset, b.last_offset, b.object_key, b.footer.byte_offset, b.footer.byte_size,
+         b.footer.log_append_time, b.append_time, b.max_timestamp)
+        for b in found.logs[log].batches
+        if b.inferred is inferred
+    ]  # fmt: skip
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(0, 60))
+def test_when_all_commits_are_told_the_fold_is_the_control_plane(seed: int, steps: int) -> None:
+    run = Run(Random(seed))
+    asyncio.run(run.play(steps))
+    asyncio.run(run.finish())
+    found = run.fold([upload for stream in run.streams for upload in stream.uploads])
+    assert not found.open_objects
+    assert not found.contradictions
+    assert not found.gone
+    for log in run.logs:
+        partition = run.scene.memory.topics.known_partition(log)
+        suffix = partition.suffix
+        assert suffix is not None
+        told = found.logs[log]
+        assert rows_of(found, log, inferred=False) == run.rows(log)
+        assert told.high_watermark == suffix.high_watermark
+        assert told.producers == suffix.producers
+        assert told.holes == ()
+        assert [b.running_max_timestamp for b in told.batches] == [
+            max(b.max_timestamp for b in suffix.batches[: n + 1])
+            for n in range(len(suffix.batches))
+        ]
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(0, 60))
+def test_what_is_inferred_in_a_hole_lies_there_and_what_is_not_told_is_named(
+    seed: int, steps: int
+) -> None:
+    """Nothing of the bucket is lost; Postgres is, before its last outcomes were told."""
+    run = Run(Random(seed))
+    asyncio.run(run.play(steps))
+    objects = [upload for stream in run.streams for upload in stream.uploads]
+    found = run.fold(objects)
+    told = {e.object_key for upload in objects for e in upload.footer.earlier}
+    named = {(o.log, o.wal_object.key) for o in found.open_objects}
+    whole = {key for stream in run.streams for key in stream.committed_whole}
+    assert not found.contradictions
+    for log in run.logs:
+        truth = run.rows(log)
+        assert rows_of(found, log, inferred=False) == [row for row in truth if row[2] in told]
+        for row in truth:
+            if row[2] not in told:
+                alike = {(log, str(row[2])), (log, f"{str(row[2])[:-1]}0")}
+                assert alike & named, "the other attempt stands for it"
+        end = max((int(str(row[1])) for row in truth if row[2] in told), default=-1)
+        places = {(row[0], row[1]) for row in truth}
+        for inferred in rows_of(found, log, inferred=True):
+            committed = {str(inferred[2]), f"{str(inferred[2])[:-1]}1"} & whole
+            if int(str(inferred[0])) < end or committed:
+                assert (inferred[0], inferred[1]) in places
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(0, 60), lost=st.integers(1, 4))
+def test_objects_that_are_lost_leave_holes_or_an_early_end(
+    seed: int, steps: int, lost: int
+) -> None:
+    run = Run(Random(seed))
+    asyncio.run(run.play(steps))
+    asyncio.run(run.finish())
+    kept = [upload for stream in run.streams for upload in stream.uploads[:-lost]]
+    found = run.fold(kept)
+    told = {e.object_key for upload in kept for e in upload.footer.earlier}
+    there = {upload.key for upload in kept}
+    for log in run.logs:
+        rows = run.rows(log)
+        expected = [row for row in rows if row[2] in told & there]
+        assert rows_of(found, log, inferred=False) == expected
+        covered = {
+            offset
+            for b in found.logs[log].batches
+            for offset in range(b.base_offset, b.last_offset + 1)
+        }
+        missing = {
+            offset
+            for hole in found.logs[log].holes
+            for offset in range(hole.base_offset, hole.last_offset + 1)
+        }
+        assert covered.isdisjoint(missing)
+        assert covered | missing == set(range(found.logs[log].high_watermark))
+    gone = {g.key for g in found.gone}
+    assert gone == told - there
+
+
+# By hand
+
+
+def a_batch(records: int, *, at: int = 0, producer: tuple[int, int] = (-1, -1)) -> FooterBatch:
+    producer_id, base = producer
+    last = base + records - 1 if producer_id >= 0 else -1
+    epoch = 0 if producer_id >= 0 else -1
+    return FooterBatch(TOPIC, 0, at, 10, records, producer_id, epoch, base, last, 5, False)
+
+
+def an_object(
+    gateway: int, sequence: int, *batches: FooterBatch, earlier: tuple[EarlierCommit, ...] = ()
+) -> Footer:
+    return Footer(HISTORY, gateway, UUID(int=100 + gateway), sequence, 50, batches, earlier)
+
+
+def told(key: str, sequence: int, *bases: int) -> EarlierCommit:
+    outcomes = tuple(BatchOutcome("NONE", base, 10 + base) for base in bases)
+    return EarlierCommit(sequence, key, outcomes)
+
+
+def folded(objects: dict[str, Footer], start: int = 0) -> Rebuilt:
+    streams = Streams()
+    for key, footer in objects.items():
+        streams.add(key, 100, footer)
+    return rebuild(streams, {LOG: start})
+
+
+def placed(found: Rebuilt) -> dict[str, int | None]:
+    return {o.wal_object.key: o.placed_at for o in found.open_objects}
+
+
+def a_log_with_a_hole(records: int) -> dict[str, Footer]:
+    """Gateway 1 has told of offset 0 and of the one behind the hole."""
+    return {
+        "1a": an_object(1, 1, a_batch(1)),
+        "1b": an_object(1, 2, a_batch(1)),
+        "1c": an_object(1, 3, earlier=(told("1a", 1, 0), told("1b", 2, records + 1))),
+    }
+
+
+def test_the_only_object_that_fits_a_hole_is_placed_there_and_said_to_be_inferred() -> None:
+    found = folded({**a_log_with_a_hole(3), "2a": an_object(2, 1, a_batch(2), a_batch(1, at=10))})
+    assert placed(found) == {"2a": 1}
+    assert [(b.base_offset, b.inferred) for b in found.logs[LOG].batches] == [
+        (0, False),
+        (1, True),
+        (3, True),
+        (4, False),
+    ]
+    assert [b.append_time for b in found.logs[LOG].batches] == [10, 14, 14, 14]
+
+
+def test_two_objects_that_fit_a_hole_are_both_ambiguous() -> None:
+    both = {"2a": an_object(2, 1, a_batch(3)), "3a": an_object(3, 1, a_batch(3))}
+    found = folded({**a_log_with_a_hole(3), **both})
+    assert placed(found) == {"2a": None, "3a": None}
+    assert found.logs[LOG].holes == (Hole(1, 3),)
+    assert {o.why for o in found.open_objects} == {
+        "there is more than one way to fill offsets 1 to 3"
+    }
+
+
+def test_an_object_that_fits_in_part_makes_another_ambiguous() -> None:
+    """One of its batches may have been withdrawn."""
+    part = an_object(3, 1, a_batch(2), a_batch(1, at=10))
+    found = folded({**a_log_with_a_hole(2), "2a": an_object(2, 1, a_batch(2)), "3a": part})
+    assert placed(found) == {"2a": None, "3a": None}
+
+
+def test_a_hole_that_nothing_fits_says_that_an_object_is_missing() -> None:
+    found = folded({**a_log_with_a_hole(5), "2a": an_object(2, 1, a_batch(3))})
+    assert placed(found) == {"2a": None}
+    assert "an object is missing" in found.open_objects[0].why
+
+
+def test_an_object_of_a_stream_never_lies_before_what_is_told_of_the_stream() -> None:
+    objects = a_log_with_a_hole(3)
+    found = folded({**objects, "1d": an_object(1, 4, a_batch(3))})
+    assert placed(found) == {"1d": None}
+
+
+def test_sequences_decide_between_two_objects() -> None:
+    objects = {
+        "1a": an_object(1, 1, a_batch(1, producer=(7, 0))),
+        "1b": an_object(1, 2, a_batch(1, producer=(7, 4))),
+        "1c": an_object(1, 3, earlier=(told("1a", 1, 0), told("1b", 2, 4))),
+        "2a": an_object(2, 1, a_batch(3, producer=(7, 1))),
+        "3a": an_object(3, 1, a_batch(3, producer=(8, 0))),
+    }
+    # Producer 7 sent three records between the told ones: 3a would leave 2a out.
+    found = folded(objects)
+    assert placed(found)["2a"] is None, "3a may lie there and 2a be lost: it is not guessed"
+    del objects["3a"]
+    assert placed(folded(objects)) == {"2a": 1}
+
+
+def test_what_is_alone_at_the_end_is_placed_there() -> None:
+    objects = a_log_with_a_hole(0)
+    assert placed(folded({**objects, "2a": an_object(2, 1, a_batch(4))})) == {"2a": 2}
+    two = {"2a": an_object(2, 1, a_batch(4)), "2b": an_object(2, 2, a_batch(1))}
+    assert placed(folded({**objects, **two})) == {"2a": None, "2b": None}
+
+
+def test_nothing_is_inferred_beside_an_object_that_cannot_be_read() -> None:
+    streams = Streams()
+    objects = {**a_log_with_a_hole(3), "2a": an_object(2, 1, a_batch(3))}
+    for key, footer in objects.items():
+        streams.add(key, 100, footer)
+    streams.add_unreadable("old", 10, "no footer")
+    assert placed(rebuild(streams)) == {"2a": None}
+
+
+def test_a_hole_that_an_object_that_is_gone_explains_is_not_filled() -> None:
+    objects = a_log_with_a_hole(3)
+    objects["3z"] = an_object(3, 2, earlier=(told("3a", 1, 1),))
+    found = folded({**objects, "2a": an_object(2, 1, a_batch(3))})
+    assert found.logs[LOG].holes == (Hole(1, 3),)
+    assert placed(found) == {"2a": 5}, "at the end, where nothing else may lie"
+
+
+def test_two_batches_for_one_offset_are_a_contradiction() -> None:
+    objects = {
+        "1a": an_object(1, 1, a_batch(2)),
+        "2a": an_object(2, 1, a_batch(1)),
+        "1b": an_object(1, 2, earlier=(told("1a", 1, 0),)),
+        "2b": an_object(2, 2, earlier=(told("2a", 1, 1),)),
+    }
+    found = folded(objects)
+    assert [b.object_key for b in found.logs[LOG].batches] == ["1a"]
+    assert ["offsets 1 to 1 of 2a were given to 1a too" in c for c in found.contradictions] == [
+        True
+    ]
+
+
+@pytest.mark.parametrize("bases", [(), (0, 1)])
+def test_outcomes_that_are_not_one_for_each_batch_are_a_contradiction(
+    bases: tuple[int, ...],
+) -> None:
+    objects = {
+        "1a": an_object(1, 1, a_batch(1)),
+        "1b": an_object(1, 2, earlier=(told("1a", 1, *bases),)),
+    }
+    found = folded(objects)
+    assert found.logs[LOG].batches == ()
+    assert "with 1 batches, and is told of as object 1 with" in found.contradictions[0]
+
+
+def test_a_commit_that_is_told_in_two_ways_counts_in_neither() -> None:
+    objects = {
+        "1a": an_object(1, 1, a_batch(1)),
+        "1b": an_object(1, 2, earlier=(told("1a", 1, 0),)),
+        "1c": an_object(1, 3, earlier=(told("1a", 1, 8),)),
+    }
+    found = folded(objects)
+    assert found.logs[LOG].batches == ()
+    assert "is told in two ways" in found.contradictions[0]
+
+
+def test_objects_of_another_history_are_named_and_do_not_count() -> None:
+    streams = Streams(histories=frozenset({UUID(int=9)}))
+    streams.add("1a", 100, an_object(1, 1, a_batch(1)))
+    found = rebuild(streams)
+    assert found.logs == {}
+    assert found.foreign == [("1a", HISTORY)]
+
+
+def test_a_producer_whose_state_had_expired_begins_anew() -> None:
+    objects = {
+        "1a": an_object(1, 1, a_batch(1, producer=(7, 0)), a_batch(1, at=10, producer=(7, 9))),
+        "1b": an_object(1, 2, earlier=(told("1a", 1, 0, 1),)),
+    }
+    streams = Streams()
+    for key, footer in objects.items():
+        streams.add(key, 100, footer)
+    seeds = {LOG: [ProducerSeed(8, 0, 3, 4, 0, 1, 5)]}
+    producers = rebuild(streams, seeds=seeds).logs[LOG].producers
+    assert [b.base_sequence for b in producers[7].batches] == [9]
+    assert [b.base_sequence for b in producers[8].batches] == [3]
+
+
+def test_only_the_topics_asked_for_are_kept() -> None:
+    streams = Streams(wanted=lambda topic_id: topic_id != TOPIC)
+    streams.add("1a", 100, an_object(1, 1, a_batch(1)))
+    streams.add("1b", 100, an_object(1, 2, earlier=(told("1a", 1, 0),)))
+    found = rebuild(streams)
+    assert (found.logs, found.objects, found.batches, found.contradictions) == ({}, 2, 1, [])

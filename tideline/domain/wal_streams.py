@@ -1,0 +1,181 @@
+"""The commit streams of a bucket, from the footers of its WAL objects in any order.
+
+Says of each object whether its outcome is told, is not told yet (the unmanifested tail), or never
+will be. What always holds: an outcome counts only for the object whose key it names and for all of
+that object's batches; whatever contradicts it is said and left out (decision 0020).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from tideline.domain.wal_footer import BatchOutcome, EarlierCommit, Footer, FooterBatch
+
+
+@dataclass(frozen=True, slots=True)
+class WalObject:
+    """One object with batches, of the stream of ``incarnation``."""
+
+    key: str
+    size: int
+    """In bytes, with the footer."""
+    gateway_id: int
+    incarnation: UUID
+    sequence: int
+    written_at_ms: int
+    count: int
+    """Batches in it, also of topics that were not asked for."""
+    batches: tuple[tuple[int, FooterBatch], ...]
+    """Those of the topics asked for, by their place in the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldObject:
+    """An object and what became of its batches, by their place."""
+
+    wal_object: WalObject
+    outcomes: tuple[BatchOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableObject:
+    """An object without a whole footer: what it holds is known to Postgres alone."""
+
+    key: str
+    size: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GoneObject:
+    """An object whose outcomes are told, and which is not in the bucket."""
+
+    key: str
+    incarnation: UUID
+    sequence: int
+    base_offsets: tuple[int, ...]
+    """Of its batches that were committed; of which logs, nothing tells any more."""
+
+
+class Streams:
+    """Takes footers in any order, each once; then says what they tell.
+
+    Grows with the batches of the topics for which ``wanted`` is true, and with the told outcomes.
+    """
+
+    def __init__(
+        self,
+        wanted: Callable[[UUID], bool] = lambda _: True,
+        histories: frozenset[UUID] | None = None,
+    ) -> None:
+        """``histories``: those whose objects count; ``None``: every history does."""
+        self._wanted = wanted
+        self._histories = histories
+        self._objects: dict[UUID, dict[str, WalObject]] = defaultdict(dict)
+        self._told: dict[UUID, dict[int, EarlierCommit]] = defaultdict(dict)
+        self._disputed: set[tuple[UUID, int]] = set()
+        self.unreadable: list[UnreadableObject] = []
+        self.foreign: list[tuple[str, UUID]] = []
+        """Keys of objects of other histories, with those."""
+        self.contradictions: list[str] = []
+        self.objects = 0
+        self.batches = 0
+        """So many were read, also of topics that were not asked for."""
+
+    def add(self, key: str, size: int, footer: Footer) -> None:
+        """Take in the object ``key`` of ``size`` bytes."""
+        self.objects += 1
+        if self._histories is not None and footer.history_id not in self._histories:
+            self.foreign.append((key, footer.history_id))
+            return
+        self.batches += len(footer.batches)
+        if footer.batches:
+            self._objects[footer.incarnation][key] = WalObject(
+                key=key,
+                size=size,
+                gateway_id=footer.gateway_id,
+                incarnation=footer.incarnation,
+                sequence=footer.sequence,
+                written_at_ms=footer.written_at_ms,
+                count=len(footer.batches),
+                batches=tuple(
+                    (place, batch)
+                    for place, batch in enumerate(footer.batches)
+                    if self._wanted(batch.topic_id)
+                ),
+            )
+        told = self._told[footer.incarnation]
+        for commit in footer.earlier:
+            known = told.setdefault(commit.sequence, commit)
+            if known != commit:
+                self._disputed.add((footer.incarnation, commit.sequence))
+                self.contradictions.append(
+                    f"commit {commit.sequence} of incarnation {footer.incarnation} is told in two "
+                    f"ways: {known.object_key} with {_short(known.outcomes)}, and in {key}: "
+                    f"{commit.object_key} with {_short(commit.outcomes)}"
+                )
+
+    def add_unreadable(self, key: str, size: int, why: str) -> None:
+        """Take in an object without a footer that can be read."""
+        self.objects += 1
+        self.unreadable.append(UnreadableObject(key, size, why))
+
+    def told(self) -> Iterator[ToldObject]:
+        """Objects whose outcomes are told. Notes those that contradict them."""
+        for incarnation, commits in self._told.items():
+            objects = self._objects.get(incarnation, {})
+            for sequence, commit in commits.items():
+                found = objects.get(commit.object_key)
+                if found is None or (incarnation, sequence) in self._disputed:
+                    continue
+                if found.sequence != sequence or found.count != len(commit.outcomes):
+                    self.contradictions.append(
+                        f"{found.key} is object {found.sequence} of its stream with {found.count} "
+                        f"batches, and is told of as object {sequence} with "
+                        f"{len(commit.outcomes)} outcomes"
+                    )
+                    continue
+                yield ToldObject(found, commit.outcomes)
+
+    def gone(self) -> list[GoneObject]:
+        """What was told of and is not in the bucket: collected, or lost."""
+        return [
+            GoneObject(
+                commit.object_key,
+                incarnation,
+                sequence,
+                tuple(told.base_offset for told in commit.outcomes if told.error == "NONE"),
+            )
+            for incarnation, commits in self._told.items()
+            for sequence, commit in commits.items()
+            if commit.object_key not in self._objects.get(incarnation, {})
+        ]
+
+    def tail(self) -> list[WalObject]:
+        """Objects above the largest told sequence of their streams: the unmanifested tail."""
+        return [
+            found
+            for incarnation, objects in self._objects.items()
+            for found in objects.values()
+            if found.sequence > max(self._told.get(incarnation, {-1: None}), default=-1)
+        ]
+
+    def never_committed(self) -> list[str]:
+        """Keys of objects that were passed over: a later one of the stream is told, or another
+        attempt of the same sequence."""
+        return [
+            found.key
+            for incarnation, objects in self._objects.items()
+            if (told := self._told.get(incarnation))
+            for found in objects.values()
+            if found.sequence <= max(told)
+            and (found.sequence not in told or told[found.sequence].object_key != found.key)
+        ]
+
+
+def _short(outcomes: tuple[BatchOutcome, ...]) -> str:
+    first = ", ".join(f"{told.error} at {told.base_offset}" for told in outcomes[:3])
+    return f"{len(outcomes)} outcomes ({first}{', …' if len(outcomes) > 3 else ''})"

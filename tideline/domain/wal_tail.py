@@ -1,0 +1,296 @@
+"""One log from the objects of a bucket: its told batches in order, and the place of the others.
+
+An object without a told outcome is placed in a hole that nothing else fits, neither whole nor in
+part (single batches are refused, or withdrawn when their producer was told of a failure), or behind
+the last batch when it is the only one that may lie there. There it is taken to have been committed
+whole. What is placed is marked as inferred (decision 0020).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from uuid import UUID
+
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import sequence_after
+from tideline.domain.wal_footer import FooterBatch
+from tideline.domain.wal_placing import Candidate, Hole, Search, TooManyWays, Way
+from tideline.domain.wal_streams import WalObject
+
+_Sequences = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """A row of table ``batches``. Offsets inclusive, times in ms."""
+
+    base_offset: int
+    object_key: str
+    append_time: int
+    """Of the commit; of an inferred batch the gateway's clock, between its neighbours'."""
+    footer: FooterBatch
+    stream: UUID
+    inferred: bool = False
+    running_max_timestamp: int = -1
+    """Of the batches that are in the bucket."""
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.footer.record_count - 1
+
+    @property
+    def max_timestamp(self) -> int:
+        return self.append_time if self.footer.log_append_time else self.footer.max_timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class OpenObject:
+    """What an object without a told outcome may have added to one log."""
+
+    log: TopicIdPartition
+    wal_object: WalObject
+    batches: tuple[FooterBatch, ...]
+    """Without those that the log holds already under their producer's sequences."""
+    placed_at: int | None
+    """Where its first batch lies, as far as it could be inferred."""
+    why: str
+
+    @property
+    def records(self) -> int:
+        return sum(batch.record_count for batch in self.batches)
+
+
+class LogFold:
+    """One log: its told batches in order, its holes, and the place of what is not told."""
+
+    def __init__(
+        self,
+        log: TopicIdPartition,
+        start: int | None,
+        explained: Sequence[int],
+        unreadable: bool,
+    ) -> None:
+        """``explained``: rising offsets of batches of unknown logs whose objects are gone. An
+        object that cannot be read might be what fills any hole."""
+        self._log = log
+        self._start = start
+        self._explained = explained
+        self._unreadable = unreadable
+        self.holes: tuple[Hole, ...] = ()
+        self.open_objects: list[OpenObject] = []
+        self.contradictions: list[str] = []
+
+    def run(self, told: list[LogBatch], tail: list[WalObject]) -> list[LogBatch]:
+        """Every batch that has a place, in offset order."""
+        rows = self._without_contradictions(told)
+        if tail:
+            rows = self._place(rows, tail)
+        self.holes = tuple(_holes(rows, self._start))
+        return rows
+
+    def _without_contradictions(self, told: list[LogBatch]) -> list[LogBatch]:
+        rows: list[LogBatch] = []
+        for row in sorted(told, key=lambda r: (r.base_offset, r.object_key)):
+            if rows and row.base_offset <= rows[-1].last_offset:
+                self.contradictions.append(
+                    f"{self._log}: offsets {row.base_offset} to {row.last_offset} of "
+                    f"{row.object_key} were given to {rows[-1].object_key} too "
+                    f"({rows[-1].base_offset} to {rows[-1].last_offset}); the first is kept"
+                )
+            else:
+                rows.append(row)
+        return rows
+
+    def _place(self, rows: list[LogBatch], tail: list[WalObject]) -> list[LogBatch]:
+        """``rows`` with those of the tail that fit in exactly one way. Notes each object."""
+        opened, why = self._opened(rows, tail)
+        candidates = {
+            o.wal_object.key: Candidate(
+                o.wal_object.key,
+                o.wal_object.incarnation,
+                o.wal_object.sequence,
+                tuple(batch.record_count for batch in o.batches),
+            )
+            for o in opened
+            if o.batches
+        }
+        by_key = {o.wal_object.key: o for o in opened}
+        way: Way = {}
+        if not why:
+            way, why = self._only_way(rows, candidates, by_key)
+        for key, found in by_key.items():
+            if not found.batches:
+                said = "all its batches are in the log already, from another object"
+            elif key in way:
+                said = "inferred: nothing else fits here"
+            else:
+                said = why or "passed over: a later object of its stream is placed"
+            self.open_objects.append(replace(found, placed_at=way.get(key), why=said))
+        placed = [row for key, base in way.items() for row in _rows_of(by_key[key], base)]
+        return _with_times(sorted([*rows, *placed], key=lambda row: row.base_offset))
+
+    def _opened(self, rows: list[LogBatch], tail: list[WalObject]) -> tuple[list[OpenObject], str]:
+        """One open object for each sequence of a stream, and why none can be placed, if so."""
+        held = {key for row in rows if (key := _sequences(row.footer))}
+        opened: dict[tuple[UUID, int], OpenObject] = {}
+        why = ""
+        for found in sorted(tail, key=lambda o: o.key):
+            mine = [batch for _, batch in found.batches if log_of(batch) == self._log]
+            fresh = tuple(batch for batch in mine if _sequences(batch) not in held)
+            one = OpenObject(self._log, found, fresh, None, "")
+            other = opened.setdefault((found.incarnation, found.sequence), one)
+            if other is not one and other.wal_object.batches != found.batches:
+                why = f"{other.wal_object.key} and {found.key} differ under one sequence"
+        times = Counter(
+            key for o in opened.values() for b in o.batches if (key := _sequences(b)) is not None
+        )
+        if any(count > 1 for count in times.values()):
+            why = why or "two objects hold the same sequences of one producer"
+        if self._unreadable:
+            why = why or "some objects cannot be read, and may hold what is missing"
+        if self.contradictions:
+            why = why or "the log contradicts itself"
+        if not rows and self._start is None:
+            why = why or "no batch of this log is known, nor where it begins"
+        return list(opened.values()), why
+
+    def _only_way(
+        self,
+        rows: list[LogBatch],
+        candidates: Mapping[str, Candidate],
+        by_key: Mapping[str, OpenObject],
+    ) -> tuple[Way, str]:
+        """Base offsets by key, and why the others have none."""
+        floors: dict[UUID, int] = {}
+        for row in rows:
+            floors[row.stream] = max(floors.get(row.stream, 0), row.last_offset + 1)
+        holes = [hole for hole in _holes(rows, self._start) if not self._is_explained(hole)]
+        ways: list[Way | None] = []
+        try:
+            for way in Search(holes, list(candidates.values()), floors).ways():
+                if way is None or _follows(rows, way, by_key):
+                    ways.append(way)
+                if len(ways) > 1:
+                    return {}, f"there is more than one way to fill {_spelled(holes)}"
+        except TooManyWays:
+            return {}, f"too many ways to fill {_spelled(holes)} to look at them all"
+        if not ways:
+            return {}, f"nothing in the bucket fills {_spelled(holes)}: an object is missing"
+        if ways[0] is None:
+            return {}, f"only part of an object fits {_spelled(holes)}"
+        return self._with_end(rows, candidates, by_key, ways[0])
+
+    def _with_end(
+        self,
+        rows: list[LogBatch],
+        candidates: Mapping[str, Candidate],
+        by_key: Mapping[str, OpenObject],
+        way: Way,
+    ) -> tuple[Way, str]:
+        """``way``, and the one object that is left at the end of the log."""
+        reached: dict[UUID, int] = {}
+        for key in way:
+            stream = candidates[key].stream
+            reached[stream] = max(reached.get(stream, -1), candidates[key].sequence)
+        left = [
+            c
+            for key, c in candidates.items()
+            if key not in way and c.sequence > reached.get(c.stream, -1)
+        ]
+        if len(left) > 1:
+            names = ", ".join(sorted(c.key for c in left))
+            return way, f"more than one object may come next at the end: {names}"
+        if left:
+            end = max(rows[-1].last_offset + 1 if rows else 0, self._start or 0)
+            longer = {**way, left[0].key: end}
+            if not _follows(rows, longer, by_key):
+                return way, "its sequences do not follow those of its producer at the end"
+            return longer, ""
+        return way, ""
+
+    def _is_explained(self, hole: Hole) -> bool:
+        at = bisect_left(self._explained, hole.base_offset)
+        return at < len(self._explained) and self._explained[at] <= hole.last_offset
+
+
+def log_of(batch: FooterBatch) -> TopicIdPartition:
+    return TopicIdPartition(batch.topic_id, batch.partition)
+
+
+def _sequences(batch: FooterBatch) -> _Sequences | None:
+    """What makes a batch of an idempotent producer the same one."""
+    if batch.producer_id < 0:
+        return None
+    return batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence
+
+
+def _holes(rows: Sequence[LogBatch], start: int | None) -> Iterator[Hole]:
+    """From ``start`` on, or from the first batch."""
+    if not rows:
+        return
+    following = rows[0].base_offset if start is None else start
+    for row in rows:
+        if row.base_offset > following:
+            yield Hole(following, row.base_offset - 1)
+        following = max(following, row.last_offset + 1)
+
+
+def _spelled(holes: Sequence[Hole]) -> str:
+    spans = ", ".join(f"{hole.base_offset} to {hole.last_offset}" for hole in holes[:5])
+    return f"offsets {spans}{', …' if len(holes) > 5 else ''}"
+
+
+def _rows_of(found: OpenObject, base: int) -> Iterator[LogBatch]:
+    for batch in found.batches:
+        yield LogBatch(
+            base,
+            found.wal_object.key,
+            found.wal_object.written_at_ms,
+            batch,
+            found.wal_object.incarnation,
+            inferred=True,
+        )
+        base += batch.record_count
+
+
+def _follows(rows: Sequence[LogBatch], way: Way, by_key: Mapping[str, OpenObject]) -> bool:
+    """Whether a commit would have taken every placed batch, and then the one behind it."""
+    placed = [row for key, base in way.items() for row in _rows_of(by_key[key], base)]
+    touched = {row.footer.producer_id for row in placed if row.footer.producer_id >= 0}
+    if not touched:
+        return True
+    of_producer: dict[int, list[LogBatch]] = defaultdict(list)
+    for row in [*rows, *placed]:
+        if row.footer.producer_id in touched:
+            of_producer[row.footer.producer_id].append(row)
+    return all(
+        not (before.inferred or after.inferred) or _may_follow(before.footer, after.footer)
+        for of_one in of_producer.values()
+        for before, after in pairwise(sorted(of_one, key=lambda row: row.base_offset))
+    )
+
+
+def _may_follow(before: FooterBatch, after: FooterBatch) -> bool:
+    if after.producer_epoch == before.producer_epoch:
+        return after.base_sequence == sequence_after(before.last_sequence)
+    return after.producer_epoch > before.producer_epoch and after.base_sequence == 0
+
+
+def _with_times(rows: list[LogBatch]) -> list[LogBatch]:
+    """Append times of inferred batches between those of their neighbours: they never go back."""
+    timed: list[LogBatch] = []
+    following: list[int | None] = []
+    upper: int | None = None
+    for row in reversed(rows):
+        upper = upper if row.inferred else row.append_time
+        following.append(upper)
+    for row, after in zip(rows, reversed(following), strict=True):
+        if row.inferred:
+            at = max(row.append_time, timed[-1].append_time if timed else row.append_time)
+            row = replace(row, append_time=at if after is None else min(at, after))
+        timed.append(row)
+    return timed
