@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from spark.gc.reports import PREFIX, Report, ReportStore
 from tideline.control_plane.garbage_model import GcRunRow
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.errors import RefusedError
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
@@ -67,15 +67,16 @@ def must_know(reported: Iterable[ReportedRun], plane: Runs) -> None:
             )
 
 
-def adopt_history(settings: JobsSettings, decided_by: str, reason: str) -> int:
+def adopt_history(
+    settings: JobsSettings, plane: JobsControlPlane, decided_by: str, reason: str
+) -> int:
     """Let this Postgres collect in the bucket again: its runs go on behind those that are reported,
     and every orphan is reported anew. The number that runs go on from. Raises ``InvalidInput``."""
     store = ObjectStoreClient(settings)
     root = settings.diskless_prefix
     newest = newest_reported(store, settings.s3_bucket, root)
     number, run_id = (newest[-1].run_number if newest else 0) + 1, uuid4()
-    with connect_jobs(settings, application_name="tideline-gc") as plane:
-        plane.adopt_gc_runs(number, run_id, decided_by, reason)
+    plane.adopt_gc_runs(number, run_id, decided_by, reason)
     report = Report(store, settings.s3_bucket, number, run_id, datetime.now(UTC), root)
     report.write([{"adopted_by": decided_by, "because": reason}])
     return number

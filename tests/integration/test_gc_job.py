@@ -136,7 +136,8 @@ def test_a_restored_postgres_collects_nothing_until_somebody_adopts_the_bucket(
         with pytest.raises(HistoryUnknown, match=f"run {lost} .* has collected in this bucket"):
             collected(stack, spark)
         settings = settings_of(stack)
-        adopt_history(settings, "ann", "this test took a run away")
+        with connect_jobs(settings, application_name="test") as plane:
+            adopt_history(settings, plane, "ann", "this test took a run away")
         assert collected(stack, spark)["run_number"] > lost
 
 

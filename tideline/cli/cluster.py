@@ -11,11 +11,11 @@ import typer
 from rich.table import Table
 
 from tideline.cli.output import Format, FormatOption, console, echo_json, run
+from tideline.cli.writing import changing_services
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import ClusterAttestation
 from tideline.errors import UsageError
 from tideline.migration.connections import open_services
-from tideline.ownership import command_must_own
 from tideline.settings import WorkerSettings, load
 
 app = typer.Typer(help="The attestation that the brokers are closed to clients.")
@@ -81,11 +81,9 @@ async def _with_plane(
     change: Callable[[ControlPlane, str], Awaitable[None]], *, changes: bool = False
 ) -> tuple[str, list[ClusterAttestation]]:
     """The cluster's id, and its attestations after the change, newest first."""
-    settings = load(WorkerSettings)
-    async with open_services(settings) as services:
+    opened = changing_services() if changes else open_services(load(WorkerSettings))
+    async with opened as services:
         cluster_id = await services.cluster.cluster_id()
-        if changes:
-            await command_must_own(services.control_plane, settings, cluster_id)
         await change(services.control_plane, cluster_id)
         return cluster_id, await services.control_plane.attestations(cluster_id)
 

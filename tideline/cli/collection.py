@@ -17,6 +17,7 @@ from spark.gc.history import adopt_history
 from spark.gc.job import gc as gc_job
 from tideline.cli.jobs import DryRunFlag, RunFlag, choose, finish, run_here
 from tideline.cli.output import Format, FormatOption, console, echo_json
+from tideline.cli.writing import changing_jobs_plane
 from tideline.control_plane.garbage_model import GcRunRow
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.errors import UsageError
@@ -139,7 +140,7 @@ def allow(
         raise UsageError(
             f"{run!r} is no id of a run: `tideline gc runs` shows the held ones"
         ) from None
-    with _plane() as plane:
+    with changing_jobs_plane() as plane:
         plane.allow_gc_run(run_id, by or getpass.getuser(), reason)
     typer.echo(f"The next run deletes what run {run_id} found due. This is void in a day.")
 
@@ -150,7 +151,8 @@ def adopt(reason: ReasonOption, by: ByOption = None) -> None:
 
     Only when everything that was acknowledged is known to it again, and nobody else collects there.
     """
-    number = adopt_history(load(JobsSettings), by or getpass.getuser(), reason)
+    with changing_jobs_plane() as plane:
+        number = adopt_history(load(JobsSettings), plane, by or getpass.getuser(), reason)
     typer.echo(
         f"Runs go on from number {number}; every orphan is reported anew and keeps its whole grace."
     )

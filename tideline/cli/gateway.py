@@ -13,6 +13,7 @@ from rich.table import Table
 
 from tideline import control_plane
 from tideline.cli.output import Format, FormatOption, age, console, echo_json, run
+from tideline.cli.writing import changing_plane
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, unaccounted_reason
 from tideline.errors import UsageError
 from tideline.settings import WorkerSettings, load
@@ -116,8 +117,7 @@ def retire(
 
 
 async def _retire(gateway_id: int, attested_by: str) -> None:
-    settings = load(WorkerSettings)
-    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+    async with changing_plane() as (plane, _):
         await plane.retire_gateway(gateway_id, attested_by)
 
 
@@ -169,8 +169,7 @@ async def _account(
     ended_before: datetime | None,
     attested_by: str,
 ) -> list[UUID]:
-    settings = load(WorkerSettings)
-    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+    async with changing_plane() as (plane, _):
         named = incarnations or [
             g.incarnation
             for g in await plane.unaccounted_incarnations()

@@ -16,6 +16,7 @@ from tideline import temporal
 from tideline.cli import preflight as preflight_command
 from tideline.cli.output import Format, FormatOption, console, echo_json, run
 from tideline.cli.status import overview_tables
+from tideline.cli.writing import must_own
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
 from tideline.domain.operator_choices import differing_options, joined_with_other_options
@@ -24,7 +25,6 @@ from tideline.errors import ExitCode, RefusedError, TidelineError, UsageError
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.migration.overview import Overviews
 from tideline.migration.preflight import run_preflight
-from tideline.ownership import command_must_own
 from tideline.settings import WorkerSettings, load
 
 REFRESH_EVERY_S = 0.5
@@ -86,9 +86,7 @@ async def _migrate(
             raise RefusedError(
                 f"{given.topic!r} may not migrate, nothing was changed: {report.refusal()}"
             )
-        await command_must_own(
-            services.control_plane, settings, await services.cluster.cluster_id()
-        )
+        await must_own(services)
         ref = TopicRef(given.topic, UUID(report.topic_id).hex, report.partitions)
         client = await temporal.connect(settings)
         handle = await temporal.start_or_join(client, settings.temporal_task_queue, ref, given)

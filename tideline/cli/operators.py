@@ -13,6 +13,7 @@ import typer
 from tideline import control_plane, temporal
 from tideline.cli.output import Format, FormatOption, echo_json, run, topic_name
 from tideline.cli.steer import TopicArgument, update
+from tideline.cli.writing import changing_plane, changing_services
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_gap import in_words
 from tideline.domain.messages import TopicRef, Update
@@ -171,7 +172,7 @@ async def _gaps(topic: str) -> list[LogGap]:
 async def _keep(topic: str, partition: int) -> KeptSegments:
     settings = load(WorkerSettings)
     topic_id, _ = await find_topic(settings, topic)
-    async with open_services(settings) as services:
+    async with changing_services() as services:
         return await keep_copies(services, topic, TopicIdPartition(topic_id, partition))
 
 
@@ -210,7 +211,7 @@ async def _accept_gap(
     try:
         return await update(topic, Update.ACCEPT_GAP, GapOutcome, request)
     except temporal.NoSuchMigration:
-        async with open_services(settings) as services:
+        async with changing_services() as services:
             return await give_up_gap(services, request)
 
 
@@ -253,8 +254,7 @@ async def _requests(topic: str | None) -> list[Any]:
 
 
 async def _call_off(topic: str, decider: Decider) -> UUID:
-    settings = load(WorkerSettings)
-    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+    async with changing_plane() as (plane, _):
         found = await plane.list_requests(topic)
         if not found:
             raise RefusedError(f"nobody has asked for a migration of {topic!r} by a config change")

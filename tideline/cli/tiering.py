@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from tideline.cli.output import Format, FormatOption, console, echo_json, topic_name
+from tideline.cli.writing import changing_jobs_plane
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.tiering_model import TieringStatusRow
 from tideline.domain.migration import UNDEFINED_OFFSET
@@ -82,8 +83,8 @@ def trigger(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Tier everything that TOPIC has committed until now, whatever its age; un-park what failed."""
-    settings, name = load(JobsSettings), topic_name(topic)
-    with connect_jobs(settings, application_name=APPLICATION) as plane:
+    name = topic_name(topic)
+    with changing_jobs_plane() as plane:
         plane.request_tiering(name)
     if now:
         raise typer.Exit(_run_here(name))
@@ -105,8 +106,8 @@ def _run_here(topic: str) -> int:
 @app.command()
 def pause(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     """Begin no further split or merge of TOPIC; what runs ends. Reading and writing go on."""
-    settings, name = load(JobsSettings), topic_name(topic)
-    with connect_jobs(settings, application_name=APPLICATION) as plane:
+    name = topic_name(topic)
+    with changing_jobs_plane() as plane:
         plane.pause_tiering(name)
     _answer(output, name, "paused", f"{name}: tiering is paused.")
 
@@ -114,8 +115,8 @@ def pause(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
 @app.command()
 def resume(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     """Tier TOPIC again; what was parked is tried anew."""
-    settings, name = load(JobsSettings), topic_name(topic)
-    with connect_jobs(settings, application_name=APPLICATION) as plane:
+    name = topic_name(topic)
+    with changing_jobs_plane() as plane:
         plane.resume_tiering(name)
     _answer(output, name, "resumed", f"{name}: tiering goes on.")
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tideline import control_plane
 from tideline.cli.output import Format, FormatOption, age, console, echo_json, run, topic_name
+from tideline.cli.writing import changing_plane
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import Tombstone
 from tideline.domain.ids import topic_id_from_base64
@@ -94,23 +95,23 @@ def _id(text: str) -> UUID:
 
 
 @asynccontextmanager
-async def _open() -> AsyncIterator[tuple[ControlPlane, TopicIdentity]]:
+async def _looking() -> AsyncIterator[tuple[ControlPlane, KafkaCluster]]:
     settings = load(WorkerSettings)
     async with (
         control_plane.connect(settings, application_name="tideline-cli") as plane,
         KafkaCluster.of(settings, "tideline-cli") as cluster,
     ):
-        yield plane, TopicIdentity(cluster)
+        yield plane, cluster
 
 
 async def _check(name: str) -> NameCheck:
-    async with _open() as (plane, kafka):
-        return await identity.check_name(plane, kafka, name)
+    async with _looking() as (plane, cluster):
+        return await identity.check_name(plane, TopicIdentity(cluster), name)
 
 
 async def _forget(name: str, topic_id: UUID, by: str, reason: str) -> Forgotten:
-    async with _open() as (plane, kafka):
-        return await identity.forget(plane, kafka, name, topic_id, by, reason)
+    async with changing_plane() as (plane, cluster):
+        return await identity.forget(plane, TopicIdentity(cluster), name, topic_id, by, reason)
 
 
 async def _deleted(days: int) -> list[Tombstone]:

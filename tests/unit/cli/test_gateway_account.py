@@ -52,9 +52,14 @@ def plane(monkeypatch: pytest.MonkeyPatch) -> Plane:
     made = Plane()
 
     @asynccontextmanager
+    async def changing_plane() -> AsyncIterator[tuple[Plane, None]]:
+        yield made, None
+
+    @asynccontextmanager
     async def connect(settings: Any, **named: Any) -> AsyncIterator[Plane]:
         yield made
 
+    monkeypatch.setattr(gateway, "changing_plane", changing_plane)
     monkeypatch.setattr(control_plane, "connect", connect)
     monkeypatch.setattr(gateway, "load", lambda kind: None)
     return made

@@ -124,6 +124,7 @@ class Runs:
 def postgres(monkeypatch: pytest.MonkeyPatch) -> Runs:
     runs = Runs()
     monkeypatch.setattr(collection, "_plane", lambda: nullcontext(runs))
+    monkeypatch.setattr(collection, "changing_jobs_plane", lambda: nullcontext(runs))
     return runs
 
 

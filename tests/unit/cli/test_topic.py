@@ -107,9 +107,10 @@ def test_the_commands_answer_people_and_programs(monkeypatch: pytest.MonkeyPatch
     @asynccontextmanager
     async def opened() -> AsyncIterator[tuple[Any, Any]]:
         async with fake_kafka() as kafka, kafka.client() as cluster:
-            yield plane, TopicIdentity(cluster)
+            yield plane, cluster
 
-    monkeypatch.setattr(topic, "_open", opened)
+    monkeypatch.setattr(topic, "_looking", opened)
+    monkeypatch.setattr(topic, "changing_plane", opened)
     runner = CliRunner()
     checked = runner.invoke(app, ["topic", "check", "orders", "-o", "json"])
     assert json.loads(checked.stdout)["verdict"] == "gone"

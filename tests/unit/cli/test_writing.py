@@ -1,0 +1,140 @@
+"""Commands that change something look first whether Postgres, Kafka and buckets are one fleet's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tideline.cli import collection, migrate, operators, stack, writing
+from tideline.cli.app import app
+from tideline.domain.history import WrongHistory
+from tideline.errors import ExitCode
+
+WHY = ("--reason", "because", "--by", "ann")
+CHANGING = (
+    ("cluster attest", *WHY),
+    ("cluster withdraw", *WHY),
+    ("gap accept orders 0 --from 1 --to 2", *WHY),
+    ("gap keep orders 0",),
+    ("gateway account 1", "--gone", "--attested-by", "ann", str(uuid4())),
+    ("gateway retire 1 --cut-off",),
+    ("gc adopt", *WHY),
+    (f"gc allow {uuid4()}", *WHY),
+    ("request call-off orders", *WHY),
+    ("tiering pause orders",),
+    ("tiering resume orders",),
+    ("tiering trigger orders",),
+    (f"topic forget orders --id {uuid4()}", *WHY),
+)
+ELSEWHERE = {
+    "migrate": "looks at the topic first, then asks must_own",
+    "coverage": "as a job, which asks for itself",
+    "retention": "as a job, which asks for itself",
+    "gc": "as a job, which asks for itself",
+    "installation adopt": "an operator's word against what the look would say",
+    **dict.fromkeys(
+        ("abort", "complete", "configure", "pause", "resume"),
+        "tells a workflow; the worker that carries it out has asked",
+    ),
+}
+LOOKING = {
+    "cluster show", "export remote-log-metadata", "gap show", "gateway list", "gc runs",
+    "installation show", "preflight", "request list", "status", "tiering status", "topic check",
+    "topic deleted",
+}  # fmt: skip
+OWN_STACK = {"demo", "stack down", "stack logs", "stack status", "stack up"}
+
+
+OPTIONAL = {"gc": collection.app, "stack": stack.app}
+
+
+class Untouched:
+    """Whatever is asked of it has changed something."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was called on a Postgres that is not the fleet's")
+
+
+@pytest.fixture(autouse=True)
+def a_wrong_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cluster_id() -> str:
+        return "kafka-1"
+
+    cluster = SimpleNamespace(cluster_id=cluster_id)
+    services = SimpleNamespace(control_plane=Untouched(), cluster=cluster, settings=None)
+
+    @asynccontextmanager
+    async def opened(*_: Any, **__: Any) -> Any:
+        yield services
+
+    @asynccontextmanager
+    async def connected(*_: Any, **__: Any) -> Any:
+        yield Untouched()
+
+    @contextmanager
+    def jobs_connected(*_: Any, **__: Any) -> Iterator[Any]:
+        yield Untouched()
+
+    @asynccontextmanager
+    async def brokers(*_: Any) -> Any:
+        yield cluster
+
+    async def refused(*_: Any) -> None:
+        raise WrongHistory("Postgres is not the one that the fleet has seen")
+
+    def refused_job(*_: Any) -> None:
+        raise WrongHistory("Postgres is not the one that the fleet has seen")
+
+    async def found(*_: Any) -> Any:
+        return uuid4(), 1
+
+    async def no_workflow(*_: Any) -> Any:
+        raise operators.temporal.NoSuchMigration("orders")
+
+    monkeypatch.setattr(writing, "load", lambda kind: None)
+    monkeypatch.setattr(writing, "open_services", opened)
+    monkeypatch.setattr(writing.control_plane, "connect", connected)
+    monkeypatch.setattr(writing, "connect_jobs", jobs_connected)
+    monkeypatch.setattr(writing, "KafkaCluster", SimpleNamespace(of=brokers))
+    monkeypatch.setattr(writing, "command_must_own", refused)
+    monkeypatch.setattr(writing, "job_must_own", refused_job)
+    monkeypatch.setattr(operators, "load", lambda kind: None)
+    monkeypatch.setattr(operators, "find_topic", found)
+    monkeypatch.setattr(operators, "update", no_workflow)
+
+
+@pytest.mark.parametrize("line", CHANGING, ids=lambda line: line[0])
+def test_it_changes_nothing_in_a_postgres_that_is_not_the_fleets(line: tuple[str, ...]) -> None:
+    command, *more = line
+    done = CliRunner().invoke(app, [*command.split(), *more])
+    assert isinstance(done.exception, WrongHistory), done.output
+    assert done.exception.exit_code is ExitCode.REFUSED
+
+
+def test_every_command_is_known_to_change_something_or_not() -> None:
+    """A new one must say where it belongs."""
+    changing = {" ".join(w for w in line[0].split()[:2]) for line in CHANGING}
+    named = changing | LOOKING | ELSEWHERE.keys() | OWN_STACK
+    assert set(_commands(app)) == named
+    assert migrate.must_own is writing.must_own
+    assert collection.changing_jobs_plane is writing.changing_jobs_plane
+
+
+def _commands(group: typer.Typer) -> Iterator[str]:
+    root = typer.main.get_command(group)
+    context = typer.Context(root)
+    for name in root.list_commands(context):  # type: ignore[attr-defined]
+        found = root.get_command(context, name)  # type: ignore[attr-defined]
+        if name in OPTIONAL:
+            found = typer.main.get_command(OPTIONAL[name])
+        inner = getattr(found, "commands", {})
+        yield from (f"{name} {sub}" for sub in inner)
+        if not inner or found.invoke_without_command:
+            yield name
