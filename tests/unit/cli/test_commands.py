@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,6 @@ from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from tideline.cli import operators, preflight, steer
@@ -43,13 +42,6 @@ CLOSED = {
     "TIDELINE_POSTGRES_CONNECT_TIMEOUT_MS": "300",
     "TIDELINE_HOME": "/nonexistent",
 }
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    """A command sets up the process's logs for itself."""
-    yield
-    structlog.reset_defaults()
 
 
 def tideline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
