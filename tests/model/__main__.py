@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from tests.model.prefix import PROTECTIONS as PREFIX_RULES
+from tests.model.prefix import explore
 from tests.model.schedule import readable
 from tests.model.scopes import AS_IT_IS, AS_IT_WAS_SCOPE, HOLES
 from tests.model.search import Searched, search
@@ -30,6 +32,11 @@ def main() -> int:
         row(f"without “{hole.protection}”", result)
         all_hold = all_hold and not result.holds
         found.append((hole.name, result))
+    prefix = explore(PREFIX_RULES)
+    print(
+        f"{'the prefix (I3)':62} {prefix.states:>9,} {prefix.transitions:>11,}  {prefix.wrong or 'holds'}"
+    )
+    all_hold = all_hold and not prefix.wrong
     for name, result in found:
         print(f"\n{name}:\n{readable(result)}")
     return 0 if all_hold else 1
