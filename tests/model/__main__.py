@@ -33,9 +33,8 @@ def main() -> int:
         all_hold = all_hold and not result.holds
         found.append((hole.name, result))
     prefix = explore(PREFIX_RULES)
-    print(
-        f"{'the prefix (I3)':62} {prefix.states:>9,} {prefix.transitions:>11,}  {prefix.wrong or 'holds'}"
-    )
+    counts = f"{prefix.states:>9,} {prefix.transitions:>11,} {'':8}"
+    print(f"{'the prefix (I3)':62} {counts}  {prefix.wrong or 'holds'}")
     all_hold = all_hold and not prefix.wrong
     for name, result in found:
         print(f"\n{name}:\n{readable(result)}")
