@@ -116,8 +116,8 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     while running := [task for task in tasks if not task.done()]:
-        _, late = await asyncio.wait(running, timeout=AGAIN_AFTER_S)
-        for task in late:
+        await asyncio.wait(running, timeout=AGAIN_AFTER_S)
+        for task in running:
             task.cancel()
     for task in tasks:
         if not task.cancelled():

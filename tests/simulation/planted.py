@@ -13,13 +13,14 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.history.violations import Kind
-from tideline.control_plane.memory import MemoryControlPlane, partition, producers, suffix
+from tideline.control_plane.memory import MemoryControlPlane, partition, suffix
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.gateways import ACTIVE, FENCED, Gateways
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.suffix import Suffix
 from tideline.control_plane.memory.topics import Topic, Topics
 from tideline.control_plane.model import CommitError, CommittedBatch
+from tideline.domain import producer_state
 from tideline.domain.ack_gate import Standing
 from tideline.domain.read_ceiling import NO_CEILING, ReadCeiling
 from tideline.domain.request_handling import RouteKind
@@ -260,8 +261,8 @@ bug("hole", "a row is missing in the suffix: consumers stop there, with an error
     (Kind.STUCK, Kind.LOST), (Suffix, "append", _losing))  # fmt: skip
 
 
-def _all_new(entry: Any, batch: Any) -> Any:
-    return producers.Judgement(CommitError.NONE)
+def _all_new(*_: Any) -> Any:
+    return producer_state.Verdict("NONE")
 
 
 def _no_seeds(seeds: Any, now_ms: int) -> dict[int, Any]:

@@ -117,9 +117,11 @@ class ConnectionRegistry:
         if not barriers:
             return
         _, late = await asyncio.wait(barriers, timeout=DRAIN_PATIENCE_S)
-        for barrier in late:
+        for barrier, connection in barriers.items():
+            if barrier not in late:
+                continue
             barrier.cancel()
-            barriers[barrier].close("its requests did not end before a topic had to be tracked")
+            connection.close("its requests did not end before a topic had to be tracked")
 
 
 @dataclass(slots=True)

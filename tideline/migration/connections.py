@@ -86,7 +86,7 @@ class AckListener:
 
     def __init__(self, control_plane: ControlPlane) -> None:
         self._control_plane = control_plane
-        self._events: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._events: dict[str, dict[asyncio.Event, None]] = defaultdict(dict)
 
     async def run(self) -> None:
         """Listen until cancelled, over lost connections."""
@@ -103,11 +103,11 @@ class AckListener:
     async def subscribe(self, payload: str) -> AsyncIterator[asyncio.Event]:
         """An event that is set whenever ``payload`` is notified."""
         event = asyncio.Event()
-        self._events[payload].add(event)
+        self._events[payload][event] = None
         try:
             yield event
         finally:
-            self._events[payload].discard(event)
+            del self._events[payload][event]
             if not self._events[payload]:
                 del self._events[payload]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 import typer
@@ -17,21 +17,22 @@ from tideline.cli.app import app
 from tideline.domain.history import WrongHistory
 from tideline.errors import ExitCode
 
+ID = str(UUID(int=7))
 WHY = ("--reason", "because", "--by", "ann")
 CHANGING = (
     ("cluster attest", *WHY),
     ("cluster withdraw", *WHY),
     ("gap accept orders 0 --from 1 --to 2", *WHY),
     ("gap keep orders 0",),
-    ("gateway account 1", "--gone", "--attested-by", "ann", str(uuid4())),
+    ("gateway account 1", "--gone", "--attested-by", "ann", ID),
     ("gateway retire 1 --cut-off",),
     ("gc adopt", *WHY),
-    (f"gc allow {uuid4()}", *WHY),
+    (f"gc allow {ID}", *WHY),
     ("request call-off orders", *WHY),
     ("tiering pause orders",),
     ("tiering resume orders",),
     ("tiering trigger orders",),
-    (f"topic forget orders --id {uuid4()}", *WHY),
+    (f"topic forget orders --id {ID}", *WHY),
 )
 ELSEWHERE = {
     "migrate": "looks at the topic first, then asks must_own",
@@ -93,7 +94,7 @@ def a_wrong_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
         raise WrongHistory("Postgres is not the one that the fleet has seen")
 
     async def found(*_: Any) -> Any:
-        return uuid4(), 1
+        return UUID(ID), 1
 
     async def no_workflow(*_: Any) -> Any:
         raise operators.temporal.NoSuchMigration("orders")

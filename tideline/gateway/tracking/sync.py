@@ -8,7 +8,7 @@ snapshot and everything that reached Kafka before it was tracked is done (schedu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from uuid import UUID
 
 import structlog
@@ -69,7 +69,8 @@ class TrackingSync:
         self._since: str | None = None
         """Where the next reading of changes goes on."""
         self._whole_at = 0.0
-        self._hints: set[str] = set()
+        self._hints: dict[str, None] = {}
+        """In the order of their arrival, each once."""
         self._hinted = asyncio.Event()
         self._due = asyncio.Event()
         self._changed = asyncio.Event()
@@ -223,7 +224,7 @@ class TrackingSync:
         while True:
             try:
                 async for _, payload in self._control_plane.listen([CHANNEL], self._read_all):
-                    self._hints.add(payload)
+                    self._hints[payload] = None
                     self._hinted.set()
             except TidelineError as error:
                 log.warning("tracking.not_listening", error=str(error))
@@ -231,19 +232,19 @@ class TrackingSync:
 
     def _read_all(self) -> None:
         """What was sent before the listening began is lost."""
-        self._hints.add("")
+        self._hints[""] = None
         self._hinted.set()
 
     async def _follow_hints(self) -> None:
         while True:
             await self._hinted.wait()
             self._hinted.clear()
-            hints, self._hints = self._hints, set()
+            hints, self._hints = self._hints, {}
             try:
                 await self._follow(hints)
             except TidelineError as error:
                 log.warning("tracking.not_read", error=str(error))
-                self._hints |= hints
+                self._hints = hints | self._hints
                 await asyncio.sleep(RETRY_S)
                 self._hinted.set()
 
@@ -259,7 +260,7 @@ class TrackingSync:
                 await asyncio.sleep(RETRY_S)
                 self._changed.set()
 
-    async def _follow(self, hints: set[str]) -> None:
+    async def _follow(self, hints: Collection[str]) -> None:
         logs = [at for hint in hints if (at := _log_of(hint)) is not None]
         if len(logs) != len(hints) or len(logs) > SINGLE_ROWS:
             await self.reload()

@@ -198,7 +198,7 @@ class TrackingView:
             if topic.status in _LIVE and topic.topic_id not in self._deleted
         }
         changed: set[TopicIdPartition] = set()
-        for name in names:
+        for name in sorted(names):
             before, now = self._by_name.pop(name, None), found.get(name)
             old = self._take_routes(before)
             new = {} if now is None else _routes_of(now)

@@ -99,10 +99,11 @@ class GatewayConnection(FrameProtocol):
         self._slots: deque[Slot] = deque()
         self._held_bytes = 0
         self._admitting = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Dicts for sets: in the order of their coming, so that an end is the same each time.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._upstream: Upstream | None = None
-        self._barriers: set[asyncio.Future[None]] = set()
-        self._forwarded: set[asyncio.Future[bytes]] = set()
+        self._barriers: dict[asyncio.Future[None], None] = {}
+        self._forwarded: dict[asyncio.Future[bytes], None] = {}
         self._states: dict[type[Any], Any] = {}
         self._upstream_full = False
         self._authenticated = False
@@ -258,8 +259,8 @@ class GatewayConnection(FrameProtocol):
             slot = self._open_slot(size)
             context = RequestContext(header, frame, self)
             task = spawn(self._handle(rule.handler(context), slot, key), "request")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
             REQUESTS_HANDLED.inc()
             return True
         REQUESTS_PASSED.inc()
@@ -401,8 +402,8 @@ class GatewayConnection(FrameProtocol):
         if self._ended:
             _fail(answer, "the client's connection has ended")
             return answer
-        self._forwarded.add(answer)
-        answer.add_done_callback(self._forwarded.discard)
+        self._forwarded[answer] = None
+        answer.add_done_callback(self._forwarded.pop)
 
         def deliver(response: bytes) -> None:
             rewritten = self._rewriter(response, api_key, api_version)
@@ -424,8 +425,8 @@ class GatewayConnection(FrameProtocol):
         if self._upstream is None or self._ended:
             done.set_result(None)
             return done
-        self._barriers.add(done)
-        done.add_done_callback(self._barriers.discard)
+        self._barriers[done] = None
+        done.add_done_callback(self._barriers.pop)
 
         def reached(_: bytes) -> None:
             if not done.done():
