@@ -30,13 +30,13 @@ def coalesce(wanted: Iterable[ByteRange]) -> list[ByteRange]:
     """The fewest ranges that hold all that are ``wanted``, each at most :data:`MAX_GET` unless one
     of them is larger, over gaps of at most :data:`COALESCE_GAP` bytes."""
     found: list[ByteRange] = []
-    for part in sorted(wanted, key=lambda r: (r.tiered, r.key, r.start)):
+    for part in sorted(wanted, key=lambda r: (r.tiered, r.key, r.start, -r.end)):
         last = found[-1] if found else None
         if (
             last is not None
             and (last.key, last.tiered) == (part.key, part.tiered)
             and part.start - last.end <= COALESCE_GAP
-            and max(part.end, last.end) - last.start <= MAX_GET
+            and (part.end <= last.end or part.end - last.start <= MAX_GET)
         ):
             found[-1] = replace(last, end=max(part.end, last.end))
         else:
@@ -59,8 +59,8 @@ class ReadRanges:
     def slice(self, wanted: ByteRange) -> memoryview:
         """The bytes of ``wanted``. Raises ``KeyError`` if they were not read."""
         starts, bodies = self._of_object.get((wanted.key, wanted.tiered), ([], []))
-        # Of ranges that overlap, the last that begins at or before `wanted` is the one that
-        # coalesce() put it into, or one that begins with it and is longer.
+        # Ranges may overlap, but none lies in another: the last that begins at or before `wanted`
+        # is the one that coalesce() put it into.
         at = bisect_right(starts, wanted.start) - 1
         if at < 0 or wanted.end > starts[at] + len(bodies[at]):
             raise KeyError(f"bytes {wanted.start} to {wanted.end} of {wanted.key} were not read")

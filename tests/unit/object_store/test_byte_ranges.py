@@ -90,6 +90,12 @@ def test_every_wanted_range_is_found_in_what_was_read(wanted: list[ByteRange]) -
         assert len(read.slice(part)) == part.size
 
 
+def test_a_range_inside_one_that_is_larger_than_a_get_costs_no_get_of_its_own() -> None:
+    large, inside = at(0, MAX_GET + 1), at(0, 61)
+    for wanted in ([large, inside], [inside, large], [large, at(5, 61)]):
+        assert coalesce(wanted) == [large]
+
+
 def test_matching_costs_in_proportion_to_the_batches_not_to_their_square() -> None:
     """4,000 batches that lie one per object took seconds of the event loop when each was compared
     with every range read, and a lease is 3 s."""
