@@ -24,10 +24,13 @@ from tideline.domain import producer_state
 from tideline.domain.ack_gate import Standing
 from tideline.domain.read_ceiling import NO_CEILING, ReadCeiling
 from tideline.domain.request_handling import RouteKind
+from tideline.gateway.admin.create_topics import CreateTopicsHandler, _Creation
+from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.fetch import from_kafka
 from tideline.gateway.produce.parking import Admission, ParkingLot, ProduceAdmission
 from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.quiesce import Fences
+from tideline.gateway.tracking.view import TrackingView
 
 Change = tuple[Any, str, Any]
 
@@ -68,6 +71,8 @@ FOUND_BY: dict[str, int] = {
     "hole": 1,
     "high watermark": 1,
     "commit told early": 1,
+    "deletion untold": 2,
+    "born unawares": 17,
 }
 """The seed that finds a bug (docs/simulation.md says how it was looked for)."""
 
@@ -320,3 +325,27 @@ async def _told_before(
 bug("commit told early", "a commit that is lost with its Postgres was told before it lasted",
     (Kind.LOST, Kind.DIFFERENT, Kind.STUCK, Kind.REORDERED),
     (MemoryControlPlane, "commit_file", _told_before))  # fmt: skip
+
+
+# -- which topic a name means
+
+
+async def _says_nothing(*_: Any) -> None:
+    return None
+
+
+bug("deletion untold", "nobody tells Postgres that a topic was deleted, and another may be created "
+    "under its name: its records would go into the dead one's suffix",
+    (Kind.LOST, Kind.INVENTED, Kind.DIFFERENT, Kind.REORDERED),
+    (Tellings, "_tell", _says_nothing), (CreateTopicsHandler, "_make_way", _says_nothing),
+    recreation=True)  # fmt: skip
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+bug("born unawares", "a topic that is born diskless is shown before every gateway knows its id: "
+    "requests by id reach its sealed log", (Kind.SENT, Kind.STUCK, Kind.LOST),
+    (TrackingView, "is_hidden", _never), (_Creation, "_barrier", _says_nothing),
+    recreation=True)  # fmt: skip
