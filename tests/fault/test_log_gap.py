@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.fault]
 T = TypeVar("T")
 NODE = 3
 RECORD_BYTES = 50_000
-RECORDS = 60
+RECORDS = 70
 """Of three segments of 1 MiB and the beginning of a fourth."""
 
 
@@ -57,7 +57,9 @@ class Log:
 
     def fill(self) -> None:
         """Until every segment but the active one is in remote storage."""
-        producer = Producer({"bootstrap.servers": self.stack.endpoints.kafka_bootstrap})
+        # One record a batch: how full a segment is when it is rolled depends on the next batch.
+        alone = {"batch.num.messages": 1}
+        producer = Producer({"bootstrap.servers": self.stack.endpoints.kafka_bootstrap, **alone})
         for _ in range(RECORDS):
             producer.produce(self.name, os.urandom(RECORD_BYTES), partition=0)
         assert producer.flush(120) == 0

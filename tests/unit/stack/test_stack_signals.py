@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import signal, sys, time
-{before}
+signal.signal(signal.SIGHUP, signal.{hangups})
 from tideline.stack.signals import end_as_by_ctrl_c
 end_as_by_ctrl_c()
 try:
@@ -26,7 +26,7 @@ finally:
 def test_a_command_that_is_asked_to_end_takes_down_what_it_has_brought_up(
     number: signal.Signals,
 ) -> None:
-    with _program(before="", at_most=60) as program:
+    with _program(hangups="SIG_DFL", at_most=60) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "up\n"
         program.send_signal(number)
@@ -34,17 +34,16 @@ def test_a_command_that_is_asked_to_end_takes_down_what_it_has_brought_up(
 
 
 def test_a_command_under_nohup_outlives_its_terminal() -> None:
-    ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
-    with _program(before=ignored, at_most=0.2) as program:
+    with _program(hangups="SIG_IGN", at_most=0.2) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "up\n"
         program.send_signal(signal.SIGHUP)
         assert program.stdout.read() == "slept\ndown\n"
 
 
-def _program(before: str, at_most: float) -> subprocess.Popen[str]:
+def _program(hangups: str, at_most: float) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(before=before, at_most=at_most)],
+        [sys.executable, "-c", PROGRAM.format(hangups=hangups, at_most=at_most)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
