@@ -190,6 +190,21 @@ def test_the_java_consumer_reads_the_whole_log(log: Log) -> None:
     assert done.stdout.splitlines() == wanted, done.stderr[-500:]
 
 
+def offset_for_time(consumer: Consumer, at: TopicPartition) -> int:
+    """As an application asks: librdkafka leaves the retriable errors of a partition to it, beside
+    an offset of -1, which without an error is the end."""
+    answers: list[TopicPartition] = []
+
+    def answered() -> bool:
+        answers[:] = consumer.offsets_for_times([at], 10)
+        error = answers[0].error
+        return error is None or not error.retriable()
+
+    until(f"an answer for time {at.offset}", answered)
+    assert answers[0].error is None, answers[0].error
+    return answers[0].offset
+
+
 def test_offsets_for_times_are_those_of_a_scan(log: Log) -> None:
     seen = read(log.case, 0, log.end)
     chance = random.Random(5)
@@ -198,8 +213,7 @@ def test_offsets_for_times_are_those_of_a_scan(log: Log) -> None:
     consumer = Consumer({"bootstrap.servers": log.case.bootstrap, "group.id": str(uuid4())})
     found, wanted = {}, {}
     for point in sorted(points):
-        (answer,) = consumer.offsets_for_times([TopicPartition(log.case.topic, 0, point)], 10)
-        found[point] = answer.offset
+        found[point] = offset_for_time(consumer, TopicPartition(log.case.topic, 0, point))
         # Without one librdkafka says -1, the end.
         wanted[point] = next((o for o, timestamp, _ in seen if timestamp >= point), -1)
     consumer.close()
