@@ -46,6 +46,12 @@ class RetainedLog:
     suffix_start: int
     high_watermark: int
     """End of the suffix; −1 while B0 is unset."""
+    accepted_gap_from: int = -1
+    """First offset of an accepted log gap that ends at B0; −1: there is none."""
+
+    @property
+    def prefix_end(self) -> int:
+        return self.boundary if self.accepted_gap_from < 0 else self.accepted_gap_from
 
     @property
     def log_start(self) -> int:
@@ -59,22 +65,23 @@ def prefix_units(
     """The readable remote segments of the log's own lineage, below B0, in offset order.
 
     Segments of a deposed leader count for nothing: their offsets belong to others. One that
-    reaches past B0 (a tail that was never acknowledged) ends at B0 as a unit.
+    reaches past B0 (a tail that was never acknowledged) ends at B0 as a unit, and so does one that
+    reaches an accepted gap, which holds nothing.
     """
     return [
         Unit(
             Region.PREFIX,
             segment.start_offset,
             segment.end_offset
-            if bounds.boundary < 0
-            else min(segment.end_offset, bounds.boundary - 1),
+            if bounds.boundary < 0 or segment.end_offset + 1 < bounds.prefix_end
+            else bounds.boundary - 1,
             segment.size_bytes,
             segment.max_timestamp,
         )
         for segment in sorted(segments, key=lambda s: (s.start_offset, s.end_offset))
         if segment.state is SegmentState.COPY_SEGMENT_FINISHED
         and segment.end_offset >= bounds.prefix_start
-        and (bounds.boundary < 0 or segment.start_offset < bounds.boundary)
+        and (bounds.boundary < 0 or segment.start_offset < bounds.prefix_end)
         and within_lineage(segment, lineage)
     ]
 
@@ -200,7 +207,7 @@ def excess(policy: Policy, total_bytes: int) -> int:
 def targets(bounds: RetainedLog, before_offset: int) -> tuple[int | None, int | None]:
     """Who is asked to delete below which offset: (Kafka, the control plane)."""
     boundary = bounds.boundary
-    in_prefix = before_offset if boundary < 0 else min(before_offset, boundary)
+    in_prefix = before_offset if boundary < 0 else min(before_offset, bounds.prefix_end)
     in_suffix = boundary >= 0 and before_offset > max(boundary, bounds.suffix_start)
     return (
         in_prefix if in_prefix > bounds.prefix_start else None,

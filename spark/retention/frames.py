@@ -53,6 +53,8 @@ class LimitedLog:
     """Kafka's log start offset; may lie past B0."""
     boundary: int
     """B0; while it is unset all of the log is prefix."""
+    prefix_end: int
+    """Where the prefix ends, exclusive: at B0, or where an accepted log gap begins."""
     suffix_start: int
     high_watermark: int
     """End of the suffix (exclusive)."""
@@ -80,13 +82,13 @@ def prefix_units(logs: DataFrame, events: DataFrame) -> DataFrame:
 
     ``logs``: rows of :class:`LimitedLog`; ``events``: as ``spark.common.remote_log`` makes them.
     Segments of a deposed leader count for nothing: their offsets belong to others. One that reaches
-    past B0 (a tail that was never acknowledged) ends at B0 as a unit.
+    past the prefix's end (a tail that was never acknowledged) ends there as a unit.
     """
     of_logs = logs.select(
         "log_id",
         F.lit(LOG).cast("tinyint").alias("kind"),
         F.col("prefix_start").alias("first"),
-        F.col("boundary").alias("last"),
+        F.col("prefix_end").alias("last"),
         "epochs",
         "epoch_starts",
     )
@@ -100,12 +102,12 @@ def units_of_log(table: pa.Table) -> pa.Table:
     log_id, (everything, _) = table["log_id"][0].as_py(), unpack(table)
     log = everything.take(np.flatnonzero(everything.kind == LOG))
     found = fold(everything.take(np.flatnonzero(everything.kind <= PARTITION_DELETE))).base
-    start, boundary = (int(log.start[0]), int(log.end[0])) if len(log) else (0, 0)
-    end = found.end if boundary < 0 else np.minimum(found.end, boundary - 1)
+    start, prefix_end = (int(log.start[0]), int(log.end[0])) if len(log) else (0, 0)
+    end = found.end if prefix_end < 0 else np.minimum(found.end, prefix_end - 1)
     readable: Flags = (
         (found.state == int(SegmentState.COPY_SEGMENT_FINISHED))
         & (found.end >= start)
-        & ((found.start < boundary) | (boundary < 0))
+        & ((found.start < prefix_end) | (prefix_end < 0))
         & within_lineage(found, log.epochs.values, log.epoch_starts.values)
     )
     kept = np.flatnonzero(readable)
@@ -133,9 +135,18 @@ def segments_to_remove(
     - ``reaches_wal``: no segment stopped it, so that batches may go too
     """
     bounded = _with_bounds(logs, now_ms)
-    live = units.join(
-        bounded.select("log_id", "boundary", "log_start", "cutoff", "retention_bytes"), "log_id"
-    ).where("end_offset >= log_start")
+    # Whoever is through with the prefix is at B0: an accepted log gap holds nothing.
+    through = f"region = {PREFIX_REGION} AND boundary >= 0 AND end_offset + 1 >= prefix_end"
+    live = (
+        units.join(
+            bounded.select(
+                "log_id", "boundary", "prefix_end", "log_start", "cutoff", "retention_bytes"
+            ),
+            "log_id",
+        )
+        .withColumn("end_offset", F.expr(f"if({through}, boundary - 1, end_offset)"))
+        .where("end_offset >= log_start")
+    )
     # Without the batches' bytes the excess of a log would be known only after a second pass.
     sized = live.join(wal_bytes, "log_id", "left")
     judged = _judged(sized)
@@ -240,8 +251,8 @@ def with_wal_cut(removals: DataFrame, cuts: DataFrame) -> DataFrame:
 
 def with_targets(removals: DataFrame) -> DataFrame:
     """Adds who is asked to delete below which offset (exclusive): ``prefix_before`` Kafka, never
-    past B0, ``suffix_before`` the control plane; NULL where nothing is asked."""
-    in_prefix = "if(boundary < 0, before_offset, least(before_offset, boundary))"
+    past the prefix's end, ``suffix_before`` the control plane; NULL where nothing is asked."""
+    in_prefix = "if(boundary < 0, before_offset, least(before_offset, prefix_end))"
     return removals.withColumn(
         "prefix_before", F.expr(f"if({in_prefix} > prefix_start, {in_prefix}, NULL)")
     ).withColumn(

@@ -22,6 +22,7 @@ from spark.retention import frames
 from spark.retention.frames import LimitedLog
 from spark.retention.tasks import RemovalOrder, Removed, carry_out, suffix_units, wal_cuts
 from tideline.control_plane.tiering_model import PartitionRow
+from tideline.domain.prefix import past_gap
 from tideline.domain.retention import gap_before_boundary, log_start
 from tideline.domain.topic_configs import RETENTION_BYTES
 from tideline.kafka.errors import KafkaError
@@ -56,7 +57,9 @@ class Survey:
     def prefix_start(self, row: PartitionRow) -> int:
         """Kafka's log start; B0 once the prefix is gone."""
         found = self.observed.get(row.log_id)
-        return row.boundary if found is None else found.log_start
+        if found is None:
+            return row.boundary
+        return past_gap(found.log_start, row.prefix_end, row.boundary)
 
     def prefix_moved(self, row: PartitionRow) -> bool:
         """Kafka's log start is past what Postgres knows."""
@@ -65,7 +68,7 @@ class Survey:
             found is not None
             and found.problem is None
             and has_prefix(row)
-            and min(found.log_start, row.boundary) > row.tiered_start
+            and min(self.prefix_start(row), row.boundary) > row.tiered_start
         )
 
 
@@ -113,7 +116,7 @@ def survey_of(job: Job, topics: Sequence[str]) -> Survey:
                 row.topic,
                 row.topic_id,
                 row.partition,
-                row.boundary if row.boundary >= 0 else NO_BOUNDARY,
+                row.prefix_end if row.boundary >= 0 else NO_BOUNDARY,
             )
             for row in to_observe
         ]
@@ -163,7 +166,8 @@ def _limited_log(row: PartitionRow, survey: Survey) -> LimitedLog:
     lineage = found.lineage if found is not None else ()
     return LimitedLog(
         row.log_id, row.topic, row.topic_id, row.partition, row.state,
-        survey.prefix_start(row), row.boundary, row.suffix_start, row.high_watermark,
+        survey.prefix_start(row), row.boundary, row.prefix_end, row.suffix_start,
+        row.high_watermark,
         policy.retention_ms, policy.retention_bytes,
         tuple(e.epoch for e in lineage), tuple(e.start_offset for e in lineage),
     )  # fmt: skip
@@ -181,6 +185,7 @@ def orders_of(survey: Survey, planned: Sequence[Row]) -> list[RemovalOrder]:
             row.topic_id,
             row.partition,
             row.boundary,
+            row.prefix_end,
             survey.prefix_start(row),
             survey.prefix_moved(row),
             None if found is None else found.prefix_before,

@@ -19,6 +19,7 @@ from spark.common.rows import chunks, from_frame, map_rows, to_frame
 from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
 from tideline.control_plane.tiering_model import CutRequest, SuffixUnit, WalCut
 from tideline.domain.ids import TopicPartition
+from tideline.domain.prefix import past_gap
 from tideline.errors import RefusedError
 from tideline.kafka.admin import Deletion, NotDeleted, RecordDeletion
 from tideline.kafka.client import KafkaCluster
@@ -91,8 +92,10 @@ class RemovalOrder:
     topic_id: UUID
     partition: int
     boundary: int
+    prefix_end: int
+    """Of the prefix, exclusive: B0, or where an accepted log gap begins."""
     prefix_start: int
-    """Kafka's log start as it was observed."""
+    """Kafka's log start as it was observed; B0 where it lies in an accepted log gap."""
     prefix_moved: bool
     """Kafka has moved it by itself (its own expiry, DeleteRecords), and Postgres does not know."""
     prefix_before: int | None
@@ -154,7 +157,9 @@ def _finish(
 ) -> Removed:
     if isinstance(answer, NotDeleted):
         return Removed(order.log_id, problem=answer.reason, retriable=not answer.gone)
-    log_start = order.prefix_start if answer is None else answer
+    log_start = order.prefix_start
+    if answer is not None:
+        log_start = past_gap(answer, order.prefix_end, order.boundary)
     suffix_start = None
     try:
         if order.boundary >= 0 and (answer is not None or order.prefix_moved):

@@ -22,6 +22,7 @@ from tideline.control_plane.errors import (
 )
 from tideline.control_plane.model import RequestState, TrackingKind
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import MigrationState
 from tideline.errors import TidelineError
 
 
@@ -62,6 +63,16 @@ async def test_the_same_gap_again_changes_nothing_a_longer_one_replaces_it(scene
     assert [a.details["from"] for a in await scene.plane.list_operator_actions()] == [7, 5]
     with pytest.raises(GapAcceptedAlready, match=r"5 to 9 .* is accepted already"):
         await accept(scene, log, 6)
+
+
+async def test_a_prefix_that_is_gone_up_to_an_accepted_gap_is_gone(scene: Scene) -> None:
+    log = await scene.hybrid_log(await scene.gateway())
+    await accept(scene, log, 7)
+    for log_start, state in ((6, MigrationState.HYBRID), (7, MigrationState.DISKLESS_ONLY)):
+        await scene.plane.advance_prefix_start(log, log_start)
+        row = await scene.plane.tracked_partition(log.topic_id, log.partition)
+        assert row is not None
+        assert row.state is state
 
 
 async def test_a_gap_ends_at_b0_and_begins_in_the_prefix(scene: Scene) -> None:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase, PhaseStatus
+from tideline.domain.prefix import prefix_end
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.topic_configs import (
     DEFAULT_AFTER_MAX_MS,
@@ -77,7 +78,7 @@ class TrackedPartition:
     @property
     def prefix_end(self) -> int:
         """Where what Kafka must hold of the prefix ends (exclusive): B0, or an accepted gap."""
-        return self.accepted_gap_from if self.accepted_gap_from >= 0 else self.boundary
+        return prefix_end(self.accepted_gap_from, self.boundary)
 
 
 @dataclass(frozen=True, slots=True)

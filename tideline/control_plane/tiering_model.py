@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.prefix import prefix_end
 
 SEGMENT_SUFFIXES = (
     ".log",
@@ -97,7 +98,7 @@ class PartitionRow:
     def prefix_end(self) -> int:
         """Where the prefix ends, exclusive: at B0, or where an accepted log gap begins. -1 without
         a B0."""
-        return self.accepted_gap_from if self.accepted_gap_from >= 0 else self.boundary
+        return prefix_end(self.accepted_gap_from, self.boundary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.prefix import prefix_end
 
 
 class RouteKind(StrEnum):
@@ -44,6 +45,12 @@ class PartitionRoute:
     boundary_epoch: int = -1
     accepted_gap_from: int = UNDEFINED_OFFSET
     """First offset of a log gap up to B0 whose loss an operator accepted; -1: none."""
+
+    @property
+    def prefix_end(self) -> int:
+        """Where the prefix ends, exclusive: at B0, or where an accepted log gap begins. -1 without
+        a B0."""
+        return prefix_end(self.accepted_gap_from, self.boundary)
 
     @property
     def in_kafka(self) -> bool:

@@ -77,7 +77,8 @@ END
 $$;
 
 -- Kafka's log start of the prefix moved (retention, DeleteRecords). Never moves back. Clipped to
--- B0, which never moves; at B0 the prefix is gone, and the partition is DISKLESS_ONLY unless it has
+-- B0, which never moves; where an accepted log gap begins it is at B0, since nothing lies between.
+-- At B0 the prefix is gone, and the partition is DISKLESS_ONLY unless it has
 -- merged segments.
 CREATE FUNCTION advance_prefix_start(
     p_topic_id uuid, p_partition integer, p_log_start bigint
@@ -87,6 +88,9 @@ DECLARE
     v_log logs := lock_log(p_topic_id, p_partition);
     v_start bigint := least(p_log_start, v_log.diskless_log_start_offset);
 BEGIN
+    IF v_log.accepted_gap_from BETWEEN 0 AND v_start THEN
+        v_start := v_log.diskless_log_start_offset;
+    END IF;
     IF v_log.migration_state <> 'HYBRID' THEN
         RETURN;
     ELSIF v_start < v_log.diskless_log_start_offset THEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -321,6 +322,22 @@ async def test_each_region_deletes_its_own(
     (request,) = bench.client.forwarded
     assert request.topics[0].partitions[0].offset == kafkas
     assert bench.plane.suffix().prefix_start == (kafkas if kafkas < SUFFIX.boundary else -1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "kafkas", "low_watermark"),
+    [(40, 40, 40), (80, 80, 100), (90, 80, 100), (100, 80, 100), (102, 80, 102), (-1, 80, 103)],
+)
+async def test_an_accepted_gap_below_the_boundary_holds_no_deletion_up(
+    bench: TrackedBench, offset: int, kafkas: int, low_watermark: int
+) -> None:
+    bench.show(replace(SUFFIX, accepted_gap_from=80))
+    await appended(bench, 1, 2, 3)
+    assert await deleted(bench, offset) == ("none", low_watermark)
+    (request,) = bench.client.forwarded
+    assert request.topics[0].partitions[0].offset == kafkas
+    kafka_says(bench, kafkas)
+    assert (await asked(bench, EARLIEST))[:2] == ("none", low_watermark)
 
 
 async def test_the_log_begins_where_the_last_deletion_said_at_each_step_across_the_boundary(

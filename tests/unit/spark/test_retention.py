@@ -89,8 +89,11 @@ def random_log(rng: random.Random, number: int) -> Log:
                 found.append(Unit(region, offset, end, rng.randrange(30), at))
                 offset = end + 1
     start = rng.choice([0, 0, rng.randrange(offset + 1)])
+    gap = rng.choice([-1, -1, rng.randrange(40)]) if boundary == 40 else -1
+    prefix_start = start if boundary < 0 else min(start, boundary + 2)
     bounds = RetainedLog(
-        prefix_start=start if boundary < 0 else min(start, boundary + 2),
+        prefix_start=boundary if 0 <= gap <= prefix_start < boundary else prefix_start,
+        accepted_gap_from=gap,
         boundary=boundary,
         suffix_start=-1 if boundary < 0 else max(start, boundary),
         high_watermark=-1 if boundary < 0 else offset,
@@ -107,7 +110,8 @@ def empty_log(boundary: int) -> Log:
 def limited(number: int, log: Log) -> LimitedLog:
     return LimitedLog(
         number, "t", TOPIC, number, "HYBRID", log.bounds.prefix_start, log.bounds.boundary,
-        log.bounds.suffix_start, log.bounds.high_watermark, log.policy.retention_ms,
+        log.bounds.prefix_end, log.bounds.suffix_start, log.bounds.high_watermark,
+        log.policy.retention_ms,
         log.policy.retention_bytes, tuple(e.epoch for e in log.lineage),
         tuple(e.start_offset for e in log.lineage),
     )  # fmt: skip

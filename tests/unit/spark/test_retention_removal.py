@@ -21,10 +21,12 @@ def order(
     prefix: int | None = None,
     suffix: int | None = None,
     boundary: int = 100,
+    prefix_end: int | None = None,
     moved: bool = False,
 ) -> RemovalOrder:
     return RemovalOrder(
-        log_id, "t", TOPIC, log_id, boundary, prefix_start, moved, prefix, suffix
+        log_id, "t", TOPIC, log_id, boundary, boundary if prefix_end is None else prefix_end,
+        prefix_start, moved, prefix, suffix,
     )  # fmt: skip
 
 
@@ -74,6 +76,12 @@ async def test_the_suffix_keeps_everything_while_kafka_keeps_some_of_the_prefix(
     assert calls == [("prefix", 0, 60)]
     assert done[0].retriable
     assert "below B0 100" in str(done[0].problem)
+
+
+async def test_a_prefix_that_is_gone_up_to_an_accepted_gap_lets_the_suffix_go() -> None:
+    done, calls = await carried_out(order(prefix=80, prefix_end=80, suffix=130))
+    assert calls == [("prefix", 0, 100), ("suffix", 0, 130)]
+    assert done == [Removed(0, 80, 130)]
 
 
 async def test_a_partition_that_is_refused_does_not_hold_up_another() -> None:

@@ -45,6 +45,7 @@ from tideline.control_plane.model import (
 from tideline.domain.ack_gate import Standing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase
+from tideline.domain.prefix import past_gap, prefix_end
 from tideline.domain.producer_state import ProducerEntry, entries_from_seeds, in_order
 from tideline.domain.producer_tail import ProducerSeed
 
@@ -357,7 +358,8 @@ class Partition:
         """Kafka's log start moved. Without a prefix nothing is missing from it."""
         if self.suffix is None or self.suffix.prefix_start < 0:
             return
-        self.suffix.advance_prefix(log_start)
+        end = prefix_end(self.accepted_gap_from, self.suffix.boundary)
+        self.suffix.advance_prefix(past_gap(log_start, end, self.suffix.boundary))
         if self.suffix.prefix_start < 0:
             self.tiering_complete = True
         start = self.suffix.prefix_start

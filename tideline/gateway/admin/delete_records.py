@@ -15,6 +15,7 @@ from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import OffsetOutOfRange
 from tideline.control_plane.model import ListOffsetsKind
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.prefix import past_gap
 from tideline.domain.request_handling import (
     FIND_ERRORS,
     Behaviour,
@@ -127,6 +128,7 @@ class DeleteRecordsHandler:
                 return split.row(item, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, low_watermark=-1)
             if code != KafkaErrorCode.NONE:
                 return prefix
+            low_watermark = past_gap(low_watermark, route.prefix_end, route.boundary)
             await self._note_prefix_start(item.at.log, low_watermark)
             if low_watermark < route.boundary:
                 return prefix
@@ -155,4 +157,5 @@ def _reaches_suffix(item: PartitionEntry, route: PartitionRoute) -> bool:
 
 
 def _prefix_row(item: PartitionEntry, route: PartitionRoute) -> Any:
-    return replace(item.row, offset=route.boundary) if _reaches_suffix(item, route) else item.row
+    reaches_end = _reaches_suffix(item, route) or int(item.row.offset) > route.prefix_end
+    return replace(item.row, offset=route.prefix_end) if reaches_end else item.row

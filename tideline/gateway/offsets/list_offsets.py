@@ -171,7 +171,7 @@ class ListOffsetsHandler:
                 answer = await self.control_plane.list_offsets(log, ListOffsetsKind.LATEST)
                 return Candidate(_checked(answer).offset, leader_epoch=route.boundary_epoch)
             case SpecialTimestamp.EARLIEST | SpecialTimestamp.EARLIEST_LOCAL:
-                if below(kafka, route.boundary) is not NOTHING:
+                if below(kafka, route.prefix_end) is not NOTHING:
                     return kafka
                 answer = _checked(
                     await self.control_plane.list_offsets(log, ListOffsetsKind.EARLIEST)
@@ -191,8 +191,8 @@ class ListOffsetsHandler:
             case SpecialTimestamp.LATEST_TIERED:
                 return replace(kafka, offset=min(kafka.offset, route.boundary - 1))
             case SpecialTimestamp.EARLIEST_PENDING_UPLOAD:
-                return below(kafka, route.boundary)
-        if below(kafka, route.boundary) is not NOTHING:
+                return below(kafka, route.prefix_end)
+        if below(kafka, route.prefix_end) is not NOTHING:
             return kafka
         found, record = await self.reader.first_at_or_after(log, timestamp)
         return smallest(kafka, _suffix_candidate(found, record, route), route.boundary)
