@@ -108,7 +108,7 @@ def region_of(route: PartitionRoute, offset: int) -> FetchRegion:
         return FetchRegion.NOWHERE
     if offset >= route.boundary:
         return FetchRegion.SUFFIX
-    return FetchRegion.LOST if 0 <= route.accepted_gap_from <= offset else FetchRegion.PREFIX
+    return FetchRegion.PREFIX if offset < route.prefix_end else FetchRegion.LOST
 
 
 class KafkaErrorCode(IntEnum):

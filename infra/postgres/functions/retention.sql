@@ -78,8 +78,7 @@ $$;
 
 -- Kafka's log start of the prefix moved (retention, DeleteRecords). Never moves back. Clipped to
 -- B0, which never moves; where an accepted log gap begins it is at B0, since nothing lies between.
--- At B0 the prefix is gone, and the partition is DISKLESS_ONLY unless it has
--- merged segments.
+-- At B0 the prefix is gone, and the partition is DISKLESS_ONLY unless it has merged segments.
 CREATE FUNCTION advance_prefix_start(
     p_topic_id uuid, p_partition integer, p_log_start bigint
 ) RETURNS void

@@ -14,6 +14,7 @@ from spark.retention import frames as retention
 from spark.retention.frames import MERGED_REGION, LimitedLog
 from tests.retention_rule import LeadingRun, Region, RetainedLog, Unit, plan, prefix_units
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.prefix import past_gap
 from tideline.domain.remote_log import (
     EpochStart,
     PartitionDelete,
@@ -92,7 +93,7 @@ def random_log(rng: random.Random, number: int) -> Log:
     gap = rng.choice([-1, -1, rng.randrange(40)]) if boundary == 40 else -1
     prefix_start = start if boundary < 0 else min(start, boundary + 2)
     bounds = RetainedLog(
-        prefix_start=boundary if 0 <= gap <= prefix_start < boundary else prefix_start,
+        prefix_start=past_gap(prefix_start, gap, boundary),
         accepted_gap_from=gap,
         boundary=boundary,
         suffix_start=-1 if boundary < 0 else max(start, boundary),

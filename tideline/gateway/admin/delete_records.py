@@ -157,5 +157,5 @@ def _reaches_suffix(item: PartitionEntry, route: PartitionRoute) -> bool:
 
 
 def _prefix_row(item: PartitionEntry, route: PartitionRoute) -> Any:
-    reaches_end = _reaches_suffix(item, route) or int(item.row.offset) > route.prefix_end
-    return replace(item.row, offset=route.prefix_end) if reaches_end else item.row
+    offset, end = int(item.row.offset), route.prefix_end
+    return replace(item.row, offset=end) if offset == HIGH_WATERMARK or offset > end else item.row
