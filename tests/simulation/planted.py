@@ -72,7 +72,7 @@ FOUND_BY: dict[str, int] = {
     "high watermark": 1,
     "commit told early": 1,
     "deletion untold": 2,
-    "born unawares": 17,
+    "born unawares": 25,
 }
 """The seed that finds a bug (docs/simulation.md says how it was looked for)."""
 

@@ -324,6 +324,31 @@ class CommittedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """Where a WAL object stands in the commit stream of its incarnation (decision 0019)."""
+
+    sequence: int
+    withdrawn: tuple[int, ...] = ()
+    """Places, from 0, of its batches that are not committed with it."""
+    tells: tuple[str, ...] = ()
+    """Keys of earlier objects whose outcomes it carries, and no other one does for certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class UntoldCommit:
+    """A committed WAL object whose outcomes no other object carries."""
+
+    incarnation: UUID
+    sequence: int
+    object_key: str
+    withdrawn: tuple[int, ...]
+    errors: tuple[CommitError, ...]
+    """Like the other two: one element for each batch that was committed with it."""
+    base_offsets: tuple[int, ...]
+    append_times: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FindBatchesRequest:
     log: TopicIdPartition
     fetch_offset: int

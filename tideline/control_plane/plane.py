@@ -32,6 +32,7 @@ from tideline.control_plane.model import (
     PlannedOutcome,
     PlannedTopic,
     RequestState,
+    StreamPlace,
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
@@ -39,6 +40,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    UntoldCommit,
     WatchFinding,
 )
 from tideline.domain.ack_gate import Standing
@@ -547,13 +549,21 @@ class ControlPlane(Protocol):
         object_key: str,
         size: int,
         batches: Sequence[BatchToCommit],
+        stream: StreamPlace | None = None,
     ) -> list[CommittedBatch]:
         """Assign offsets to the batches of one uploaded object of ``size`` bytes, in their order.
+        Without batches the object only carries what ``stream`` tells.
 
         One outcome per batch; a refused batch does not hold back the others. Idempotent by
         ``object_key``: after :class:`ControlPlaneUnavailable` call again with the same input, also
         while the first call still runs. Raises ``ObjectKeyRejected``, ``GatewayFenced``.
         """
+
+    async def untold_commits(
+        self, gateway_id: int, incarnation: UUID, limit: int
+    ) -> list[UntoldCommit]:
+        """What ended incarnations of the gateway committed and no object tells, by incarnation and
+        in the order of their commits. Raises ``GatewayFenced``."""
 
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
         """Coordinates from each ``fetch_offset`` (inclusive) on, one answer per request.

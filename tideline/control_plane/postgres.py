@@ -51,6 +51,7 @@ from tideline.control_plane.model import (
     PlannedTopic,
     RequestState,
     SegmentCoordinates,
+    StreamPlace,
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
@@ -58,6 +59,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    UntoldCommit,
     WatchFinding,
 )
 from tideline.control_plane.plane import ControlPlane
@@ -493,9 +495,8 @@ class PostgresControlPlane(ControlPlane):
         object_key: str,
         size: int,
         batches: Sequence[BatchToCommit],
+        stream: StreamPlace | None = None,
     ) -> list[CommittedBatch]:
-        if not batches:
-            return []
         partitions = columns(batches, "log.topic_id", "log.partition")
         shapes = columns(batches, "byte_offset", "byte_size", "record_count", "max_timestamp")
         by_append = [batch.timestamp_type == LOG_APPEND_TIME for batch in batches]
@@ -512,7 +513,16 @@ class PostgresControlPlane(ControlPlane):
             *shapes,
             by_append,
             *producers,
+            None if stream is None else stream.sequence,
+            None if stream is None or not stream.withdrawn else list(stream.withdrawn),
+            [] if stream is None else list(stream.tells),
         )
+
+    async def untold_commits(
+        self, gateway_id: int, incarnation: UUID, limit: int
+    ) -> list[UntoldCommit]:
+        function = Function("untold_commits", rows(UntoldCommit))
+        return await self._call(function, gateway_id, incarnation, limit)
 
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
         if not requests:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
+from uuid import UUID
 
 from tideline.control_plane import ControlPlane
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.domain.history import HistoryWatch
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
@@ -29,10 +32,12 @@ from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.offsets.leader_epoch import LeaderEpochHandler
 from tideline.gateway.offsets.list_offsets import ListOffsetsHandler
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.produce.commit_stream import CommitStream
 from tideline.gateway.produce.examination import Examiner
 from tideline.gateway.produce.handler import ProduceHandler
+from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
-from tideline.gateway.produce.wal import ObjectKeys, RefusedProduces, WalWriter
+from tideline.gateway.produce.wal import RefusedProduces, WalWriter
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.identity import IdentityWatch
@@ -110,6 +115,7 @@ def build_parts(
     without one the settings' bound holds for these parts alone. ``history`` and ``establish``: see
     :class:`~tideline.gateway.tracking.postgres_watch.PostgresWatch`."""
     room = room or Room(settings.gateway_memory_max_bytes)
+    history = history or HistoryWatch()
     lease = _lease(settings, control_plane, directory)
     tracking = TrackingView(lease.valid)
     confirmations = Confirmations(control_plane, lease)
@@ -153,6 +159,7 @@ def build_parts(
         cache,
         watermarks,
         refused,
+        CommitStream(lease, partial(_history_id, history)),
         max_bytes=settings.wal_max_bytes,
         max_delay_s=settings.wal_max_delay_ms / 1000,
         buffer_max_bytes=settings.wal_buffer_max_bytes,
@@ -186,6 +193,12 @@ def build_parts(
         identity=IdentityWatch(tracking, TopicIdentity(cluster)),
         examiner=Examiner(),
     )
+
+
+def _history_id(history: HistoryWatch) -> UUID:
+    if history.seen is None:
+        raise ControlPlaneUnavailable("no Postgres was seen yet, so no history can be named")
+    return history.seen.history_id
 
 
 def _lease(

@@ -173,6 +173,8 @@ BEGIN
             AND NOT EXISTS (SELECT FROM batches AS b JOIN logs AS l USING (log_id)
                 WHERE b.file_id = f.file_id AND l.deleted_at IS NULL
                     AND b.last_offset >= l.suffix_start)
+            AND NOT EXISTS (SELECT FROM wal_files AS told
+                WHERE told.carried_by = f.file_id AND told.unreferenced_at IS NULL)
         ORDER BY f.file_id LIMIT p_limit;
     RETURN QUERY
     SELECT d.object_key, d.bucket, d.kind, d.reason, EXISTS (SELECT

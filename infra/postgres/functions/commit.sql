@@ -225,13 +225,17 @@ $$;
 
 -- Assigns offsets to every batch of one WAL object, in one transaction (seed 000). Answers one row
 -- per batch, in their order. Idempotent by object key. Sends no NOTIFY: that would serialise
--- commits.
+-- commits. p_stream_sequence, p_withdrawn, p_tells: place in the commit stream, places in the object
+-- of the batches that are not committed with it, and the keys whose outcomes the object carries; a
+-- file without batches only carries, and has no place.
 CREATE FUNCTION commit_file(
     p_gateway_id integer, p_incarnation uuid, p_object_key text, p_size bigint,
     p_topic_ids uuid[], p_partitions integer[], p_byte_offsets bigint[], p_byte_sizes integer[],
     p_record_counts integer[], p_max_timestamps bigint[], p_log_append_time boolean[],
     p_producer_ids bigint[], p_producer_epochs integer[],
-    p_base_sequences integer[], p_last_sequences integer[]
+    p_base_sequences integer[], p_last_sequences integer[],
+    p_stream_sequence bigint DEFAULT NULL, p_withdrawn integer[] DEFAULT NULL,
+    p_tells text[] DEFAULT '{}'
 ) RETURNS TABLE (
     error text, base_offset bigint, append_time bigint, log_start bigint, high_watermark bigint
 )
@@ -268,14 +272,40 @@ BEGIN
                 outcome_errors = v_given.errors, outcome_base_offsets = v_given.base_offsets,
                 outcome_append_times = v_given.append_times,
                 outcome_log_starts = v_given.log_starts,
-                outcome_high_watermarks = v_given.high_watermarks
+                outcome_high_watermarks = v_given.high_watermarks,
+                stream_sequence = CASE WHEN cardinality(p_topic_ids) > 0 THEN p_stream_sequence END,
+                withdrawn = p_withdrawn
             WHERE file_id = v_file.file_id RETURNING * INTO v_file;
+        UPDATE wal_files AS t SET carried_by = v_file.file_id
+            WHERE t.object_key = ANY (p_tells) AND t.gateway_id = p_gateway_id
+                AND t.status = 'committed' AND t.carried_by IS NULL;
         IF NOT EXISTS (SELECT FROM unnest(v_given.log_ids) AS id WHERE id >= 0) THEN
             INSERT INTO lessened_files (file_id) VALUES (v_file.file_id);
         END IF;
     END IF;
     RETURN QUERY SELECT * FROM unnest(v_file.outcome_errors, v_file.outcome_base_offsets,
         v_file.outcome_append_times, v_file.outcome_log_starts, v_file.outcome_high_watermarks);
+END
+$$;
+
+-- Commits of ended incarnations of a gateway whose outcomes no object tells yet, in the order of their
+-- streams: what the process had no time for.
+CREATE FUNCTION untold_commits(p_gateway_id integer, p_incarnation uuid, p_limit integer)
+RETURNS TABLE (
+    incarnation uuid, sequence bigint, object_key text, withdrawn integer[],
+    errors text[], base_offsets bigint[], append_times bigint[]
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
+    RETURN QUERY
+    SELECT f.incarnation, f.stream_sequence, f.object_key, coalesce(f.withdrawn, '{}'),
+           f.outcome_errors, f.outcome_base_offsets, f.outcome_append_times
+        FROM wal_files AS f
+        WHERE f.gateway_id = p_gateway_id AND f.incarnation <> p_incarnation
+            AND f.status = 'committed' AND f.stream_sequence IS NOT NULL AND f.carried_by IS NULL
+        ORDER BY f.incarnation, f.stream_sequence LIMIT p_limit;
 END
 $$;
 

@@ -21,7 +21,9 @@ $$;
 
 -- Notes since when files are without a batch, of those that lost some. Costs what was lost, not what
 -- is live. Answers how many notes were read. One snapshot sees the notes and the batches: a
--- transaction that is still taking batches away brings a note of its own.
+-- transaction that is still taking batches away brings a note of its own. A file whose object alone
+-- tells the outcomes of one that is still read stays with it, and is noted again when that one is
+-- empty.
 CREATE FUNCTION judge_lessened_files(p_limit integer) RETURNS integer
 LANGUAGE sql AS $$
     WITH noted AS (
@@ -33,6 +35,12 @@ LANGUAGE sql AS $$
             WHERE f.file_id IN (SELECT file_id FROM noted)
                 AND f.status = 'committed' AND f.unreferenced_at IS NULL
                 AND NOT EXISTS (SELECT FROM batches AS b WHERE b.file_id = f.file_id)
+                AND NOT EXISTS (SELECT FROM wal_files AS told
+                    WHERE told.carried_by = f.file_id AND told.unreferenced_at IS NULL)
+            RETURNING f.carried_by
+    ), freed AS (
+        INSERT INTO lessened_files (file_id)
+            SELECT DISTINCT carried_by FROM empty WHERE carried_by IS NOT NULL
     )
     SELECT count(*)::integer FROM noted
 $$;
@@ -46,7 +54,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_before timestamptz;
 BEGIN
-    WHILE judge_lessened_files(10000) = 10000 LOOP
+    WHILE judge_lessened_files(10000) > 0 LOOP
     END LOOP;
     v_before := clock_timestamp() - p_grace_ms * interval '1 millisecond';
     RETURN QUERY
@@ -165,7 +173,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_lapsed timestamptz := clock_timestamp() - p_grace_ms * interval '1 millisecond';
 BEGIN
-    WHILE judge_lessened_files(10000) = 10000 LOOP
+    WHILE judge_lessened_files(10000) > 0 LOOP
     END LOOP;
     PERFORM mark_dead_splits_for_deletion(v_lapsed, p_limit);
     PERFORM mark_dead_segments_for_deletion(v_lapsed, p_limit);

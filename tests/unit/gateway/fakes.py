@@ -23,6 +23,7 @@ from tideline.control_plane.model import (
     FindBatchesRequest,
     FoundBatches,
     GatewayRegistration,
+    StreamPlace,
     TopicStatus,
     TrackedPartition,
     TrackedTopic,
@@ -270,11 +271,14 @@ class GatewayPlane(PlacedPlane):
         object_key: str,
         size: int,
         batches: Sequence[BatchToCommit],
+        stream: StreamPlace | None = None,
     ) -> list[CommittedBatch]:
         await asyncio.sleep(0)
         taken = [batch for batch in batches if batch.base_sequence not in self.refusals]
-        appended = iter(await super().commit_file(gateway_id, incarnation, object_key, size, taken))
-        if object_key not in [key for key, _ in self.commits]:
+        appended = iter(
+            await super().commit_file(gateway_id, incarnation, object_key, size, taken, stream)
+        )
+        if batches and object_key not in [key for key, _ in self.commits]:
             self.commits.append((object_key, list(batches)))
         if self.lose_answers > 0:
             self.lose_answers -= 1

@@ -18,6 +18,7 @@ from tests.unit.gateway.tracked_bench import (
     produce,
 )
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.wal_footer import decode_tail
 
 OTHER = TopicIdPartition(LOG.topic_id, 1)
 
@@ -113,7 +114,9 @@ async def test_of_a_truncated_object_that_two_partitions_share_the_whole_part_is
     bench: TrackedBench,
 ) -> None:
     key = await appended(bench, 0, 1)
-    bench.store.objects[key] = bench.store.objects[key][:-1]
+    body = bench.store.objects[key]
+    last = decode_tail(body, len(body)).batches[-1]
+    bench.store.objects[key] = body[: last.byte_offset + last.byte_size - 1]
     first, second = await ask(bench)
     assert (first.error, first.offsets) == ("none", [100])
     assert (second.error, second.offsets) == ("kafka_storage_error", [])

@@ -11,7 +11,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from tideline.control_plane.errors import ObjectKeyRejected
-from tideline.control_plane.model import CommittedBatch
+from tideline.control_plane.model import CommittedBatch, StreamPlace, UntoldCommit
 
 
 class FileStatus(StrEnum):
@@ -33,6 +33,8 @@ class WalFile:
     """The answer of the commit, so that a retry with an unknown outcome finds its own success."""
     unreferenced_ms: int | None = None
     """Since when no batch is known to lie in it."""
+    stream: StreamPlace | None = None
+    carried_by: str | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +74,38 @@ class WalFiles:
             )
         return known
 
+    def place(self, key: str, stream: StreamPlace | None) -> None:
+        """Note where a committed file stands in its stream."""
+        self.by_key[key].stream = stream
+
+    def carry(self, carrier: str, keys: Sequence[str]) -> None:
+        """The object of ``carrier`` tells the outcomes of ``keys``, where no other one does."""
+        for known in (self.by_key[key] for key in keys if key in self.by_key):
+            same = known.gateway_id == self.by_key[carrier].gateway_id
+            if same and known.status is FileStatus.COMMITTED and known.carried_by is None:
+                known.carried_by = carrier
+
+    def untold(self, gateway_id: int, incarnation: UUID, limit: int) -> list[UntoldCommit]:
+        """As the control plane's ``untold_commits``."""
+        found = [
+            UntoldCommit(
+                known.incarnation,
+                known.stream.sequence,
+                key,
+                known.stream.withdrawn,
+                tuple(outcome.error for outcome in known.outcomes),
+                tuple(outcome.base_offset for outcome in known.outcomes),
+                tuple(outcome.append_time for outcome in known.outcomes),
+            )
+            for key, known in self.by_key.items()
+            if known.gateway_id == gateway_id
+            and known.incarnation != incarnation
+            and known.status is FileStatus.COMMITTED
+            and known.stream is not None
+            and known.carried_by is None
+        ]
+        return sorted(found, key=lambda commit: (commit.incarnation, commit.sequence))[:limit]
+
     def forget_uncommitted(self, grace_ms: int, limit: int, now_ms: int) -> int:
         """Forget keys that were never committed; how many."""
         lapsed = [
@@ -84,11 +118,17 @@ class WalFiles:
         return len(lapsed)
 
     def collect(self, live: Container[str], grace_ms: int, limit: int, now_ms: int) -> list[str]:
-        """Mark and answer keys without a live batch for ``grace_ms``; marked ones come again."""
+        """Mark and answer keys without a live batch for ``grace_ms``; marked ones come again. Who
+        alone tells the outcomes of a live one stays."""
         dead: list[str] = []
+        carriers = {
+            known.carried_by
+            for key, known in self.by_key.items()
+            if known.unreferenced_ms is None and key in live
+        }
         for key, known in self.by_key.items():
             if known.status is FileStatus.COMMITTED and known.unreferenced_ms is None:
-                known.unreferenced_ms = None if key in live else now_ms
+                known.unreferenced_ms = None if key in live or key in carriers else now_ms
             if len(dead) < limit and _is_dead(known, now_ms - grace_ms):
                 known.status = FileStatus.DELETING
                 dead.append(key)

@@ -46,6 +46,7 @@ from tideline.control_plane.model import (
     PlannedOutcome,
     PlannedTopic,
     RequestState,
+    StreamPlace,
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
@@ -54,6 +55,7 @@ from tideline.control_plane.model import (
     TrackedPartition,
     TrackedTopic,
     TrackingKind,
+    UntoldCommit,
     WatchFinding,
     summarize,
 )
@@ -683,16 +685,23 @@ class MemoryControlPlane(ControlPlane):
         object_key: str,
         size: int,
         batches: Sequence[BatchToCommit],
+        stream: StreamPlace | None = None,
     ) -> list[CommittedBatch]:
-        if not batches:
-            return []
         file = self.files.claim(gateway_id, object_key, size, len(batches))
         if file.status is not FileStatus.COMMITTED:
             self.gateways.assert_active(gateway_id, incarnation)
             now = self.now_ms()
             file.outcomes = [self._append(batch, object_key, now) for batch in batches]
             file.status, file.size = FileStatus.COMMITTED, size
+            self.files.place(object_key, stream if batches else None)
+            self.files.carry(object_key, stream.tells if stream else ())
         return list(file.outcomes)
+
+    async def untold_commits(
+        self, gateway_id: int, incarnation: UUID, limit: int
+    ) -> list[UntoldCommit]:
+        self.gateways.assert_active(gateway_id, incarnation)
+        return self.files.untold(gateway_id, incarnation, limit)
 
     def _append(self, batch: BatchToCommit, object_key: str, now_ms: int) -> CommittedBatch:
         partition = self.topics.partition(batch.log)

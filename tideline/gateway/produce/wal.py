@@ -4,7 +4,8 @@ Batches of many partitions are gathered (250 ms or 8 MiB, at once when nothing i
 as one object, and committed in one call that assigns their offsets. What always holds: uploads run
 side by side but commits go in the order of the objects; a commit of unknown outcome is repeated
 under its key until its outcome is known; when a batch fails, everything accepted behind it of its
-producer and partition fails too (schedule 10).
+producer and partition fails too (schedule 10). Each object tells what it holds, and what became of
+the commits before it; the last ones before a pause are told by an object of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
-from uuid import UUID, uuid4
 
 import structlog
 from tenacity import (
@@ -27,13 +27,12 @@ from tenacity import (
 
 from tideline.background import spawn
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
-from tideline.control_plane.model import (
-    KEYS_KEPT_AHEAD_MS,
-    BatchToCommit,
-    CommitError,
-    CommittedBatch,
+from tideline.control_plane.errors import (
+    ControlPlaneUnavailable,
+    GatewayFenced,
+    ObjectKeyRejected,
 )
+from tideline.control_plane.model import BatchToCommit, CommitError, CommittedBatch
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch, RefusedSequences
 from tideline.domain.request_handling import Failure
@@ -42,6 +41,8 @@ from tideline.gateway import metrics
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.listeners import Listeners
+from tideline.gateway.produce.commit_stream import CommitStream, Ending, Inherited
+from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.lease import Lease
 from tideline.object_store import ObjectStore, ObjectStoreUnavailable
@@ -53,10 +54,10 @@ RefusedProduces: TypeAlias = RefusedSequences[tuple[TopicIdPartition, object]]
 behind it is refused until it comes."""
 _TRANSIENT = (ControlPlaneUnavailable, ObjectStoreUnavailable)
 
+TELL_AFTER_S = 0.75
+"""Without a new object for so long, the outcomes of the last ones get one of their own."""
 COPIES = 2
 """Of a batch that is under way: itself, and within the object that is put."""
-KEY_POOL_SIZE = 16
-KEY_MAX_AGE_S = KEYS_KEPT_AHEAD_MS / 1000
 
 
 class AppendFailed(TidelineError):
@@ -69,57 +70,6 @@ class AppendFailed(TidelineError):
 
 class AppendDropped(TidelineError):
     """The incarnation that accepted the batch is fenced: nothing may be answered for it."""
-
-
-class ObjectKeys:
-    """A small pool of object keys, registered in the control plane before anything is put under
-    them and before an upload needs one, so that none waits for Postgres first.
-
-    An upload that sleeps past the collector's grace finds its key marked as deleting, and its
-    commit is rejected (schedule 17).
-    """
-
-    def __init__(
-        self,
-        registry: ControlPlane,
-        lease: Lease,
-        *,
-        prefix: str = "",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """``prefix``: of the installation in the bucket, empty or with a slash at its end."""
-        self._prefix = prefix
-        self._registry = registry
-        self._lease = lease
-        self._clock = clock
-        self._pool: deque[tuple[str, float]] = deque()
-        self._owner: UUID | None = None
-
-    def take(self) -> str | None:
-        """A registered key, or ``None``: call :meth:`refill` first."""
-        if self._owner != self._lease.incarnation:
-            self._pool.clear()
-        while self._pool:
-            key, registered = self._pool.popleft()
-            if self._clock() - registered <= KEY_MAX_AGE_S:
-                return key
-        return None
-
-    @property
-    def low(self) -> bool:
-        return len(self._pool) < KEY_POOL_SIZE // 2
-
-    async def refill(self) -> None:
-        """Register fresh keys. Raises what the control plane raises."""
-        owner, started = self._lease.incarnation, self._clock()
-        keys = [f"{self._prefix}wal/{uuid4().hex}" for _ in range(KEY_POOL_SIZE)]
-        await self._registry.register_object_keys(
-            self._lease.gateway_id, incarnation=owner, keys=keys
-        )
-        if owner != self._owner:
-            self._pool.clear()
-            self._owner = owner
-        self._pool.extend((key, started) for key in keys)
 
 
 @dataclass(slots=True, eq=False)
@@ -146,14 +96,29 @@ class Append:
 
 @dataclass(slots=True, eq=False)
 class WalObject:
-    """One object under way: ``appends`` in the order of the body."""
+    """One object under way: ``appends`` in the order of the body. One without any carries outcomes
+    of earlier commits alone."""
 
     appends: list[Append]
-    size: int
+    sequence: int
+    inherited: Inherited | None = None
     key: str = ""
     body: bytes = b""
+    """With its footer."""
     upload: asyncio.Task[None] | None = None
     placed: list[BatchToCommit] = field(default_factory=list)
+    """All batches of the body."""
+    live: list[int] = field(default_factory=list)
+    """Places of those that go to the commit; ``appends`` are these alone from then on."""
+    ending: Ending = field(default_factory=Ending)
+
+    @property
+    def size(self) -> int:
+        return len(self.body)
+
+    @property
+    def carries_only(self) -> bool:
+        return not self.placed
 
 
 class WalWriter:
@@ -168,6 +133,7 @@ class WalWriter:
         cache: ObjectCache,
         watermarks: HighWatermarks,
         refused: RefusedProduces,
+        stream: CommitStream,
         *,
         max_bytes: int,
         max_delay_s: float,
@@ -185,6 +151,7 @@ class WalWriter:
         self._cache = cache
         self._watermarks = watermarks
         self._refused = refused
+        self._stream = stream
         self._max_bytes = max_bytes
         self._max_delay_s = max_delay_s
         self._buffer_max_bytes = buffer_max_bytes
@@ -198,9 +165,12 @@ class WalWriter:
         self._timer: asyncio.Handle | None = None
         self._committer: asyncio.Task[None] | None = None
         self._refill: asyncio.Task[None] | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._inheriting: asyncio.Task[None] | None = None
         self.made_room: Listeners[[]] = Listeners()
         """Called when something has left the buffer and it is not full."""
         lease.fenced.add(self.drop_all)
+        lease.gained.add(self._inherit)
 
     @property
     def has_room(self) -> bool:
@@ -241,16 +211,22 @@ class WalWriter:
         self._report_room()
 
     async def close(self, patience_s: float) -> None:
-        """Finish what is under way within ``patience_s``; the rest fails as transient."""
-        if self._buffer:
-            self._cut()
-        if self._committer is not None:
-            await asyncio.wait([self._committer], timeout=patience_s)
+        """Finish what is under way within ``patience_s``, and tell its outcomes; the rest fails as
+        transient."""
+        end = self._clock() + patience_s
+        self._cut()
+        await self._until_committed(end)
+        self._tell()
+        await self._until_committed(end)
         for append in self._drain_everything():
             self._finish(append, AppendFailed(Failure.TRANSIENT, "the gateway is stopping"))
-        for task in (self._committer, self._refill):
+        for task in (self._committer, self._refill, self._inheriting):
             if task is not None:
                 task.cancel()
+
+    async def _until_committed(self, end: float) -> None:
+        if self._committer is not None:
+            await asyncio.wait([self._committer], timeout=max(0.0, end - self._clock()))
 
     def _drain_everything(self) -> list[Append]:
         appends = [append for obj in self._pipeline for append in obj.appends] + self._buffer
@@ -261,6 +237,9 @@ class WalWriter:
         if self._committer is not None:
             self._committer.cancel()
             self._committer = None
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
         self._take_buffer()
         return appends
 
@@ -277,20 +256,41 @@ class WalWriter:
         if not appends:
             return
         appends.sort(key=lambda append: (append.log.topic_id.bytes, append.log.partition))
-        obj = WalObject(appends, sum(len(append.batch) for append in appends))
+        self._start(WalObject(appends, self._stream.next()))
+
+    def _start(self, obj: WalObject) -> None:
         obj.upload = spawn(self._upload(obj), "wal-upload")
         self._pipeline.append(obj)
         if self._committer is None or self._committer.done():
             self._committer = spawn(self._commit_in_order(), "wal-commit", vital=True)
 
+    def _tell(self) -> None:
+        """Put the outcomes that no object carries yet, when nothing else is about to."""
+        self._telling = None
+        if self._stream.untold and not self._pipeline and not self._buffer:
+            self._start(WalObject([], self._stream.next()))
+
+    def _inherit(self) -> None:
+        """Tell what earlier incarnations of this gateway had no time to tell."""
+        if self._inheriting is None or self._inheriting.done():
+            self._inheriting = spawn(self._tell_inherited(), "wal-inherit")
+
+    async def _tell_inherited(self) -> None:
+        try:
+            for inherited in await self._stream.inherited(self._control_plane):
+                self._start(WalObject([], self._stream.next(), inherited))
+        except TidelineError as error:
+            log.warning("wal.inherited_not_told", error=str(error))
+
     async def _upload(self, obj: WalObject) -> None:
         """Put one object within bounds. Raises what the last attempt raised."""
         async with self._upload_slots:
-            obj.body = b"".join(append.batch for append in obj.appends)
             position = 0
             for append in obj.appends:
                 obj.placed.append(_place(append, position))
                 position += len(append.batch)
+            obj.ending = await self._stream.ending(obj.sequence, obj.placed, obj.inherited)
+            obj.body = b"".join([*(append.batch for append in obj.appends), obj.ending.footer])
             started = self._clock()
             async for attempt in self._attempts():
                 with attempt:
@@ -329,16 +329,7 @@ class WalWriter:
     async def _commit_in_order(self) -> None:
         while self._pipeline:
             obj = self._pipeline[0]
-            assert obj.upload is not None
-            outcome: list[CommittedBatch] | Exception
-            try:
-                await obj.upload
-                outcome = await self._commit(obj)
-            except TidelineError as error:
-                outcome = error
-            except Exception as error:
-                log.exception("wal.unexpected")
-                outcome = error
+            outcome = await self._outcome(obj)
             if not self._pipeline or self._pipeline[0] is not obj:
                 return  # everything was dropped, and the cancellation of this task swallowed
             self._pipeline.popleft()
@@ -349,18 +340,43 @@ class WalWriter:
             self._report_room()
             if not self._pipeline and self._buffer:
                 self._cut()
+        if self._stream.untold and self._telling is None:
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(TELL_AFTER_S, self._tell)
+
+    async def _outcome(self, obj: WalObject) -> list[CommittedBatch] | Exception:
+        assert obj.upload is not None
+        try:
+            await obj.upload
+        except Exception as error:
+            if not isinstance(error, TidelineError):
+                log.exception("wal.unexpected")
+            self._stream.not_committed(obj.sequence, obj.key, len(obj.placed))
+            return error
+        try:
+            return await self._commit(obj)
+        except ObjectKeyRejected as error:
+            self._stream.not_committed(obj.sequence, obj.key, len(obj.placed))
+            return error
+        except Exception as error:
+            if not isinstance(error, TidelineError):
+                log.exception("wal.unexpected")
+            self._stream.fall_silent(str(error))
+            return error
 
     async def _commit(self, obj: WalObject) -> list[CommittedBatch]:
         """Commit ``obj``, again and again while the outcome is unknown."""
-        live = [
-            (append, placed)
-            for append, placed in zip(obj.appends, obj.placed, strict=True)
+        appends = obj.appends
+        obj.live = [
+            place
+            for place, append in enumerate(appends)
             if not append.outcome.done() or append.outcome.cancelled()
         ]
-        obj.appends = [append for append, _ in live]
-        obj.placed = [placed for _, placed in live]
-        if not live:
+        obj.appends = [appends[place] for place in obj.live]
+        if not obj.live and not obj.carries_only:
             return []
+        batches = [obj.placed[place] for place in obj.live]
+        stream = self._stream.place(obj.sequence, len(obj.placed), obj.live, obj.ending)
         started = self._clock()
         incarnation = self._lease.incarnation
         async for attempt in AsyncRetrying(
@@ -371,20 +387,26 @@ class WalWriter:
                     self._lease.gateway_id,
                     incarnation=incarnation,
                     object_key=obj.key,
-                    size=len(obj.body),
-                    batches=obj.placed,
+                    size=obj.size,
+                    batches=batches,
+                    stream=stream,
                 )
         metrics.WAL_COMMIT_SECONDS.observe(self._clock() - started)
         return committed
 
     def _committed(self, obj: WalObject, committed: Sequence[CommittedBatch]) -> None:
-        metrics.WAL_OBJECTS.labels("committed").inc()
+        if obj.live or obj.carries_only:
+            self._stream.carried(obj.ending)
+        if obj.carries_only:
+            metrics.WAL_OBJECTS.labels("carrier").inc()
+            return
+        self._stream.committed(obj.sequence, obj.key, len(obj.placed), obj.live, committed)
+        metrics.WAL_OBJECTS.labels("committed" if obj.live else "withdrawn").inc()
         self._cache.put(obj.key, 0, obj.body)
-        for placed, outcome in zip(obj.placed, committed, strict=True):
-            if outcome.error is CommitError.NONE:
-                self._watermarks.observe(placed.log, outcome.high_watermark)
         now = self._clock()
         for append, outcome in zip(obj.appends, committed, strict=True):
+            if outcome.error is CommitError.NONE:
+                self._watermarks.observe(append.log, outcome.high_watermark)
             metrics.WAL_APPEND_SECONDS.observe(now - append.accepted)
             self._finish(append, outcome)
 

@@ -1,0 +1,112 @@
+"""The gateway's WAL writer over a store and a control plane in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from tests.unit.gateway.fakes import (
+    LOG,
+    TOPIC_ID,
+    FakeClock,
+    FakeObjectStore,
+    GatewayPlane,
+    record_batch,
+    tracked_row,
+    tracked_topic,
+)
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.pipelining import ProducerBatch, RefusedSequences
+from tideline.domain.wal_footer import Footer, decode_tail
+from tideline.gateway.fetch.from_suffix import HighWatermarks
+from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.produce.commit_stream import CommitStream
+from tideline.gateway.produce.object_keys import ObjectKeys
+from tideline.gateway.produce.wal import Append, WalWriter
+from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.view import TrackingView
+
+OTHER = TopicIdPartition(TOPIC_ID, 1)
+HISTORY = UUID(int=77)
+
+
+def a_lease(plane: GatewayPlane) -> Lease:
+    return Lease(plane, gateway_id=1, broker_id=1, address="here:1", version="0", duration_ms=3000)
+
+
+class NotedRefusals(RefusedSequences[tuple[TopicIdPartition, object]]):
+    """Keeps every refusal, as (key, sequence)."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.noted: list[tuple[tuple[TopicIdPartition, object], int]] = []
+
+    def refuse(self, key: tuple[TopicIdPartition, object], batch: ProducerBatch) -> None:
+        self.noted.append((key, batch.base_sequence))
+        super().refuse(key, batch)
+
+
+class Bench:
+    """A writer over fakes."""
+
+    def __init__(self, **changes: float) -> None:
+        self.store = FakeObjectStore()
+        self.plane = GatewayPlane()
+        self.lease = a_lease(self.plane)
+        self.plane.activate(self.lease.incarnation)
+        self.plane.put(
+            tracked_topic(
+                tracked_row(boundary=100, boundary_epoch=1),
+                tracked_row(OTHER.partition, boundary=0, boundary_epoch=1),
+            )
+        )
+        self.keys = ObjectKeys(self.plane, self.lease, clock=FakeClock())
+        self.refused = NotedRefusals(FakeClock())
+        values = {"max_bytes": 1000, "max_delay_s": 30.0, "buffer_max_bytes": 4000} | changes
+        self.writer = WalWriter(
+            self.store,
+            self.plane,
+            self.keys,
+            self.lease,
+            ObjectCache(1 << 20),
+            HighWatermarks(self.plane, TrackingView(self.lease.valid), poll_s=60),
+            self.refused,
+            CommitStream(self.lease, lambda: HISTORY),
+            max_bytes=int(values["max_bytes"]),
+            max_delay_s=values["max_delay_s"],
+            buffer_max_bytes=int(values["buffer_max_bytes"]),
+            parallel_uploads=4,
+            upload_patience_s=values.get("patience_s", 5.0),
+        )
+
+    def append(
+        self,
+        sequence: int = -1,
+        *,
+        log: TopicIdPartition = LOG,
+        producer: int = 7,
+        records: int = 1,
+        source: object = "client",
+        payload: int = 50,
+    ) -> asyncio.Future[object]:
+        producer_id = producer if sequence >= 0 else -1
+        batch = record_batch(
+            records, producer_id=producer_id, epoch=0, sequence=sequence, payload=b"x" * payload
+        )
+        return self.writer.append(
+            Append(
+                log=log,
+                source=source,
+                batch=batch,
+                producer=ProducerBatch(producer_id, 0, sequence),
+                last_sequence=sequence + records - 1,
+                record_count=records,
+                max_timestamp=1000,
+                timestamp_type="CreateTime",
+                outcome=asyncio.get_running_loop().create_future(),
+            )
+        )  # type: ignore[return-value]
+
+    def footers(self) -> dict[str, Footer]:
+        """Of all objects in the bucket, in the order in which they came there."""
+        return {key: decode_tail(body, len(body)) for key, body in self.store.objects.items()}
