@@ -333,6 +333,7 @@ $$;
 CREATE FUNCTION expire_producers(p_idle_ms bigint, p_limit integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
+    v_before timestamptz := clock_timestamp() - p_idle_ms * interval '1 millisecond';
     v_expired integer;
 BEGIN
     IF NOT note_producer_expiry(p_idle_ms * interval '1 millisecond') THEN
@@ -340,8 +341,9 @@ BEGIN
     END IF;
     DELETE FROM producer_state AS p USING (
         SELECT log_id, producer_id FROM producer_state
-            WHERE updated_at <= clock_timestamp() - p_idle_ms * interval '1 millisecond'
-            LIMIT p_limit FOR UPDATE SKIP LOCKED
+            WHERE updated_hour <= floor(extract(epoch FROM v_before) / 3600)::integer
+                AND updated_at <= v_before
+            ORDER BY updated_hour LIMIT p_limit FOR UPDATE SKIP LOCKED
     ) AS idle
     WHERE p.log_id = idle.log_id AND p.producer_id = idle.producer_id;
     GET DIAGNOSTICS v_expired = ROW_COUNT;
