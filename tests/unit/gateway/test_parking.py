@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -128,6 +131,68 @@ async def test_the_requests_own_timeout_is_a_bound_too() -> None:
     bench.clock.now += 1.5
     bench.lot.expire()
     assert bench.told == [("hasty", TIMED_OUT)]
+
+
+async def test_a_hasty_produce_parked_behind_a_patient_one_is_refused_when_its_own_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the timer, which was set for the patient one."""
+    bench = Bench()
+    rings: list[float] = []
+
+    class Timer:
+        def cancel(self) -> None:
+            rings.pop()
+
+    def call_later(delay: float, _: object) -> Timer:
+        rings.append(bench.clock.now + delay)
+        return Timer()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+    bench.offer("patient")
+    bench.offer("hasty", max_wait_s=1.0, source="b")
+    assert rings == [bench.clock.now + 1.0]
+
+
+async def test_what_has_not_waited_too_long_is_not_looked_at_when_something_else_has() -> None:
+    """A thousand lanes wait; one of them is late, again and again."""
+    bench = Bench(max_bytes=1_000_000)
+    looked_at: list[ParkedProduce] = []
+
+    class Lane(deque[ParkedProduce]):
+        def __iter__(self) -> Iterator[ParkedProduce]:
+            for entry in super().__iter__():
+                looked_at.append(entry)
+                yield entry
+
+    for number in range(1000):
+        log = TopicIdPartition(TOPIC_ID, 10 + number)
+        bench.offer(f"patient {number}", log=log)
+        bench.lot._lanes[log] = Lane(bench.lot._lanes[log])
+    for round_ in range(10):
+        bench.offer(f"hasty {round_}", max_wait_s=0.5)
+        bench.clock.now += 1
+        bench.lot.expire()
+    assert bench.told == [(f"hasty {round_}", TIMED_OUT) for round_ in range(10)]
+    assert not looked_at
+    bench.lot.drop("a")
+
+
+async def test_what_was_let_through_leaves_no_deadline_behind() -> None:
+    """Parked and let through at once, over and over, while one produce waits on."""
+    bench = Bench(max_bytes=1_000_000)
+    bench.offer("waits", log=OTHER)
+    bench.admission_of = lambda log: Admission.WAIT  # type: ignore[method-assign]
+    for _ in range(1000):
+        bench.offer("passes")
+        bench.admission_of = (  # type: ignore[method-assign]
+            lambda log: Admission.WAIT if log == OTHER else Admission.SUFFIX
+        )
+        bench.lot.drain(LOG)
+        bench.admission_of = lambda log: Admission.WAIT  # type: ignore[method-assign]
+    assert bench.lot.waiting(OTHER) == 1
+    assert len(bench.lot._deadlines._heap) < 100
+    bench.lot.drop("a")
 
 
 async def test_past_the_bound_of_bytes_a_connection_is_refused_until_its_lane_is_empty() -> None:

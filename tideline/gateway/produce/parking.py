@@ -27,6 +27,7 @@ from tideline.domain.request_handling import (
     handling,
 )
 from tideline.gateway.metrics import BOUND_REACHED, PARK_REFUSED, PARK_SECONDS, PARKED, PARKED_BYTES
+from tideline.gateway.produce.deadlines import Deadlines
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.lease import Lease
@@ -114,6 +115,8 @@ class ParkedProduce:
     refuse: Callable[[KafkaErrorCode], None]
     arrived: float = field(default=0.0)
     deadline: float = field(default=0.0)
+    number: int = field(default=-1)
+    """By which :class:`Deadlines` knows it."""
 
 
 class ParkingLot:
@@ -139,7 +142,10 @@ class ParkingLot:
         self._overflowed: dict[TopicIdPartition, set[object]] = {}
         self._draining: set[TopicIdPartition] = set()
         self._bytes = 0
+        self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0
+        """The deadline that the timer was set for, on the lot's clock."""
         rules.watch(some=self._drain_some, every=self.drain_all)
 
     @property
@@ -204,21 +210,21 @@ class ParkingLot:
         """The connection is gone: nobody waits for what it had parked, and it was never taken
         on."""
         for log, lane in list(self._lanes.items()):
-            for entry in [entry for entry in lane if entry.source is source]:
-                lane.remove(entry)
-                self._account(-1, -entry.size)
+            for entry in self._split(lane, lambda entry: entry.source is source):
+                self._leaves(entry)
             self._forget_if_empty(log)
 
     def expire(self) -> None:
         """Refuse what has waited too long, and what is parked behind it on its connection."""
         now = self._clock()
-        for log, lane in list(self._lanes.items()):
-            late = {entry.source for entry in lane if entry.deadline <= now}
-            for source in late:
+        for log in self._deadlines.take_late(now):
+            lane = self._lanes.get(log)
+            if lane is None:
+                continue  # drained, or dropped, by what a refusal before it led to
+            for source in dict.fromkeys(entry.source for entry in lane if entry.deadline <= now):
                 self._refuse_from(log, lane, source, now)
             self._forget_if_empty(log)
-            if late:
-                self.drain(log)
+            self.drain(log)
         self._arm()
 
     def _park(self, log: TopicIdPartition, entry: ParkedProduce) -> None:
@@ -233,22 +239,38 @@ class ParkingLot:
         entry.deadline = entry.arrived + min(self._max_wait_s, entry.max_wait_s)
         self._lanes.setdefault(log, deque()).append(entry)
         self._account(1, entry.size)
-        if self._timer is None:
-            self._arm()
+        entry.number = self._deadlines.add(log, entry.deadline)
+        self._arm()
 
     def _refuse_from(
         self, log: TopicIdPartition, lane: deque[ParkedProduce], source: object, now: float
     ) -> None:
         """The first late entry of ``source`` and all of ``source`` behind it."""
         reached = False
-        for entry in list(lane):
+
+        def goes(entry: ParkedProduce) -> bool:
+            nonlocal reached
             if entry.source is not source:
-                continue
+                return False
             reached = reached or entry.deadline <= now
-            if reached:
-                lane.remove(entry)
-                self._account(-1, -entry.size)
-                self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "time")
+            return reached
+
+        for entry in self._split(lane, goes):
+            self._leaves(entry)
+            self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "time")
+
+    @staticmethod
+    def _split(
+        lane: deque[ParkedProduce], goes: Callable[[ParkedProduce], bool]
+    ) -> list[ParkedProduce]:
+        """Take out those that go, in one pass; both halves keep their order."""
+        gone: list[ParkedProduce] = []
+        stays: list[ParkedProduce] = []
+        for entry in lane:
+            (gone if goes(entry) else stays).append(entry)
+        lane.clear()
+        lane.extend(stays)
+        return gone
 
     def _refuse(
         self, log: TopicIdPartition, entry: ParkedProduce, error: KafkaErrorCode, bound: str
@@ -261,8 +283,12 @@ class ParkingLot:
 
     def _take(self, log: TopicIdPartition, lane: deque[ParkedProduce]) -> ParkedProduce:
         entry = lane.popleft()
-        self._account(-1, -entry.size)
+        self._leaves(entry)
         return entry
+
+    def _leaves(self, entry: ParkedProduce) -> None:
+        self._deadlines.strike(entry.number)
+        self._account(-1, -entry.size)
 
     def _account(self, count: int, size: int) -> None:
         self._bytes += size
@@ -279,10 +305,19 @@ class ParkingLot:
             self._overflowed.pop(log, None)
 
     def _arm(self) -> None:
+        """Have the timer ring no later than the earliest deadline. One that rings too early, for
+        what has been let through since, sets itself anew."""
+        earliest = self._deadlines.earliest()
         if self._timer is not None:
+            if earliest is not None and earliest >= self._armed_for:
+                return
             self._timer.cancel()
             self._timer = None
-        deadlines = [entry.deadline for lane in self._lanes.values() for entry in lane]
-        if deadlines:
-            delay = max(0.0, min(deadlines) - self._clock())
-            self._timer = asyncio.get_running_loop().call_later(delay, self.expire)
+        if earliest is not None:
+            delay = max(0.0, earliest - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+            self._armed_for = earliest
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.expire()
