@@ -144,6 +144,51 @@ async def metadata_of(bench: TrackedBench, version: int, *, by_id: bool = False)
     return [topic.error_code.name for topic in response.topics]
 
 
+async def described(bench: TrackedBench, *names: str) -> list[tuple[str, str, UUID | None, int]]:
+    """Name, error, id and number of partitions of each topic in the answer of
+    DescribeTopicPartitions (KIP-966) to a question for these topics; for all without any."""
+    api = messages(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0)
+
+    def topic(name: str) -> Any:
+        row = api.response_part(
+            "DescribeTopicPartitionsResponsePartition",
+            error_code=ErrorCode.none,
+            partition_index=0,
+            leader_id=1,
+            leader_epoch=0,
+            replica_nodes=(1,),
+            isr_nodes=(1,),
+            eligible_leader_replicas=None,
+            last_known_elr=None,
+            offline_replicas=(),
+        )
+        return api.response_part(
+            "DescribeTopicPartitionsResponseTopic",
+            error_code=ErrorCode.none,
+            name=name,
+            topic_id=ANOTHER,
+            is_internal=False,
+            partitions=(row,),
+            topic_authorized_operations=-1,
+        )
+
+    def answer(request: Any) -> Any:
+        asked = [one.name for one in request.topics] or [TOPIC, "classic"]
+        return api.response(
+            throttle_time=no_throttle(), topics=tuple(map(topic, asked)), next_cursor=None
+        )
+
+    bench.client.broker[ApiKey.DESCRIBE_TOPIC_PARTITIONS] = answer
+    response = await bench.ask(
+        api.request(
+            topics=tuple(api.request_part("TopicRequest", name=name) for name in names),
+            response_partition_limit=2000,
+            cursor=None,
+        )
+    )
+    return [(t.name, t.error_code.name, t.topic_id, len(t.partitions)) for t in response.topics]
+
+
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 async def test_a_produce_to_a_name_that_means_another_topic_is_refused(
     bench: TrackedBench, version: int
@@ -249,3 +294,24 @@ async def test_a_topic_that_is_being_born_is_hidden_until_every_gateway_knows_it
     assert await metadata_of(bench, 12, by_id=True) == ["unknown_topic_id"]
     bench.parts.tracking.replace_all([replace(born, topic_id=TOPIC_ID, status=TopicStatus.ACTIVE)])
     assert await metadata_of(bench, 12) == ["passed"]
+
+
+async def test_descriptions_hide_what_metadata_hides(bench: TrackedBench) -> None:
+    """The Java Admin describes topics by DescribeTopicPartitions: it learned the id and the leaders
+    of a topic that Metadata did not show."""
+    rule = bench.rules[ApiKey.DESCRIBE_TOPIC_PARTITIONS]
+    assert not rule.is_due(), "passed as it came while nothing is hidden"
+    born = replace(
+        tracked_topic(status=TopicStatus.TRACKING), kind=TrackingKind.BORN_DISKLESS, partitions={}
+    )
+    bench.parts.tracking.replace_all([born])
+    assert rule.is_due()
+    classic = ("classic", "none", ANOTHER, 1)
+    unknown = (TOPIC, "unknown_topic_or_partition", None, 0)
+    assert await described(bench, TOPIC, "classic") == [unknown, classic]
+    assert await described(bench) == [classic], "left out of all topics"
+    bench.parts.tracking.replace_all([replace(born, status=TopicStatus.ACTIVE)])
+    assert not rule.is_due()
+    bench.show(tracked_row(boundary=0, boundary_epoch=0))
+    await watch(bench, Names(orders=ANOTHER)).look()
+    assert await described(bench, TOPIC) == [unknown], "a name that means another topic"

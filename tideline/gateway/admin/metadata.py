@@ -1,4 +1,4 @@
-"""Metadata, while some name must not lead a client anywhere."""
+"""Metadata and DescribeTopicPartitions, while some name must not lead a client anywhere."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ class MetadataHandler:
     tracking: TrackingView
 
     def rules(self) -> Rules:
-        return {ApiKey.METADATA: Rule(self.metadata, self.tracking.hides_names)}
+        rule = Rule(self.metadata, self.tracking.hides_names)
+        return {ApiKey.METADATA: rule, ApiKey.DESCRIBE_TOPIC_PARTITIONS: rule}
 
     async def metadata(self, ctx: RequestContext) -> bytes | None:
-        """A retriable error for a hidden topic that was asked for; it is left out of all topics."""
+        """Both APIs. A retriable error for a hidden topic that was asked for; it is left out of all
+        topics. A cursor passes: it says where Kafka goes on, and shows nothing but a name."""
         request: Any = ctx.request()
         response = await ctx.forward()
         answer: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
@@ -31,12 +33,17 @@ class MetadataHandler:
         if not hidden:
             return response
         asked = request.topics
-        if asked is None or (not asked and ctx.header.api_version == 0):
+        if _means_all(asked, ctx.header.api_key, ctx.header.api_version):
             kept = tuple(t for t in answer.topics if t.name not in hidden)
         else:
             by_id = {t.topic_id for t in asked if getattr(t, "topic_id", None) is not None}
             kept = tuple(_unknown(t, by_id) if t.name in hidden else t for t in answer.topics)
         return ctx.respond(replace(answer, topics=kept))
+
+
+def _means_all(asked: tuple[Any, ...] | None, api_key: int, version: int) -> bool:
+    """An empty list means all topics, but in Metadata since version 1, which has null for it."""
+    return asked is None or (not asked and (api_key != ApiKey.METADATA or version == 0))
 
 
 def _unknown(topic: Any, by_id: set[Any]) -> Any:
