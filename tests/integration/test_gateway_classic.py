@@ -12,9 +12,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from tests.harness import HANGS_S, until
 from tideline.demo.patience import Patience
+from tideline.kafka.client import KafkaConnection
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -93,6 +96,30 @@ def test_clients_see_gateways_in_the_place_of_brokers(stack: Stack, admin: Admin
     )
     described = admin.describe_cluster().result(10)
     assert {f"{n.host}:{n.port}" for n in described.nodes} == set(stack.endpoints.gateways.values())
+
+
+BETWEEN_BROKERS = set(range(83, 88))
+"""The state of share groups, for which brokers ask each other."""
+
+
+async def offered(address: str) -> dict[int, tuple[int, int]]:
+    """Lowest and highest version by API key."""
+    host, _, port = address.rpartition(":")
+    connection = await KafkaConnection.open(host, int(port))
+    try:
+        answer = await connection.send(ApiVersionsRequest())
+    finally:
+        connection.close()
+    assert isinstance(answer, ApiVersionsResponse)
+    return {int(a.api_key): (int(a.min_version), int(a.max_version)) for a in answer.api_keys}
+
+
+async def test_clients_are_offered_all_that_a_stock_broker_has_for_them(stack: Stack) -> None:
+    """Every API in every version; only what brokers ask each other is left out."""
+    of_broker = await offered(stack.endpoints.brokers[1])
+    of_gateway = await offered(stack.endpoints.gateways[1])
+    assert of_broker.keys() - of_gateway.keys() == BETWEEN_BROKERS
+    assert of_gateway == {key: of_broker[key] for key in of_gateway}
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

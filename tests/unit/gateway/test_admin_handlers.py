@@ -65,7 +65,7 @@ from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import TopicsHandler
 from tideline.gateway.context import Rules
-from tideline.gateway.messages import nested, no_throttle
+from tideline.gateway.messages import messages, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import TransactionsHandler
 from tideline.kafka.client import KafkaCluster
@@ -856,6 +856,65 @@ async def test_describe_configs_shows_the_limits_in_force() -> None:
     shown = {c.name: c.value for c in answer.results[0].configs}
     assert shown["message.timestamp.type"] == "CreateTime"
     assert shown["max.message.bytes"] == "1000000"
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+async def test_describe_configs_does_not_say_where_brokers_listen(version: int) -> None:
+    """Nor what they listened on by default. Everything else of a broker is shown as it is."""
+    api = messages(32, version)
+    told = {
+        "listeners": "PLAINTEXT://10.0.0.1:9092,CONTROLLER://10.0.0.1:9093",
+        "advertised.listeners": "PLAINTEXT://broker-1:9092",
+        "controller.quorum.voters": "1@broker-1:9093",
+        "controller.quorum.bootstrap.servers": "broker-1:9093",
+        "log.dirs": "/var/lib/kafka",
+    }
+
+    def entry(key: str, value: str) -> Any:
+        synonym = api.response_part("DescribeConfigsSynonym", name=key, value=value, source=i8(4))
+        return api.response_part(
+            "DescribeConfigsResourceResult",
+            name=key,
+            value=value,
+            read_only=True,
+            config_source=i8(4),
+            is_sensitive=False,
+            synonyms=(synonym,),
+            config_type=i8(2),
+            documentation=None,
+        )
+
+    def answer(request: Any) -> Any:
+        return api.response(
+            throttle_time=no_throttle(),
+            results=(
+                api.response_part(
+                    "DescribeConfigsResult",
+                    error_code=ErrorCode.none,
+                    error_message=None,
+                    resource_type=i8(4),
+                    resource_name="1",
+                    configs=tuple(entry(key, value) for key, value in told.items()),
+                ),
+            ),
+        )
+
+    asked = api.request_part(
+        "DescribeConfigsResource",
+        resource_type=i8(4),
+        resource_name="1",
+        configuration_keys=None,
+    )
+    request = api.request(resources=(asked,), include_synonyms=True, include_documentation=False)
+    kafka = Kafka(DescribeConfigsRequest=answer)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin()) as g:
+        response = await ask(g, request)
+    shown = {c.name: c for c in response.results[0].configs}
+    assert shown.keys() == told.keys()
+    assert {name for name, c in shown.items() if c.value is None} == told.keys() - {"log.dirs"}
+    assert all(c.is_sensitive == (c.value is None) for c in shown.values())
+    assert "9092" not in str(response)
+    assert "9093" not in str(response)
 
 
 def with_a_classic_topic(request: Any) -> MetadataResponse:

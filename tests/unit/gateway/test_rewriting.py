@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.kafka.messages import random_message
 from tideline.gateway.context import ApiKey
 from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.passed_apis import PASSED
 from tideline.kafka.protocol import (
     decodable_versions,
     decode_response,
@@ -124,6 +125,57 @@ def test_an_answer_of_no_concern_passes() -> None:
     assert REWRITER(b"whatever", 12, 4) == b"whatever"
 
 
+APPLICATIONS_OWN = {"client_host", "user_endpoint", "partitions_by_user_endpoint"}
+"""Where a member of a group is, and where it says that it answers queries."""
+NO_ADDRESS = {
+    (29, "host"): "where an access rule lets clients come from",
+    (31, "host"): "the same",
+    (55, "listeners"): "controllers, which serve no clients",
+    (88, "endpoint_information_epoch"): "a number",
+}
+
+
+def address_fields(schema: type) -> set[str]:
+    """Fields of a message that may say where somebody listens, by their names."""
+    from dataclasses import fields
+
+    from kio.serial._introspect import EntityField, EntityTupleField, classify_field
+
+    found = set()
+    for field in fields(schema):
+        if field.name in APPLICATIONS_OWN:
+            continue
+        if any(word in field.name for word in ("host", "port", "listener", "endpoint", "address")):
+            found.add(field.name)
+            continue
+        kind = classify_field(field)
+        if isinstance(kind, (EntityField, EntityTupleField)):
+            found |= address_fields(kind.type_)
+    return found
+
+
+@pytest.mark.parametrize("api_key", PASSED)
+def test_no_answer_that_passes_says_where_a_broker_listens(api_key: int) -> None:
+    named = set()
+    for version in range(PASSED[api_key] + 1):
+        schema = response_class(api_key, version)
+        assert schema is not None or version < decodable_versions(api_key).start
+        named |= address_fields(schema) if schema is not None else set()
+    assert named == {name for key, name in NO_ADDRESS if key == api_key}
+
+
+def test_what_is_looked_into_is_not_named_as_passing() -> None:
+    assert not PASSED.keys() & set(map(int, ApiKey))
+
+
+def test_what_nobody_has_read_is_not_offered() -> None:
+    """An API that is not known, and a newer version of one that passes."""
+    assert REWRITER.offers(12, 4)
+    assert not REWRITER.offers(12, 5)
+    assert not REWRITER.offers(12, -1)
+    assert not REWRITER.offers(93, 0)
+
+
 def test_versions_that_cannot_be_decoded_are_not_offered() -> None:
     from kio.schema.api_versions.v3.response import ApiVersion, ApiVersionsResponse
     from kio.static.primitive import i16
@@ -135,14 +187,21 @@ def test_versions_that_cannot_be_decoded_are_not_offered() -> None:
 
     message = ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=(api(3, 0, 99), api(12, 0, 99), api(ApiKey.CREATE_TOPICS, 50, 60)),
+        api_keys=(
+            api(0, 0, 99),
+            api(3, 0, 99),
+            api(12, 0, 99),
+            api(93, 0, 0),
+            api(ApiKey.CREATE_TOPICS, 50, 60),
+        ),
         throttle_time=no_throttle(),
     )
     frame = REWRITER(encode_response(message, 7), ApiKey.API_VERSIONS, 3)
     offered: Any = decode_response(frame, ApiKey.API_VERSIONS, 3)
     assert {(a.api_key, a.min_version, a.max_version) for a in offered.api_keys} == {
+        (0, 0, decodable_versions(0)[-1]),
         (3, 0, decodable_versions(3)[-1]),
-        (12, 0, 99),
+        (12, 0, 4),
     }
-    assert not REWRITER.decodable(3, 99)
-    assert REWRITER.decodable(12, 99)
+    assert not REWRITER.offers(3, 99)
+    assert not REWRITER.offers(0, 2), "shown for librdkafka's sake"

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import Gateway, gateway
-from tests.unit.kafka.fake_broker import FakeBroker, api_versions
+from tests.unit.kafka.fake_broker import UNHEARD_OF, FakeBroker, api_versions
 from tideline.gateway.context import RequestContext, Rule, always
 from tideline.gateway.transport import connection as transport
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.gateway.transport.server import GatewayServer
-from tideline.kafka.protocol import RequestHeader, encode_request, parse_header
+from tideline.kafka.protocol import (
+    RequestHeader,
+    decode_response,
+    encode_request,
+    parse_header,
+)
 
 HEARTBEAT, SOME_HANDLED = 12, 13
 
 
 def frame(correlation: int, api_key: int = HEARTBEAT, version: int = 0, body: bytes = b"") -> bytes:
     return (
-        api_key.to_bytes(2, "big")
+        api_key.to_bytes(2, "big", signed=True)
         + version.to_bytes(2, "big")
         + correlation.to_bytes(4, "big")
         + b"\x00\x01c"
@@ -405,6 +411,35 @@ async def test_a_version_of_api_versions_that_is_too_new_is_told_which_there_are
         answer = await client.receive()
         assert answer[:6] == b"\x00\x00\x00\x09\x00\x23"
         assert int.from_bytes(answer[6:10], "big") > 30
+        client.close()
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(93, 0), (HEARTBEAT, 5), (-1, 0)])
+async def test_what_is_not_offered_is_refused_as_a_broker_refuses_it(
+    api_key: int, version: int
+) -> None:
+    """An API of a newer Kafka, and a newer version of one that passes: the broker, which may know
+    them and answer with addresses of brokers, never sees the request."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1))
+        assert await client.receive()
+        seen = len(broker.frames)
+        await client.send(frame(2, api_key, version))
+        await client.disconnected()
+        assert len(broker.frames) == seen
+
+
+async def test_apis_of_a_newer_kafka_are_not_advertised() -> None:
+    """This broker offers two versions more of everything, and an API that nobody has heard of."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(9, 18, 0))
+        answer: Any = decode_response(await client.receive(), 18, 0)
+        offered = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        assert UNHEARD_OF not in offered
+        assert offered[HEARTBEAT] == (0, 4)
+        assert offered[22] == (0, 5), "version 6 of InitProducerId is not stable"
         client.close()
 
 

@@ -21,14 +21,18 @@ from tideline.kafka.protocol import (
 Answer = Callable[[RequestHeader, bytes], Awaitable[bytes | None]]
 """Makes the response frame of a request; ``None``: no response."""
 
+UNHEARD_OF = 93
+"""No Kafka has such an API yet."""
+
 
 def api_versions(header: RequestHeader) -> bytes:
-    """Every API that can be decoded, and one that cannot."""
+    """Every API that can be decoded, in versions that cannot too, and one that nobody knows."""
     keys = [
         ApiVersion(api_key=i16(key), min_version=i16(v.start), max_version=i16(v.stop + 2))
-        for key in range(80)
+        for key in range(UNHEARD_OF)
         if (v := decodable_versions(key))
     ]
+    keys.append(ApiVersion(api_key=i16(UNHEARD_OF), min_version=i16(0), max_version=i16(0)))
     message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=tuple(keys))
     return encode_response(message, header.correlation_id)
 

@@ -40,6 +40,7 @@ from tideline.domain.config_changes import (
 from tideline.domain.migration import MigrationState
 from tideline.domain.topic_configs import MANAGED_KEYS
 from tideline.errors import RefusedError, TidelineError
+from tideline.gateway.admin.broker_configs import BROKER, without_addresses
 from tideline.gateway.admin.config_judgement import (
     DELETE,
     SET,
@@ -237,7 +238,8 @@ class ConfigsHandler:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def describe_configs(self, ctx: RequestContext) -> bytes | None:
-        """Forwarded; Kafka ignores names that it does not know, so the request needs no change."""
+        """Forwarded; Kafka ignores names that it does not know, so the request needs no change.
+        Of brokers, addresses are withheld."""
         request: Any = ctx.request()
         asked = {
             resource.resource_name: resource.configuration_keys
@@ -245,7 +247,7 @@ class ConfigsHandler:
             if resource.resource_type == TOPIC
         }
         response = await ctx.forward()
-        if not asked:
+        if not asked and not any(r.resource_type == BROKER for r in request.resources):
             return response
         answer: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
         requested = await self._requested(request, asked)
@@ -256,6 +258,8 @@ class ConfigsHandler:
                 tracked = self.tracking.topic_by_name(result.resource_name)
                 said = requested.get(result.resource_name, "")
                 result = await _complete(ctx, request, result, tracked, keys, said)
+            elif result.resource_type == BROKER:
+                result = without_addresses(result)
             results.append(result)
         return ctx.respond(replace(answer, results=tuple(results)))
 

@@ -1,7 +1,8 @@
 """Brokers' addresses in responses become the addresses of the gateways beside them.
 
 A broker without a gateway among the peers is left out: a client must not be led around the
-gateways. An answer in which nothing changes keeps its bytes.
+gateways. An answer in which nothing changes keeps its bytes. What is neither looked into nor known
+to name no broker (:data:`PASSED`) is not offered.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32
 
 from tideline.gateway.context import ApiKey
+from tideline.gateway.transport.passed_apis import PASSED
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.protocol import (
     decodable_versions,
@@ -46,14 +48,13 @@ class ResponseRewriter:
             ApiKey.SHARE_ACKNOWLEDGE: self._share_endpoints_of(ApiKey.SHARE_ACKNOWLEDGE),
             ApiKey.API_VERSIONS: self._api_versions,
         }
-        self._decodable = {
+        self._offered = {key: range(highest + 1) for key, highest in PASSED.items()} | {
             key: decodable_versions(key) for key in {*map(int, decoded), *self._rewrites}
         }
 
-    def decodable(self, api_key: int, version: int) -> bool:
-        """Whether a request may pass: its answer, if it must be looked into, can be."""
-        versions = self._decodable.get(api_key)
-        return versions is None or version in versions
+    def offers(self, api_key: int, version: int) -> bool:
+        """Whether a request is taken: its answer can be looked into, or need not be."""
+        return version in self._offered.get(api_key, ())
 
     def __call__(self, frame: bytes, api_key: int, version: int) -> bytes:
         """The frame for the client. Raises :class:`MalformedFrame` if the broker's cannot be
@@ -127,12 +128,13 @@ class ResponseRewriter:
         )
 
     def _common(self, api: Any) -> Any:
-        """The versions that the broker knows and that can be decoded here; ``None``: none."""
-        decodable = self._decodable.get(api.api_key)
-        if decodable is None:
-            return api
-        low = max(api.min_version, decodable.start)
-        high = min(api.max_version, decodable.stop - 1)
+        """The versions that the broker knows and that are offered here; ``None``: none. Of Produce
+        the lowest is the broker's: Kafka 4 says 0 and refuses everything below 3, because older
+        librdkafka does not compress otherwise (KAFKA-18659)."""
+        offered = self._offered.get(api.api_key, range(0))
+        shown_from = api.min_version if api.api_key == ApiKey.PRODUCE else offered.start
+        low = max(api.min_version, shown_from)
+        high = min(api.max_version, offered.stop - 1)
         if low > high:
             return None
         return replace(api, min_version=i16(low), max_version=i16(high))

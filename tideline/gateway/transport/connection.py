@@ -250,9 +250,10 @@ class GatewayConnection(FrameProtocol):
         """Begin one request; whether a handler was started for it."""
         header = parse_header(frame)
         key, version, size = header.api_key, header.api_version, len(frame)
-        if not self._rewriter.decodable(key, version):
+        if not self._rewriter.offers(key, version):
             if key != ApiKey.API_VERSIONS:
-                raise UnsupportedVersion(f"version {version} of API {key} is not known here")
+                # As a broker does: the schema of an answer that said so is not known either.
+                raise UnsupportedVersion(f"version {version} of API {key} is not offered here")
             frame, version = _as_version_0(frame, header), 0
         rule = self._rules.get(key)
         if rule is not None and rule.is_due():
