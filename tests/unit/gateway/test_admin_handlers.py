@@ -1012,6 +1012,28 @@ async def test_a_share_group_does_not_read_a_tracked_topic() -> None:
         client.close()
 
 
+async def test_a_share_session_ends_with_its_own_topic_and_with_no_other() -> None:
+    """It names its topics once, as a fetch session does."""
+    view = tracked(-1)
+    classic, joins = uuid4(), uuid4()
+
+    def track(name: str, topic_id: UUID) -> None:
+        (topic,) = [t for t in view.topics() if t.name == "tracked"]
+        view.replace_named([name], [replace(topic, name=name, topic_id=topic_id, partitions={})])
+
+    kafka = Kafka(ShareFetchRequest=shared)
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view)) as g:
+        client = await g.connect()
+        assert (await ask_on(client, share_fetch(0, classic))).error_code is ErrorCode.none
+        assert (await ask_on(client, share_fetch(1, CLASSIC_ID))).error_code is ErrorCode.none
+        track("another", joins)
+        assert (await ask_on(client, share_fetch(2))).error_code is ErrorCode.none
+        track("classic", CLASSIC_ID)
+        ended = await ask_on(client, share_fetch(3))
+        assert ended.error_code is ErrorCode.share_session_not_found
+        client.close()
+
+
 class RequestedPlane(AdminPlane):
     """Knows one request, and counts who asks for it."""
 

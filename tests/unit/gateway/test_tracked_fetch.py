@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.gateway.fakes import (
     LOG,
     TOPIC,
+    TOPIC_ID,
     record_batch,
     tracked_row,
     tracked_topic,
@@ -35,6 +37,8 @@ from tests.unit.gateway.tracked_bench import (
 from tideline.control_plane.model import TrackedPartition
 from tideline.gateway.context import ApiKey
 from tideline.gateway.fetch import from_suffix
+from tideline.gateway.fetch import handler as fetch_handler
+from tideline.gateway.messages import messages
 from tideline.kafka.batches import patch
 
 ME = (TOPIC, 0)
@@ -404,22 +408,141 @@ async def test_s3_away_is_an_error_that_consumers_retry_and_no_empty_answer(
     assert (await ask(bench, 100)).error == "kafka_storage_error"
 
 
-async def test_an_old_session_that_names_nothing_is_ended_once_a_topic_is_tracked(
+def something_is_tracked(bench: TrackedBench) -> None:
+    """So that fetches are looked into."""
+    another = UUID(int=0xA)
+    bench.show(tracked_row(topic_id=another), name="another", topic_id=another)
+
+
+def classic_sessions(bench: TrackedBench, *names: str) -> None:
+    """The broker answers session 77 to a full fetch of these topics."""
+    logs = {(name, 0): KafkaLog(batches(5), 15) for name in names}
+    bench.client.broker[ApiKey.FETCH] = serving(logs, 77)
+
+
+async def full(bench: TrackedBench, *names: str) -> Any:
+    return await bench.ask(fetch(*((name, 0, 5) for name in names), session=(0, 0)))
+
+
+async def going_on(bench: TrackedBench, epoch: int, *more: str, session: int = 77) -> str:
+    """The error of an incremental fetch that adds these topics to the session."""
+    answer = await bench.ask(fetch(*((name, 0, 5) for name in more), session=(session, epoch)))
+    code: ErrorCode = answer.error_code
+    return code.name
+
+
+ENDED = "fetch_session_id_not_found"
+
+
+async def test_an_old_session_that_names_nothing_is_ended_once_its_topic_is_tracked(
     bench: TrackedBench,
 ) -> None:
     """Schedule 9."""
-    bench.show(tracked_row(), name="another")
-    kafka(bench, KafkaLog(batches(5), 15))
-    bench.client.broker[ApiKey.FETCH] = serving({("classic", 0): KafkaLog(batches(5), 15)}, 77)
-    full = await bench.ask(fetch(("classic", 0, 5), session=(0, 0)))
-    assert full.session_id == 77
-    going_on = await bench.ask(fetch(session=(77, 1)))
-    assert going_on.error_code is ErrorCode.none
+    something_is_tracked(bench)
+    classic_sessions(bench, "classic", TOPIC)
+    assert (await full(bench, "classic", TOPIC)).session_id == 77
+    assert await going_on(bench, 1) == "none"
     bench.show(PENDING)
-    ended = await bench.ask(fetch(session=(77, 2)))
-    assert ended.error_code is ErrorCode.fetch_session_id_not_found
-    unseen = await bench.ask(fetch(session=(5, 3)))
-    assert unseen.error_code is ErrorCode.fetch_session_id_not_found
+    assert await going_on(bench, 2) == ENDED
+    assert await going_on(bench, 3, session=5) == ENDED, "never seen"
+    assert (await full(bench, "classic")).session_id == 77
+    assert await going_on(bench, 1) == "none"
+
+
+async def test_a_topic_that_an_incremental_fetch_adds_ends_its_session_too_once_it_is_tracked(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 9."""
+    something_is_tracked(bench)
+    classic_sessions(bench, "classic", TOPIC)
+    await full(bench, "classic")
+    assert await going_on(bench, 1, TOPIC) == "none"
+    bench.show(PENDING)
+    assert await going_on(bench, 2) == ENDED
+
+
+async def test_a_topic_that_becomes_tracked_while_its_full_fetch_is_under_way_ends_the_session(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 9."""
+    something_is_tracked(bench)
+    answer = serving({(TOPIC, 0): KafkaLog(batches(5), 15)}, 77)
+
+    def slow(request: Any) -> Any:
+        bench.show(PENDING)
+        return answer(request)
+
+    bench.client.broker[ApiKey.FETCH] = slow
+    assert (await full(bench, TOPIC)).session_id == 77
+    assert await going_on(bench, 1) == ENDED
+
+
+async def test_a_wave_of_topics_ends_no_session_that_names_none_of_them(
+    bench: TrackedBench,
+) -> None:
+    """A thousand migrations begin one by one, and the consumer fetches in between."""
+    something_is_tracked(bench)
+    classic_sessions(bench, "classic")
+    await full(bench, "classic")
+    tracking = bench.parts.tracking
+    for number in range(1000):
+        name, topic_id = f"wave-{number}", UUID(int=10_000 + number)
+        tracking.replace_named([name], [tracked_topic(name=name, topic_id=topic_id)])
+        assert await going_on(bench, number + 1) == "none"
+    assert len(bench.client.forwarded) == 1001
+
+
+async def test_a_session_by_ids_ends_with_the_id_that_becomes_tracked(
+    bench: TrackedBench,
+) -> None:
+    """Fetch 13 and later name topics by id."""
+    something_is_tracked(bench)
+    api = messages(ApiKey.FETCH, 13)
+    elsewhere = UUID(int=0xC1A551C)
+
+    def asking(session_id: int, epoch: int, *ids: UUID) -> Any:
+        row = api.request_part(
+            "FetchPartition", partition=0, fetch_offset=5, partition_max_bytes=1 << 20
+        )
+        topics = [api.request_part("FetchTopic", topic_id=one, partitions=(row,)) for one in ids]
+        return api.request(
+            max_wait=timedelta(0),
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=tuple(topics),
+            forgotten_topics_data=(),
+            rack_id="",
+        )
+
+    bench.client.broker[ApiKey.FETCH] = lambda _: api.response(
+        throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=77, responses=()
+    )
+    bench.parts.tracking.replace_named([TOPIC], [])
+    await bench.ask(asking(0, 0, elsewhere, TOPIC_ID))
+    joins = tracked_topic(name="third", topic_id=UUID(int=3))
+    bench.parts.tracking.replace_named(["third"], [joins])
+    assert (await bench.ask(asking(77, 1))).error_code is ErrorCode.none
+    bench.parts.tracking.replace_named([TOPIC], [tracked_topic(PENDING)])
+    assert (await bench.ask(asking(77, 2))).error_code.name == ENDED
+
+
+async def test_a_session_of_more_topics_than_are_kept_in_mind_ends_with_whatever_topic_joins(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_handler, "TOPICS_REMEMBERED", 3)
+    something_is_tracked(bench)
+    names = [f"classic-{number}" for number in range(4)]
+    classic_sessions(bench, *names)
+    await full(bench, *names)
+    assert await going_on(bench, 1) == "none"
+    bench.show(PENDING)
+    assert await going_on(bench, 2) == ENDED
+    await full(bench, *names[:3])
+    bench.parts.tracking.replace_named(["more"], [tracked_topic(name="more", topic_id=UUID(int=9))])
+    assert await going_on(bench, 1) == "none", "what the session before it named is forgotten"
 
 
 async def test_a_fetch_that_names_a_tracked_topic_has_no_session(bench: TrackedBench) -> None:

@@ -184,7 +184,7 @@ async def test_a_snapshot_that_cannot_be_written_holds_the_acknowledgement_back(
     await until(lambda: plane.tracking_acks)
 
 
-async def test_the_version_grows_when_a_topic_joins_so_that_old_fetch_sessions_end(
+async def test_the_version_grows_when_a_topic_joins_so_that_fetch_sessions_are_looked_at(
     bench: Bench, plane: GatewayPlane
 ) -> None:
     """Schedule 9."""

@@ -15,6 +15,7 @@ from kio.static.primitive import i16, i32
 
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.session_topics import SessionTopics
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.protocol import response_class
 
@@ -23,10 +24,15 @@ REFUSED = ErrorCode.topic_authorization_failed
 REASON = "share groups cannot read a topic that is, or becomes, diskless"
 
 
+TOPICS_REMEMBERED = 5_000
+"""In a connection's session; one with more ends with whatever topic joins the tracked set."""
+
+
 @dataclass(slots=True)
 class ShareSession:
-    tracking_version: int = -1
-    """Version of the tracked set under which the session began."""
+    """The one share session of a connection, in so far as it was looked into."""
+
+    topics: SessionTopics | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class ShareGroupsHandler:
         """Tracked topics are left out of the request and refused in the answer."""
         request: Any = ctx.request()
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
-        if self._begun_before(ctx, request.share_session_epoch):
+        if self._is_over(ctx, request):
             return ctx.respond(_session_ended(schema))
         tracked = self._tracked(request)
         if not tracked:
@@ -60,24 +66,31 @@ class ShareGroupsHandler:
     async def share_acknowledge(self, ctx: RequestContext) -> bytes | None:
         """Acknowledgements of what was read before are Kafka's; only old sessions are ended."""
         request: Any = ctx.request()
-        if self._begun_before(ctx, request.share_session_epoch):
+        if self._is_over(ctx, request):
             schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
             return ctx.respond(_session_ended(schema))
         return await ctx.forward()
 
-    def _begun_before(self, ctx: RequestContext, epoch: int) -> bool:
-        """Whether the session is older than what is tracked now. Epoch 0 begins one, -1 ends it."""
+    def _is_over(self, ctx: RequestContext, request: Any) -> bool:
+        """Whether its session names a topic that is tracked now, or was never looked into. Epoch 0
+        begins one, -1 ends it."""
         session = ctx.connection.state(ShareSession)
+        epoch = request.share_session_epoch
         if epoch == 0:
-            session.tracking_version = self.tracking.version
-        return epoch > 0 and session.tracking_version != self.tracking.version
+            session.topics = SessionTopics(self.tracking.version)
+        topics = session.topics
+        if epoch > 0 and (topics is None or not topics.is_classic(self.tracking)):
+            return True
+        if topics is not None:
+            kept = {topic.topic_id for topic in request.topics} - self._tracked(request)
+            topics.name(kept, TOPICS_REMEMBERED - len(topics))
+        return False
 
     def _tracked(self, request: Any) -> frozenset[UUID]:
         return frozenset(
             topic.topic_id
             for topic in request.topics
-            if self.tracking.topic_by_id(topic.topic_id) is not None
-            or self.tracking.is_deleted(topic.topic_id)
+            if not self.tracking.is_classic(topic.topic_id)
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,6 @@ from tideline.domain.request_handling import (
     FetchRegion,
     KafkaErrorCode,
     Request,
-    RouteKind,
     handling,
     position_of,
     region_of,
@@ -34,14 +34,17 @@ from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
+    TopicKey,
     error,
     group_by_topic,
     key_fields,
     messages,
     named,
+    topic_key,
 )
 from tideline.gateway.paired_broker import PairedBroker
 from tideline.gateway.room import Room
+from tideline.gateway.session_topics import SessionTopics
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 
@@ -53,6 +56,9 @@ MAX_BYTES = 55 * 1024 * 1024
 SESSIONS_SINCE = 7
 SESSIONS_REMEMBERED = 64
 """Sessions per connection; a client has one per broker connection."""
+TOPICS_REMEMBERED = 5_000
+"""Topics in the sessions of one connection, together. A session that would take it past this ends
+with whatever topic joins the tracked set."""
 
 
 class TrackedFetch:
@@ -161,25 +167,49 @@ class FetchSessions:
     """Incremental fetch sessions (KIP-227) that one connection's full fetches opened.
 
     A session lives in the broker and names its partitions only once. What always holds: an
-    incremental fetch is passed only if the full fetch that opened its session was looked into under
-    the present set of tracked topics, and named none of them (schedule 9).
+    incremental fetch is passed only if every request of its session was looked into, and none of
+    the topics that they named is tracked now (schedule 9).
     """
 
     def __init__(self) -> None:
-        self._inspected: OrderedDict[int, int] = OrderedDict()
+        self._sessions: OrderedDict[int, SessionTopics] = OrderedDict()
+        self._named = 0
 
-    def opened(self, session_id: int, tracking_version: int) -> None:
-        """A full fetch without tracked topics was answered with this session."""
+    def opened(self, session_id: int, keys: Collection[TopicKey], tracking_version: int) -> None:
+        """A full fetch of these topics, none of them tracked, was answered with this session."""
+        self.ended(session_id)
         if session_id == 0:
             return
-        self._inspected[session_id] = tracking_version
-        self._inspected.move_to_end(session_id)
-        while len(self._inspected) > SESSIONS_REMEMBERED:
-            self._inspected.popitem(last=False)
+        self._sessions[session_id] = SessionTopics(tracking_version)
+        self._name(session_id, keys)
+        while len(self._sessions) > SESSIONS_REMEMBERED:
+            self.ended(next(iter(self._sessions)))
 
-    def may_continue(self, session_id: int, tracking_version: int) -> bool:
-        """Whether an incremental fetch in this session may pass."""
-        return self._inspected.get(session_id) == tracking_version
+    def ended(self, session_id: int) -> None:
+        """The client goes on without it."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._named -= len(session)
+
+    def may_continue(
+        self, session_id: int, keys: Collection[TopicKey], tracking: TrackingView
+    ) -> bool:
+        """Whether an incremental fetch that adds these topics, none of them tracked, may pass."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return False
+        if not session.is_classic(tracking):
+            self.ended(session_id)
+            return False
+        self._sessions.move_to_end(session_id)
+        self._name(session_id, keys)
+        return True
+
+    def _name(self, session_id: int, keys: Collection[TopicKey]) -> None:
+        session = self._sessions[session_id]
+        before = len(session)
+        session.name(keys, TOPICS_REMEMBERED - self._named)
+        self._named += len(session) - before
 
 
 def is_incremental(session_id: int, session_epoch: int) -> bool:
@@ -220,18 +250,19 @@ class FetchHandler:
         session_id = int(getattr(request, "session_id", 0))
         session_epoch = int(getattr(request, "session_epoch", -1))
         sessions = context.connection.state(FetchSessions)
-        named = [asked.at for asked in partitions_of(request, tracking)]
-        tracked = any(at.route(tracking).kind is not RouteKind.CLASSIC for at in named)
+        keys = {topic_key(topic) for topic in request.topics}
+        tracked = not all(map(tracking.is_classic, keys))
         if is_incremental(session_id, session_epoch):
-            if tracked or not sessions.may_continue(session_id, tracking.version):
+            if tracked or not sessions.may_continue(session_id, keys, tracking):
                 return _ended_session(context, messages(ApiKey.FETCH, version))
             return await context.forward()
+        sessions.ended(session_id)  # which a full fetch may name, to have it replaced
         if tracked:
             return await TrackedFetch(context, request, self).answer()
         inspected_under = tracking.version
         frame = await context.forward()
         if version >= SESSIONS_SINCE and session_epoch == 0:
-            sessions.opened(_session_of(frame, version), inspected_under)
+            sessions.opened(_session_of(frame, version), keys, inspected_under)
         return frame
 
 

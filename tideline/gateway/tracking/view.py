@@ -121,6 +121,12 @@ class TrackingView:
     def topic_by_id(self, topic_id: UUID) -> TrackedTopic | None:
         return self._by_id.get(topic_id)
 
+    def is_classic(self, key: str | UUID | None) -> bool:
+        """Whether a topic, by the name or the id in a request, is passed through."""
+        if isinstance(key, UUID):
+            return key not in self._by_id and key not in self._deleted
+        return key not in self._by_name
+
     def is_deleted(self, topic_id: UUID) -> bool:
         return topic_id in self._deleted
 
