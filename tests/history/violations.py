@@ -20,6 +20,7 @@ class Kind(Enum):
     SENT = "a consumer sent elsewhere"
     ABORTED = "a record of an aborted transaction"
     STUCK = "stuck"
+    MISTOLD = "the bucket tells something else than the control plane knows"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from tideline.domain.request_handling import RouteKind
 from tideline.gateway.admin.create_topics import CreateTopicsHandler, _Creation
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.fetch import from_kafka
+from tideline.gateway.produce.commit_stream import CommitStream
 from tideline.gateway.produce.parking import Admission, ParkingLot, ProduceAdmission
 from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.quiesce import Fences
@@ -73,6 +74,7 @@ FOUND_BY: dict[str, int] = {
     "commit told early": 1,
     "deletion untold": 2,
     "born unawares": 25,
+    "told in disorder": 1,
 }
 """The seed that finds a bug (docs/simulation.md says how it was looked for)."""
 
@@ -349,3 +351,15 @@ bug("born unawares", "a topic that is born diskless is shown before every gatewa
     "requests by id reach its sealed log", (Kind.SENT, Kind.STUCK, Kind.LOST),
     (TrackingView, "is_hidden", _never), (_Creation, "_barrier", _says_nothing),
     recreation=True)  # fmt: skip
+
+
+TELL: Callable[..., Any] = CommitStream.committed
+
+
+def _backwards(self: Any, sequence: int, key: str, count: int, live: Any, told: Any) -> None:
+    TELL(self, sequence, key, count, live, told[::-1])
+
+
+bug("told in disorder", "an object tells the outcomes of an earlier one in another order than its "
+    "batches have: who rebuilds from the bucket puts them elsewhere", (Kind.MISTOLD,),
+    (CommitStream, "committed", _backwards))  # fmt: skip

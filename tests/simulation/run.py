@@ -22,6 +22,7 @@ from tests.history.checker import judge
 from tests.history.operations import Operation, Partition, Truncated
 from tests.history.violations import Bounds, Kind, Violation
 from tests.simulation.broker_wire import PORT, run_broker
+from tests.simulation.bucket import judge_bucket
 from tests.simulation.clients import Consumer, History, Producer, Style
 from tests.simulation.faults import PRODUCERS, Fault, pace_of, schedule
 from tests.simulation.gateways import Gateway, Surroundings
@@ -208,7 +209,7 @@ class World:
         """What the world itself has to say, at the end of the run."""
         for producer in self.producers:
             producer.tell_elsewhere()
-        return self.restless
+        return [*self.restless, *judge_bucket(self.around.objects, self.around.plane)]
 
     async def _read_to_the_end(self, number: int, by_id: bool) -> None:
         last = self.read(f"last-{number}-{'id' if by_id else 'name'}", number, by_id=by_id)
