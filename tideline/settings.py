@@ -188,7 +188,9 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
         description="false: reads of merged segments are refused with KAFKA_STORAGE_ERROR; "
         "inkless.hybrid.read.enabled",
     )
-    suffix_poll_ms: int = Field(50, ge=5, description="batched polling of high watermarks, in ms")
+    suffix_poll_ms: int = Field(
+        50, ge=5, description="polling of high watermarks, in ms; 40,000 in a second at most"
+    )
 
     @field_validator(
         "gateway_listen", "gateway_advertised", "gateway_broker", "metrics_address", mode="before"

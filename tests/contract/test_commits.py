@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -24,6 +25,8 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.domain.ids import TopicIdPartition
+from tideline.gateway.fetch.from_suffix import HighWatermarks
+from tideline.gateway.tracking.view import TrackingView
 
 MAX_SEQUENCE = 2**31 - 1
 
@@ -39,6 +42,70 @@ async def test_offsets_follow_each_other_across_partitions_and_files(scene: Scen
     (later,) = await scene.commit(gateway, batch(first))
     assert later.base_offset == 5
     assert await scene.plane.high_watermarks([first, second]) == {first: 6, second: 5}
+
+
+async def test_of_high_watermarks_only_what_is_past_what_is_known_is_answered(
+    scene: Scene,
+) -> None:
+    gateway = await scene.gateway()
+    _, (still, moved, new) = await scene.diskless_topic(3)
+    await scene.commit(gateway, batch(still, records=3), batch(moved, records=4), batch(new))
+    elsewhere = TopicIdPartition(uuid4(), 0)
+    asked = [still, moved, new, elsewhere]
+    known = {still: 3, moved: 3, elsewhere: -1}
+    assert await scene.plane.high_watermarks(asked, known) == {moved: 4, new: 1}
+    assert await scene.plane.high_watermarks(asked, {still: 9, moved: 4, new: 1}) == {}
+    assert await scene.plane.high_watermarks(asked) == {still: 3, moved: 4, new: 1}
+
+
+async def test_a_gateway_of_the_version_before_still_asks_for_all_high_watermarks(
+    postgres_scene: PostgresScene,
+) -> None:
+    """It passes no third argument."""
+    gateway = await postgres_scene.gateway()
+    _, (log,) = await postgres_scene.diskless_topic()
+    await postgres_scene.commit(gateway, batch(log, records=3))
+    with psycopg.connect(postgres_scene.dsn, row_factory=tuple_row) as connection:
+        found = connection.execute(
+            "SELECT high_watermark FROM tideline.high_watermarks(%s::uuid[], %s::integer[])",
+            ([log.topic_id], [log.partition]),
+        ).fetchall()
+    assert found == [(3,)]
+
+
+async def test_long_polls_are_answered_what_has_moved_and_nothing_else(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway's poll over a control plane, while another gateway commits to one log of many."""
+    gateway = await scene.gateway()
+    _, logs = await scene.diskless_topic(20)
+    await scene.commit(gateway, *(batch(log) for log in logs))
+    answers: list[dict[TopicIdPartition, int]] = []
+    answered = asyncio.Condition()
+    ask = scene.plane.high_watermarks
+
+    async def recorded(*arguments: Any) -> dict[TopicIdPartition, int]:
+        found = await ask(*arguments)
+        async with answered:
+            answers.append(found)
+            answered.notify_all()
+        return found
+
+    async def until_answered(more: int) -> None:
+        wanted = len(answers) + more
+        async with asyncio.timeout(30), answered:
+            await answered.wait_for(lambda: len(answers) >= wanted)
+
+    monkeypatch.setattr(scene.plane, "high_watermarks", recorded)
+    watermarks = HighWatermarks(scene.plane, TrackingView(lambda: True), poll_s=0.005)
+    waiting = asyncio.create_task(watermarks.wait(dict.fromkeys(logs, 1), 30))
+    await until_answered(3)
+    assert answers[0] == dict.fromkeys(logs, 1), "nothing was known before"
+    assert answers[1:] == [{}] * len(answers[1:])
+    await scene.commit(gateway, batch(logs[7], records=2))
+    assert await waiting
+    assert [found for found in answers[1:] if found] == [{logs[7]: 3}]
+    await watermarks.close()
 
 
 async def test_a_commit_of_unknown_outcome_finds_its_own_success(scene: Scene) -> None:

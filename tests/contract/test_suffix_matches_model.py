@@ -185,7 +185,9 @@ def test_the_suffix_behaves_as_its_model(database: Database) -> None:
 
             @invariant()
             def the_rows_are_alike(self) -> None:
-                runner.run(plane.high_watermarks(self.logs))
+                ends = runner.run(plane.high_watermarks(self.logs))
+                below = {log: end - 1 for log, end in list(ends.items())[:1]}
+                runner.run(plane.high_watermarks(self.logs, ends | below))
                 for log in self.logs:
                     runner.run(plane.tracked_partition(log.topic_id, log.partition))
 

@@ -586,9 +586,12 @@ class ControlPlane(Protocol):
         """
 
     async def high_watermarks(
-        self, logs: Sequence[TopicIdPartition]
+        self,
+        logs: Sequence[TopicIdPartition],
+        known: Mapping[TopicIdPartition, int] | None = None,
     ) -> dict[TopicIdPartition, int]:
-        """Next offset of each suffix; a partition without one is left out."""
+        """Next offset of each suffix; a partition without one is left out, and so is one whose next
+        offset is not above what is ``known`` of it."""
 
     async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
         """Advance the suffix's start to ``before_offset`` (exclusive; -1: the high watermark) and

@@ -537,12 +537,15 @@ class PostgresControlPlane(ControlPlane):
         return await self._call(Function("list_offsets", _suffix_offset), log, kind, timestamp)
 
     async def high_watermarks(
-        self, logs: Sequence[TopicIdPartition]
+        self,
+        logs: Sequence[TopicIdPartition],
+        known: Mapping[TopicIdPartition, int] | None = None,
     ) -> dict[TopicIdPartition, int]:
         if not logs:
             return {}
         function = Function("high_watermarks", _high_watermarks)
-        return await self._call(function, *columns(logs, "topic_id", "partition"))
+        below = [(known or {}).get(log, -1) for log in logs]
+        return await self._call(function, *columns(logs, "topic_id", "partition"), below)
 
     async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
         return await self._call(DELETE_RECORDS, log, before_offset)

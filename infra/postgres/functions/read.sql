@@ -276,12 +276,14 @@ BEGIN
 END
 $$;
 
--- High watermarks of the given suffixes; a partition without a suffix is left out.
-CREATE FUNCTION high_watermarks(p_topic_ids uuid[], p_partitions integer[])
-RETURNS TABLE (topic_id uuid, partition integer, high_watermark bigint)
+-- High watermarks of the given suffixes; a partition without a suffix is left out, and so is one
+-- whose high watermark is not above what the caller knows of it (default: it knows nothing).
+CREATE FUNCTION high_watermarks(
+    p_topic_ids uuid[], p_partitions integer[], p_known bigint[] DEFAULT NULL
+) RETURNS TABLE (topic_id uuid, partition integer, high_watermark bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT l.topic_id, l.partition, l.high_watermark
-    FROM unnest(p_topic_ids, p_partitions) AS wanted (topic_id, partition)
+    FROM unnest(p_topic_ids, p_partitions, p_known) AS wanted (topic_id, partition, known)
     JOIN logs AS l USING (topic_id, partition)
-    WHERE l.high_watermark >= 0 AND l.deleted_at IS NULL
+    WHERE l.high_watermark > coalesce(wanted.known, -1) AND l.deleted_at IS NULL
 $$;

@@ -14,12 +14,15 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row, tracked_topic
 from tests.unit.gateway.tracked_bench import TrackedBench, acknowledging, serving
-from tideline.control_plane.model import TopicStatus, TrackingKind
+from tests.unit.kafka.fake_cluster import fake_kafka
+from tideline.control_plane.model import TopicStatus, TrackedTopic, TrackingKind
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages, no_throttle
+from tideline.gateway.tracking import identity as identity_module
 from tideline.gateway.tracking import view as view_module
-from tideline.gateway.tracking.identity import IdentityWatch
+from tideline.gateway.tracking.identity import LOOKS_PER_ROUND, IdentityWatch
 from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.topic_identity import TopicIdentity
 
 ANOTHER = UUID(int=0xDEF)
 PRODUCE_VERSIONS = range(3, 14)
@@ -32,8 +35,10 @@ class Names:
 
     def __init__(self, **ids: UUID | None) -> None:
         self.ids = ids
+        self.asked: list[list[str]] = []
 
     async def ids_of(self, names: list[str]) -> dict[str, UUID | None]:
+        self.asked.append(names)
         return {name: self.ids[name] for name in names if name in self.ids}
 
 
@@ -241,6 +246,109 @@ async def test_a_name_that_kafka_does_not_know_is_refused_from_the_second_look(
     assert await produced(bench, 12) == "none"
     await looks.look()
     assert await produced(bench, 12) == "unknown_topic_or_partition"
+
+
+async def test_a_name_of_which_the_broker_says_nothing_stays_as_it_was(bench: TrackedBench) -> None:
+    """It answers with an error of its own, or not at all."""
+    names = Names(orders=ANOTHER)
+    looks = watch(bench, names)
+    await looks.look()
+    del names.ids["orders"]
+    await looks.look()
+    assert await produced(bench, 12) == "unknown_topic_or_partition"
+    names.ids["orders"] = None
+    await looks.look()
+    assert await produced(bench, 12) == "unknown_topic_or_partition", "deleted again"
+
+
+class ManyTopics:
+    """Ten thousand tracked topics, as Kafka has them too."""
+
+    COUNT = 10_000
+
+    def __init__(self) -> None:
+        self.view = TrackingView(lambda: True)
+        topics = [self.topic(number) for number in range(self.COUNT)]
+        self.view.replace_all(topics)
+        self.names = Names(**{topic.name: topic.topic_id for topic in topics})
+        identity: Any = self.names
+        self.looks = IdentityWatch(self.view, identity)
+
+    @staticmethod
+    def topic(number: int) -> TrackedTopic:
+        return tracked_topic(name=f"topic-{number:05d}", topic_id=UUID(int=number + 1))
+
+    def displaced(self) -> list[int]:
+        return [n for n in range(self.COUNT) if self.view.is_hidden(f"topic-{n:05d}")]
+
+
+async def test_a_look_at_many_names_is_at_a_part_of_them_and_a_round_at_all() -> None:
+    many = ManyTopics()
+    for _ in range(2 * LOOKS_PER_ROUND):
+        await many.looks.look()
+    assert {len(asked) for asked in many.names.asked} == {1000}
+    for of_round in (many.names.asked[:LOOKS_PER_ROUND], many.names.asked[LOOKS_PER_ROUND:]):
+        assert len({name for asked in of_round for name in asked}) == many.COUNT
+
+
+async def test_a_broker_is_asked_for_a_part_of_many_names_by_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over Kafka's protocol; a topic was deleted and created past the gateways."""
+    monkeypatch.setattr(identity_module, "NAMES_PER_LOOK", 50)
+    view = TrackingView(lambda: True)
+    async with fake_kafka() as kafka, kafka.client() as cluster:
+        ids = {f"topic-{n:03d}": kafka.controller.create(f"topic-{n:03d}") for n in range(500)}
+        view.replace_all([tracked_topic(name=name, topic_id=ids[name]) for name in ids])
+        looks = IdentityWatch(view, TopicIdentity(cluster))
+        kafka.controller.delete("topic-321")
+        kafka.controller.create("topic-321")
+        for _ in range(LOOKS_PER_ROUND):
+            await looks.look()
+        assert view.is_hidden("topic-321")
+        asked = [len(request.topics) for node in kafka.nodes for request in node.asked]
+        assert sum(asked) <= 500 + LOOKS_PER_ROUND
+        assert max(asked) <= 51
+    assert [name for name in ids if view.is_hidden(name)] == ["topic-321"]
+
+
+async def test_another_topic_under_one_of_many_names_is_seen_within_a_round() -> None:
+    """Wherever in the round it comes to be; and that it is over is seen by the next look."""
+    many = ManyTopics()
+    for _ in range(4):
+        await many.looks.look()
+    for number in (0, 3_999, 4_000, 9_999):
+        many.names.ids[f"topic-{number:05d}"] = ANOTHER
+    for _ in range(LOOKS_PER_ROUND):
+        await many.looks.look()
+    assert many.displaced() == [0, 3_999, 4_000, 9_999]
+    many.names.ids["topic-03999"] = UUID(int=4_000)
+    await many.looks.look()
+    assert many.displaced() == [0, 4_000, 9_999]
+
+
+async def test_a_missing_name_of_many_is_looked_at_again_by_the_next_look() -> None:
+    many = ManyTopics()
+    await many.looks.look()
+    many.names.ids["topic-01500"] = None
+    await many.looks.look()
+    assert many.displaced() == [], "by one look nothing is sure"
+    await many.looks.look()
+    assert many.displaced() == [1_500]
+    assert len(many.names.asked[-1]) == 1_001
+
+
+async def test_a_topic_that_joins_many_is_looked_at_first() -> None:
+    many = ManyTopics()
+    for _ in range(LOOKS_PER_ROUND):
+        await many.looks.look()
+    many.view.replace_named(["new"], [tracked_topic(name="new", topic_id=UUID(int=99_999))])
+    await many.looks.look()
+    assert "new" in many.names.asked[-1]
+    many.view.replace_named(["new"], [])
+    for _ in range(LOOKS_PER_ROUND):
+        await many.looks.look()
+        assert "new" not in many.names.asked[-1]
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])

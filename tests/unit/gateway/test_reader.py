@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import astuple
 
+import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.gateway.fakes import (
     LOG,
+    TOPIC_ID,
     FakeObjectStore,
     GatewayPlane,
     tracked_row,
@@ -168,7 +170,9 @@ class Source:
         self.asked = 0
         self.down = False
 
-    async def high_watermarks(self, logs: object) -> dict[TopicIdPartition, int]:
+    async def high_watermarks(
+        self, logs: object, known: object = None
+    ) -> dict[TopicIdPartition, int]:
         self.asked += 1
         if self.down:
             raise ControlPlaneUnavailable("away")
@@ -201,6 +205,31 @@ async def test_commits_elsewhere_are_found_by_one_query_for_all_who_wait() -> No
     asked = source.asked
     await asyncio.sleep(0.03)
     assert source.asked == asked, "nobody waits, nothing is asked"
+
+
+async def test_the_more_is_waited_for_the_less_often_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As often as the setting says with a thousand logs, and 40,000 logs in a second at most."""
+    sleep, pauses = asyncio.sleep, list[float]()
+
+    async def no_pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", no_pause)
+    for count, pause in ((1_000, 0.05), (10_000, 0.25)):
+        source = Source()
+        watermarks = HighWatermarks(source, TrackingView(lambda: True), poll_s=0.05)
+        logs = [TopicIdPartition(TOPIC_ID, number) for number in range(count)]
+        pauses.clear()
+        waiting = asyncio.create_task(watermarks.wait(dict.fromkeys(logs, 100), 60))
+        while source.asked < 3:
+            await sleep(0)
+        assert pauses[1:3] == [pause, pause]
+        watermarks.observe(logs[0], 101)
+        assert await waiting
+        await watermarks.close()
 
 
 async def test_a_route_that_changes_wakes_a_long_poll_and_a_reset_suffix_is_forgotten() -> None:

@@ -732,13 +732,17 @@ class MemoryControlPlane(ControlPlane):
         return partition.list_offsets(kind, -1 if timestamp is None else timestamp)
 
     async def high_watermarks(
-        self, logs: Sequence[TopicIdPartition]
+        self,
+        logs: Sequence[TopicIdPartition],
+        known: Mapping[TopicIdPartition, int] | None = None,
     ) -> dict[TopicIdPartition, int]:
         found = {log: self.topics.partition(log) for log in logs}
         return {
             log: partition.high_watermark
             for log, partition in found.items()
-            if partition is not None and partition.read_error() == "NONE"
+            if partition is not None
+            and partition.read_error() == "NONE"
+            and partition.high_watermark > (known or {}).get(log, -1)
         }
 
     async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:

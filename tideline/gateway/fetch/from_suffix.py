@@ -39,6 +39,10 @@ SHOWN_WITHIN_S = 0.5
 """How long the first of these fetches waits for it. Without Postgres the prefix is served all the
 same, and B0 is shown as the end."""
 
+ASKED_PER_S = 40_000
+"""Logs that polls ask for, together: 3 µs of a core each. With 10,000 that are waited for, commits
+elsewhere are found by four polls in a second, and not by twenty that fill the event loop."""
+
 
 class _Waiter:
     __slots__ = ("event", "positions")
@@ -52,9 +56,10 @@ class HighWatermarks:
     """What is known of the suffixes' high watermarks (next offsets), and the fetches that wait for
     records to come.
 
-    Commits of this gateway wake them at once; those of others are found by one batched query of
-    high watermarks for everything that is waited for, every ``suffix_poll_ms``. There is no NOTIFY
-    in a commit: it would serialise the commits of all gateways.
+    Commits of this gateway wake them at once; those of others are found by one batched query about
+    everything that is waited for, every ``suffix_poll_ms`` (less often past :data:`ASKED_PER_S`),
+    which answers what has moved past what is known here. There is no NOTIFY in a commit: it would
+    serialise the commits of all gateways.
     """
 
     def __init__(self, source: ControlPlane, tracking: TrackingView, *, poll_s: float) -> None:
@@ -144,12 +149,14 @@ class HighWatermarks:
 
     async def _poll(self) -> None:
         """While anybody waits. A query that fails is asked again: waiting is bounded elsewhere."""
+        due: list[TopicIdPartition] = []
         while self._waiters or self._followed:
-            await asyncio.sleep(self._poll_s)
+            await asyncio.sleep(max(self._poll_s, len(due) / ASKED_PER_S))
             if not (due := self._due()):
                 continue
             try:
-                found = await self._source.high_watermarks(due)
+                known = {log: self._known[log] for log in due if log in self._known}
+                found = await self._source.high_watermarks(due, known)
             except TidelineError:
                 continue
             for log, high_watermark in found.items():
