@@ -197,6 +197,29 @@ async def test_a_consumer_that_is_sent_to_a_nearer_replica_is_told_at_once(
     assert len(bench.client.forwarded) == asked_before + 1
 
 
+@pytest.mark.parametrize("row", [PENDING, QUIESCING, SUFFIX])
+@pytest.mark.parametrize("topic", [TOPIC, "classic"])
+async def test_a_reader_whose_log_parts_from_the_leaders_is_told_at_once(
+    bench: TrackedBench, row: TrackedPartition, topic: str
+) -> None:
+    """KIP-595: where they part, and no records. A classic partition of the same fetch is no
+    exception."""
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(batches(0, 90), 100))
+    await ask(bench, 0)
+    bench.show(row)
+    parted = KafkaLog(b"", 100, diverging=(2, 40))
+    logs = {ME: KafkaLog(b"", 100), ("classic", 0): KafkaLog(b"", 100), (topic, 0): parted}
+    bench.client.broker[ApiKey.FETCH] = serving(logs)
+    asked_before = len(bench.client.forwarded)
+    response = await bench.ask(fetch((TOPIC, 0, 0), ("classic", 0, 0), max_wait_ms=20_000))
+    (answer,) = (
+        part for found in response.responses if found.topic == topic for part in found.partitions
+    )
+    assert (int(answer.diverging_epoch.epoch), int(answer.diverging_epoch.end_offset)) == (2, 40)
+    assert len(bench.client.forwarded) == asked_before + 1
+
+
 async def test_the_prefix_ends_at_the_boundary_with_the_whole_logs_watermarks(
     bench: TrackedBench,
 ) -> None:

@@ -235,6 +235,8 @@ class KafkaLog:
     last_stable_offset: int = -1
     code: ErrorCode = ErrorCode.none
     preferred_read_replica: int = -1
+    diverging: tuple[int, int] = (-1, -1)
+    """Largest epoch that reader and leader share, and where the leader's ends."""
 
 
 def fetch(
@@ -310,6 +312,9 @@ def _fetched(api: Any, partition: int, log: KafkaLog) -> Any:
         log_start_offset=0 if good else -1,
         aborted_transactions=(),
         preferred_read_replica=log.preferred_read_replica,
+        diverging_epoch=api.response_part(
+            "EpochEndOffset", epoch=log.diverging[0], end_offset=log.diverging[1]
+        ),
         records=log.records,
     )
 

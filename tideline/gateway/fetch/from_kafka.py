@@ -159,7 +159,7 @@ class KafkaSide:
         route = current_route(asked, self._tracking)
         code = int(row.error_code)
         if route.kind is RouteKind.CLASSIC:
-            settled = code != 0 or _sent_elsewhere(row)
+            settled = code != 0 or _sent_on(row)
             return PartitionResult(records=row.records, relayed=row, settled=settled)
         at = asked.at.log
         if at is None or route.kind in (RouteKind.DELETED, RouteKind.UNKNOWN):
@@ -178,7 +178,7 @@ class KafkaSide:
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
         (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
         if limit == NO_CEILING:
-            return PartitionResult(records=row.records, relayed=row, settled=_sent_elsewhere(row))
+            return PartitionResult(records=row.records, relayed=row, settled=_sent_on(row))
         ceiling = self._fences.of(at).ceiling
         if (
             route.in_kafka
@@ -186,13 +186,13 @@ class KafkaSide:
             and limit >= int(row.high_watermark)
             and not ceiling.asks(int(row.high_watermark), _leader_epoch(asked, row))
         ):
-            return PartitionResult(records=row.records, relayed=row, settled=_sent_elsewhere(row))
+            return PartitionResult(records=row.records, relayed=row, settled=_sent_on(row))
         records = truncate_at(row.records or b"", limit)
         if route.in_kafka:
             records = until_epoch(records, ceiling.leader_epoch)
         if route.kind is not RouteKind.SUFFIX:
             # Nothing new is to be had below the ceiling: the answer waits for B0 like the rest.
-            return _below_ceiling(row, records, limit, settled=_sent_elsewhere(row))
+            return _below_ceiling(row, records, limit, settled=_sent_on(row))
         return await self._prefix(asked, route, row, records)
 
     async def _prefix(
@@ -215,7 +215,7 @@ class KafkaSide:
             last_stable_offset=end,
         )
         # A read that ends at B0 does not wait for more: what follows is in the suffix.
-        settled = bool(len(records)) or _sent_elsewhere(row)
+        settled = bool(len(records)) or _sent_on(row)
         return PartitionResult(records=changed.records, relayed=changed, settled=settled)
 
     async def _out_of_range(self, asked: PartitionFetch, route: PartitionRoute) -> KafkaErrorCode:
@@ -238,10 +238,13 @@ class KafkaSide:
         return KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def _sent_elsewhere(row: Any) -> bool:
-    """The leader names a replica that is nearer to the consumer (KIP-392), and no records: answered
-    at once, as Kafka does."""
-    return int(getattr(row, "preferred_read_replica", NO_REPLICA)) != NO_REPLICA
+def _sent_on(row: Any) -> bool:
+    """No records, but a replica that is nearer to the consumer (KIP-392), or where its log and the
+    leader's part (KIP-595): answered at once, as Kafka does."""
+    if int(getattr(row, "preferred_read_replica", NO_REPLICA)) != NO_REPLICA:
+        return True
+    diverging = getattr(row, "diverging_epoch", None)
+    return diverging is not None and int(diverging.epoch) != UNKNOWN_EPOCH
 
 
 def _leader_epoch(asked: PartitionFetch, row: Any) -> int:
