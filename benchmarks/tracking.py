@@ -7,6 +7,7 @@ time in which the event loop did nothing else; a tenth of the lease is 300 ms.
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.migration import MigrationState
 from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.batches import HEADER_BYTES, LOG_OVERHEAD, MAGIC, iter_fetched, truncate_at
+from tideline.kafka.decoding import beside_the_loop
 from tideline.object_store.byte_ranges import ByteRange, ReadRanges, coalesce
 
 PARTITIONS_PER_TOPIC = 100
@@ -132,6 +135,31 @@ def matching(batches: int) -> tuple[float, float]:
     return found[0], found[1]
 
 
+def small_batches(megabytes: int) -> bytes:
+    """Batches of one empty record each, from offset 0 on."""
+    size = HEADER_BYTES + 10
+    head = struct.Struct(">qiiB44x")
+    rest = bytes(size - head.size)
+    return b"".join(
+        head.pack(offset, size - LOG_OVERHEAD, 0, MAGIC) + rest
+        for offset in range(megabytes * 1_000_000 // size)
+    )
+
+
+async def prefix_answer(megabytes: int) -> tuple[float, float]:
+    """The end of an answer's batches below B0, found on the loop from whole headers, and beside it
+    from the fields that decide."""
+    records = small_batches(megabytes)
+
+    async def on_the_loop() -> None:
+        assert all(header.last_offset < len(records) for header in iter_fetched(records))
+
+    async def beside() -> None:
+        assert await beside_the_loop(truncate_at, records, len(records)) is records
+
+    return await pause(on_the_loop), await pause(beside)
+
+
 def show(what: str, before: float, after: float) -> None:
     print(f"{what:<46} {before:>9.1f} ms {after:>9.1f} ms {before / max(after, 0.1):>7.1f}x")
 
@@ -143,6 +171,8 @@ async def main() -> None:
         show(f"pause: one change among {partitions:,} partitions", before, after)
     for batches in (500, 4_000):
         show(f"matching {batches:,} batches, one per object", *matching(batches))
+    for megabytes in (5, 55):
+        show(f"pause: {megabytes} MB of small batches", *await prefix_answer(megabytes))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
-"""Large answers are decoded by another thread, so that the event loop is not held up: what a broker
-says of 20,000 partitions takes some hundred milliseconds."""
+"""What is long is decoded and walked by another thread, so that the event loop is not held up: what
+a broker says of 20,000 partitions takes some hundred milliseconds, and so does what it answers of a
+log with hundreds of thousands of small batches."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from kio.static.protocol import ResponsePayload
 
@@ -13,6 +17,17 @@ AT_ONCE_BYTES = 64 * 1024
 """About five milliseconds of metadata; a change of threads takes a tenth of one."""
 AT_ONCE_PARTITIONS = 500
 """Of answers whose bytes are records for the most part, which cost no decoding."""
+WALKED_AT_ONCE_BYTES = 1024 * 1024
+"""Batches of one answer that are walked on the event loop: three milliseconds of the smallest."""
+
+T = TypeVar("T")
+_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="beside-the-loop")
+"""One: several would take the interpreter from the loop in turns, and be no faster."""
+
+
+async def beside_the_loop(work: Callable[..., T], *arguments: object) -> T:
+    """What ``work`` returns or raises, in the process's one thread for what is long."""
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, work, *arguments)
 
 
 async def decoded_response(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -36,10 +37,11 @@ from tests.unit.gateway.tracked_bench import (
 )
 from tideline.control_plane.model import TrackedPartition
 from tideline.gateway.context import ApiKey
-from tideline.gateway.fetch import from_suffix
+from tideline.gateway.fetch import from_kafka, from_suffix
 from tideline.gateway.fetch import handler as fetch_handler
 from tideline.gateway.messages import messages
 from tideline.kafka.batches import patch
+from tideline.kafka.decoding import WALKED_AT_ONCE_BYTES
 
 ME = (TOPIC, 0)
 PENDING = tracked_row(generation=1)
@@ -230,6 +232,48 @@ async def test_the_prefix_ends_at_the_boundary_with_the_whole_logs_watermarks(
     answer = await ask(bench, 80, max_wait_ms=10_000)
     assert answer.offsets == [80, 90]
     assert (answer.high_watermark, answer.last_stable_offset) == (105, 105)
+
+
+def many_batches(size: int) -> bytes:
+    """Batches of one record from offset 0 on, of more than ``size`` bytes."""
+    one = record_batch(1, payload=b"")
+    made = [bytearray(one) for _ in range(size // len(one) + 1)]
+    for base, batch in enumerate(made):
+        patch(batch, base, 3)
+    return b"".join(made)
+
+
+@pytest.mark.parametrize("walk", ["truncate_at", "until_epoch"])
+async def test_many_batches_of_one_answer_are_walked_while_the_event_loop_goes_on(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch, walk: str
+) -> None:
+    """55 MB of small batches were four seconds in which no lease was renewed."""
+    records = many_batches(WALKED_AT_ONCE_BYTES)
+    end = len(records) // len(record_batch(1, payload=b""))
+    boundary = tracked_row(generation=2, boundary=end, boundary_epoch=7)
+    if walk == "until_epoch":
+        bench.show(PENDING)
+        kafka(bench, KafkaLog(records, end))
+        await ask(bench, 0)
+        bench.lapse()
+    else:
+        bench.show(boundary)
+    kafka(bench, KafkaLog(records + batches(end), end + 10))
+    begun, gone_on = threading.Event(), threading.Event()
+    whole: Callable[..., Any] = getattr(from_kafka, walk)
+
+    def walked(*arguments: Any) -> Any:
+        begun.set()
+        assert gone_on.wait(5), "nothing else ran while the batches were walked"
+        return whole(*arguments)
+
+    async def go_on() -> None:
+        await until(begun.is_set)
+        gone_on.set()
+
+    monkeypatch.setattr(from_kafka, walk, walked)
+    answer, _ = await asyncio.gather(ask(bench, 0), go_on())
+    assert (answer.error, answer.offsets) == ("none", list(range(end)))
 
 
 async def test_a_gateway_that_has_not_seen_the_suffix_shows_the_end_of_the_whole_log(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -120,3 +121,44 @@ def test_random_bytes_end_or_are_refused(data: bytes, magic: int) -> None:
     except InvalidBatch:
         return
     assert ends == sorted(set(ends))
+
+
+ENTRIES = st.one_of(
+    st.builds(lambda n: lambda at: (batch(at, n), n), st.integers(1, 3)),
+    st.builds(
+        lambda n, magic, codec: lambda at: (legacy(at, n, magic=magic, codec=codec), n),
+        st.integers(1, 3), st.sampled_from([0, 1]), st.sampled_from([0, GZIP]),
+    ),
+)  # fmt: skip
+
+
+@given(
+    st.lists(ENTRIES, max_size=6),
+    st.integers(-1, 20),
+    st.integers(0, 80),
+    st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), max_size=3),
+)
+def test_the_walk_of_large_answers_keeps_what_reading_every_header_keeps(
+    entries: list[Any], boundary: int, cut: int, damage: list[tuple[int, int]]
+) -> None:
+    made, at = [], 0
+    for entry in entries:
+        data, count = entry(at)
+        made.append(data)
+        at += count
+    log = bytearray(b"".join(made))
+    for where, value in damage:
+        if where < len(log):
+            log[where] = value
+    log = log[: len(log) - cut] if cut < len(log) else log
+    try:
+        end = 0
+        for header in iter_fetched(log):
+            if header.last_offset >= boundary:
+                break
+            end = header.end
+    except InvalidBatch as refused:
+        with pytest.raises(type(refused)):
+            truncate_at(log, boundary)
+    else:
+        assert truncate_at(log, boundary) == log[:end]

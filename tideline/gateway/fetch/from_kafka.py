@@ -6,10 +6,10 @@ replica's word about its end of the log is not passed on (schedules 2, 3, 4).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -45,9 +45,10 @@ from tideline.gateway.per_partition import CONSUMER
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import InvalidBatch, newest_epoch, truncate_at, until_epoch
-from tideline.kafka.decoding import decoded_response
+from tideline.kafka.decoding import WALKED_AT_ONCE_BYTES, beside_the_loop, decoded_response
 from tideline.kafka.protocol import encode_request
 
+T = TypeVar("T")
 log = structlog.get_logger()
 NO_REPLICA = -1
 FINAL_EPOCH = -1
@@ -75,6 +76,8 @@ class KafkaSide:
         self._request = request
         self._replica_id = int(getattr(request, "replica_id", CONSUMER))
         self._api = api
+        self._walked_at_once = 0
+        """Bytes of the answer that may still be walked on the event loop."""
         self.throttle = NO_TIME
         self.endpoints: dict[int, Any] = {}
 
@@ -110,6 +113,7 @@ class KafkaSide:
             ]
         )
         answers = {}
+        self._walked_at_once = WALKED_AT_ONCE_BYTES
         for one in asked:
             row = rows.get((one.at.key, one.at.partition))
             if row is None:
@@ -170,8 +174,10 @@ class KafkaSide:
             return PartitionResult.refusal(KafkaErrorCode(told_as(code)))
         if code != 0:
             return PartitionResult(relayed=row, settled=True)
+        epoch = UNKNOWN_EPOCH
         if route.in_kafka:
-            await self._fences.observe(at, int(row.high_watermark), _leader_epoch(asked, row))
+            epoch = await self._leader_epoch(asked, row)
+            await self._fences.observe(at, int(row.high_watermark), epoch)
             route = current_route(asked, self._tracking)
         limit = self._fences.ceiling_of(at, route)
         if limit == UNKNOWN_CEILING:
@@ -184,16 +190,33 @@ class KafkaSide:
             route.in_kafka
             and self._replica_id == CONSUMER
             and limit >= int(row.high_watermark)
-            and not ceiling.asks(int(row.high_watermark), _leader_epoch(asked, row))
+            and not ceiling.asks(int(row.high_watermark), epoch)
         ):
             return PartitionResult(records=row.records, relayed=row, settled=_sent_on(row))
-        records = truncate_at(row.records or b"", limit)
+        # Both as they are now: what is confirmed while the batches are walked is for later rounds.
+        newest = ceiling.leader_epoch
+        records = await self._walked(truncate_at, row.records or b"", limit)
         if route.in_kafka:
-            records = until_epoch(records, ceiling.leader_epoch)
+            records = await self._walked(until_epoch, records, newest)
         if route.kind is not RouteKind.SUFFIX:
             # Nothing new is to be had below the ceiling: the answer waits for B0 like the rest.
             return _below_ceiling(row, records, limit, settled=_sent_on(row))
         return await self._prefix(asked, route, row, records)
+
+    async def _leader_epoch(self, asked: PartitionFetch, row: Any) -> int:
+        """The leader's epoch, which the client has named and the broker did not refuse; of a client
+        that does not name one the newest epoch of what was returned."""
+        named = int(getattr(asked.structure, "current_leader_epoch", UNKNOWN_EPOCH))
+        if named != UNKNOWN_EPOCH:
+            return named
+        return await self._walked(newest_epoch, row.records or b"")
+
+    async def _walked(self, walk: Callable[..., T], records: Any, *bound: int) -> T:
+        """What ``walk`` finds in the batches, beside the event loop once an answer has many."""
+        if len(records) > self._walked_at_once:
+            return await beside_the_loop(walk, records, *bound)
+        self._walked_at_once -= len(records)
+        return walk(records, *bound)
 
     async def _prefix(
         self, asked: PartitionFetch, route: PartitionRoute, row: Any, records: Any
@@ -245,13 +268,6 @@ def _sent_on(row: Any) -> bool:
         return True
     diverging = getattr(row, "diverging_epoch", None)
     return diverging is not None and int(diverging.epoch) != UNKNOWN_EPOCH
-
-
-def _leader_epoch(asked: PartitionFetch, row: Any) -> int:
-    """The leader's epoch, which the client has named and the broker did not refuse; of a client
-    that does not name one the newest epoch of what was returned."""
-    named = int(getattr(asked.structure, "current_leader_epoch", UNKNOWN_EPOCH))
-    return named if named != UNKNOWN_EPOCH else newest_epoch(row.records or b"")
 
 
 def _below_ceiling(row: Any, records: Any, limit: int, *, settled: bool) -> PartitionResult:
