@@ -149,6 +149,12 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
     gateway_max_frame_bytes: int = Field(
         104_857_600, ge=1_048_576, description="one request, in bytes; longer: disconnected"
     )
+    gateway_max_answer_bytes: int = Field(
+        134_217_728,
+        ge=1_048_576,
+        description="one answer of the broker, in bytes; fetches are made to ask for three "
+        "quarters of it at most; longer: disconnected",
+    )
     gateway_max_connections: int = Field(
         2_000, ge=1, description="client connections; beyond: closed at once"
     )

@@ -59,7 +59,7 @@ async def _serve(
             [settings.gateway_broker],
             client_id=f"tideline-gateway-{settings.gateway_id}",
             timeout_ms=BROKER_TIMEOUT_MS,
-            max_frame_bytes=settings.gateway_max_frame_bytes,
+            max_frame_bytes=settings.gateway_max_answer_bytes,
         ) as cluster,
     ):
         connections = ConnectionRegistry()

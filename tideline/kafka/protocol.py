@@ -28,6 +28,8 @@ from tideline.kafka.errors import MalformedFrame, UnsupportedVersion
 from tideline.kafka.wire_guard import MAX_REQUEST_ELEMENTS, field_span, guard, top_level_tags
 
 API_VERSIONS_KEY = 18
+FLEXIBLE_FETCH, FETCH_WITHOUT_REPLICA_ID = 12, 15
+"""The first such versions."""
 MAX_KNOWN_ARRAYS = 64
 """Bound of :func:`splice_array`'s memory."""
 _HEAD = struct.Struct(">hhi")
@@ -225,6 +227,27 @@ def produce_acks(frame: bytes, header: RequestHeader) -> int:
     if len(frame) < end + 2:
         raise MalformedFrame("a Produce request ends before its acks")
     return int.from_bytes(frame[end : end + 2], "big", signed=True)
+
+
+def fetch_within(frame: bytes, version: int, max_bytes: int) -> bytes:
+    """A Fetch request (version 3 or later) that asks for at most ``max_bytes`` of records, found
+    without decoding it: the frame itself if it does so already."""
+    at = _after_client_id(frame)
+    if version >= FLEXIBLE_FETCH:
+        if frame[at : at + 1] != b"\0":
+            return frame  # tagged fields in a header: no client writes any
+        at += 1
+    at += (4 if version < FETCH_WITHOUT_REPLICA_ID else 0) + 4 + 4  # maximum wait, minimum bytes
+    asked = frame[at : at + 4]
+    if len(asked) < 4 or int.from_bytes(asked, "big", signed=True) <= max_bytes:
+        return frame
+    return b"".join((frame[:at], max_bytes.to_bytes(4, "big"), frame[at + 4 :]))
+
+
+def _after_client_id(frame: bytes) -> int:
+    """Where a request's header ends, but for tagged fields."""
+    (length,) = _CLIENT_ID.unpack_from(frame, _HEAD.size)
+    return _HEAD.size + 2 + max(int(length), 0)
 
 
 def _write(*messages: Entity) -> bytes:

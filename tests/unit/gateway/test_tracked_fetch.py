@@ -276,6 +276,16 @@ async def test_many_batches_of_one_answer_are_walked_while_the_event_loop_goes_o
     assert (answer.error, answer.offsets) == ("none", list(range(end)))
 
 
+@pytest.mark.parametrize(("asked", "passed_on"), [(1 << 30, 55 << 20), (1 << 20, 1 << 20)])
+async def test_kafka_is_asked_for_no_more_than_one_answer_has(
+    bench: TrackedBench, asked: int, passed_on: int
+) -> None:
+    bench.show(SUFFIX)
+    kafka(bench, KafkaLog(batches(0, 90), 100))
+    await bench.ask(fetch((TOPIC, 0, 0), max_bytes=asked))
+    assert [int(request.max_bytes) for request in bench.client.forwarded] == [passed_on]
+
+
 async def test_a_gateway_that_has_not_seen_the_suffix_shows_the_end_of_the_whole_log(
     bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

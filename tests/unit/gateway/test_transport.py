@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import Gateway, gateway
 from tests.unit.kafka.fake_broker import UNHEARD_OF, FakeBroker, api_versions
-from tideline.gateway.context import RequestContext, Rule, always
+from tideline.gateway.context import ApiKey, RequestContext, Rule, always
+from tideline.gateway.messages import messages
 from tideline.gateway.transport import connection as transport
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.protocol import (
     RequestHeader,
+    decodable_versions,
     decode_response,
     encode_request,
+    encode_response,
     parse_header,
 )
 
@@ -285,6 +292,104 @@ async def test_a_frame_beyond_the_bound_disconnects_the_client() -> None:
             client = await under_test.connect()
             client.writer.write(prefix + b"x")
             await client.disconnected()
+
+
+async def test_an_answer_may_be_longer_than_a_request() -> None:
+    """Passed, and asked for by a handler."""
+
+    async def asking(ctx: RequestContext) -> bytes:
+        return await ctx.connection.forward(frame(2), HEARTBEAT, 0)
+
+    async def long(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == HEARTBEAT:
+            return header.correlation_id.to_bytes(4, "big") + bytes(3 << 20)
+        return await echo(header, request)
+
+    rules = {SOME_HANDLED: Rule(asking, always)}
+    async with (
+        FakeBroker(long) as broker,
+        gateway(broker, rules, gateway_max_frame_bytes="1048576") as under_test,
+    ):
+        client = await under_test.connect()
+        for request in (frame(1), frame(2, SOME_HANDLED)):
+            await client.send(request)
+            assert len(await client.receive()) == 4 + (3 << 20)
+        client.close()
+
+
+async def test_an_answer_beyond_its_own_bound_ends_its_client_alone_and_is_told() -> None:
+    async def long(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == HEARTBEAT:
+            return header.correlation_id.to_bytes(4, "big") + bytes(2 << 20)
+        return await echo(header, request)
+
+    def times() -> float:
+        name = "inkless_gateway_bound_reached_total"
+        return REGISTRY.get_sample_value(name, {"bound": "answer"}) or 0.0
+
+    before = times()
+    async with (
+        FakeBroker(long) as broker,
+        gateway(broker, gateway_max_answer_bytes="1048576") as under_test,
+    ):
+        client, other = await under_test.connect(), await under_test.connect()
+        with capture_logs() as logs:
+            await client.send(frame(1))
+            await client.disconnected()
+        (told,) = (entry for entry in logs if entry["event"] == "upstream.answer_refused")
+        assert "2097156 bytes" in told["reason"]
+        assert "TIDELINE_GATEWAY_MAX_ANSWER_BYTES" in told["reason"]
+        assert times() == before + 1
+        await other.send(frame(2, SOME_HANDLED))
+        assert await other.receive()
+        other.close()
+
+
+@pytest.mark.parametrize("version", decodable_versions(ApiKey.FETCH))
+@pytest.mark.parametrize("handled", [False, True])
+async def test_a_fetch_asks_for_no_more_than_an_answer_may_have(
+    version: int, handled: bool
+) -> None:
+    """Else it would be disconnected for ever: its consumer asks for the same again."""
+    api = messages(ApiKey.FETCH, version)
+
+    def fetch(max_bytes: int) -> bytes:
+        request = api.request(
+            max_wait=timedelta(milliseconds=7),
+            min_bytes=5,
+            max_bytes=max_bytes,
+            isolation_level=1,
+            session_id=3,
+            session_epoch=4,
+            topics=(),
+            forgotten_topics_data=(),
+            rack_id="",
+            replica_id=-1,
+        )
+        return encode_request(request, 7, "a client")
+
+    async def passing(ctx: RequestContext) -> bytes:
+        return await ctx.forward()
+
+    async def answering(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == ApiKey.FETCH:
+            nothing = api.response(
+                throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=0, responses=()
+            )
+            return encode_response(nothing, header.correlation_id)
+        return await echo(header, request)
+
+    rules = {ApiKey.FETCH: Rule(passing, always)} if handled else {}
+    async with (
+        FakeBroker(answering) as broker,
+        gateway(broker, rules, gateway_max_answer_bytes="4194304") as under_test,
+    ):
+        client = await under_test.connect()
+        for asked in (1 << 31) - 1, 3 << 20, 1:
+            await client.send(fetch(asked))
+            await client.receive()
+            assert broker.frames[-1] == fetch(min(asked, 3 << 20))
+        client.close()
 
 
 async def test_nonsense_disconnects_its_client_and_nobody_else() -> None:

@@ -30,7 +30,12 @@ from tideline.domain.request_handling import (
 )
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_suffix import HighWatermarks
-from tideline.gateway.fetch.partition import PartitionFetch, PartitionResult, current_route
+from tideline.gateway.fetch.partition import (
+    MAX_BYTES,
+    PartitionFetch,
+    PartitionResult,
+    current_route,
+)
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
@@ -129,12 +134,13 @@ class KafkaSide:
         return self._api.request(
             **{
                 name: getattr(self._request, name)
-                for name in ("replica_id", "replica_state", "max_bytes", "isolation_level")
+                for name in ("replica_id", "replica_state", "isolation_level")
                 if hasattr(self._request, name)
             },
             rack_id=getattr(self._request, "rack_id", ""),
             max_wait=timedelta(milliseconds=int(wait_s * 1000)),
             min_bytes=1 if prefix else min_bytes,
+            max_bytes=min(int(self._request.max_bytes), MAX_BYTES),
             session_id=0,
             session_epoch=FINAL_EPOCH,
             topics=tuple(

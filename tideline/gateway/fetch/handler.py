@@ -25,6 +25,7 @@ from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.fetch.from_kafka import KafkaSide
 from tideline.gateway.fetch.from_suffix import HighWatermarks, SuffixSide
 from tideline.gateway.fetch.partition import (
+    MAX_BYTES,
     PartitionFetch,
     PartitionResult,
     current_route,
@@ -51,8 +52,6 @@ from tideline.gateway.tracking.view import TrackingView
 KAFKA_ROUND_S = 0.1
 """How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
 BREATH_S = 0.01
-MAX_BYTES = 55 * 1024 * 1024
-"""Of one answer, whatever a client asks for: Kafka's own ``fetch.max.bytes``."""
 SESSIONS_SINCE = 7
 SESSIONS_REMEMBERED = 64
 """Sessions per connection; a client has one per broker connection."""

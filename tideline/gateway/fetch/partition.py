@@ -10,6 +10,9 @@ from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute
 from tideline.gateway.messages import Messages, RequestedPartition, error, locate, topic_key
 from tideline.gateway.tracking.view import TrackingView
 
+MAX_BYTES = 55 * 1024 * 1024
+"""Of one answer, whatever a client asks for: Kafka's own ``fetch.max.bytes``."""
+
 
 @dataclass(slots=True, eq=False)
 class PartitionFetch:

@@ -43,6 +43,7 @@ from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
     RequestHeader,
     encode_request,
+    fetch_within,
     parse_header,
     produce_acks,
 )
@@ -55,6 +56,7 @@ CLOSE_GRACE_S = 10.0
 PARTIAL_FRAME_S = 30.0
 """A client that has sent a part of a request and then nothing for so long is disconnected."""
 _BARRIER_CORRELATION = -2_000_000_000
+MAX_INT32 = 2**31 - 1
 
 _AUTHENTICATING = frozenset({17, 36})
 """SaslHandshake and SaslAuthenticate."""
@@ -277,7 +279,7 @@ class GatewayConnection(FrameProtocol):
             answer = self._rewriter(response, key, version)
             self._fill(slot, _version_refused(answer) if refused else answer)
 
-        self._broker().send(frame, Expected(header.correlation_id, fill))
+        self._ask(frame, key, version, Expected(header.correlation_id, fill))
         return False
 
     async def _handle(self, work: Awaitable[bytes | None], slot: Slot, api_key: int) -> None:
@@ -365,7 +367,7 @@ class GatewayConnection(FrameProtocol):
         if self._upstream is None:
             self._upstream = Upstream(
                 self._settings.gateway_broker,
-                self._settings.gateway_max_frame_bytes,
+                self._settings.gateway_max_answer_bytes,
                 self._room,
                 on_lost=self._broker_lost,
                 on_pressure=self._broker_pressure,
@@ -412,8 +414,16 @@ class GatewayConnection(FrameProtocol):
                 answer.set_result(rewritten)
 
         correlation = int.from_bytes(frame[4:8], "big", signed=True)
-        self._broker().send(frame, Expected(correlation, deliver))
+        self._ask(frame, api_key, api_version, Expected(correlation, deliver))
         return answer
+
+    def _ask(self, frame: bytes, api_key: int, api_version: int, expected: Expected) -> None:
+        """Queue a request upstream. A fetch asks for no more than may be taken: who is disconnected
+        for an answer that is too long would ask for the same again."""
+        if api_key == ApiKey.FETCH:
+            most = self._settings.gateway_max_answer_bytes // 4 * 3
+            frame = fetch_within(frame, api_version, min(most, MAX_INT32))
+        self._broker().send(frame, expected)
 
     def forward_unanswered(self, frame: bytes) -> None:
         """See :class:`tideline.gateway.context.ClientConnection`."""

@@ -8,12 +8,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from tideline.background import spawn
+from tideline.gateway.metrics import BOUND_REACHED
 from tideline.gateway.room import Room
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import correlation_of
 
+log = structlog.get_logger()
 CONNECT_TIMEOUT_S = 5.0
 Sink = Callable[[bytes], None]
 Address = tuple[str, int]
@@ -163,7 +167,12 @@ class Upstream(FrameProtocol):
             self._lost(f"the broker sent {error}")
 
     def frame_refused(self, reason: str) -> None:
-        self._refusal = f"the broker sent {reason}"
+        BOUND_REACHED.labels("answer").inc()
+        self._refusal = (
+            f"the broker sent {reason}; if that is an answer, raise "
+            "TIDELINE_GATEWAY_MAX_ANSWER_BYTES to what it needs"
+        )
+        log.error("upstream.answer_refused", reason=self._refusal)
 
     def pause_writing(self) -> None:
         self._on_pressure(True)
