@@ -105,6 +105,15 @@ class ControlPlaneSettings(_Base):
         le=100,
         description="connections of a worker or command; a gateway has its own, docs/operating.md",
     )
+    postgres_workers: int = Field(
+        2, ge=1, description="workers that are reckoned with when connections are added up at start"
+    )
+    postgres_tasks: int = Field(
+        16,
+        ge=0,
+        description="the same, of Spark's drivers and tasks that run at once, and of commands: one "
+        "connection each",
+    )
 
     _seen: ServerIdentity | None = PrivateAttr(None)
 

@@ -44,6 +44,7 @@ from tideline.control_plane.model import (
     WatchFinding,
 )
 from tideline.domain.ack_gate import Standing
+from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
@@ -607,6 +608,9 @@ class ControlPlane(Protocol):
 
     async def check_synchronous_commit(self) -> CommitDurability:
         """What preflight asks: B0 and acknowledgements must outlive a crash (schedule 16)."""
+
+    async def connection_room(self) -> ConnectionRoom:
+        """How many connections the server has, and the role that asks may have."""
 
     def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None

@@ -65,6 +65,7 @@ from tideline.control_plane.model import (
 from tideline.control_plane.plane import ControlPlane
 from tideline.control_plane.pool import Lanes, Pool
 from tideline.domain.ack_gate import Standing
+from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import HistoryWatch, ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
@@ -554,6 +555,16 @@ class PostgresControlPlane(ControlPlane):
         await self._call(ADVANCE_PREFIX_START, log, log_start)
 
     # The server
+
+    async def connection_room(self) -> ConnectionRoom:
+        (found,) = await self._pool.fetch(
+            b"SELECT current_setting('max_connections')::int AS max_connections,"
+            b" current_setting('superuser_reserved_connections')::int"
+            b" + coalesce(current_setting('reserved_connections', true), '0')::int AS reserved,"
+            b" rolname AS role, rolconnlimit AS role_limit"
+            b" FROM pg_roles WHERE rolname = session_user"
+        )
+        return mapper(ConnectionRoom)(found)
 
     async def check_synchronous_commit(self) -> CommitDurability:
         found = await self._pool.fetch(

@@ -10,7 +10,8 @@ from functools import partial
 import structlog
 
 from tideline.background import Watch, done_before, spawn, watching
-from tideline.control_plane import connect
+from tideline.control_plane import ControlPlane, connect
+from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.assembly import build_parts, build_rules
@@ -71,14 +72,7 @@ async def _serve(
             connections,
             directory=directory,
             history=history,
-            establish=partial(
-                establish,
-                plane,
-                ObjectStoreClient(settings, bounds=GATEWAY),
-                settings,
-                cluster.cluster_id,
-                history,
-            ),
+            establish=partial(_establish, settings, plane, cluster, history),
         )
         rules = build_rules(
             parts,
@@ -98,6 +92,14 @@ async def _serve(
         finally:
             await server.stop()
             await parts.close()
+
+
+async def _establish(
+    settings: GatewaySettings, plane: ControlPlane, cluster: KafkaCluster, history: HistoryWatch
+) -> None:
+    store = ObjectStoreClient(settings, bounds=GATEWAY)
+    await establish(plane, store, settings, cluster.cluster_id, history)
+    await check_connections(plane, settings, is_gateway=True)
 
 
 def main() -> int:

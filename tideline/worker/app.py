@@ -26,6 +26,7 @@ from tenacity import (
 from activities.registration import bound_activities
 from tideline import __version__, temporal
 from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn, watching
+from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
@@ -105,6 +106,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     await retry_at_start(
         health, lambda: establish(plane, store, settings, cluster.cluster_id, history)
     )
+    await retry_at_start(health, lambda: check_connections(plane, settings, is_gateway=False))
     for worker in workers(settings, client, services):
         await stack.enter_async_context(worker)
     dispatcher = RequestDispatcher(

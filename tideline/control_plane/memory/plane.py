@@ -66,6 +66,7 @@ from tideline.control_plane.plane import (
     ControlPlane,
 )
 from tideline.domain.ack_gate import Standing
+from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
@@ -755,6 +756,10 @@ class MemoryControlPlane(ControlPlane):
         self._notify_log(log)
 
     # The server
+
+    async def connection_room(self) -> ConnectionRoom:
+        """Nobody connects: as of a server that has room."""
+        return ConnectionRoom(max_connections=1_000, reserved=0, role="nobody")
 
     async def check_synchronous_commit(self) -> CommitDurability:
         return CommitDurability(True, "commits are kept as long as this process", {})

@@ -66,7 +66,8 @@ class PostgresWatch:
 
     async def establish(self) -> None:
         """Once, also by a gateway that has started from its snapshot. Raises
-        :class:`NotEstablished`, or an ``UnreachableError``."""
+        :class:`NotEstablished`, an ``UnreachableError``, or a ``RefusedError`` where Postgres has
+        no connections for a gateway."""
         if self._establish is None:
             return
         try:
