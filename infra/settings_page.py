@@ -13,6 +13,7 @@ CLASSES = (
     settings.ControlPlaneSettings,
     settings.ObjectStoreSettings,
     settings.KafkaSettings,
+    settings.PolicySettings,
     settings.TemporalSettings,
     settings.GatewaySettings,
     settings.WorkerSettings,

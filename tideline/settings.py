@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tideline.domain.history import ServerIdentity
+from tideline.domain.tiering import DEFAULT_AGE_MS
 from tideline.errors import UsageError
 
 
@@ -255,7 +256,19 @@ class KafkaSettings(_Base):
         return value
 
 
-class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, KafkaSettings):
+class PolicySettings(KafkaSettings):
+    """What holds for a topic that does not say it itself."""
+
+    tiering_default_age_ms: int = Field(
+        DEFAULT_AGE_MS,
+        ge=-1,
+        description="batches of a topic with local.retention.ms=-2 are tiered when they are this "
+        "old, in ms, or as old as retention.ms if that is less; -1: as old as retention.ms. The "
+        "same for the worker and the jobs",
+    )
+
+
+class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, PolicySettings):
     """The Temporal worker, and the commands that steer migrations."""
 
     metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
@@ -291,7 +304,7 @@ class ScheduleSettings(_Base):
 
 
 class JobsSettings(
-    ScheduleSettings, ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, KafkaSettings
+    ScheduleSettings, ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, PolicySettings
 ):
     """The periodic jobs (Spark) and the commands that look at their results.
 

@@ -38,7 +38,7 @@ GRANT EXECUTE ON FUNCTION
     update_user_config, update_topic_limits, record_findings, release_config,
     advance_prefix_start,
     -- What is eligible depends on the topics' configs, which the worker reads for its gauges.
-    log_id_range, tiering_partitions, read_tiering_totals
+    log_id_range, tiering_partitions, read_tiering_totals, oldest_unsplit, estimate_batch_rows
 TO tideline_worker_rights;
 
 GRANT EXECUTE ON FUNCTION
@@ -53,7 +53,7 @@ GRANT EXECUTE ON FUNCTION
     begin_gc_run, measure_garbage, judge_gc_run, end_gc_run, allow_gc_run,
     adopt_gc_runs, record_coverage,
     log_id_range, file_id_range, tiering_partitions, tiering_batches, tiering_segments,
-    tiering_wal_files
+    tiering_wal_files, oldest_unsplit, estimate_batch_rows
 TO tideline_jobs_rights;
 
 -- What operators see and steer; the worker exports it as metrics.

@@ -78,6 +78,28 @@ async def test_nothing_young_paused_expired_or_deleted_is_claimed(tiered: Tiered
         tiered.plane.pause_tiering("nobody")
 
 
+async def test_the_oldest_batch_that_may_be_split_is_told_of_each_log_until_it_is(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.diskless(files=2, batches=1)
+    old = {log.topic_id: ALL_OLD}
+    (oldest,) = tiered.plane.oldest_unsplit(old)
+    first = next(iter(tiered.plane.batches(*tiered.plane.log_id_range())))
+    assert (oldest.topic_id, oldest.max_timestamp) == (log.topic_id, first.max_timestamp)
+    assert tiered.plane.oldest_unsplit({log.topic_id: oldest.max_timestamp}) == []
+    tiered.worker.split(log.topic_id)
+    assert tiered.plane.oldest_unsplit(old) == []
+
+
+async def test_the_number_of_batches_is_estimated_without_counting(tiered: Tiered) -> None:
+    await tiered.diskless(files=3, batches=4)
+    tiered.scene.sql("ANALYZE batches")
+    assert tiered.plane.estimate_batch_rows() == 12
+    tiered.scene.clear()
+    tiered.scene.sql("TRUNCATE batches")
+    assert tiered.plane.estimate_batch_rows() == 0
+
+
 async def test_a_request_makes_everything_committed_until_then_eligible(tiered: Tiered) -> None:
     log = await tiered.diskless(files=2, batches=1)
     ((name,),) = tiered.scene.sql("SELECT name FROM topics")

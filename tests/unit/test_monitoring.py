@@ -21,6 +21,7 @@ from tideline.worker.metrics import (
     GcGauges,
     MigrationGauges,
     TieringGauges,
+    TieringLagGauges,
     TieringTotals,
 )
 from tideline.worker.watches import WatchGauges
@@ -43,6 +44,7 @@ def exported() -> set[str]:
     CoverageGauges(worker)
     GcGauges(worker)
     TieringGauges(worker)
+    TieringLagGauges(worker)
     TieringTotals(worker)
     IdentityMetrics(worker)
     WatchGauges(worker)

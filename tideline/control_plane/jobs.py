@@ -41,6 +41,7 @@ from tideline.control_plane.tiering_model import (
     MergedSegmentRow,
     MergePlan,
     NewSegment,
+    OldestUnsplit,
     PartitionRow,
     SplitFile,
     SuffixUnit,
@@ -280,6 +281,17 @@ class JobsControlPlane(GarbageCalls):
         old = cutoffs or {}
         function = Function("tiering_status", rows(TieringStatusRow))
         return self._call(function, topic, list(old), list(old.values()))
+
+    def oldest_unsplit(self, cutoffs: Mapping[UUID, int]) -> list[OldestUnsplit]:
+        """A row for each log that has batches below its cutoff (ms) which are not split yet. Not of
+        paused and deleted topics. Costs a look into an index for each log."""
+        function = Function("oldest_unsplit", rows(OldestUnsplit))
+        return self._call(function, list(cutoffs), list(cutoffs.values()))
+
+    def estimate_batch_rows(self) -> int:
+        """Rows of all batches, as Postgres' statistics have it: off by what came and went since the
+        last vacuum or analysis."""
+        return self._call(Function("estimate_batch_rows", value(int)))
 
     def pause_tiering(self, topic: str) -> None:
         """Nothing of the topic is claimed or planned any more; what runs ends. Raises

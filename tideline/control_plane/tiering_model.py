@@ -313,6 +313,18 @@ class MergedSegmentRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OldestUnsplit:
+    """The oldest batch of a log that may be split and is not, by its largest timestamp."""
+
+    topic: str
+    topic_id: UUID
+    max_timestamp: int
+    """ms, the producer's or its append time."""
+    append_time: int
+    """ms, when it was committed."""
+
+
+@dataclass(frozen=True, slots=True)
 class TieringStatusRow:
     """002 §4.8.2 ``TieringStatus``, per partition."""
 

@@ -10,6 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tideline.domain.tiering import (
+    AS_RETENTION,
+    DEFAULT_AGE_MS,
+    KAFKA_DEFAULTS,
+    LOCAL_RETENTION_MS,
+    LONG_AGE_MS,
+    RETENTION_MS,
+    UNLIMITED,
+    tiering_age,
+)
+
 INTERNAL_TOPICS = frozenset(
     {
         "__consumer_offsets",
@@ -118,6 +129,8 @@ class PreflightObservation:
     """Who attests that clients reach the cluster's brokers only through gateways, when and why;
     empty: nobody does."""
     cluster_id: str = ""
+    tiering_default_age_ms: int = DEFAULT_AGE_MS
+    """The setting, for a topic with ``local.retention.ms=-2``."""
     already: str | None = None
     """The topic is tracked already: the status of its migration."""
     tideline_version: str = ""
@@ -486,6 +499,27 @@ def _size_retention(o: PreflightObservation) -> CheckResult:
     )
 
 
+def _tiering_age(o: PreflightObservation) -> CheckResult:
+    """Kafka's defaults are not a user's word: they mean what the setting says."""
+    configured = int(o.configs.get(LOCAL_RETENTION_MS) or AS_RETENTION)
+    retention = int(o.configs.get(RETENTION_MS) or KAFKA_DEFAULTS[RETENTION_MS])
+    age = tiering_age(configured, retention, o.tiering_default_age_ms)
+    said = f"{LOCAL_RETENTION_MS}={configured}, {RETENTION_MS}={retention}"
+    if age == UNLIMITED:
+        found = f"{said}: batches are never tiered by age, each keeps its row in Postgres"
+    else:
+        found = f"{said}: batches are tiered when they are {age} ms old, till then each has a row"
+    return _result(
+        "tiering_age",
+        age == UNLIMITED or age > LONG_AGE_MS,
+        found,
+        f"set {LOCAL_RETENTION_MS} to an hour or so, or to -2 for TIDELINE_TIERING_DEFAULT_AGE_MS: "
+        "ten batches a second are 864,000 rows a day, 280 MB; records are kept as long all the "
+        "same, in segments (docs/tiering.md)",
+        warn=True,
+    )
+
+
 def _bypass(o: PreflightObservation) -> CheckResult:
     name = "closed_to_bypass"
     if o.attested is None:
@@ -538,6 +572,7 @@ CHECKS: tuple[Check, ...] = (
     _gateways,
     _versions,
     _size_retention,
+    _tiering_age,
     _bypass,
 )
 

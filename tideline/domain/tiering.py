@@ -32,8 +32,14 @@ KAFKA_DEFAULTS: Mapping[str, int] = {
 """Kafka's own defaults (``TopicConfig``), for a key that neither topic nor broker sets."""
 
 AS_RETENTION = -2
-"""``local.retention.ms``: the value of ``retention.ms``."""
+"""``local.retention.ms``: the less of ``retention.ms`` and :data:`DEFAULT_AGE_MS`."""
 UNLIMITED = -1
+DEFAULT_AGE_MS = 3_600_000
+"""When batches are tiered of a topic that does not say: an hour. A classic tiered topic is copied
+as soon as a segment is rolled, whatever its local retention; here each batch keeps a row in
+Postgres so long, and a hundred gateways write 7 * 10^7 of them an hour (docs/tiering.md)."""
+LONG_AGE_MS = 86_400_000
+"""From a day on preflight warns."""
 MAX_SEGMENT_SPAN = 2_147_483_647
 """Positions and relative offsets in an index are 32 bit integers."""
 
@@ -57,7 +63,7 @@ class TieringConfig:
     """What of a topic's configs decides about tiering. Times in ms, sizes in bytes."""
 
     local_retention_ms: int
-    """-1: aged data is never tiered by itself. -2 is resolved already."""
+    """-1: aged data is never tiered by itself. -2 is resolved already (:func:`tiering_age`)."""
     segment_bytes: int
     segment_ms: int
     index_interval_bytes: int
@@ -68,18 +74,37 @@ class TieringConfig:
             return None
         return now_ms - self.local_retention_ms
 
+    def overdue_ms(self, max_timestamp: int, append_time: int, now_ms: int) -> int:
+        """For how long a batch that is not split could have been: since it was old enough, and not
+        before it was committed, which is later where producers send old timestamps."""
+        if self.local_retention_ms == UNLIMITED:
+            return 0
+        return max(0, now_ms - max(append_time, max_timestamp + self.local_retention_ms))
+
+
+def tiering_age(local_retention_ms: int, retention_ms: int, default_age_ms: int) -> int:
+    """How old batches get before they are tiered, in ms; :data:`UNLIMITED`: they never are.
+
+    ``default_age_ms`` counts for :data:`AS_RETENTION` alone; :data:`UNLIMITED`: the retention does.
+    """
+    if local_retention_ms != AS_RETENTION:
+        return local_retention_ms
+    bounds = [age for age in (retention_ms, default_age_ms) if age != UNLIMITED]
+    return min(bounds, default=UNLIMITED)
+
 
 def effective_config(
     described: Mapping[str, str | None],
     user_values: Mapping[str, str | None] | None = None,
     defaults: Mapping[str, str | None] | None = None,
+    default_age_ms: int = DEFAULT_AGE_MS,
 ) -> TieringConfig:
     """The configs that the user means.
 
     ``described``: the topic's effective values (DescribeConfigs). ``user_values``: for each key
     that Tideline holds at another value, the user's own, ``None`` when it was unset: then the
-    broker's default holds (``defaults``, else Kafka's). Raises ``ValueError`` that names a value
-    that is no number.
+    broker's default holds (``defaults``, else Kafka's). ``default_age_ms``: :func:`tiering_age`.
+    Raises ``ValueError`` that names a value that is no number.
     """
     held, fallback = user_values or {}, defaults or {}
 
@@ -94,9 +119,10 @@ def effective_config(
         except ValueError:
             raise ValueError(f"{key} is {text!r}, which is not a whole number") from None
 
-    local = value(LOCAL_RETENTION_MS)
     return TieringConfig(
-        local_retention_ms=value(RETENTION_MS) if local == AS_RETENTION else local,
+        local_retention_ms=tiering_age(
+            value(LOCAL_RETENTION_MS), value(RETENTION_MS), default_age_ms
+        ),
         segment_bytes=value(SEGMENT_BYTES),
         segment_ms=value(SEGMENT_MS),
         index_interval_bytes=value(INDEX_INTERVAL_BYTES),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from tideline.errors import RefusedError, UsageError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.topic_observer import TopicObserver
-from tideline.settings import KafkaSettings
+from tideline.settings import KafkaSettings, PolicySettings
 
 AT_ONCE = 16
 """DescribeConfigs requests under way."""
@@ -106,11 +107,12 @@ def tracked_topics(names: Iterable[str], rows: Iterable[PartitionRow]) -> frozen
 
 
 def read_tiering_policies(
-    settings: KafkaSettings, topics: Collection[PolicyTopic]
+    settings: PolicySettings, topics: Collection[PolicyTopic]
 ) -> TieringPolicies:
     """Ask Kafka. Raises ``KafkaUnavailable``; a topic that Kafka does not know, or whose configs
     are no numbers, is left alone."""
-    return TieringPolicies(*_read(settings, "tideline-tiering", topics, effective_config))
+    policy = partial(effective_config, default_age_ms=settings.tiering_default_age_ms)
+    return TieringPolicies(*_read(settings, "tideline-tiering", topics, policy))
 
 
 def read_retention_policies(

@@ -128,6 +128,7 @@ async def observe(
         outside_members=None if groups is None else _outside(groups[1], registrations or ()),
         attested=None if attested is None else attested[1],
         cluster_id="" if attested is None else attested[0],
+        tiering_default_age_ms=services.settings.tiering_default_age_ms,
         already=tracked.status.value if tracked is not None and held else None,
         tideline_version=__version__,
     )

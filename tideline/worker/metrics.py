@@ -11,7 +11,8 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
+from uuid import UUID
 
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
@@ -22,17 +23,25 @@ from tideline.control_plane import ControlPlane
 from tideline.control_plane.garbage_model import GcRunRow
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import TopicMigrationSummary
-from tideline.control_plane.tiering_model import CoverageStatusRow, TieringStatusRow
+from tideline.control_plane.tiering_model import (
+    CoverageStatusRow,
+    OldestUnsplit,
+    TieringStatusRow,
+)
 from tideline.domain.migration import PHASES, MigrationState
+from tideline.domain.tiering import TieringConfig
 from tideline.domain.tiering_totals import Total, histogram
 from tideline.errors import TidelineError
-from tideline.kafka.topic_policies import read_tiering_policies, suffix_topics
+from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
 from tideline.settings import WorkerSettings
 
 MIGRATION_EVERY_S = 5.0
 COVERAGE_EVERY_S = 15.0
 TIERING_EVERY_S = 30.0
-"""It counts the batches of every partition and asks Kafka for every topic's configs."""
+"""It asks Kafka for every topic's configs and Postgres for the oldest batch of every partition."""
+COUNTING_RESTS = 9
+"""Counting the batches of every partition takes longer the more there are: it rests so many times
+as long as it took. What tells that there are too many does not count them."""
 
 GC_EVERY_S = 60.0
 GC_RUNS = 100
@@ -62,18 +71,26 @@ async def keep_coverage_metrics(settings: WorkerSettings) -> None:
 
 async def keep_tiering_metrics(settings: WorkerSettings) -> None:
     """Until cancelled."""
-    gauges, totals = TieringGauges(), TieringTotals()
+    gauges, lag, totals = TieringGauges(), TieringLagGauges(), TieringTotals()
     with closing(JobsControlPlane(settings, "tideline-worker-tiering")) as plane:
+        counting = Rested(COUNTING_RESTS)
 
-        def observe() -> tuple[Mapping[str, int], list[TieringStatusRow]]:
-            counted = plane.tiering_totals()
+        def observe_lag() -> TieringPolicies:
+            now = _now_ms()
             rules = read_tiering_policies(settings, suffix_topics(plane))
-            return counted, plane.tiering_status(cutoffs=rules.cutoffs(_now_ms()))
+            oldest = plane.oldest_unsplit(rules.cutoffs(now))
+            lag.update(rules.configs, oldest, plane.estimate_batch_rows(), now)
+            totals.update(plane.tiering_totals())
+            return rules
+
+        def count(rules: TieringPolicies) -> None:
+            with counting.work():
+                gauges.update(plane.tiering_status(cutoffs=rules.cutoffs(_now_ms())))
 
         async def update() -> None:
-            counted, rows = await asyncio.to_thread(observe)
-            totals.update(counted)
-            await asyncio.to_thread(gauges.update, rows)
+            rules = await asyncio.to_thread(observe_lag)
+            if counting.due:
+                await asyncio.to_thread(count, rules)
 
         await _keep_updated("tiering metrics", TIERING_EVERY_S, update)
 
@@ -87,6 +104,27 @@ async def keep_gc_metrics(settings: WorkerSettings) -> None:
             await asyncio.to_thread(lambda: gauges.update(plane.gc_runs(GC_RUNS)))
 
         await _keep_updated("gauges of the collection", GC_EVERY_S, update)
+
+
+class Rested:
+    """Work that is due again when it has rested ``times`` as long as it took, failed or not."""
+
+    def __init__(self, times: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._times, self._clock = times, clock
+        self._due_at = clock()
+
+    @property
+    def due(self) -> bool:
+        return self._clock() >= self._due_at
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        began = self._clock()
+        try:
+            yield
+        finally:
+            ended = self._clock()
+            self._due_at = ended + self._times * (ended - began)
 
 
 async def _keep_updated(what: str, every_s: float, update: Callable[[], Awaitable[None]]) -> None:
@@ -257,6 +295,39 @@ class TieringTotals(Collector):
         for total, (name, text) in LATENCIES.items():
             buckets, seconds = histogram(total, self._totals)
             yield HistogramMetricFamily(name, text, buckets=buckets, sum_value=seconds)
+
+
+class TieringLagGauges:
+    """Whether tiering keeps up, of figures that cost the same however many batches there are."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._overdue = Gauge(
+            "inkless_tiering_overdue_seconds",
+            "For how long the oldest batch that is not split could have been; 0: none could",
+            ["topic"],
+            registry=registry,
+        )
+        self._rows = Gauge(
+            "inkless_tiering_batch_rows",
+            "Batches with a row in Postgres, as its statistics have it",
+            registry=registry,
+        )
+
+    def update(
+        self,
+        configs: Mapping[UUID, TieringConfig],
+        oldest: Iterable[OldestUnsplit],
+        rows: int,
+        now_ms: int,
+    ) -> None:
+        overdue: dict[str, int] = {}
+        for row in oldest:
+            late = configs[row.topic_id].overdue_ms(row.max_timestamp, row.append_time, now_ms)
+            overdue[row.topic] = max(overdue.get(row.topic, 0), late)
+        self._overdue.clear()
+        for topic, late in overdue.items():
+            self._overdue.labels(topic).set(late / 1000)
+        self._rows.set(rows)
 
 
 class TieringGauges:

@@ -119,6 +119,29 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     ORDER BY l.topic_name, l.partition
 $$;
 
+-- Of each log that has something old enough to split, the oldest of it: one look into an index a log,
+-- however many rows there are. tideline/domain/tiering.py judges how late it is.
+CREATE FUNCTION oldest_unsplit(p_topic_ids uuid[], p_cutoffs bigint[])
+RETURNS TABLE (topic text, topic_id uuid, max_timestamp bigint, append_time bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT h.topic, h.topic_id, oldest.max_timestamp, oldest.append_time
+    FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL (
+        SELECT b.max_timestamp, b.append_time FROM batches AS b
+            WHERE b.log_id = h.log_id AND b.split_id IS NULL AND b.last_offset >= h.suffix_start
+                AND b.max_timestamp < h.cutoff
+            ORDER BY b.max_timestamp LIMIT 1
+    ) AS oldest
+$$;
+
+-- How many batch rows there are, by the density that the last vacuum or analysis has found: counting
+-- them would take minutes where it matters.
+CREATE FUNCTION estimate_batch_rows() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT coalesce(sum(reltuples::double precision / relpages * pg_relation_size(oid)
+            / current_setting('block_size')::integer), 0)::bigint
+        FROM pg_class WHERE oid = 'batches'::regclass AND relpages > 0
+$$;
+
 -- In the order of the names, so that two drivers never wait for each other in a circle.
 CREATE FUNCTION add_tiering_totals(p_totals text[], p_values bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$

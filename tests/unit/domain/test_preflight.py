@@ -112,10 +112,22 @@ def test_replaced_processes_are_named_beside_a_gateway_that_is_silent() -> None:
         ("acls", {"acls": TopicAcls(authorizer=True)}),
         ("transactional_producers", {"transactional_ids": ("pay-1",)}),
         ("transactional_producers", {"transactional_ids": None}),
+        ("tiering_age", {"configs": {"local.retention.ms": "-1"}}),
+        ("tiering_age", {"configs": {"local.retention.ms": "86400001"}}),
+        ("tiering_age", {"configs": {"retention.ms": "-1"}, "tiering_default_age_ms": -1}),
     ],
 )
 def test_what_an_operator_should_know_is_a_warning(check: str, changes: dict[str, Any]) -> None:
     assert verdict(check, **changes) is Verdict.WARNING
+
+
+@pytest.mark.parametrize(
+    "configs", [{}, {"local.retention.ms": "-2", "retention.ms": "-1"}, {"retention.ms": "60000"}]
+)
+def test_a_topic_that_does_not_say_how_old_batches_get_has_the_default_age(
+    configs: dict[str, str],
+) -> None:
+    assert verdict("tiering_age", configs=configs) is Verdict.PASSED
 
 
 def test_what_cannot_be_observed_is_not_accepted() -> None:

@@ -24,6 +24,7 @@ from tideline.domain.tiering import (
     placements,
     segment_limit,
     suffix_lineage,
+    tiering_age,
 )
 
 DAY = 86_400_000
@@ -39,16 +40,46 @@ class Run:
     byte_size: int
 
 
-def test_a_topic_without_configs_has_kafkas_defaults() -> None:
-    assert effective_config({}) == TieringConfig(7 * DAY, 1 << 30, 7 * DAY, 4_096)
+def test_a_topic_without_configs_has_kafkas_defaults_and_is_tiered_after_an_hour() -> None:
+    assert effective_config({}) == TieringConfig(DAY // 24, 1 << 30, 7 * DAY, 4_096)
 
 
-def test_minus_two_means_the_retention_of_the_whole_topic() -> None:
-    assert effective_config({"local.retention.ms": "-2", "retention.ms": "5000"}).cutoff(8_000) == (
-        3_000
-    )
-    endless = effective_config({"local.retention.ms": "-2", "retention.ms": "-1"})
-    assert endless.cutoff(8_000) is None, "nothing ever grows old"
+@pytest.mark.parametrize(
+    ("local", "retention", "default", "age"),
+    [
+        (-2, 7 * DAY, DAY, DAY),
+        (-2, 5_000, DAY, 5_000),
+        (-2, -1, DAY, DAY),
+        (-2, 7 * DAY, -1, 7 * DAY),
+        (-2, -1, -1, -1),
+        (2 * DAY, 7 * DAY, DAY, 2 * DAY),
+        (-1, 7 * DAY, DAY, -1),
+        (0, 7 * DAY, DAY, 0),
+    ],
+)
+def test_minus_two_means_the_default_age_within_the_retention_and_any_other_value_itself(
+    local: int, retention: int, default: int, age: int
+) -> None:
+    assert tiering_age(local, retention, default) == age
+
+
+def test_a_topic_without_a_bound_never_grows_old() -> None:
+    described = {"local.retention.ms": "-2", "retention.ms": "-1"}
+    assert effective_config(described, default_age_ms=-1).cutoff(8_000) is None
+    assert effective_config(described).cutoff(DAY) == DAY - DAY // 24
+
+
+@pytest.mark.parametrize(
+    ("max_timestamp", "append_time", "overdue"),
+    [(0, 0, 500), (0, DAY + 200, 300), (600, 0, 0), (DAY * 2, 0, 0)],
+)
+def test_a_batch_is_overdue_since_it_was_old_enough_and_committed(
+    max_timestamp: int, append_time: int, overdue: int
+) -> None:
+    now = DAY + 500
+    assert CONFIG.overdue_ms(max_timestamp, append_time, now) == overdue
+    never = replace(CONFIG, local_retention_ms=-1)
+    assert never.overdue_ms(max_timestamp, append_time, now) == 0
 
 
 def test_what_the_user_means_outweighs_what_tideline_holds() -> None:

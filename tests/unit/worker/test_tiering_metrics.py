@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from uuid import UUID
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.unit.cli.test_tiering_view import status
+from tideline.control_plane.tiering_model import OldestUnsplit
+from tideline.domain.tiering import TieringConfig
 from tideline.domain.tiering_totals import LATENCY_BOUNDS_MS, Total, histogram, latency_buckets
-from tideline.worker.metrics import TieringGauges, TieringTotals
+from tideline.worker.metrics import Rested, TieringGauges, TieringLagGauges, TieringTotals
 
 
 def test_gauges_sum_the_partitions_of_a_topic() -> None:
@@ -33,6 +36,39 @@ def test_gauges_sum_the_partitions_of_a_topic() -> None:
     ), "nothing is tiered there"
     gauges.update([])
     assert registry.get_sample_value("inkless_tiering_eligible_bytes", orders) is None
+
+
+def test_a_topic_is_as_late_as_its_latest_partition() -> None:
+    registry, topic = CollectorRegistry(), UUID(int=7)
+    gauges = TieringLagGauges(registry)
+    configs = {topic: TieringConfig(60_000, 1, 1, 1)}
+    oldest = [
+        OldestUnsplit("orders", topic, max_timestamp=at, append_time=at) for at in (500, 300, 900)
+    ]
+    gauges.update(configs, oldest, rows=12, now_ms=65_300)
+    orders = {"topic": "orders"}
+    assert registry.get_sample_value("inkless_tiering_overdue_seconds", orders) == 5
+    assert registry.get_sample_value("inkless_tiering_batch_rows") == 12
+    gauges.update(configs, [], rows=0, now_ms=65_300)
+    assert registry.get_sample_value("inkless_tiering_overdue_seconds", orders) is None
+
+
+def test_work_that_took_long_rests_as_many_times_as_long_also_when_it_failed() -> None:
+    clock = [100.0]
+
+    def fail_after_a_minute() -> None:
+        with counting.work():
+            clock[0] += 60
+            raise TimeoutError
+
+    counting = Rested(9, lambda: clock[0])
+    assert counting.due
+    with pytest.raises(TimeoutError):
+        fail_after_a_minute()
+    clock[0] += 9 * 60 - 1
+    assert not counting.due
+    clock[0] += 1
+    assert counting.due
 
 
 def test_counters_and_histograms_are_what_the_jobs_have_added_up() -> None:
