@@ -145,7 +145,10 @@ class CommitStream:
         live: Sequence[int],
         outcomes: Sequence[CommittedBatch],
     ) -> None:
-        """What became of the object's batches: those at ``live`` were committed with it."""
+        """What became of the object's batches: those at ``live`` were committed with it. Of an
+        object that was never put, for want of batches, nothing is told."""
+        if not count:
+            return
         told = [_WITHDRAWN] * count
         for place, outcome in zip(live, outcomes, strict=True):
             told[place] = BatchOutcome(outcome.error, outcome.base_offset, outcome.append_time)

@@ -93,6 +93,12 @@ class Append:
         idempotent = self.producer.producer_id >= 0
         return self.log, self.producer.producer_id if idempotent else self.source
 
+    @property
+    def wanted(self) -> bool:
+        """Whether nothing was answered yet; who has gone away may have it appended all the same.
+        Otherwise its bytes are gone."""
+        return not self.outcome.done() or self.outcome.cancelled()
+
 
 @dataclass(slots=True, eq=False)
 class WalObject:
@@ -102,6 +108,7 @@ class WalObject:
     appends: list[Append]
     sequence: int
     inherited: Inherited | None = None
+    carries_only: bool = field(init=False)
     key: str = ""
     body: bytes = b""
     """With its footer."""
@@ -112,13 +119,12 @@ class WalObject:
     """Places of those that go to the commit; ``appends`` are these alone from then on."""
     ending: Ending = field(default_factory=Ending)
 
+    def __post_init__(self) -> None:
+        self.carries_only = not self.appends
+
     @property
     def size(self) -> int:
         return len(self.body)
-
-    @property
-    def carries_only(self) -> bool:
-        return not self.placed
 
 
 class WalWriter:
@@ -285,12 +291,9 @@ class WalWriter:
     async def _upload(self, obj: WalObject) -> None:
         """Put one object within bounds. Raises what the last attempt raised."""
         async with self._upload_slots:
-            position = 0
-            for append in obj.appends:
-                obj.placed.append(_place(append, position))
-                position += len(append.batch)
-            obj.ending = await self._stream.ending(obj.sequence, obj.placed, obj.inherited)
-            obj.body = b"".join([*(append.batch for append in obj.appends), obj.ending.footer])
+            await self._fill(obj)
+            if not obj.body:
+                return
             started = self._clock()
             async for attempt in self._attempts():
                 with attempt:
@@ -300,6 +303,20 @@ class WalWriter:
                     await self._store.put(obj.key, obj.body)
             metrics.WAL_UPLOAD_SECONDS.observe(self._clock() - started)
             metrics.WAL_BYTES.inc(obj.size)
+
+    async def _fill(self, obj: WalObject) -> None:
+        """Make the body; none when all batches were withdrawn while the object waited."""
+        # Whoever is withdrawn gives its bytes back, now or while the footer is made: places and
+        # bytes are of one moment.
+        obj.appends = [append for append in obj.appends if append.wanted]
+        if not obj.appends and not obj.carries_only:
+            return
+        batches, position = [append.batch for append in obj.appends], 0
+        for append in obj.appends:
+            obj.placed.append(_place(append, position))
+            position += len(append.batch)
+        obj.ending = await self._stream.ending(obj.sequence, obj.placed, obj.inherited)
+        obj.body = b"".join([*batches, obj.ending.footer])
 
     def _attempts(self) -> AsyncRetrying:
         # A producer waits at most produce_timeout_ms: an upload that cannot end before is given
@@ -367,11 +384,7 @@ class WalWriter:
     async def _commit(self, obj: WalObject) -> list[CommittedBatch]:
         """Commit ``obj``, again and again while the outcome is unknown."""
         appends = obj.appends
-        obj.live = [
-            place
-            for place, append in enumerate(appends)
-            if not append.outcome.done() or append.outcome.cancelled()
-        ]
+        obj.live = [place for place, append in enumerate(appends) if append.wanted]
         obj.appends = [appends[place] for place in obj.live]
         if not obj.live and not obj.carries_only:
             return []
@@ -402,7 +415,8 @@ class WalWriter:
             return
         self._stream.committed(obj.sequence, obj.key, len(obj.placed), obj.live, committed)
         metrics.WAL_OBJECTS.labels("committed" if obj.live else "withdrawn").inc()
-        self._cache.put(obj.key, 0, obj.body)
+        if obj.live:
+            self._cache.put(obj.key, 0, obj.body)
         now = self._clock()
         for append, outcome in zip(obj.appends, committed, strict=True):
             if outcome.error is CommitError.NONE:
