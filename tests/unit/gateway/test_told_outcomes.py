@@ -185,6 +185,27 @@ async def test_what_a_fenced_incarnation_did_not_tell_the_next_one_does(bench: B
     assert (fresh.incarnation, fresh.earlier) == (bench.lease.incarnation, ())
 
 
+async def test_what_is_inherited_is_told_when_the_store_is_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "TELL_AFTER_S", 0.0)
+    bench.store.holds[1] = asyncio.Event()
+    bench.writer._upload_patience_s = 0.01
+    await bench.append(0)
+    ended = bench.lease.incarnation
+    await until(lambda: len(bench.store.puts) == 2)
+    bench.plane.fence(ended)
+    bench.lease.end_incarnation("fenced in this test")
+    bench.plane.activate(bench.lease.incarnation)
+    bench.store.down = True
+    bench.lease.gained()
+    await until(lambda: len(bench.store.puts) > 4, "several tries")
+    bench.store.down = False
+    await until(lambda: len(bench.store.objects) == 2)
+    (_, carrier) = bench.footers().values()
+    assert (carrier.incarnation, list(told([carrier]))) == (ended, [0])
+
+
 async def test_a_large_footer_is_made_beside_the_loop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,8 @@ class WalWriter:
         self._refill: asyncio.Task[None] | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._inheriting: asyncio.Task[None] | None = None
+        self._inherits = False
+        """Whether earlier incarnations may have left something untold."""
         self.made_room: Listeners[[]] = Listeners()
         """Called when something has left the buffer and it is not full."""
         lease.fenced.add(self.drop_all)
@@ -223,6 +225,8 @@ class WalWriter:
         self._cut()
         await self._until_committed(end)
         self._tell()
+        if self._inheriting is not None:
+            await asyncio.wait([self._inheriting], timeout=max(0.0, end - self._clock()))
         await self._until_committed(end)
         for append in self._drain_everything():
             self._finish(append, AppendFailed(Failure.TRANSIENT, "the gateway is stopping"))
@@ -273,20 +277,32 @@ class WalWriter:
     def _tell(self) -> None:
         """Put the outcomes that no object carries yet, when nothing else is about to."""
         self._telling = None
+        if self._inherits:
+            self._inherit()
         if self._stream.untold and not self._pipeline and not self._buffer:
             self._start(WalObject([], self._stream.next()))
 
+    def _tell_later(self) -> None:
+        if self._telling is None and (self._stream.untold or self._inherits):
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(TELL_AFTER_S, self._tell)
+
     def _inherit(self) -> None:
         """Tell what earlier incarnations of this gateway had no time to tell."""
+        self._inherits = True
         if self._inheriting is None or self._inheriting.done():
             self._inheriting = spawn(self._tell_inherited(), "wal-inherit")
 
     async def _tell_inherited(self) -> None:
         try:
-            for inherited in await self._stream.inherited(self._control_plane):
-                self._start(WalObject([], self._stream.next(), inherited))
+            found = await self._stream.inherited(self._control_plane)
         except TidelineError as error:
             log.warning("wal.inherited_not_told", error=str(error))
+            self._tell_later()
+            return
+        self._inherits = False
+        for inherited in found:
+            self._start(WalObject([], self._stream.next(), inherited))
 
     async def _upload(self, obj: WalObject) -> None:
         """Put one object within bounds. Raises what the last attempt raised."""
@@ -357,9 +373,7 @@ class WalWriter:
             self._report_room()
             if not self._pipeline and self._buffer:
                 self._cut()
-        if self._stream.untold and self._telling is None:
-            loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(TELL_AFTER_S, self._tell)
+        self._tell_later()
 
     async def _outcome(self, obj: WalObject) -> list[CommittedBatch] | Exception:
         assert obj.upload is not None
@@ -428,6 +442,7 @@ class WalWriter:
         """``obj`` is not committed: neither is what was accepted behind its batches."""
         metrics.WAL_OBJECTS.labels("failed").inc()
         log.warning("wal.object_failed", key=obj.key, batches=len(obj.appends), error=str(error))
+        self._inherits = self._inherits or obj.inherited is not None
         if isinstance(error, GatewayFenced):
             for append in obj.appends:
                 self._finish(append, AppendDropped(str(error)))
