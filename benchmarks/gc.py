@@ -18,7 +18,8 @@ from spark.common.rows import chunks
 from spark.gc.deletion import Graces, delete_all_due, measured
 from spark.gc.reports import Report
 from spark.gc.tasks import Sweep, sweep_diskless
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.object_store.client import DELETE_AT_ONCE, ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from spark.common.entry import Job, Outcome
 from spark.tiering import job as tiering
 from tests.harness import Case, migration_case
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.demo.patience import Patience
 from tideline.demo.topic import wait_until_tiered
 from tideline.object_store.client import ObjectStoreClient

@@ -7,7 +7,7 @@ from uuid import uuid4
 from spark.tiering.merge_partition import MergeOrder, merge_partition
 from spark.tiering.services import FromSettings
 from spark.tiering.split_file import Ended, split_file
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 

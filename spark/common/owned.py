@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.kafka.client import KafkaCluster
 from tideline.ownership import job_must_own
 from tideline.settings import JobsSettings

@@ -21,8 +21,8 @@ from spark.common.rows import from_frame, to_frame
 from spark.coverage.frames import CoverageVerdict, CoveredLog, verdicts
 from spark.coverage.report import CoverageRun, Judged, detail, publish, reason
 from spark.coverage.tasks import inventory
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, TopicDeleted, UnknownLog
-from tideline.control_plane.jobs import connect_jobs
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.errors import RefusedError
 

@@ -21,7 +21,8 @@ from spark.gc.history import must_know, newest_reported
 from spark.gc.listing import SHOWN, Listing, look_for_orphans
 from spark.gc.reports import Report
 from spark.gc.tasks import APPLICATION
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import KEYS_KEPT_AHEAD_MS
 from tideline.domain.collection import Amount, Bounds, held_because
 from tideline.errors import UsageError

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 from spark.common.retry import retry
 from spark.common.rows import chunks, from_frame, map_rows, to_frame
 from spark.gc.frames import SegmentObject
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.garbage_model import DeadReason, ListedObject
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import SEGMENT_SUFFIXES, Bucket, PartitionRow
 from tideline.domain.coverage import AIVEN_KINDS
 from tideline.domain.ids import topic_id_from_base64

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from spark.common.retry import retry
 from spark.common.rows import chunks, from_frame, map_rows, to_frame
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import CutRequest, SuffixUnit, WalCut
 from tideline.domain.ids import TopicPartition
 from tideline.domain.prefix import past_gap

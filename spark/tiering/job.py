@@ -23,7 +23,8 @@ from spark.tiering.merge_partition import MergeOrder, MergeOutcome
 from spark.tiering.services import FromSettings
 from spark.tiering.split_file import SplitOutcome
 from spark.tiering.summary import MergeSummary, SplitSummary, Totals
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import ClaimedFile, MergeCandidate
 from tideline.domain.tiering import (
     PendingMerge,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from spark.common.retry import retry
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import TieringScope
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings, ObjectStoreSettings

@@ -18,7 +18,7 @@ import pytest
 from tests.airflow.harness import airflow_of, failed_with, no_run_left
 from tests.harness import Breakpoint, Case, killed, migration_case
 from tests.tiering_topic import diskless_topic
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.demo.airflow_api import AirflowApi, AirflowRefused
 from tideline.domain.migration import Phase
 from tideline.settings import JobsSettings

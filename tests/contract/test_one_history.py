@@ -15,7 +15,7 @@ from tests.contract.schema import new_database
 from tests.unit.test_ownership import Buckets
 from tideline import ownership
 from tideline.control_plane import ControlPlane, connect
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.migrate import apply
 from tideline.domain.history import HistoryWatch, WrongHistory
 from tideline.settings import ControlPlaneSettings, JobsSettings, ObjectStoreSettings

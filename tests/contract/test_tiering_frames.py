@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,10 +22,17 @@ from spark.tiering.split_file import Ended, SplitOutcome
 from tests.contract.conftest import Database
 from tests.contract.tiering_world import DISKLESS, TIERED, World, order
 from tests.unit.kafka.segment_batches import sized
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.catalog_writer import CatalogWriter
+from tideline.control_plane.cataloged_jobs import CatalogedJobs
 from tideline.control_plane.tiering_model import ClaimedFile
+from tideline.domain.catalog import MergedSegment, decode
 from tideline.errors import ExitCode
-from tideline.object_store.client import ObjectMissing, ObjectStoreUnavailable
+from tideline.object_store.client import (
+    ObjectEntry,
+    ObjectExists,
+    ObjectMissing,
+    ObjectStoreUnavailable,
+)
 from tideline.settings import JobsSettings
 
 
@@ -49,17 +57,31 @@ class DirectoryStore:
         body, first = path.read_bytes(), start or 0
         return body[first : len(body) if size is None else first + size]
 
-    def put(self, bucket: str, key: str, body: bytes) -> None:
+    def put(self, bucket: str, key: str, body: bytes, *, new: bool = False) -> None:
         path = self.path(bucket, key)
+        if new and path.exists():
+            raise ObjectExists(key)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(body)
 
     def upload_file(self, bucket: str, key: str, path: Path) -> None:
         self.put(bucket, key, path.read_bytes())
 
+    def list_objects(
+        self, bucket: str, prefix: str, start_after: str | None = None
+    ) -> Iterator[ObjectEntry]:
+        for path in sorted((self.root / bucket).iterdir()):
+            if (key := path.name.replace("!", "/")).startswith(prefix):
+                modified = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                yield ObjectEntry(key, path.stat().st_size, modified)
+
     def delete(self, bucket: str, keys: object) -> None:
         for key in keys:  # type: ignore[attr-defined]
             self.path(bucket, key).unlink(missing_ok=True)
+
+
+def cataloged(settings: JobsSettings, store: DirectoryStore) -> CatalogedJobs:
+    return CatalogedJobs(settings, "frames-test", CatalogWriter(store, DISKLESS, ""))
 
 
 @dataclass(frozen=True)
@@ -71,7 +93,7 @@ class Opening:
 
     @contextmanager
     def __call__(self) -> Iterator[Services]:
-        with connect_jobs(self.settings, application_name="frames-test") as plane:
+        with closing(cataloged(self.settings, self.store)) as plane:
             yield Services(plane, self.store, DISKLESS, TIERED, park_after=3)
 
 
@@ -115,6 +137,20 @@ def test_frames_split_and_merge_what_the_world_holds(
     for row in rows:
         assert store.get(TIERED, f"{row.object_key_stem}.log") == world.expected(row.log)
     assert world.rows_left() == 0
+
+    found = store.list_objects(DISKLESS, "meta/v1/merged-segment/")
+    told = [decode(store.get(DISKLESS, entry.key)) for entry in found]
+    rows = list(world.plane.merged_segments(*world.plane.log_id_range()))
+    said = {(row.segment_id, row.base_offset, row.last_offset, row.size_bytes) for row in rows}
+    for counted in (False, True):
+        segments = [t.record for t in told if t.counted is counted]
+        assert {
+            (one.segment_id, one.base_offset, one.last_offset, one.size_bytes)
+            for one in segments
+            if isinstance(one, MergedSegment)
+        } == said
+    with closing(cataloged(world.settings, store)) as plane:
+        assert plane.tell_segments() == 0, "what Postgres has of a segment is the same record"
 
 
 def test_a_store_that_is_away_fails_the_job_with_its_name_and_counts_nothing(

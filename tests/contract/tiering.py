@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from uuid import UUID, uuid4
@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from tests.contract.conftest import Database
 from tests.contract.scenes import GatewayProcess, PostgresScene, batch
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.control_plane.tiering_model import (
     ClaimedBatch,
@@ -46,7 +46,8 @@ def jobs_settings(database: Database, role: str | None = "tideline_jobs") -> Job
 
 @contextmanager
 def jobs(database: Database, role: str | None = "tideline_jobs") -> Iterator[JobsControlPlane]:
-    with connect_jobs(jobs_settings(database, role), application_name="tiering-test") as plane:
+    """Postgres' calls alone: there is no bucket here."""
+    with closing(JobsControlPlane(jobs_settings(database, role), "tiering-test")) as plane:
         yield plane
 
 

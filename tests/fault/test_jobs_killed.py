@@ -13,7 +13,7 @@ from spark.retention.job import retention
 from tests.aged_topic import PER_SEGMENT, aged_topic, keys, run, settings_of, tier
 from tests.killed_driver import Step, killed_at
 from tests.tiering_topic import Rereader, diskless_topic
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.kafka.segment_files import object_keys
 from tideline.stack import Stack
 

@@ -10,7 +10,7 @@ from spark.gc.job import gc
 from tests.harness import HANGS_S
 from tests.killed_driver import Step, killed_at, start
 from tests.tiering_topic import Rereader, Topic, diskless_topic, job
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.kafka.segment_files import object_keys
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings

@@ -16,7 +16,7 @@ from spark.common.entry import Job, Outcome, failure_of
 from spark.coverage import job as coverage
 from spark.coverage.tasks import segments_listed
 from tests.harness import Case, command, migration_case
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import ExitCode

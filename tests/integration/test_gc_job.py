@@ -21,7 +21,7 @@ from tests.aged_topic import PER_SEGMENT, VALUE, Readers, keys, run, settings_of
 from tests.aged_topic import produce as produce_to
 from tests.tiering_topic import Rereader, Topic, diskless_topic
 from tideline import control_plane
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.demo import topic as topics
 from tideline.demo.topic import wait_until_tiered
 from tideline.domain.ids import topic_id_to_base64

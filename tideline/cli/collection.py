@@ -18,8 +18,9 @@ from spark.gc.job import gc as gc_job
 from tideline.cli.jobs import DryRunFlag, RunFlag, choose, finish, run_here
 from tideline.cli.output import Format, FormatOption, console, echo_json
 from tideline.cli.writing import changing_jobs_plane
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.garbage_model import GcRunRow
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.errors import UsageError
 from tideline.settings import JobsSettings, load
 

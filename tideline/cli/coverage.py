@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from tideline.cli.output import Format, FormatOption, age, console, echo_json, topic_name
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.errors import RefusedError
 from tideline.settings import JobsSettings, load

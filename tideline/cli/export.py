@@ -15,7 +15,8 @@ from typing import Annotated, BinaryIO
 import typer
 
 from tideline.cli.output import topic_name
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.domain.ids import topic_id_to_base64
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from tideline.cli.output import Format, FormatOption, console, echo_json, topic_name
 from tideline.cli.writing import changing_jobs_plane
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import TieringStatusRow
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.errors import RefusedError, UnreachableError, UsageError

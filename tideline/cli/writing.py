@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 from tideline import control_plane
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.jobs import JobsControlPlane, connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.kafka.client import KafkaCluster
 from tideline.migration.connections import WorkerServices, open_services
 from tideline.ownership import command_must_own, job_must_own

@@ -1,11 +1,11 @@
 """The control plane: one interface, kept by Postgres and, for tests and simulations, in memory."""
 
+from tideline.control_plane.connecting import connect
 from tideline.control_plane.plane import (
     ACKS_CHANNEL,
     CONTROL_CHANNEL,
     REQUESTS_CHANNEL,
     ControlPlane,
 )
-from tideline.control_plane.postgres import connect
 
 __all__ = ["ACKS_CHANNEL", "CONTROL_CHANNEL", "REQUESTS_CHANNEL", "ControlPlane", "connect"]

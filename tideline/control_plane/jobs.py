@@ -8,7 +8,6 @@ when Postgres cannot be reached in time, and a typed refusal of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -399,20 +398,6 @@ class JobsControlPlane(GarbageCalls):
         """Forget which topics changed more than ``kept_ms`` ago; how many notes. A gateway that
         has not read since then reads everything."""
         return self._call(Function("forget_tracking_changes", value(int)), kept_ms)
-
-
-@contextmanager
-def connect_jobs(
-    settings: JobsSettings | WorkerSettings, *, application_name: str
-) -> Iterator[JobsControlPlane]:
-    """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
-    until it answers.
-    """
-    plane = JobsControlPlane(settings, application_name)
-    try:
-        yield plane
-    finally:
-        plane.close()
 
 
 def _key_range(found: Sequence[Row]) -> tuple[int, int]:

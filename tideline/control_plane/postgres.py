@@ -7,7 +7,6 @@ Each method is one call of the SQL function of its name (infra/postgres); what i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
@@ -66,14 +65,13 @@ from tideline.control_plane.plane import ControlPlane
 from tideline.control_plane.pool import Lanes, Pool
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
-from tideline.domain.history import HistoryWatch, ServerIdentity
+from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 from tideline.domain.watched import Finding
-from tideline.settings import ControlPlaneSettings
 
 
 class PostgresControlPlane(ControlPlane):
@@ -187,7 +185,7 @@ class PostgresControlPlane(ControlPlane):
         return found[0] if found else None
 
     async def tracked_partition(self, topic_id: UUID, partition: int) -> TrackedPartition | None:
-        function = Function("tracked_partition", _partition)
+        function = Function("tracked_partition", partition_view)
         return await self._call(function, topic_id, partition)
 
     async def begin_tracking(
@@ -581,27 +579,6 @@ class PostgresControlPlane(ControlPlane):
         return self._pool.listen(channels, on_listening)
 
 
-@asynccontextmanager
-async def connect(
-    settings: ControlPlaneSettings,
-    *,
-    application_name: str,
-    in_lanes: bool = False,
-    history: HistoryWatch | None = None,
-) -> AsyncIterator[ControlPlane]:
-    """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
-    until it answers. ``in_lanes``: lease, commits, confirmations and reads have connections of
-    their own, as a gateway needs it. ``history``: every connection is compared with what it has
-    seen, and calls raise :class:`tideline.domain.history.WrongHistory` while none agrees.
-    """
-    pool = (Lanes if in_lanes else Pool)(settings, application_name, history=history)
-    await pool.open()
-    try:
-        yield PostgresControlPlane(pool)
-    finally:
-        await pool.close()
-
-
 def _seeds(seeds: Iterable[ProducerSeed]) -> Jsonb:
     """In one order, so that equal seeds have one spelling."""
     ordered = sorted(seeds, key=lambda s: (s.producer_id, s.producer_epoch, s.base_offset))
@@ -641,7 +618,7 @@ def _changes(found: Sequence[Row]) -> TrackedChanges:
     )
 
 
-def _partition(found: Sequence[Row]) -> TrackedPartition | None:
+def partition_view(found: Sequence[Row]) -> TrackedPartition | None:
     view = found[0]["tracked_partition"] if found else None
     return mapper(TrackedPartition)(view) if view else None
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tideline.control_plane.jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.demo.context import DemoContext
 from tideline.demo.report import Check, Moment, draw
 from tideline.demo.topic import set_config

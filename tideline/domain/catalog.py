@@ -32,6 +32,8 @@ from tideline.errors import TidelineError
 VERSION = 1
 ROOT = "meta/"
 """Under the installation's prefix; then the version and the kind, each a folder."""
+ANNOUNCED = ".announced"
+"""At the end of the key of what has not counted."""
 _HEAD = re.compile(rb"TLMETA (\d{1,9}) ([0-9a-f]{8}) (\d{1,12})\n")
 _LONGEST_HEAD = 40
 
@@ -201,21 +203,10 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentProducer:
-    """A producer's newest batch below a segment's end."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
 class MergedSegment:
     """A segment of the tiered bucket holds these offsets of the suffix, in place of WAL objects.
-    Its objects' keys follow from topic, ``base_offset`` and id. Sizes in bytes, times in ms."""
+    Its objects' keys follow from topic, ``base_offset`` and id, and its ``.snapshot`` has the
+    producers after ``last_offset``. Sizes in bytes, times in ms."""
 
     kind: ClassVar[str] = "merged-segment"
     topic_id: UUID
@@ -229,8 +220,6 @@ class MergedSegment:
     batch_count: int
     offset_index_bytes: int
     time_index_bytes: int
-    producers: tuple[SegmentProducer, ...] | None
-    """After ``last_offset``; ``None``: not known any more."""
 
 
 Record = (
@@ -267,14 +256,15 @@ def log_of(record: Record) -> TopicIdPartition | None:
 
 
 def object_key(prefix: str, entry: Entry) -> str:
-    """Where it lies in the diskless bucket. An announcement and its counted successor share it:
-    the one is written only where nothing is, the other over it."""
+    """Where it lies in the diskless bucket: the same entry is the same object of the same bytes, so
+    that each is written once and never changed."""
     record = entry.record
     said = _json({"history_id": str(entry.history_id), **_plain(record)})
     name = hashlib.sha256(said).hexdigest()[:32]
     log = log_of(record)
     place = topic_id_to_base64(record.topic_id) + (f"/{log.partition}" if log else "")
-    return f"{prefix}{ROOT}v{VERSION}/{record.kind}/{place}/{name}"
+    state = "" if entry.counted else ANNOUNCED
+    return f"{prefix}{ROOT}v{VERSION}/{record.kind}/{place}/{name}{state}"
 
 
 def encode(entry: Entry) -> bytes:

@@ -319,9 +319,7 @@ class _Log:
     def _segments(self) -> tuple[MergedSegment, ...]:
         found: list[MergedSegment] = []
         told = (r for r in self._counted if isinstance(r, MergedSegment))
-        for one in sorted(told, key=lambda r: (r.base_offset, r.segment_id, r.producers is None)):
-            if found and replace(one, producers=None) == replace(found[-1], producers=None):
-                continue  # a later note of the same, without its producers
+        for one in sorted(told, key=lambda r: (r.base_offset, r.segment_id)):
             if found and one.base_offset <= found[-1].last_offset:
                 self._contradict(
                     f"segments {found[-1].segment_id} and {one.segment_id} both hold offset "

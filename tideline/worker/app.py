@@ -26,6 +26,7 @@ from tenacity import (
 from activities.registration import bound_activities
 from tideline import __version__, temporal
 from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn, watching
+from tideline.control_plane.catalog_keeper import keep_catalog
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
@@ -117,6 +118,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
     )
     for name, background in (
         ("history", HistoryKeeper(plane, store, settings, history).run()),
+        ("catalog", keep_catalog(plane)),
         ("requests", dispatcher.run()),
         ("migration-metrics", keep_migration_metrics(services.control_plane)),
         ("gateway-metrics", keep_gateway_metrics(services.control_plane)),
