@@ -81,6 +81,8 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "allow_gc_run": _COUNTS,
         "adopt_gc_runs": _COUNTS,
         "gc_runs": _READS,
+        "oldest_unsplit": _READS,
+        "estimate_batch_rows": _READS,
     }
 )
 """Calls that create no fact, and why a rebuild does without them. A test wants every other one
