@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 from spark.gc.reports import PREFIX, Report, ReportStore
 from tideline.control_plane.garbage_model import GcRunRow
 from tideline.control_plane.jobs import JobsControlPlane
+from tideline.domain import catalog
 from tideline.errors import RefusedError
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
@@ -28,6 +29,10 @@ KNOWN_RUNS = 1_000
 
 class HistoryUnknown(RefusedError):
     """Another Postgres has collected here, or a later state of this one."""
+
+
+class CatalogUnknown(RefusedError):
+    """A newer version keeps the catalog here."""
 
 
 class Runs(Protocol):
@@ -65,6 +70,18 @@ def must_know(reported: Iterable[ReportedRun], plane: Runs) -> None:
                 "all that was acknowledged is known again, and no other Postgres collects here: "
                 "tideline gc adopt --reason '…' (docs/failures.md)"
             )
+
+
+def must_know_catalog(store: ReportStore, bucket: str, root: str = "") -> None:
+    """Raises :class:`CatalogUnknown` for records of a version or kind that this one does not know:
+    they may speak of objects that look dead here."""
+    try:
+        versions = list(store.list_prefixes(bucket, f"{root}{catalog.ROOT}"))
+        catalog.assert_known(versions, root)
+        for version in versions:
+            catalog.assert_known(store.list_prefixes(bucket, version), root)
+    except catalog.CatalogError as error:
+        raise CatalogUnknown(f"nothing is judged and nothing is deleted: {error}") from error
 
 
 def adopt_history(

@@ -17,11 +17,11 @@ import typer
 from spark.common.entry import DryRunOption, Job, Outcome
 from spark.common.owned import must_own
 from spark.gc.deletion import Graces, delete_all_due, measured
-from spark.gc.history import must_know, newest_reported
+from spark.gc.history import must_know, must_know_catalog, newest_reported
 from spark.gc.listing import SHOWN, Listing, look_for_orphans
 from spark.gc.reports import Report
 from spark.gc.tasks import APPLICATION
-from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import CatalogedJobs, connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import KEYS_KEPT_AHEAD_MS
 from tideline.domain.collection import Amount, Bounds, held_because
@@ -57,7 +57,9 @@ def gc(
     if not dry_run:
         _check_graces(job.settings, shortest_grace_ms, shortest_orphan_grace_ms)
     must_own(job)
-    with connect_jobs(job.settings, application_name=APPLICATION) as plane:
+    settings = job.settings
+    must_know_catalog(ObjectStoreClient(settings), settings.s3_bucket, settings.diskless_prefix)
+    with connect_jobs(settings, application_name=APPLICATION) as plane:
         if not dry_run:
             return collect(job, plane, orphans)
         details = preview(job, plane)
@@ -109,7 +111,7 @@ def preview(job: Job, plane: JobsControlPlane) -> dict[str, object]:
     }
 
 
-def collect(job: Job, plane: JobsControlPlane, orphans: bool) -> Outcome:
+def collect(job: Job, plane: CatalogedJobs, orphans: bool) -> Outcome:
     """One run: count what is due, be held or delete it, and keep a list of it."""
     settings = job.settings
     store = ObjectStoreClient(settings)
@@ -119,6 +121,7 @@ def collect(job: Job, plane: JobsControlPlane, orphans: bool) -> Outcome:
     def still_owns() -> None:
         """Before anything is judged, and again before each round of deletions."""
         must_own(job)
+        must_know_catalog(store, settings.s3_bucket, root)
         must_know(newest_reported(store, settings.s3_bucket, root), plane)
 
     still_owns()
@@ -134,6 +137,8 @@ def collect(job: Job, plane: JobsControlPlane, orphans: bool) -> Outcome:
         "orphan_grace_ms": settings.gc_orphan_grace_ms,
     }
     details |= housekeeping(job, plane)
+    # The record of a merged segment is there before what it was merged from goes.
+    details["segments_told"] = plane.tell_segments()
     listing = look_for_orphans(job, begun.run_number) if orphans else None
     graces = Graces(settings.gc_grace_ms, settings.gc_orphan_grace_ms, begun)
     due = measured(plane, graces)

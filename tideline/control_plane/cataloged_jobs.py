@@ -176,7 +176,7 @@ def _writer(settings: JobsSettings | WorkerSettings) -> CatalogWriter:
 @contextmanager
 def connect_jobs(
     settings: JobsSettings | WorkerSettings, *, application_name: str
-) -> Iterator[JobsControlPlane]:
+) -> Iterator[CatalogedJobs]:
     """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
     until it answers.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 from uuid import UUID
 
 from tideline.domain.catalog import (
@@ -255,7 +255,7 @@ class _Log:
                 boundary.prefix_log_start if boundary else -1,
             ),
             accepted_gap_from=min(
-                (r.first for r in self._gaps(self._counted) if r.end == at), default=-1
+                (r.first for r in self._counted if _is_gap_of(r, boundary)), default=-1
             ),
             segments=segments,
             undecided=self._undecided(boundary, segments),
@@ -312,10 +312,6 @@ class _Log:
             default=boundary if least is None else least,
         )
 
-    @staticmethod
-    def _gaps(records: Iterable[Record]) -> list[AcceptedGap]:
-        return [r for r in records if isinstance(r, AcceptedGap)]
-
     def _segments(self) -> tuple[MergedSegment, ...]:
         found: list[MergedSegment] = []
         told = (r for r in self._counted if isinstance(r, MergedSegment))
@@ -348,12 +344,22 @@ class _Log:
                 case BoundaryReset():
                     return boundary is not None and _unsets(record, boundary)
                 case AcceptedGap():
-                    return boundary is not None and record.end == boundary.boundary
+                    return _is_gap_of(record, boundary)
                 case MergedSegment():
                     return record.segment_id not in known and record.last_offset > end
             return False
 
         return tuple(record for record in self._announced if matters(record))
+
+
+def _is_gap_of(record: Record, boundary: Boundary | None) -> TypeGuard[AcceptedGap]:
+    """The same B0 may have been set before, and reset: its gap was of that generation."""
+    return (
+        isinstance(record, AcceptedGap)
+        and boundary is not None
+        and record.end == boundary.boundary
+        and record.generation >= boundary.generation
+    )
 
 
 def _unsets(reset: BoundaryReset, boundary: Boundary) -> bool:

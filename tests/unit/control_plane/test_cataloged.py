@@ -115,10 +115,11 @@ async def test_a_boundary_whose_last_word_was_lost_is_undecided_until_it_is_said
     facts = await scene.facts(log)
     assert facts.boundary is None
     assert [record.kind for record in facts.undecided] == ["boundary"]
-    await scene.persist(log, 10, generation, seeds=[seed()])
+    await scene.persist(log, 10, generation, epoch=8, seeds=[seed()])
     facts = await scene.facts(log)
     assert facts.boundary is not None
     assert (facts.boundary.boundary, facts.undecided) == (10, ())
+    assert facts.boundary.leader_epoch == 3, "Postgres has that of the first call"
 
 
 async def test_a_boundary_that_postgres_refuses_never_counts(scene: CatalogedScene) -> None:

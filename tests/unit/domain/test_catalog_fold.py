@@ -125,6 +125,12 @@ def test_what_was_removed_under_a_boundary_that_was_reset_says_nothing_of_the_ne
     assert found.suffix_start == 90
 
 
+def test_a_gap_that_was_accepted_before_a_reset_is_none_of_the_same_b0_set_again() -> None:
+    gap, reset = AcceptedGap(T, 0, 3, 5, 95, 100), BoundaryReset(T, 0, 3, 100, 5)
+    assert _log(B0, gap).accepted_gap_from == 95
+    assert _log(B0, gap, reset, replace(B0, generation=4)).accepted_gap_from == -1
+
+
 def test_an_announced_boundary_is_undecided_until_it_counts_or_an_abort_does() -> None:
     assert _log(announced=(B0,)).undecided == (B0,)
     assert _log(announced=(B0,)).boundary is None

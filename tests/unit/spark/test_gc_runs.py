@@ -14,12 +14,13 @@ import pytest
 from spark.common.entry import Job
 from spark.gc import deletion
 from spark.gc import job as gc_job
-from spark.gc.history import HistoryUnknown
+from spark.gc.history import CatalogUnknown, HistoryUnknown, must_know_catalog
 from spark.gc.listing import Listing
-from spark.gc.tasks import DueObject
+from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, DueObject
 from tests.unit.spark.test_gc import settings_with
 from tests.unit.spark.test_gc_reports import Bucket, Postgres, report
 from tideline.control_plane.garbage_model import DeadReason, GarbageAmount, GcRunBegun
+from tideline.domain import catalog
 from tideline.domain.collection import Amount
 from tideline.domain.history import WrongHistory
 
@@ -43,6 +44,9 @@ class Plane(Postgres):
     def measure_garbage(self, run: int, grace_ms: int, orphan_ms: int) -> list[GarbageAmount]:
         self.asked.append((grace_ms, orphan_ms))
         return [GarbageAmount("wal", DeadReason.EMPTY, len(self.dead), 100 * len(self.dead))]
+
+    def tell_segments(self) -> int:
+        return 0
 
     def judge_gc_run(self, run: int, **judged: Any) -> None:
         self.judged = judged
@@ -128,6 +132,25 @@ def test_a_run_of_another_history_stops_the_next_one_before_anything_is_counted(
     with pytest.raises(HistoryUnknown):
         scene.collect(plane)
     assert (plane.asked, plane.judged, scene.deleted) == ([], {}, [])
+
+
+@pytest.mark.parametrize("key", ["meta/v2/topic/a/b", "meta/v1/next-thing/a/b"])
+def test_records_of_the_catalog_that_are_not_known_stop_a_run_before_anything_is_judged(
+    scene: Scene, key: str
+) -> None:
+    scene.bucket.objects[key] = b""
+    plane = Plane([], dead=["wal/1"])
+    with pytest.raises(CatalogUnknown, match=r"nothing is judged.*use the version of tideline"):
+        scene.collect(plane)
+    assert (plane.asked, plane.judged, scene.deleted) == ([], {}, [])
+
+
+def test_a_catalog_that_is_known_is_left_alone_as_a_whole(scene: Scene) -> None:
+    start = catalog.Entry(UUID(int=1), True, catalog.SuffixStart(UUID(int=2), 0, 0, 5))
+    key = catalog.object_key("", start)
+    must_know_catalog(Bucket({f"x/{key}": catalog.encode(start)}), "b", "x/")
+    assert not any(name.match(key) for name in (WAL_NAME, SPLIT_NAME))
+    assert not SEGMENT_NAME.search(key)
 
 
 def test_a_run_of_another_history_that_begins_meanwhile_stops_the_deletion(
