@@ -26,15 +26,31 @@ async def put(
 
 async def test_a_carrier_stays_as_long_as_what_it_tells_of_is_read(scene: Scene) -> None:
     gateway = await scene.gateway()
-    _, (log, other) = await scene.diskless_topic(2)
+    _, (log,) = await scene.diskless_topic()
     await put(scene, gateway, "read", batch(log), stream=StreamPlace(0))
-    await put(scene, gateway, "carrier", batch(other), stream=StreamPlace(1, tells=("read",)))
-    await scene.plane.delete_records(other, 1)
-    assert scene.jobs.prune_batches() == 1
+    await put(scene, gateway, "carrier", stream=StreamPlace(1, tells=("read",)))
     assert scene.jobs.claim_dead_files(grace_ms=0) == []
     await scene.plane.delete_records(log, 1)
     assert scene.jobs.prune_batches() == 1
     assert set(scene.jobs.claim_dead_files(grace_ms=0)) == {"read", "carrier"}
+
+
+async def test_what_is_read_longest_does_not_keep_what_its_gateway_wrote_later(
+    scene: Scene,
+) -> None:
+    """Who holds batches carries nothing: it would need a carrier, and that one another."""
+    gateway = await scene.gateway()
+    _, (log, other) = await scene.diskless_topic(2)
+    await put(scene, gateway, "read", batch(log), stream=StreamPlace(0))
+    keys = ["first", "second", "third"]
+    for place, (before, key) in enumerate(zip(["read", *keys], keys, strict=False), start=1):
+        await put(scene, gateway, key, batch(other), stream=StreamPlace(place, tells=(before,)))
+    await scene.plane.delete_records(other, 3)
+    assert scene.jobs.prune_batches() == 3
+    assert set(scene.jobs.claim_dead_files(grace_ms=0)) == set(keys)
+    after = await scene.gateway(gateway.gateway_id)
+    untold = await scene.plane.untold_commits(after.gateway_id, after.incarnation, 10)
+    assert [commit.object_key for commit in untold] == ["read"]
 
 
 async def test_only_the_first_carrier_stays(scene: Scene) -> None:
@@ -70,9 +86,8 @@ async def test_what_an_ended_incarnation_did_not_tell_is_told_of_it(scene: Scene
     _, (log,) = await scene.diskless_topic()
     two = [batch(log, records=3), replace(batch(log), byte_offset=7)]
     told = await put(scene, gateway, "a", *two, stream=StreamPlace(0))
-    (last,) = await put(
-        scene, gateway, "b", batch(log), stream=StreamPlace(4, withdrawn=(0, 2), tells=("a",))
-    )
+    await put(scene, gateway, "tells", stream=StreamPlace(1, tells=("a",)))
+    (last,) = await put(scene, gateway, "b", batch(log), stream=StreamPlace(4, withdrawn=(0, 2)))
     await put(scene, gateway, "of no stream", batch(log))
     assert [outcome.base_offset for outcome in told] == [0, 3]
     after = await scene.gateway(gateway.gateway_id)

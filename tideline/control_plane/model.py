@@ -331,7 +331,7 @@ class StreamPlace:
     withdrawn: tuple[int, ...] = ()
     """Places, from 0, of its batches that are not committed with it."""
     tells: tuple[str, ...] = ()
-    """Keys of earlier objects whose outcomes it carries, and no other one does for certain."""
+    """Keys of earlier objects whose outcomes it carries; one with batches carries none."""
 
 
 @dataclass(frozen=True, slots=True)

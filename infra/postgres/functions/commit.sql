@@ -226,8 +226,9 @@ $$;
 -- Assigns offsets to every batch of one WAL object, in one transaction (seed 000). Answers one row
 -- per batch, in their order. Idempotent by object key. Sends no NOTIFY: that would serialise
 -- commits. p_stream_sequence, p_withdrawn, p_tells: place in the commit stream, places in the object
--- of the batches that are not committed with it, and the keys whose outcomes the object carries; a
--- file without batches only carries, and has no place.
+-- of the batches that are not committed with it, and the keys whose outcomes the object carries. Only
+-- a file without batches carries, and has no place: else each carrier would need one of its own, and
+-- what is read longest would keep all that its gateway wrote later.
 CREATE FUNCTION commit_file(
     p_gateway_id integer, p_incarnation uuid, p_object_key text, p_size bigint,
     p_topic_ids uuid[], p_partitions integer[], p_byte_offsets bigint[], p_byte_sizes integer[],
@@ -277,7 +278,8 @@ BEGIN
                 withdrawn = p_withdrawn
             WHERE file_id = v_file.file_id RETURNING * INTO v_file;
         UPDATE wal_files AS t SET carried_by = v_file.file_id
-            WHERE t.object_key = ANY (p_tells) AND t.gateway_id = p_gateway_id
+            WHERE cardinality(p_topic_ids) = 0
+                AND t.object_key = ANY (p_tells) AND t.gateway_id = p_gateway_id
                 AND t.status = 'committed' AND t.carried_by IS NULL;
         IF NOT EXISTS (SELECT FROM unnest(v_given.log_ids) AS id WHERE id >= 0) THEN
             INSERT INTO lessened_files (file_id) VALUES (v_file.file_id);

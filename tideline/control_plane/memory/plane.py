@@ -695,7 +695,7 @@ class MemoryControlPlane(ControlPlane):
             file.outcomes = [self._append(batch, object_key, now) for batch in batches]
             file.status, file.size = FileStatus.COMMITTED, size
             self.files.place(object_key, stream if batches else None)
-            self.files.carry(object_key, stream.tells if stream else ())
+            self.files.carry(object_key, stream.tells if stream and not batches else ())
         return list(file.outcomes)
 
     async def untold_commits(

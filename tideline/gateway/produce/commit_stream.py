@@ -1,8 +1,9 @@
 """What the WAL objects of a gateway tell of themselves and of each other (decision 0019).
 
 What always holds: an object is numbered in the order of the commits of its incarnation; an outcome
-is told by every object that begins its upload after the commit, until one of them is committed;
-nothing is told that is not certain, and nothing behind it either.
+is told by every object that begins its upload after the commit, until one of them is committed, and
+by one without batches, which stays as long as it is needed; nothing is told that is not certain,
+and nothing behind it either.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tideline.gateway.tracking.lease import Lease
 log = structlog.get_logger()
 ENCODED_AT_ONCE = 2_000
 """Batches of a footer that the loop may encode; more go to a thread."""
-INHERITED_AT_ONCE = 1_000
+INHERITED_AT_ONCE = 200
 """Commits that are asked for at once."""
 _WITHDRAWN = BatchOutcome(WITHDRAWN, -1, -1)
 
@@ -77,6 +78,9 @@ class CommitStream:
         self._incarnation = lease.incarnation
         self._sequence = -1
         self._untold: dict[int, EarlierCommit] = {}
+        """Told by no carrier."""
+        self._fresh: dict[int, EarlierCommit] = {}
+        """Told by no committed object at all."""
         self._silent = False
 
     def next(self) -> int:
@@ -85,19 +89,23 @@ class CommitStream:
             self._incarnation = self._lease.incarnation
             self._sequence, self._silent = -1, False
             self._untold.clear()
+            self._fresh.clear()
         self._sequence += 1
         return self._sequence
 
     @property
-    def untold(self) -> bool:
-        """Whether there are outcomes that no committed object carries."""
-        return bool(self._untold) and self._incarnation == self._lease.incarnation
+    def untold(self) -> int:
+        """So many outcomes have no carrier."""
+        return len(self._untold) if self._incarnation == self._lease.incarnation else 0
 
     async def ending(
         self, sequence: int, placed: Sequence[BatchToCommit], inherited: Inherited | None = None
     ) -> Ending:
-        """Of the object at ``sequence`` that holds ``placed``."""
-        told = tuple(self._untold.values()) if inherited is None else inherited.commits
+        """Of the object at ``sequence`` that holds ``placed``; of a carrier without any."""
+        if inherited is not None:
+            told = inherited.commits
+        else:
+            told = tuple((self._fresh if placed else self._untold).values())
         incarnation = self._incarnation if inherited is None else inherited.incarnation
         history_id, written_at = self._history_id(), int(self._wall_clock() * 1000)
 
@@ -118,22 +126,24 @@ class CommitStream:
         footer = build() if small else await asyncio.to_thread(build)
         return Ending(footer, told, inherited is not None)
 
-    def place(self, sequence: int, count: int, live: Sequence[int], ending: Ending) -> StreamPlace:
+    def place(self, sequence: int, count: int, live: Sequence[int]) -> StreamPlace:
         """For the commit of an object with ``count`` batches, of which those at ``live`` are
         committed."""
-        return StreamPlace(
-            sequence=sequence,
-            withdrawn=tuple(sorted(set(range(count)) - set(live))),
-            tells=tuple(
-                commit.object_key
-                for commit in ending.told
-                if ending.inherited or commit.sequence in self._untold
-            ),
-        )
+        return StreamPlace(sequence, withdrawn=tuple(sorted(set(range(count)) - set(live))))
+
+    def carrying(self, sequence: int, ending: Ending) -> StreamPlace:
+        """For the commit of a carrier."""
+        return StreamPlace(sequence, tells=tuple(commit.object_key for commit in ending.told))
+
+    def told_by(self, ending: Ending) -> None:
+        """The object with ``ending`` is committed."""
+        for commit in ending.told:
+            self._fresh.pop(commit.sequence, None)
 
     def carried(self, ending: Ending) -> None:
-        """The object with ``ending`` is committed: it stays as long as what it tells of is read."""
+        """The carrier with ``ending`` is committed: it stays while what it tells of is read."""
         if not ending.inherited:
+            self.told_by(ending)
             for commit in ending.told:
                 self._untold.pop(commit.sequence, None)
 
@@ -167,8 +177,13 @@ class CommitStream:
         self._silent = True
 
     def _tell(self, commit: EarlierCommit) -> None:
-        if not self._silent:
-            self._untold[commit.sequence] = commit
+        if self._silent:
+            return
+        for untold in (self._untold, self._fresh):
+            # What was given up is said by any later outcome: an outage of the store leaves one.
+            if untold and all(o is _WITHDRAWN for o in next(reversed(untold.values())).outcomes):
+                untold.popitem()
+            untold[commit.sequence] = commit
 
     async def inherited(self, control_plane: ControlPlane) -> list[Inherited]:
         """What earlier incarnations committed and did not tell. Raises what the control plane

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import structlog
@@ -41,8 +42,9 @@ from tideline.gateway import metrics
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.listeners import Listeners
-from tideline.gateway.produce.commit_stream import CommitStream, Ending, Inherited
+from tideline.gateway.produce.commit_stream import CommitStream, Ending
 from tideline.gateway.produce.object_keys import ObjectKeys
+from tideline.gateway.produce.teller import Teller
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.lease import Lease
 from tideline.object_store import ObjectStore, ObjectStoreUnavailable
@@ -54,8 +56,6 @@ RefusedProduces: TypeAlias = RefusedSequences[tuple[TopicIdPartition, object]]
 behind it is refused until it comes."""
 _TRANSIENT = (ControlPlaneUnavailable, ObjectStoreUnavailable)
 
-TELL_AFTER_S = 0.75
-"""Without a new object for so long, the outcomes of the last ones get one of their own."""
 COPIES = 2
 """Of a batch that is under way: itself, and within the object that is put."""
 
@@ -102,13 +102,10 @@ class Append:
 
 @dataclass(slots=True, eq=False)
 class WalObject:
-    """One object under way: ``appends`` in the order of the body. One without any carries outcomes
-    of earlier commits alone."""
+    """One object under way: ``appends`` in the order of the body."""
 
     appends: list[Append]
     sequence: int
-    inherited: Inherited | None = None
-    carries_only: bool = field(init=False)
     key: str = ""
     body: bytes = b""
     """With its footer."""
@@ -117,10 +114,9 @@ class WalObject:
     """All batches of the body."""
     live: list[int] = field(default_factory=list)
     """Places of those that go to the commit; ``appends`` are these alone from then on."""
+    sent: bool = False
+    """To Postgres: it may be committed."""
     ending: Ending = field(default_factory=Ending)
-
-    def __post_init__(self) -> None:
-        self.carries_only = not self.appends
 
     @property
     def size(self) -> int:
@@ -171,14 +167,11 @@ class WalWriter:
         self._timer: asyncio.Handle | None = None
         self._committer: asyncio.Task[None] | None = None
         self._refill: asyncio.Task[None] | None = None
-        self._telling: asyncio.TimerHandle | None = None
-        self._inheriting: asyncio.Task[None] | None = None
-        self._inherits = False
-        """Whether earlier incarnations may have left something untold."""
+        self._teller = Teller(stream, control_plane, lease, self._put)
         self.made_room: Listeners[[]] = Listeners()
         """Called when something has left the buffer and it is not full."""
         lease.fenced.add(self.drop_all)
-        lease.gained.add(self._inherit)
+        lease.gained.add(self._teller.inherit)
 
     @property
     def has_room(self) -> bool:
@@ -223,20 +216,14 @@ class WalWriter:
         transient."""
         end = self._clock() + patience_s
         self._cut()
-        await self._until_committed(end)
-        self._tell()
-        if self._inheriting is not None:
-            await asyncio.wait([self._inheriting], timeout=max(0.0, end - self._clock()))
-        await self._until_committed(end)
+        if self._committer is not None:
+            await asyncio.wait([self._committer], timeout=patience_s)
+        await self._teller.finish(max(0.0, end - self._clock()))
         for append in self._drain_everything():
             self._finish(append, AppendFailed(Failure.TRANSIENT, "the gateway is stopping"))
-        for task in (self._committer, self._refill, self._inheriting):
+        for task in (self._committer, self._refill):
             if task is not None:
                 task.cancel()
-
-    async def _until_committed(self, end: float) -> None:
-        if self._committer is not None:
-            await asyncio.wait([self._committer], timeout=max(0.0, end - self._clock()))
 
     def _drain_everything(self) -> list[Append]:
         appends = [append for obj in self._pipeline for append in obj.appends] + self._buffer
@@ -247,9 +234,7 @@ class WalWriter:
         if self._committer is not None:
             self._committer.cancel()
             self._committer = None
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        self._teller.stop()
         self._take_buffer()
         return appends
 
@@ -266,43 +251,12 @@ class WalWriter:
         if not appends:
             return
         appends.sort(key=lambda append: (append.log.topic_id.bytes, append.log.partition))
-        self._start(WalObject(appends, self._stream.next()))
-
-    def _start(self, obj: WalObject) -> None:
+        self._teller.object_begins()
+        obj = WalObject(appends, self._stream.next())
         obj.upload = spawn(self._upload(obj), "wal-upload")
         self._pipeline.append(obj)
         if self._committer is None or self._committer.done():
             self._committer = spawn(self._commit_in_order(), "wal-commit", vital=True)
-
-    def _tell(self) -> None:
-        """Put the outcomes that no object carries yet, when nothing else is about to."""
-        self._telling = None
-        if self._inherits:
-            self._inherit()
-        if self._stream.untold and not self._pipeline and not self._buffer:
-            self._start(WalObject([], self._stream.next()))
-
-    def _tell_later(self) -> None:
-        if self._telling is None and (self._stream.untold or self._inherits):
-            loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(TELL_AFTER_S, self._tell)
-
-    def _inherit(self) -> None:
-        """Tell what earlier incarnations of this gateway had no time to tell."""
-        self._inherits = True
-        if self._inheriting is None or self._inheriting.done():
-            self._inheriting = spawn(self._tell_inherited(), "wal-inherit")
-
-    async def _tell_inherited(self) -> None:
-        try:
-            found = await self._stream.inherited(self._control_plane)
-        except TidelineError as error:
-            log.warning("wal.inherited_not_told", error=str(error))
-            self._tell_later()
-            return
-        self._inherits = False
-        for inherited in found:
-            self._start(WalObject([], self._stream.next(), inherited))
 
     async def _upload(self, obj: WalObject) -> None:
         """Put one object within bounds. Raises what the last attempt raised."""
@@ -311,27 +265,31 @@ class WalWriter:
             if not obj.body:
                 return
             started = self._clock()
-            async for attempt in self._attempts():
-                with attempt:
-                    # A key for each attempt: one that was given up may end at the server later,
-                    # and a server that keeps what it got of it would lay that over the whole.
-                    obj.key = await self._take_key()
-                    await self._store.put(obj.key, obj.body)
+            await self._put(obj.body, partial(setattr, obj, "key"))
             metrics.WAL_UPLOAD_SECONDS.observe(self._clock() - started)
-            metrics.WAL_BYTES.inc(obj.size)
+
+    async def _put(self, body: bytes, named: Callable[[str], None]) -> None:
+        async for attempt in self._attempts():
+            with attempt:
+                # A key for each attempt: one that was given up may end at the server later,
+                # and a server that keeps what it got of it would lay that over the whole.
+                key = await self._take_key()
+                named(key)
+                await self._store.put(key, body)
+        metrics.WAL_BYTES.inc(len(body))
 
     async def _fill(self, obj: WalObject) -> None:
         """Make the body; none when all batches were withdrawn while the object waited."""
         # Whoever is withdrawn gives its bytes back, now or while the footer is made: places and
         # bytes are of one moment.
         obj.appends = [append for append in obj.appends if append.wanted]
-        if not obj.appends and not obj.carries_only:
+        if not obj.appends:
             return
         batches, position = [append.batch for append in obj.appends], 0
         for append in obj.appends:
             obj.placed.append(_place(append, position))
             position += len(append.batch)
-        obj.ending = await self._stream.ending(obj.sequence, obj.placed, obj.inherited)
+        obj.ending = await self._stream.ending(obj.sequence, obj.placed)
         obj.body = b"".join([*batches, obj.ending.footer])
 
     def _attempts(self) -> AsyncRetrying:
@@ -373,26 +331,17 @@ class WalWriter:
             self._report_room()
             if not self._pipeline and self._buffer:
                 self._cut()
-        self._tell_later()
+            self._teller.committed(idle=not self._pipeline)
 
     async def _outcome(self, obj: WalObject) -> list[CommittedBatch] | Exception:
         assert obj.upload is not None
         try:
             await obj.upload
-        except Exception as error:
-            if not isinstance(error, TidelineError):
-                log.exception("wal.unexpected")
-            self._stream.not_committed(obj.sequence, obj.key, len(obj.placed))
-            return error
-        try:
             return await self._commit(obj)
-        except ObjectKeyRejected as error:
-            self._stream.not_committed(obj.sequence, obj.key, len(obj.placed))
+        except TidelineError as error:
             return error
         except Exception as error:
-            if not isinstance(error, TidelineError):
-                log.exception("wal.unexpected")
-            self._stream.fall_silent(str(error))
+            log.exception("wal.unexpected")
             return error
 
     async def _commit(self, obj: WalObject) -> list[CommittedBatch]:
@@ -400,12 +349,13 @@ class WalWriter:
         appends = obj.appends
         obj.live = [place for place, append in enumerate(appends) if append.wanted]
         obj.appends = [appends[place] for place in obj.live]
-        if not obj.live and not obj.carries_only:
+        if not obj.live:
             return []
         batches = [obj.placed[place] for place in obj.live]
-        stream = self._stream.place(obj.sequence, len(obj.placed), obj.live, obj.ending)
+        stream = self._stream.place(obj.sequence, len(obj.placed), obj.live)
         started = self._clock()
         incarnation = self._lease.incarnation
+        obj.sent = True
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(ControlPlaneUnavailable), wait=_FAST_RETRY, reraise=True
         ):
@@ -422,11 +372,8 @@ class WalWriter:
         return committed
 
     def _committed(self, obj: WalObject, committed: Sequence[CommittedBatch]) -> None:
-        if obj.live or obj.carries_only:
-            self._stream.carried(obj.ending)
-        if obj.carries_only:
-            metrics.WAL_OBJECTS.labels("carrier").inc()
-            return
+        if obj.live:
+            self._stream.told_by(obj.ending)
         self._stream.committed(obj.sequence, obj.key, len(obj.placed), obj.live, committed)
         metrics.WAL_OBJECTS.labels("committed" if obj.live else "withdrawn").inc()
         if obj.live:
@@ -442,7 +389,10 @@ class WalWriter:
         """``obj`` is not committed: neither is what was accepted behind its batches."""
         metrics.WAL_OBJECTS.labels("failed").inc()
         log.warning("wal.object_failed", key=obj.key, batches=len(obj.appends), error=str(error))
-        self._inherits = self._inherits or obj.inherited is not None
+        if obj.sent and not isinstance(error, ObjectKeyRejected):
+            self._stream.fall_silent(str(error))
+        else:
+            self._stream.not_committed(obj.sequence, obj.key, len(obj.placed))
         if isinstance(error, GatewayFenced):
             for append in obj.appends:
                 self._finish(append, AppendDropped(str(error)))

@@ -1,0 +1,218 @@
+"""Telling outcomes (decision 0019) while gateways are fenced, stopped, and without their store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.gateway.fakes import until
+from tests.unit.gateway.wal_bench import Bench
+from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
+from tideline.domain.wal_footer import decode_tail
+from tideline.gateway.produce import teller
+from tideline.gateway.produce.wal import AppendFailed
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench(patience_s=0.0)
+    yield made
+    await made.writer.close(0.0)
+
+
+def told_keys(bench: Bench) -> list[str]:
+    return [commit.object_key for footer in bench.footers().values() for commit in footer.earlier]
+
+
+def goes_on(bench: Bench) -> None:
+    """The lease was fenced, and the process lives on as another incarnation."""
+    bench.plane.fence(bench.lease.incarnation)
+    bench.lease.end_incarnation("fenced in this test")
+    bench.plane.activate(bench.lease.incarnation)
+    bench.lease.gained()
+
+
+async def test_what_a_dropped_commit_ends_with_says_nothing_of_the_next_stream(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancellation that arrives together with an answer may be swallowed (cpython gh-86296)."""
+    commit, waits, answered = bench.plane.commit_file, asyncio.Event(), asyncio.Event()
+
+    async def swallows(*_: Any, **__: Any) -> Any:
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await answered.wait()
+            raise GatewayFenced("fenced in this test") from None
+
+    monkeypatch.setattr(bench.plane, "commit_file", swallows)
+    dropped = bench.append(0)
+    await waits.wait()
+    monkeypatch.setattr(bench.plane, "commit_file", commit)
+    goes_on(bench)
+    assert isinstance((await asyncio.gather(dropped, return_exceptions=True))[0], Exception)
+    await bench.append(0)
+    answered.set()
+    await bench.append(1)
+    await bench.append(2)
+    mine = [f for f in bench.footers().values() if f.incarnation == bench.lease.incarnation]
+    assert [commit.sequence for footer in mine for commit in footer.earlier] == [0, 1]
+
+
+async def test_nothing_is_put_after_the_writer_was_closed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.01)
+    await bench.append(0)
+    bench.store.down = True
+    await bench.writer.close(0.0)
+    puts = len(bench.store.puts)
+    await asyncio.sleep(0.05)
+    assert len(bench.store.puts) == puts
+
+
+async def test_a_pause_begins_with_the_last_object(bench: Bench) -> None:
+    """Else whoever writes twice in 0.75 s would pay for a third object."""
+    await bench.append(0)
+    await until(lambda: bench.writer._teller._timer)
+    first = bench.writer._teller._timer
+    await bench.append(1)
+    await until(lambda: bench.writer._teller._timer not in (None, first))
+    assert first is not None
+    assert first.cancelled()
+
+
+async def test_what_is_committed_while_others_are_told_is_told_after_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(teller, "CARRIED_AT_ONCE", 1)
+    bench.store.holds[1] = asyncio.Event()
+    await bench.append(0)
+    await until(lambda: len(bench.store.puts) == 2)
+    await bench.append(1)
+    await until(lambda: not bench.writer._pipeline)
+    bench.store.holds[1].set()
+    await until(lambda: not bench.writer._stream.untold)
+    assert {f.carried_by is None for f in bench.plane.files.by_key.values() if f.stream} == {False}
+
+
+async def test_an_outage_of_the_store_leaves_nothing_to_tell_but_its_end(bench: Bench) -> None:
+    """What was given up is said to be by what is told behind it: naming all of it, for hours,
+    would fill the memory and then every object."""
+    await bench.append(0)
+    bench.store.down = True
+    for number in range(1, 30):
+        with pytest.raises(AppendFailed):
+            await bench.append(number)
+    bench.store.down = False
+    await bench.append(40, producer=8)
+    *_, last = bench.footers().values()
+    assert [commit.sequence for commit in last.earlier] == [0, 29]
+
+
+async def test_what_was_not_told_is_told_although_postgres_was_away_when_it_was_asked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
+    bench.writer._stream.fall_silent("in this test")
+    await bench.append(0)
+    (key,) = bench.store.objects
+    ask, asked = bench.plane.untold_commits, []
+
+    async def away_at_first(*args: Any) -> Any:
+        asked.append(args)
+        if len(asked) == 1:
+            raise ControlPlaneUnavailable("away in this test")
+        return await ask(*args)
+
+    monkeypatch.setattr(bench.plane, "untold_commits", away_at_first)
+    goes_on(bench)
+    await until(lambda: key in told_keys(bench))
+
+
+async def test_what_was_not_told_is_told_although_the_store_was_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
+    bench.writer._stream.fall_silent("in this test")
+    await bench.append(0)
+    (key,) = bench.store.objects
+    bench.store.down = True
+    puts = len(bench.store.puts)
+    goes_on(bench)
+    await until(lambda: len(bench.store.puts) > puts)
+    bench.store.down = False
+    await until(lambda: key in told_keys(bench))
+
+
+async def test_more_than_is_asked_for_at_once_is_told_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr("tideline.gateway.produce.commit_stream.INHERITED_AT_ONCE", 2)
+    bench.writer._stream.fall_silent("in this test")
+    for number in range(5):
+        await bench.append(number)
+    keys = list(bench.store.objects)
+    goes_on(bench)
+    await until(lambda: set(keys) <= set(told_keys(bench)))
+    await until(lambda: not bench.writer._pipeline)
+
+
+async def test_a_fence_while_it_is_asked_for_makes_it_asked_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
+    bench.writer._stream.fall_silent("in this test")
+    await bench.append(0)
+    (key,) = bench.store.objects
+    ask, asked, hold = bench.plane.untold_commits, [], asyncio.Event()
+
+    async def slow_at_first(*args: Any) -> Any:
+        asked.append(args)
+        if len(asked) == 1:
+            await hold.wait()
+            raise GatewayFenced("fenced in this test")
+        return await ask(*args)
+
+    monkeypatch.setattr(bench.plane, "untold_commits", slow_at_first)
+    goes_on(bench)
+    await until(lambda: asked)
+    goes_on(bench)
+    hold.set()
+    await until(lambda: key in told_keys(bench))
+
+
+async def test_a_commit_that_ends_after_its_incarnation_was_asked_for_is_told_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a gateway is active is asked before the locks of the logs are waited for."""
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
+    bench.writer._stream.fall_silent("in this test")
+    await bench.append(0)
+    (key,) = bench.store.objects
+    late = bench.plane.files.by_key.pop(key)
+    goes_on(bench)
+    await until(lambda: bench.writer._teller._task is None or bench.writer._teller._task.done())
+    bench.plane.files.by_key[key] = late
+    await bench.append(0, producer=8)
+    await until(lambda: key in told_keys(bench))
+
+
+async def test_a_produce_does_not_wait_for_an_object_that_only_tells(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
+    await bench.append(0)
+    bench.store.holds[1] = asyncio.Event()
+    await until(lambda: len(bench.store.puts) == 2)
+    assert (await asyncio.wait_for(bench.append(1), 5)).base_offset == 101
+    bench.store.holds[1].set()
+    await until(lambda: len(bench.store.objects) >= 3)
+    for body in bench.store.objects.values():
+        decode_tail(body, len(body))
