@@ -84,7 +84,8 @@ def rebuild(
     result.gone = streams.gone()
     explained = sorted(offset for gone in result.gone for offset in gone.base_offsets)
     for log in sorted({*rows, *tail, *starts}):
-        fold = LogFold(log, starts.get(log), explained, bool(streams.unreadable))
+        unreadable = bool(streams.unreadable)
+        fold = LogFold(log, starts.get(log), explained, unreadable, streams.newest_ms)
         placed = fold.run(rows.pop(log, []), tail.pop(log, []))
         result.logs[log] = _rebuilt(placed, fold.holes, seeds.get(log, ()), starts.get(log, -1))
         result.open_objects += fold.open_objects

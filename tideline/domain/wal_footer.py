@@ -140,7 +140,7 @@ class Footer:
     incarnation: UUID
     sequence: int
     written_at_ms: int
-    """By the gateway's clock: for people, decides nothing."""
+    """By the gateway's clock: for people, and against placing what may have been given up."""
     batches: tuple[FooterBatch, ...]
     """In the order of the body, which they fill. None: the object only carries outcomes."""
     earlier: tuple[EarlierCommit, ...]

@@ -84,6 +84,8 @@ class Streams:
         self.objects = 0
         self.batches = 0
         """So many were read, also of topics that were not asked for."""
+        self.newest_ms = -1
+        """The latest time that any footer names, of an object or of a commit."""
 
     def add(self, key: str, size: int, footer: Footer) -> None:
         """Take in the object ``key`` of ``size`` bytes."""
@@ -92,6 +94,7 @@ class Streams:
             self.foreign.append((key, footer.history_id))
             return
         self.batches += len(footer.batches)
+        self.newest_ms = max(self.newest_ms, footer.written_at_ms, *_append_times(footer))
         if footer.batches:
             self._objects[footer.incarnation][key] = WalObject(
                 key=key,
@@ -174,6 +177,10 @@ class Streams:
             if found.sequence <= max(told)
             and (found.sequence not in told or told[found.sequence].object_key != found.key)
         ]
+
+
+def _append_times(footer: Footer) -> Iterator[int]:
+    return (told.append_time for commit in footer.earlier for told in commit.outcomes)
 
 
 def _short(outcomes: tuple[BatchOutcome, ...]) -> str:

@@ -21,6 +21,10 @@ from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Candidate, Hole, Search, TooManyWays, Way
 from tideline.domain.wal_streams import WalObject
 
+END_WITHIN_MS = 10 * 60 * 1000
+"""An object that is older than the newest of the bucket by more is not placed at the end of a log.
+It may have been given up, and who told so collected before it."""
+
 _Sequences = tuple[int, int, int, int]
 
 
@@ -73,13 +77,16 @@ class LogFold:
         start: int | None,
         explained: Sequence[int],
         unreadable: bool,
+        newest_ms: int = -1,
     ) -> None:
-        """``explained``: rising offsets of batches of unknown logs whose objects are gone. An
-        object that cannot be read might be what fills any hole."""
+        """``newest_ms``: the latest time in the bucket. ``explained``: rising offsets of batches of
+        unknown logs whose objects are gone. An object that cannot be read might be what fills any
+        hole."""
         self._log = log
         self._start = start
         self._explained = explained
         self._unreadable = unreadable
+        self._newest_ms = newest_ms
         self.holes: tuple[Hole, ...] = ()
         self.open_objects: list[OpenObject] = []
         self.contradictions: list[str] = []
@@ -205,6 +212,9 @@ class LogFold:
             names = ", ".join(sorted(c.key for c in left))
             return way, f"more than one object may come next at the end: {names}"
         if left:
+            written = by_key[left[0].key].wal_object.written_at_ms
+            if self._newest_ms - written > END_WITHIN_MS:
+                return way, "it is much older than the newest object: it may have been given up"
             end = max(rows[-1].last_offset + 1 if rows else 0, self._start or 0)
             longer = {**way, left[0].key: end}
             if not _follows(rows, longer, by_key):

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.unit.gateway.fakes import until
+from tests.unit.gateway.fakes import LOG, until
 from tests.unit.gateway.wal_bench import Bench
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
+from tideline.domain.rebuild import rebuild
 from tideline.domain.wal_footer import decode_tail
+from tideline.domain.wal_streams import Streams
 from tideline.gateway.produce import teller
 from tideline.gateway.produce.wal import AppendFailed
+from tideline.object_store import ObjectStoreUnavailable
 
 
 @pytest.fixture
@@ -202,6 +205,39 @@ async def test_a_commit_that_ends_after_its_incarnation_was_asked_for_is_told_la
     bench.plane.files.by_key[key] = late
     await bench.append(0, producer=8)
     await until(lambda: key in told_keys(bench))
+
+
+async def test_an_attempt_that_outlives_who_told_of_it_is_not_appended_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch is in the log under another key, or was; the orphan stays for days."""
+    bench.writer._upload_patience_s = 5.0
+    put, answers = bench.store.put, ["lost"]
+
+    async def loses_an_answer(key: str, body: bytes) -> None:
+        await put(key, body)
+        if answers:
+            raise ObjectStoreUnavailable(f"answer {answers.pop()}")
+
+    monkeypatch.setattr(bench.store, "put", loses_an_answer)
+    await bench.append()
+    attempt, *_ = bench.store.objects
+    await bench.writer._teller.finish(5.0)
+    goes_on(bench)
+    await bench.plane.delete_records(LOG, 101)
+    bench.plane.prune_batches()
+    for key in bench.plane.claim_dead_files(0):
+        del bench.store.objects[key]
+    assert list(bench.store.objects) == [attempt]
+    bench.plane.append_time += 3_600_000
+    await bench.append()
+    await bench.writer.close(5.0)
+    streams = Streams()
+    for key, footer in bench.footers().items():
+        streams.add(key, len(bench.store.objects[key]), footer)
+    found = rebuild(streams, {LOG: 101})
+    assert [(b.base_offset, b.inferred) for b in found.logs[LOG].batches] == [(101, False)]
+    assert [(o.wal_object.key, o.placed_at) for o in found.open_objects] == [(attempt, None)]
 
 
 async def test_a_produce_does_not_wait_for_an_object_that_only_tells(

@@ -71,7 +71,9 @@ class Bench:
             ObjectCache(1 << 20),
             HighWatermarks(self.plane, TrackingView(self.lease.valid), poll_s=60),
             self.refused,
-            CommitStream(self.lease, lambda: HISTORY),
+            CommitStream(
+                self.lease, lambda: HISTORY, wall_clock=lambda: self.plane.append_time / 1000
+            ),
             max_bytes=int(values["max_bytes"]),
             max_delay_s=values["max_delay_s"],
             buffer_max_bytes=int(values["buffer_max_bytes"]),
