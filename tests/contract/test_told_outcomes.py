@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.scenes import GatewayProcess, Scene, batch
+from tests.contract.scenes import GatewayProcess, PostgresScene, Scene, batch
 from tideline.control_plane.errors import GatewayFenced, ObjectKeyRejected
 from tideline.control_plane.model import BatchToCommit, CommittedBatch, StreamPlace, UntoldCommit
 
@@ -115,3 +115,21 @@ async def test_nobody_tells_for_another_gateway(scene: Scene) -> None:
     await put(scene, gateway, "read", batch(log), stream=StreamPlace(0))
     await put(scene, other, "wrong", stream=StreamPlace(0, tells=("read",)))
     assert scene.jobs.claim_dead_files(grace_ms=0) == ["wrong"]
+
+
+async def test_a_gateway_of_the_version_before_commits_without_a_place(
+    postgres_scene: PostgresScene,
+) -> None:
+    """It gives fifteen parameters, without types, and its objects end without a footer."""
+    scene = postgres_scene
+    gateway = await scene.gateway()
+    _, (log,) = await scene.diskless_topic()
+    named = (gateway.gateway_id, gateway.incarnation)
+    await scene.plane.register_object_keys(*named, ["old"])
+    given = [*named, "old", 1_000, [log.topic_id], [log.partition], [0], [100], [2], [5], [False]]
+    given += [[-1], [-1], [-1], [-1]]
+    query = f"SELECT error, base_offset FROM commit_file({', '.join(['%s'] * 15)})"
+    assert scene.sql(query, *given) == [("NONE", 0)]
+    assert scene.sql(query, *given) == [("NONE", 0)], "again: the answer was lost"
+    after = await scene.gateway(gateway.gateway_id)
+    assert await scene.plane.untold_commits(after.gateway_id, after.incarnation, 10) == []
