@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 
-from activities.attempt import PhaseEvidence, phase_evidence, rounds, waiting
+from activities.attempt import PhaseEvidence, failure, phase_evidence, rounds, waiting
+from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import PartitionRef, PhaseInput
 from tideline.domain.migration import Phase
-from tideline.domain.options import OpenTransactionsPolicy
+from tideline.domain.options import Durability, OpenTransactionsPolicy
 from tideline.domain.producer_tail import LastSequence
 from tideline.domain.remote_log import SegmentState
 from tideline.domain.transactions import Blocker, Remedy, blockers, remedy
@@ -123,11 +124,34 @@ async def _record(
 # What can be known before the write pause, so that the pause need not find out.
 
 
-async def look_ahead(services: WorkerServices, ref: PartitionRef) -> None:
-    """Prefetch, unless this process did so within :data:`FRESH_MS`."""
+async def look_ahead(
+    services: WorkerServices, ref: PartitionRef, durability: Durability = Durability.FSYNCED
+) -> None:
+    """Prefetch, unless this process did so within :data:`FRESH_MS`; with durability ``tiered`` also
+    read remote metadata, which the pause asks for then and which may take minutes at first."""
+    if durability is Durability.TIERED:
+        await services.remote_log.segments(ref.log)
     known = services.cached.get(ref.log)
     if known is None or monotonic_ms() - known.at_ms > FRESH_MS:
         await prefetch(services, ref)
+
+
+def looked_ahead(services: WorkerServices, given: PhaseInput) -> CachedObservation:
+    """What this process saw just before the pause of ``given`` began.
+
+    Fails as NotSettled when it saw nothing, or only long ago: producers are let go, and the next
+    attempt looks first.
+    """
+    known = services.cached.get(given.ref.log)
+    # The wait for a turn among the pauses, and the pause.
+    longest = FRESH_MS + given.options.quiesce_hold_ms * 1.25
+    if known is None or monotonic_ms() - known.at_ms > longest:
+        raise failure(
+            failures.NOT_SETTLED,
+            "this worker took over inside the write pause: what it would read first is not "
+            "read while producers wait",
+        )
+    return known
 
 
 async def prefetch(services: WorkerServices, ref: PartitionRef) -> CachedObservation:

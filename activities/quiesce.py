@@ -45,7 +45,7 @@ async def quiesce(services: WorkerServices, given: PhaseInput) -> QuiesceResult:
                 f"{given.ref.topic}-{key.partition} has its boundary B0 = {row.boundary} already: "
                 "it is never quiesced again",
             )
-        await look_ahead(services, given.ref)
+        await look_ahead(services, given.ref, given.options.durability)
         hold = given.options.quiesce_hold_ms
         await services.pauses.enter(key, hold_ms=hold, bound_ms=hold / 4)
         started = monotonic_ms()

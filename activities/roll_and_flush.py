@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from activities.attempt import failure, phase_evidence, rounds
+from activities.drain_transactions import looked_ahead
 from activities.readiness import prefix_coverage
 from tideline.domain import failures
 from tideline.domain.messages import BoundaryObservation, PhaseInput
@@ -30,6 +31,8 @@ async def roll_and_flush(services: WorkerServices, given: PhaseInput) -> Boundar
         services.pauses.left_on_failure(given.ref.log),
         phase_evidence(services, given, Phase.ROLL_AND_FLUSH) as evidence,
     ):
+        if given.options.durability is Durability.TIERED:
+            looked_ahead(services, given)
         bound = given.options.quiesce_hold_ms / 2
         end, log_start, tries = await _settle(services, given, bound)
         boundary = end.high_watermark

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from activities.attempt import failure, phase_evidence
-from activities.drain_transactions import prefix_maximum
+from activities.drain_transactions import looked_ahead, prefix_maximum
 from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import errors as refusals
 from tideline.control_plane.model import BoundaryToPersist
@@ -97,13 +97,7 @@ async def _observe(
     topic, partition, key = given.ref.topic, given.ref.partition, given.ref.log
     epoch, boundary = given.leader_epoch, given.boundary
     with _unsettled():
-        cached = services.cached.get(key)
-        if cached is None:
-            raise failure(
-                failures.NOT_SETTLED,
-                "this worker took over inside the write pause: what it would read first is not "
-                "read while producers wait",
-            )
+        cached = looked_ahead(services, given)
         layout = cached.layout
         if layout.leader_epoch != epoch:
             layout = await services.observer.partition(topic, partition, topic_id=key.topic_id)

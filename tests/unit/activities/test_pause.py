@@ -128,6 +128,52 @@ async def test_a_worker_that_takes_over_inside_the_pause_lets_producers_go_inste
     assert world.plane.persisted == []
 
 
+async def test_a_worker_that_takes_over_with_an_old_look_lets_producers_go_instead_of_reading(
+    world: World,
+) -> None:
+    """It drained the partition an hour ago; another worker quiesced it."""
+    given = world.given(generation=1, boundary=100, leader_epoch=5)
+    await look_ahead(world.services, REF)
+    world.services.cached[LOG].at_ms -= 3_600_000
+    error = await failure_of(seed_and_persist(world.services, given))
+    assert error.type == failures.NOT_SETTLED
+    assert "took over" in error.message
+    assert world.plane.persisted == []
+
+
+async def test_a_tiered_durability_reads_remote_metadata_before_it_parks_anybody(
+    world: World,
+) -> None:
+    """A topic of which nothing was tiered yet is not followed until somebody asks."""
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    seen: list[bool] = []
+    segments = world.store.segments
+
+    async def reading(*args: Any) -> Any:
+        seen.append(world.plane.row.quiesced)
+        return await segments(*args)
+
+    world.store.segments = reading  # type: ignore[method-assign]
+    await quiesce(world.services, world.given(options={"durability": Durability.TIERED}))
+    assert seen == [False]
+
+
+async def test_a_worker_that_takes_over_does_not_begin_to_follow_remote_metadata_in_the_pause(
+    world: World,
+) -> None:
+    asked: list[Any] = []
+
+    async def reading(*args: Any) -> Any:
+        asked.append(args)
+
+    world.store.segments = reading  # type: ignore[method-assign]
+    given = world.given(generation=1, options={"durability": Durability.TIERED})
+    error = await failure_of(roll_and_flush(world.services, given))
+    assert error.type == failures.NOT_SETTLED
+    assert "took over" in error.message
+    assert asked == []
+
+
 async def test_local_segments_that_went_since_the_look_ahead_are_not_looked_for_in_the_pause(
     world: World,
 ) -> None:
@@ -189,6 +235,7 @@ async def test_a_tiered_durability_holds_the_boundary_until_the_prefix_is_covere
     world: World,
 ) -> None:
     given = world.given(generation=1, options={"durability": Durability.TIERED})
+    await look_ahead(world.services, REF)
     assert (await roll_and_flush(world.services, given)).boundary == 100
     world.store.found = []
     error = await failure_of(roll_and_flush(world.services, given))
