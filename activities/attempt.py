@@ -15,7 +15,7 @@ from uuid import UUID
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from tideline.background import spawn
+from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane.errors import TopicDeleted
 from tideline.domain import failures
 from tideline.domain.messages import PhaseInput
@@ -110,6 +110,29 @@ def heartbeat(detail: str = "") -> None:
     """Tell Temporal that the activity lives; a local one needs not, and nothing outside of one."""
     if activity.in_activity() and not activity.info().is_local:
         activity.heartbeat(detail)
+
+
+HEARTBEAT_EVERY_S = 5.0
+
+
+@asynccontextmanager
+async def heartbeating() -> AsyncIterator[None]:
+    """Heartbeats say that the worker lives, also while one step takes long: the first reading of
+    remote metadata, a listing, an export. How long a whole attempt may take is bounded apart."""
+    if not activity.in_activity() or activity.info().is_local:
+        yield
+        return
+    beating = spawn(_heartbeat_on(), "heartbeats")
+    try:
+        yield
+    finally:
+        await cancel_and_wait(beating)
+
+
+async def _heartbeat_on() -> None:
+    while True:
+        await asyncio.sleep(HEARTBEAT_EVERY_S)
+        heartbeat()
 
 
 async def rounds(

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 from temporalio import activity
 
 from activities import configs, operators, topic, validate
+from activities.attempt import heartbeating
 from activities.drain_transactions import drain_transactions
 from activities.quiesce import quiesce
 from activities.readiness import readiness
@@ -52,7 +53,8 @@ def bound_activities(services: WorkerServices) -> list[Callable[..., Any]]:
 
 def _bound(name: str, run: ActivityFunction, services: WorkerServices) -> Callable[..., Any]:
     async def bound(given: Any) -> Any:
-        return await run(services, given)
+        async with heartbeating():
+            return await run(services, given)
 
     # Temporal decodes the input by these.
     types = get_type_hints(run)

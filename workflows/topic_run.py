@@ -61,6 +61,9 @@ ABORT_PASSES_TRACKING = "an-abort-passes-tracking-that-fails"
 OPEN_AFTER_RESET = "open-the-classic-log-after-a-reset"
 """A partition whose B0 was reset takes classic produces again: the seal goes at once, not only
 with the arming before its write pause."""
+PROVING_BOUND_S = 20 * 60.0
+"""One attempt at what proves, for each partition, what remote storage has. A worker that dies is
+noticed by its heartbeats."""
 REFUSALS = (failures.PREFLIGHT_REFUSED, failures.REFUSED, *TOPIC_IS_GONE)
 """Before anything is tracked these end the workflow."""
 
@@ -144,7 +147,8 @@ class TopicRun:
         state = self.state
         match state.stage:
             case Stage.VALIDATING:
-                await self._do(slow(TopicActivity.VALIDATE_TOPIC), reraise=REFUSALS)
+                validate = slow(TopicActivity.VALIDATE_TOPIC, seconds=PROVING_BOUND_S)
+                await self._do(validate, reraise=REFUSALS)
                 self._move_to(Stage.TRACKING)
             case Stage.TRACKING:
                 await self._begin_tracking()
@@ -162,7 +166,7 @@ class TopicRun:
             case Stage.ROLLING:
                 state.sealed = True
                 await self._configs(ConfigStage.CROSSED)
-                prove = slow(TopicActivity.PROVE_COVERAGE_FOR_ROLL, seconds=120)
+                prove = slow(TopicActivity.PROVE_COVERAGE_FOR_ROLL, seconds=PROVING_BOUND_S)
                 await self._do(prove, reraise=TOPIC_IS_GONE)
                 await self._configs(ConfigStage.ROLLING)
                 state.rolled = True
@@ -272,7 +276,9 @@ class TopicRun:
         if stage is ConfigStage.RESTORED:
             interrupted = not_interrupted
         try:
-            call = slow(TopicActivity.RECONCILE_CONFIGS)
+            proves = stage in (ConfigStage.ARMED, ConfigStage.ROLLING)
+            bound = PROVING_BOUND_S if proves else 60
+            call = slow(TopicActivity.RECONCILE_CONFIGS, seconds=bound)
             await self.retrying.call(call, given, interrupted, reraise)
         except CallFailed as failure:
             if failure.kind != failures.STALE_STAGE:

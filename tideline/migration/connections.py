@@ -60,10 +60,12 @@ class CachedObservation:
 
 
 class ProofsForRoll:
-    """What was proven to be in remote storage a moment ago, by partition: an attempt that ran out
+    """What was proven to be in remote storage not long ago, by partition: an attempt that ran out
     of time goes on where it was, and the write of the configs does not prove it all again."""
 
-    LAST_MS = 120_000.0
+    LAST_MS = 45 * 60_000.0
+    """Longer than two attempts at proving a large topic: its first proofs must count when its last
+    one is made, or it would never be proven as a whole."""
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
         self._clock_ms = clock_ms

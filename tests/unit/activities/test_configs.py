@@ -14,9 +14,10 @@ from activities.configs import offsets_proven_for_roll, reconcile_configs
 from tests.unit.activities.world import TOPIC, World
 from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
-from tideline.domain.messages import ConfigStage, ConfigStep
+from tideline.domain.messages import ConfigStage, ConfigStep, PartitionRef
 from tideline.domain.options import Durability, MigrationOptions
 from tideline.migration.connections import ProofsForRoll, monotonic_ms
+from workflows.topic_run import PROVING_BOUND_S
 
 
 def step(stage: ConfigStage) -> ConfigStep:
@@ -260,6 +261,26 @@ async def test_a_roll_is_proven_once_for_a_while(world: World) -> None:
         await offsets_proven_for_roll(world.services, TOPIC)
     world.store.listing = listing
     await offsets_proven_for_roll(world.services, TOPIC)
+
+
+async def test_a_proof_that_takes_an_attempt_to_its_bound_is_not_begun_anew_by_the_write_of_configs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large topic: by the time its last partition is proven the first one's proof is as old as
+    an attempt may take, and the write of the configs needs them all."""
+    now, proven = [0.0], list[int]()
+    world.services.proofs._clock_ms = lambda: now[0]
+    world.kafka.partitions = 4
+
+    async def proving(services: Any, partition: PartitionRef, layout: Any) -> int:
+        proven.append(partition.partition)
+        now[0] += PROVING_BOUND_S * 1000 / 4
+        return 100
+
+    monkeypatch.setattr(configs, "_proven_for_roll", proving)
+    await offsets_proven_for_roll(world.services, TOPIC)
+    await offsets_proven_for_roll(world.services, TOPIC)
+    assert proven == [0, 1, 2, 3]
 
 
 async def test_a_topic_of_which_nothing_is_tiered_yet_may_roll(world: World) -> None:

@@ -203,6 +203,8 @@ class FakeKafka:
         default_factory=lambda: PartitionLayout(0, 1, 5, (1, 2, 3), (1, 2, 3))
     )
     topic_id: UUID = TOPIC_ID
+    partitions: int = 1
+    """All of them led by the same broker."""
     log_start: int = 0
     ends: dict[int, int] = field(default_factory=lambda: {1: 100, 2: 100, 3: 100})
     local_starts: dict[int, int] = field(default_factory=lambda: {1: 100, 2: 100, 3: 100})
@@ -238,7 +240,9 @@ class FakeKafka:
             raise TopicReplaced(f"topic {name!r} has topic id {self.topic_id}, not {topic_id}")
         if name != "orders":
             return None
-        return TopicLayout(name, self.topic_id, False, {0: self.layout})
+        return TopicLayout(
+            name, self.topic_id, False, dict.fromkeys(range(self.partitions), self.layout)
+        )
 
     async def partition(
         self, topic: str, partition: int, node: int | None = None, *, topic_id: UUID | None = None
