@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from temporalio import activity
 
-from activities import configs, operators, topic, validate
+from activities import configs, following, operators, topic, validate
 from activities.attempt import heartbeating
 from activities.drain_transactions import drain_transactions
 from activities.quiesce import quiesce
@@ -23,7 +23,8 @@ ActivityFunction = Callable[[WorkerServices, Any], Awaitable[Any]]
 
 ACTIVITIES: dict[str, ActivityFunction] = {
     TopicActivity.RESOLVE_TOPIC: topic.resolve_topic,
-    TopicActivity.JOIN_TOPIC_MIGRATION: topic.join_topic_migration,
+    TopicActivity.JOIN_TOPIC_MIGRATION: following.join_topic_migration,
+    TopicActivity.FOLLOW_TOPIC_MIGRATION: following.follow_topic_migration,
     TopicActivity.VALIDATE_TOPIC: validate.validate_topic,
     TopicActivity.BEGIN_TRACKING: topic.begin_tracking,
     TopicActivity.AWAIT_TRACKING: topic.await_tracking,

@@ -13,10 +13,6 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
-from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
-
 from activities.attempt import (
     current_run,
     failure,
@@ -37,12 +33,10 @@ from tideline.domain import failures
 from tideline.domain.config_changes import LIMITS, limits_of
 from tideline.domain.messages import (
     AbortDecision,
-    JoinRequest,
     PartitionRef,
     PartitionSituation,
     PhaseInput,
     TopicMigrationInput,
-    TopicOutcome,
     TopicRef,
     TopicStep,
 )
@@ -57,13 +51,11 @@ from tideline.domain.topic_configs import (
     TIMESTAMP_TYPE,
 )
 from tideline.migration.connections import WorkerServices
-from tideline.temporal import start_or_join
 
 POLL_MS = 100.0
 ROUNDS = 40
 SETTLE_S = 0.05
 """Looks at what every broker shows, and the pause between them."""
-JOIN_POLL_S = 5.0
 
 
 async def resolve_topic(services: WorkerServices, given: TopicMigrationInput) -> TopicRef:
@@ -275,41 +267,3 @@ async def reopen_partition(services: WorkerServices, given: PhaseInput) -> Parti
             await services.control_plane.reopen_generation(key, row.generation)
     await services.pauses.leave(key)
     return await observe_partition(services, given.ref)
-
-
-async def join_topic_migration(services: WorkerServices, request: JoinRequest) -> TopicOutcome:
-    """Start the topic's canonical workflow or join the one that runs, and await its result.
-
-    Fails as Refused with that workflow's own reason when it fails.
-    """
-    client = services.temporal
-    if client is None:
-        raise failure(failures.UNREACHABLE, "this worker has no connection to Temporal")
-    with typed_failures():
-        handle = await start_or_join(
-            client, services.settings.temporal_task_queue, request.ref, request.given
-        )
-    try:
-        return await _result(handle, request.ref)
-    except RPCError as error:
-        # Whatever it is: if the run is not known any more, the next attempt begins anew.
-        raise failure(failures.UNREACHABLE, f"Temporal: {error}") from error
-
-
-async def _result(handle: WorkflowHandle[Any, TopicOutcome], ref: TopicRef) -> TopicOutcome:
-    while True:
-        heartbeat(ref.workflow_id)
-        status = (await handle.describe()).status
-        if status is WorkflowExecutionStatus.COMPLETED:
-            return await handle.result()
-        if status not in (
-            WorkflowExecutionStatus.RUNNING,
-            WorkflowExecutionStatus.CONTINUED_AS_NEW,
-        ):
-            ended = status.name if status is not None else "gone"
-            raise ApplicationError(
-                f"the migration {ref.workflow_id} is {ended}",
-                type=failures.REFUSED,
-                non_retryable=True,
-            )
-        await asyncio.sleep(JOIN_POLL_S)

@@ -50,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
         perform,
         slow,
     )
+    from workflows.following import Following, follow
     from workflows.reporting import SearchAttributes, markdown_table, now
     from workflows.topic_run import REFUSALS, Continued, TopicRun, refused, undecided
     from workflows.topic_state import Stage, TopicState
@@ -57,6 +58,8 @@ with workflow.unsafe.imports_passed_through():
 INVALID_INPUT = "InvalidInput"
 NO_INPUT = RawValue(Payload())
 """Started without any input, as the Temporal UI allows."""
+FOLLOWS_BY_TIMER = "a-follower-waits-on-a-timer"
+"""Patch: before it an activity waited for the followed workflow, and held a place meanwhile."""
 JOINED_FOR = timedelta(days=365)
 """Longer than a migration that is paused over the holidays."""
 
@@ -72,6 +75,7 @@ class TopicMigration:
         self._run: TopicRun | None = None
         self._early: list[PartitionReport] = []
         self._follows = ""
+        self._following: JoinRequest | None = None
         self._search_attributes = SearchAttributes()
         try:
             self._read(raw)
@@ -90,18 +94,25 @@ class TopicMigration:
         if isinstance(value, dict) and "continued" in value:
             state = converter.from_payload(raw.payload, Continued).continued
             self._run = TopicRun(state, self._changed)
+        elif isinstance(value, dict) and "follows" in value:
+            self._following = converter.from_payload(raw.payload, Following).follows
         else:
             self._given = parse_migration_input(value)
 
     @workflow.run
     async def run(self, raw: RawValue = NO_INPUT) -> TopicOutcome:
         """Returns ``hybrid`` or ``aborted``. Fails, with nothing changed, when it is refused."""
+        if self._following is not None:
+            return await self._follow(self._following)
         if self._run is None:
             if self._given is None:
                 raise ApplicationError(self._refusal, type=INVALID_INPUT, non_retryable=True)
             ref = await self._resolve(self._given)
             if ref.workflow_id != workflow.info().workflow_id:
-                return await self._join(ref, self._given)
+                request = JoinRequest(ref, self._given)
+                if workflow.patched(FOLLOWS_BY_TIMER):
+                    return await self._follow(request)
+                return await self._join(request)
             self._run = TopicRun(TopicState(ref, self._given.options, since=now()), self._changed)
         self._run.state.begin()
         for report in self._early:
@@ -122,10 +133,25 @@ class TopicMigration:
             raise refused(failure) from failure
         return ref
 
-    async def _join(self, ref: TopicRef, given: TopicMigrationInput) -> TopicOutcome:
+    async def _follow(self, request: JoinRequest) -> TopicOutcome:
+        def report(reason: str) -> None:
+            self._show_followed(request.ref, reason)
+
+        report("")
+        try:
+            return await follow(request, report)
+        except CallFailed as failure:
+            raise refused(failure) from failure
+
+    def _show_followed(self, ref: TopicRef, reason: str) -> None:
         self._follows = ref.workflow_id
-        workflow.set_current_details(f"Follows `{ref.workflow_id}`: look and steer there.")
-        self._search_attributes.update(topic=ref.topic, phase="following", waiting_reason="")
+        known = f"Follows `{ref.workflow_id}`: look and steer there."
+        workflow.set_current_details(f"{known} {reason}".rstrip())
+        self._search_attributes.update(topic=ref.topic, phase="following", waiting_reason=reason)
+
+    async def _join(self, request: JoinRequest) -> TopicOutcome:
+        """As an older version did."""
+        self._show_followed(request.ref, "")
         call = Call(
             TopicActivity.JOIN_TOPIC_MIGRATION,
             waits=True,
@@ -134,7 +160,7 @@ class TopicMigration:
             result=TopicOutcome,
         )
         try:
-            outcome: TopicOutcome = await perform(call, JoinRequest(ref, given))
+            outcome: TopicOutcome = await perform(call, request)
         except CallFailed as failure:
             raise refused(failure) from failure
         return outcome

@@ -1,8 +1,8 @@
 """Records the histories that tests/replay/test_replay.py replays.
 
-Run it only when a change of the workflows is meant to break running ones, or to add a case:
-``.venv/bin/python -m tests.replay.record``. Histories that running workflows may still have must
-stay: add new files beside them (docs/decisions/0005-workflow-shape.md).
+Run it to add a case, or when a change of the workflows is guarded by a patch:
+``.venv/bin/python -m tests.replay.record NAME``. Histories that running workflows may still have
+stay: a name that was recorded is refused (docs/decisions/0005-workflow-shape.md).
 """
 
 from __future__ import annotations
@@ -156,6 +156,16 @@ async def continued(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def follower(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """A start by hand, which follows the topic's own workflow to its end."""
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    by_hand = await world.start(client, workflow_id="by-hand")
+    await world.reached[Phase.DRAIN_TRANSACTIONS].wait()
+    held.set()
+    await ended(by_hand)
+    return by_hand
+
+
 LONG = {"continued": 45}
 """Scenarios for which a history of so many events is long: the server's word for it stands in the
 history, so that the replay continues as new where the run did."""
@@ -172,6 +182,7 @@ SCENARIOS: dict[str, Scenario] = {
     "accepted_gap": accepted_gap,
     "forced": forced,
     "continued": continued,
+    "follower": follower,
 }
 
 
@@ -195,8 +206,11 @@ async def first_run(client: Client, workflow_id: str) -> WorkflowHandle[Any, Any
 
 
 async def record(names: list[str]) -> None:
-    """Write the topic's and the first partition's history of each scenario."""
+    """Write the topic's and the first partition's history of each scenario, or that of a workflow
+    under another id alone if the scenario is about one."""
     HISTORIES.mkdir(exist_ok=True)
+    if recorded := sorted(name for name in names if [*HISTORIES.glob(f"{name}.*")]):
+        sys.exit(f"{', '.join(recorded)}: recorded before, and perhaps still running: add a name")
     for name in names:
         long = LONG.get(name, 4_096)
         async with await WorkflowEnvironment.start_local(
@@ -208,11 +222,13 @@ async def record(names: list[str]) -> None:
         ) as server:
             world = World(topic=f"recorded-{name}")
             async with world.worker(server.client):
-                await SCENARIOS[name](world, server.client)
+                handle = await SCENARIOS[name](world, server.client)
                 ids = {
                     "topic": world.ref.workflow_id,
                     "partition": world.ref.partition_workflow_id(0),
                 }
+                if handle.id not in ids.values():
+                    ids = {"topic": handle.id}
                 for kind, workflow_id in ids.items():
                     history = await (await first_run(server.client, workflow_id)).fetch_history()
                     file = HISTORIES / f"{name}.{kind}.json.gz"
@@ -221,4 +237,4 @@ async def record(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(record(sys.argv[1:] or list(SCENARIOS)))
+    asyncio.run(record(sys.argv[1:]))

@@ -32,3 +32,4 @@ def test_every_ending_and_interruption_has_been_recorded() -> None:
     names = {file.name.split(".")[0] for file in HISTORIES}
     assert {"success", "abort", "late_abort", "retries", "pause_and_resume"} <= names
     assert {"configure", "accepted_gap", "forced", "continued"} <= names
+    assert {"joined", "follower"} <= names

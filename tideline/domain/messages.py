@@ -38,7 +38,10 @@ class TopicActivity(StrEnum):
     RESOLVE_TOPIC = "resolve_topic"
     """``TopicMigrationInput`` -> ``TopicRef``. Fails as UnknownTopic."""
     JOIN_TOPIC_MIGRATION = "join_topic_migration"
-    """``JoinRequest`` -> ``TopicOutcome``: start or join the canonical workflow, await it."""
+    """``JoinRequest`` -> ``TopicOutcome``: start or join the canonical workflow, await it. Asked
+    for by workflows that an older version has started."""
+    FOLLOW_TOPIC_MIGRATION = "follow_topic_migration"
+    """``JoinRequest`` -> ``Followed``: start or join the canonical workflow, look at it once."""
     VALIDATE_TOPIC = "validate_topic"
     """``TopicStep`` -> nothing. Fails as PreflightRefused with every reason and remedy."""
     BEGIN_TRACKING = "begin_tracking"
@@ -192,6 +195,15 @@ class ConfigStep:
 class JoinRequest:
     ref: TopicRef
     given: TopicMigrationInput
+    joined: bool = False
+    """It was started or joined before: look only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How the canonical workflow has ended; nothing while it runs."""
+
+    outcome: TopicOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,19 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import topic
 from activities.attempt import rounds
 from activities.drain_transactions import drain_transactions
+from activities.following import follow_topic_migration, join_topic_migration
 from activities.readiness import readiness
 from activities.topic import (
     abort_migration,
     await_tracking,
     begin_tracking,
-    join_topic_migration,
     observe_partition,
     reopen_partition,
     resolve_topic,
@@ -31,7 +32,13 @@ from tideline.control_plane.model import BarrierEntry, TopicStatus, TrackingKind
 from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicPartition
-from tideline.domain.messages import JoinRequest, TopicMigrationInput, TopicStep
+from tideline.domain.messages import (
+    Followed,
+    JoinRequest,
+    TopicMigrationInput,
+    TopicOutcome,
+    TopicStep,
+)
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.transactions import CoordinatorTransaction
@@ -390,8 +397,9 @@ async def test_an_unknown_topic_is_named(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [RPCStatusCode.NOT_FOUND, RPCStatusCode.UNAVAILABLE])
+@pytest.mark.parametrize("look", [join_topic_migration, follow_topic_migration])
 async def test_whoever_follows_a_run_that_temporal_lost_starts_or_joins_anew(
-    world: World, status: RPCStatusCode
+    world: World, status: RPCStatusCode, look: Any
 ) -> None:
     class Lost:
         async def start_workflow(self, *_: object, **__: object) -> Any:
@@ -402,9 +410,32 @@ async def test_whoever_follows_a_run_that_temporal_lost_starts_or_joins_anew(
 
     world.services.temporal = cast(Any, Lost())
     request = JoinRequest(TOPIC, TopicMigrationInput(TOPIC.topic))
-    error = await failure_of(join_topic_migration(world.services, request))
+    error = await failure_of(look(world.services, request))
     assert (error.type, error.non_retryable) == (failures.UNREACHABLE, False)
     assert error.message == "Temporal: no such run"
+
+
+async def test_a_migration_that_ended_while_it_was_followed_is_not_started_again(
+    world: World,
+) -> None:
+    """It was aborted between two looks."""
+    outcome = TopicOutcome(TOPIC.topic, TOPIC.topic_id, "aborted")
+
+    class Ended:
+        status = WorkflowExecutionStatus.COMPLETED
+
+        def get_workflow_handle(self, *_: object, **__: object) -> Any:
+            return self
+
+        async def describe(self) -> Any:
+            return self
+
+        async def result(self) -> TopicOutcome:
+            return outcome
+
+    world.services.temporal = cast(Any, Ended())
+    request = JoinRequest(TOPIC, TopicMigrationInput(TOPIC.topic), joined=True)
+    assert await follow_topic_migration(world.services, request) == Followed(outcome)
 
 
 async def test_the_limits_of_batches_are_set_although_the_first_attempt_lost_postgres(

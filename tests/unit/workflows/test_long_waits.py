@@ -56,6 +56,20 @@ async def test_a_wait_in_any_stage_continues_as_new_and_the_migration_ends_well(
     assert world.count(Phase.SEED_AND_PERSIST) == 1
 
 
+async def test_whoever_follows_for_long_continues_as_new_and_returns_the_outcome(
+    world: World, client: Client, short: None
+) -> None:
+    world.script[TopicActivity.FOLLOW_TOPIC_MIGRATION] = fails(
+        failures.WAITING, "Temporal", times=5
+    )
+    async with world.worker(client):
+        handle = await world.start(client, workflow_id=f"by-hand-{world.topic}")
+        assert (await ended(handle)).outcome == "hybrid"
+        first = client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
+        assert (await first.describe()).status is WorkflowExecutionStatus.CONTINUED_AS_NEW
+    assert world.count(Phase.SEED_AND_PERSIST) == 1
+
+
 @pytest.mark.parametrize(
     "wait", [f"{RECONCILE}:{ConfigStage.RESTORED}", TopicActivity.STOP_TRACKING]
 )

@@ -39,7 +39,7 @@ async def test_a_start_from_the_ui_under_any_id_joins_and_returns_the_outcome(
         first = await world.start(client)
         await asyncio.wait_for(world.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
         by_hand = await world.start(client, workflow_id=f"by-hand-{world.topic}")
-        await asyncio.wait_for(world.reached[TopicActivity.JOIN_TOPIC_MIGRATION].wait(), 20)
+        await asyncio.wait_for(world.reached[TopicActivity.FOLLOW_TOPIC_MIGRATION].wait(), 20)
         held.set()
         assert await ended(by_hand) == await ended(first)
     assert world.count(Phase.QUIESCE) == 1
@@ -53,6 +53,19 @@ async def test_a_start_from_the_ui_alone_starts_the_topics_workflow(
         assert (await ended(by_hand)).outcome == "hybrid"
         topics = client.get_workflow_handle(world.ref.workflow_id)
         assert (await topics.result())["outcome"] == "hybrid"
+
+
+async def test_starts_by_hand_leave_room_for_the_migration_that_they_wait_for(
+    world: World, client: Client
+) -> None:
+    """As many of them as the worker has places for activities that wait."""
+    async with world.worker(client, waits=2):
+        by_hand = [
+            await world.start(client, workflow_id=f"by-hand-{n}-{world.topic}") for n in range(2)
+        ]
+        for follower in by_hand:
+            assert (await ended(follower)).outcome == "hybrid"
+    assert world.count(Phase.QUIESCE) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from activities.following import follow_topic_migration
 from tideline.domain import failures
 from tideline.domain.messages import (
     TASK_QUEUE,
@@ -24,6 +26,7 @@ from tideline.domain.messages import (
     BoundaryObservation,
     ConfigStage,
     ConfigStep,
+    Followed,
     JoinRequest,
     PartitionRef,
     PartitionSituation,
@@ -137,24 +140,14 @@ class World:
             raise fails(failures.UNKNOWN_TOPIC, f"topic {given.topic!r} does not exist")[0]
         return self.ref
 
-    @activity.defn(name=TopicActivity.JOIN_TOPIC_MIGRATION)
-    async def join(self, request: JoinRequest) -> TopicOutcome:
-        await self._enter(TopicActivity.JOIN_TOPIC_MIGRATION)
+    @activity.defn(name=TopicActivity.FOLLOW_TOPIC_MIGRATION)
+    async def follow(self, request: JoinRequest) -> Followed:
+        await self._enter(TopicActivity.FOLLOW_TOPIC_MIGRATION)
         assert self.client is not None
-        handle = await self.client.start_workflow(
-            TOPIC_WORKFLOW,
-            request.given,
-            id=request.ref.workflow_id,
-            task_queue=TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            result_type=TopicOutcome,
+        services: Any = SimpleNamespace(
+            temporal=self.client, settings=SimpleNamespace(temporal_task_queue=TASK_QUEUE)
         )
-        result = asyncio.ensure_future(handle.result())
-        while not result.done():
-            activity.heartbeat()
-            await asyncio.wait([result], timeout=0.1)
-        outcome: TopicOutcome = result.result()
-        return outcome
+        return await follow_topic_migration(services, request)
 
     @activity.defn(name=TopicActivity.VALIDATE_TOPIC)
     async def validate_topic(self, step: TopicStep) -> None:
@@ -291,8 +284,9 @@ class World:
         ]
 
     @asynccontextmanager
-    async def worker(self, client: Client, **options: Any) -> AsyncIterator[None]:
-        """Both queues of the worker process, over this world."""
+    async def worker(self, client: Client, waits: int = 100, **options: Any) -> AsyncIterator[None]:
+        """Both queues of the worker process, over this world. ``waits``: activities that wait at
+        once."""
         self.client = client
         async with (
             Worker(
@@ -302,7 +296,12 @@ class World:
                 activities=self.activities,
                 **options,
             ),
-            Worker(client, task_queue=waits_queue(TASK_QUEUE), activities=self.activities),
+            Worker(
+                client,
+                task_queue=waits_queue(TASK_QUEUE),
+                activities=self.activities,
+                max_concurrent_activities=waits,
+            ),
         ):
             yield
 

@@ -1,0 +1,87 @@
+"""For a start under another id than the topic's own: whoever made it follows the topic's workflow.
+
+The one that follows waits in its workflow. An activity that waited would hold a place that the
+migration needs, which it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.attempt import failure, heartbeat, typed_failures
+from tideline.domain import failures
+from tideline.domain.messages import Followed, JoinRequest, TopicOutcome, TopicRef
+from tideline.migration.connections import WorkerServices
+from tideline.temporal import start_or_join
+
+JOIN_POLL_S = 5.0
+
+
+async def follow_topic_migration(services: WorkerServices, request: JoinRequest) -> Followed:
+    """One look at the topic's own workflow, which is started or joined first unless ``request``
+    says that it was, and Temporal still knows it.
+
+    Fails as Refused when that workflow has failed.
+    """
+    client = _client(services)
+    try:
+        if request.joined:
+            handle: WorkflowHandle[Any, TopicOutcome] = client.get_workflow_handle(
+                request.ref.workflow_id, result_type=TopicOutcome
+            )
+            try:
+                return Followed(await _outcome(handle, request.ref))
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+        return Followed(await _outcome(await _join(services, request), request.ref))
+    except RPCError as error:
+        raise failure(failures.UNREACHABLE, f"Temporal: {error}") from error
+
+
+async def join_topic_migration(services: WorkerServices, request: JoinRequest) -> TopicOutcome:
+    """Start the topic's own workflow or join the one that runs, and await its result: for
+    workflows that an older version has started.
+
+    Fails as Refused with that workflow's own reason when it fails.
+    """
+    handle = await _join(services, request)
+    try:
+        while True:
+            heartbeat(request.ref.workflow_id)
+            if (outcome := await _outcome(handle, request.ref)) is not None:
+                return outcome
+            await asyncio.sleep(JOIN_POLL_S)
+    except RPCError as error:
+        # Whatever it is: if the run is not known any more, the next attempt begins anew.
+        raise failure(failures.UNREACHABLE, f"Temporal: {error}") from error
+
+
+def _client(services: WorkerServices) -> Any:
+    if services.temporal is None:
+        raise failure(failures.UNREACHABLE, "this worker has no connection to Temporal")
+    return services.temporal
+
+
+async def _join(
+    services: WorkerServices, request: JoinRequest
+) -> WorkflowHandle[Any, TopicOutcome]:
+    with typed_failures():
+        return await start_or_join(
+            _client(services), services.settings.temporal_task_queue, request.ref, request.given
+        )
+
+
+async def _outcome(handle: WorkflowHandle[Any, TopicOutcome], ref: TopicRef) -> TopicOutcome | None:
+    """``None`` while it runs."""
+    status = (await handle.describe()).status
+    if status is WorkflowExecutionStatus.COMPLETED:
+        return await handle.result()
+    if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW):
+        return None
+    ended = status.name if status is not None else "gone"
+    raise failure(failures.REFUSED, f"the migration {ref.workflow_id} is {ended}")
