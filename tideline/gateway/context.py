@@ -7,8 +7,9 @@ back. It knows nothing of topics; what a handler needs beside the request is the
 given to its constructor. Whatever keeps this interface can take the transport's place.
 
 The order that a transport has to keep: requests of one connection are begun in the order of their
-arrival, each up to its first ``await`` before the next one is looked at; answers leave in the
-order of the requests; what is forwarded reaches the broker in the order of the calls.
+arrival, each up to its first ``await`` before the next one is looked at, and one that takes long to
+decode is decoded before that; answers leave in the order of the requests; what is forwarded reaches
+the broker in the order of the calls.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ from typing import Protocol, TypeVar
 
 from kio.static.protocol import RequestPayload, ResponsePayload
 
-from tideline.kafka.decoding import decoded_response
-from tideline.kafka.errors import KafkaUnavailable, MalformedFrame
+from tideline.kafka.decoding import (
+    AT_ONCE_ELEMENTS,
+    AT_ONCE_PARTITIONS,
+    beside_the_loop,
+    decoded_response,
+)
+from tideline.kafka.errors import KafkaUnavailable, MalformedFrame, TooManyElements
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
@@ -143,6 +149,21 @@ class RequestContext:
             self._decoded = decode_request(self.frame, self.header)
         return self._decoded
 
+    def is_long(self) -> bool:
+        """Whether decoding it would hold the event loop up, so that :meth:`decode` has to be
+        awaited before a handler is given it. Raises as :meth:`request` does."""
+        if self._decoded is not None or len(self.frame) <= AT_ONCE_ELEMENTS:
+            return False
+        try:
+            self._decoded = decode_request(self.frame, self.header, AT_ONCE_ELEMENTS)
+        except TooManyElements:
+            return True
+        return False
+
+    async def decode(self) -> None:
+        """Decode it beside the event loop. Raises as :meth:`request` does."""
+        self._decoded = await beside_the_loop(decode_request, self.frame, self.header)
+
     def forward(self, frame: bytes | None = None) -> Awaitable[bytes]:
         """Queue this request (or ``frame``, one of the same API and version) upstream now; await
         the response frame, ready for the client."""
@@ -170,6 +191,12 @@ class RequestContext:
     def respond(self, message: ResponsePayload) -> bytes:
         """The response frame of this request."""
         return encode_response(message, self.header.correlation_id)
+
+    async def respond_of(self, message: ResponsePayload, partitions: int) -> bytes:
+        """The same, made beside the event loop if it is of many ``partitions``."""
+        if partitions > AT_ONCE_PARTITIONS:
+            return await beside_the_loop(self.respond, message)
+        return self.respond(message)
 
 
 Handler = Callable[[RequestContext], Awaitable[bytes | None]]

@@ -112,20 +112,19 @@ class SplitRequest:
             **values,
         )
 
-    def respond(self, rows: Mapping[PartitionEntry, Any]) -> bytes:
+    async def respond(self, rows: Mapping[PartitionEntry, Any]) -> bytes:
         """The response, in the order of the request."""
         topics = group_by_topic([(item.at.key, rows[item]) for item in self.items])
-        return self.context.respond(
-            self.api.response(
-                throttle_time=self._throttle,
-                topics=tuple(
-                    self.api.response_part(
-                        self.names.response_topic, **key_fields(key), partitions=tuple(group)
-                    )
-                    for key, group in topics
-                ),
-            )
+        message = self.api.response(
+            throttle_time=self._throttle,
+            topics=tuple(
+                self.api.response_part(
+                    self.names.response_topic, **key_fields(key), partitions=tuple(group)
+                )
+                for key, group in topics
+            ),
         )
+        return await self.context.respond_of(message, len(self.items))
 
 
 def refusal_when_stopped(tracking: TrackingView, route: PartitionRoute) -> KafkaErrorCode | None:

@@ -17,6 +17,8 @@ AT_ONCE_BYTES = 64 * 1024
 """About five milliseconds of metadata; a change of threads takes a tenth of one."""
 AT_ONCE_PARTITIONS = 500
 """Of answers whose bytes are records for the most part, which cost no decoding."""
+AT_ONCE_ELEMENTS = 1_000
+"""Of a request: two milliseconds. As many as there may be take eighty."""
 WALKED_AT_ONCE_BYTES = 1024 * 1024
 """Batches of one answer that are walked on the event loop: three milliseconds of the smallest."""
 

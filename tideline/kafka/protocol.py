@@ -25,7 +25,13 @@ from kio.static.constants import EntityType
 from kio.static.protocol import Entity, RequestPayload, ResponsePayload
 
 from tideline.kafka.errors import MalformedFrame, UnsupportedVersion
-from tideline.kafka.wire_guard import MAX_REQUEST_ELEMENTS, field_span, guard, top_level_tags
+from tideline.kafka.wire_guard import (
+    MAX_REQUEST_TEXT,
+    field_span,
+    guard,
+    most_elements,
+    top_level_tags,
+)
 
 API_VERSIONS_KEY = 18
 FLEXIBLE_FETCH, FETCH_WITHOUT_REPLICA_ID = 12, 15
@@ -103,11 +109,15 @@ def decodable_versions(api_key: int) -> range:
     return range(min(known), max(known) + 1) if known else range(0)
 
 
-def decode_request(frame: bytes, header: RequestHeader | None = None) -> RequestPayload:
+def decode_request(
+    frame: bytes, header: RequestHeader | None = None, most: int | None = None
+) -> RequestPayload:
     """Decode a foreign request, guarded.
 
-    Raises :class:`UnsupportedVersion` for a version that is not known, :class:`MalformedFrame`
-    for anything else that is wrong with it.
+    Raises :class:`UnsupportedVersion` for a version that is not known,
+    :class:`~tideline.kafka.errors.TooManyElements` for more than ``most`` array elements (default:
+    what the API may have), before those that are too many are looked at, and
+    :class:`MalformedFrame` for anything else that is wrong with it.
     """
     header = header or parse_header(frame)
     schema = request_class(header.api_key, header.api_version)
@@ -119,7 +129,8 @@ def decode_request(frame: bytes, header: RequestHeader | None = None) -> Request
         frame,
         (schema.__header_schema__, schema),
         trailing_allowed=True,
-        most_elements=MAX_REQUEST_ELEMENTS,
+        most_elements=most_elements(header.api_key) if most is None else most,
+        most_text=MAX_REQUEST_TEXT,
     )
     return cast(RequestPayload, _read(clean, (schema.__header_schema__, schema)))
 

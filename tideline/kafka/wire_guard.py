@@ -31,9 +31,24 @@ from tideline.kafka.errors import MalformedFrame, TooManyElements
 MAX_ELEMENTS = 1_000_000
 """Array elements in one answer of a broker. Each becomes a Python object."""
 MAX_REQUEST_ELEMENTS = 50_000
-"""Array elements in one request: partitions, topics, names. A client that fetches every partition
-that one broker leads names some thousands. A million would hold the event loop up for longer than a
-tenth of the lease, and anybody may send them."""
+"""Array elements in one request: topics, names, resources of a whole cluster. A million would take
+the interpreter for longer than a tenth of the lease, and anybody may send them."""
+MAX_PRODUCED_PARTITIONS, MAX_REQUEST_PARTITIONS = 5_000, 10_000
+"""The same of a request that is looked at partition by partition: those that one broker leads, or
+that one transaction begins with. Kafka's own advice is 4,000 of a broker."""
+_MOST = {0: MAX_PRODUCED_PARTITIONS, **dict.fromkeys((1, 2, 21, 23, 24), MAX_REQUEST_PARTITIONS)}
+"""By API: Produce, Fetch, ListOffsets, DeleteRecords, OffsetForLeaderEpoch, AddPartitionsToTxn."""
+UNBOUNDED = 2**62
+MAX_REQUEST_TEXT = 16 * 1024 * 1024
+"""Bytes of strings in one request. As many names as there may be elements, of the longest that
+Kafka allows (249), are three quarters of it. They are decoded in one go, which no other thread
+interrupts: a frame that is full of them would take half a second."""
+
+
+def most_elements(api_key: int) -> int:
+    """Array elements that one request of this API may have."""
+    return _MOST.get(api_key, MAX_REQUEST_ELEMENTS)
+
 
 Edit = tuple[int, int, bytes]
 """Replace ``frame[start:end]``."""
@@ -52,10 +67,12 @@ _MAX_TIMESTAMP_MS = 253_402_300_799_999
 
 
 class _Walk:
-    __slots__ = ("edits", "elements", "end", "frame", "most")
+    __slots__ = ("edits", "elements", "end", "frame", "most", "text")
 
-    def __init__(self, frame: bytes, most: int = MAX_ELEMENTS) -> None:
+    def __init__(self, frame: bytes, most: int = MAX_ELEMENTS, text: int = UNBOUNDED) -> None:
         self.most = most
+        self.text = text
+        """Bytes of strings that may still come."""
         self.frame = frame
         self.end = len(frame)
         self.edits: list[Edit] = []
@@ -78,6 +95,14 @@ class _Walk:
                 f"a length of {size} at byte {at} exceeds the {self.end - at} bytes that are left"
             )
         return at + size
+
+    def read(self, at: int, size: int) -> int:
+        """Skip a string."""
+        end = self.skip(at, size)
+        self.text -= size
+        if self.text < 0:
+            raise TooManyElements(f"more than {MAX_REQUEST_TEXT} bytes of strings in one frame")
+        return end
 
     def varint(self, at: int) -> tuple[int, int]:
         """Unsigned varint of at most 32 bits: (value, next position)."""
@@ -115,19 +140,25 @@ def _fixed(size: int) -> Step:
     return step
 
 
-def _sized(width: int) -> Step:
-    """Legacy string (2) or bytes (4): a signed length, -1 for null."""
-
-    def step(walk: _Walk, at: int) -> int:
-        length = walk.number(at, width)
-        return at + width if length == -1 else walk.skip(at + width, length)
-
-    return step
+def _sized(walk: _Walk, at: int) -> int:
+    """A signed length, -1 for null."""
+    length = walk.number(at, 4)
+    return at + 4 if length == -1 else walk.skip(at + 4, length)
 
 
 def _compact_sized(walk: _Walk, at: int) -> int:
     length, at = walk.varint(at)
     return at if length == 0 else walk.skip(at, length - 1)
+
+
+def _string(walk: _Walk, at: int) -> int:
+    length = walk.number(at, 2)
+    return at + 2 if length == -1 else walk.read(at + 2, length)
+
+
+def _compact_string(walk: _Walk, at: int) -> int:
+    length, at = walk.varint(at)
+    return at if length == 0 else walk.read(at, length - 1)
 
 
 def _error_code(walk: _Walk, at: int) -> int:
@@ -154,9 +185,9 @@ def _primitive(kafka_type: str, flexible: bool, legacy_string: bool) -> tuple[St
         return _fixed(_FIXED[kafka_type]), _FIXED[kafka_type]
     match kafka_type:
         case "string":
-            return (_sized(2), 2) if legacy_string or not flexible else (_compact_sized, 1)
+            return (_string, 2) if legacy_string or not flexible else (_compact_string, 1)
         case "bytes" | "records":
-            return (_compact_sized, 1) if flexible else (_sized(4), 4)
+            return (_compact_sized, 1) if flexible else (_sized, 4)
         case "error_code":
             return _error_code, 2
         case "datetime_i64":
@@ -303,6 +334,7 @@ def guard(
     *,
     trailing_allowed: bool = False,
     most_elements: int = MAX_ELEMENTS,
+    most_text: int = UNBOUNDED,
 ) -> bytes:
     """Check that ``frame`` is the schemas one after the other, and nothing else.
 
@@ -312,7 +344,7 @@ def guard(
     Returns the frame itself, or a copy without what kio cannot decode. Raises
     :class:`MalformedFrame`, before anything is looked at if an array is too long.
     """
-    walk = _Walk(frame, most_elements)
+    walk = _Walk(frame, most_elements, most_text)
     at = 0
     for schema in schemas:
         at = _entity(schema)[0](walk, at)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
+from kio.static.protocol import RequestPayload
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import Gateway, gateway
 from tests.unit.kafka.fake_broker import UNHEARD_OF, FakeBroker, api_versions
+from tideline.gateway import context
 from tideline.gateway.context import ApiKey, RequestContext, Rule, always
 from tideline.gateway.messages import messages
 from tideline.gateway.transport import connection as transport
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.gateway.transport.server import GatewayServer
+from tideline.kafka.decoding import AT_ONCE_ELEMENTS
 from tideline.kafka.protocol import (
     RequestHeader,
     decodable_versions,
@@ -29,6 +33,7 @@ from tideline.kafka.protocol import (
     encode_response,
     parse_header,
 )
+from tideline.kafka.wire_guard import MAX_REQUEST_PARTITIONS
 
 HEARTBEAT, SOME_HANDLED = 12, 13
 
@@ -108,6 +113,97 @@ async def test_a_handler_runs_up_to_its_first_wait_before_the_next_request_is_pa
         passed = [h.correlation_id for h in broker.received if h.api_key == HEARTBEAT]
         assert passed == [1, 10, 11, 3, 10, 11]
         client.close()
+
+
+def offsets_of(correlation: int, partitions: int) -> bytes:
+    """ListOffsets of version 5, of so many partitions."""
+    one = bytes(4) + b"\xff" * 4 + b"\xff" * 8
+    topic = b"\x00\x01t" + partitions.to_bytes(4, "big") + one * partitions
+    body = b"\xff" * 4 + b"\x00" + (1).to_bytes(4, "big") + topic
+    return frame(correlation, ApiKey.LIST_OFFSETS, 5, body)
+
+
+async def test_a_long_request_is_decoded_in_its_turn_while_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that names 50,000 partitions took the event loop 80 ms, and whoever sends one sends
+    many."""
+    begun, gone_on = threading.Event(), threading.Event()
+    whole = context.decode_request
+
+    def decoding(request: bytes, header: RequestHeader, *most: int) -> RequestPayload:
+        if not most:
+            begun.set()
+            assert gone_on.wait(5), "nothing else ran while the request was decoded"
+        return whole(request, header, *most)
+
+    async def looking(ctx: RequestContext) -> bytes:
+        assert ctx.request()
+        return await ctx.forward()
+
+    monkeypatch.setattr(context, "decode_request", decoding)
+    rules = {ApiKey.LIST_OFFSETS: Rule(looking, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client, other = await under_test.connect(), await under_test.connect()
+        seen = len(broker.frames)
+        sent = [offsets_of(1, AT_ONCE_ELEMENTS), offsets_of(2, 1), frame(3), produce(4, 0)]
+        await client.send(*sent)
+        await until(begun.is_set)
+        await other.send(frame(9))
+        assert await other.receive()
+        assert len(broker.frames) == seen + 1, "what came behind it waits"
+        gone_on.set()
+        for correlation in (1, 2, 3):
+            assert (await client.receive())[:4] == correlation.to_bytes(4, "big")
+        await broker.until_received(seen + 5)
+        assert broker.frames[seen + 1 :] == sent
+        client.close()
+        other.close()
+
+
+async def test_a_client_that_leaves_while_its_request_is_decoded_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, gone_on = threading.Event(), threading.Event()
+    whole = context.decode_request
+
+    def decoding(request: bytes, header: RequestHeader, *most: int) -> RequestPayload:
+        if not most:
+            begun.set()
+            gone_on.wait(5)
+        return whole(request, header, *most)
+
+    async def never(ctx: RequestContext) -> bytes:
+        raise AssertionError("nobody waits for this answer")
+
+    monkeypatch.setattr(context, "decode_request", decoding)
+    rules = {ApiKey.LIST_OFFSETS: Rule(never, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(offsets_of(1, AT_ONCE_ELEMENTS), frame(2))
+        await until(begun.is_set)
+        (connection,) = under_test.connections
+        assert isinstance(connection, GatewayConnection)
+        client.close()
+        await until(lambda: not len(under_test.connections))
+        gone_on.set()
+        await until(lambda: not connection._tasks)
+        assert connection._room.held("requests") == 0
+        assert frame(2) not in broker.frames
+
+
+async def test_a_long_request_that_names_too_much_ends_its_connection_alone() -> None:
+    async def never(ctx: RequestContext) -> bytes:
+        raise AssertionError("it is not served")
+
+    rules = {ApiKey.LIST_OFFSETS: Rule(never, always)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client, other = await under_test.connect(), await under_test.connect()
+        await client.send(offsets_of(1, MAX_REQUEST_PARTITIONS))
+        await client.disconnected()
+        await other.send(frame(2))
+        assert await other.receive()
+        other.close()
 
 
 async def test_a_produce_without_acks_holds_nobody_up() -> None:

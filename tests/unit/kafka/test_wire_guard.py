@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from tests.unit.kafka.messages import all_schemas, random_message
 from tideline.kafka import protocol
 from tideline.kafka.errors import MalformedFrame, TooManyElements, UnsupportedVersion
 from tideline.kafka.protocol import decode_request, decode_response, encode_request, encode_response
-from tideline.kafka.wire_guard import MAX_REQUEST_ELEMENTS
+from tideline.kafka.wire_guard import MAX_REQUEST_ELEMENTS, MAX_REQUEST_TEXT, most_elements
 
 SCHEMAS = all_schemas()
 ALLOWED = (MalformedFrame, UnsupportedVersion)
@@ -121,6 +122,25 @@ def test_a_frame_of_tiny_elements_is_bounded_in_their_number() -> None:
     length.append(value)
     with pytest.raises(TooManyElements, match="array elements"):
         decode_request(head + bytes(length) + topic * count + b"\x00\x00\x00")
+
+
+@pytest.mark.parametrize(
+    ("api_key", "most"), [(0, 5_000), (1, 10_000), (2, 10_000), (3, 50_000), (32, 50_000)]
+)
+def test_what_is_looked_at_partition_by_partition_has_fewer(api_key: int, most: int) -> None:
+    assert most_elements(api_key) == most
+
+
+def test_the_strings_of_a_request_are_bounded_together() -> None:
+    """As many of the longest names as one may have elements pass."""
+    head = b"\x00\x03\x00\x01" + bytes(4) + b"\xff\xff"  # Metadata version 1
+    names = b"\x00\xf9" + b"n" * 249
+    request: Any = decode_request(head + MAX_REQUEST_ELEMENTS.to_bytes(4, "big") + names * 50_000)
+    assert len(request.topics) == MAX_REQUEST_ELEMENTS
+    long = b"\x7f\xff" + b"n" * 32_767
+    count = MAX_REQUEST_TEXT // 32_767 + 1
+    with pytest.raises(TooManyElements, match="bytes of strings"):
+        decode_request(head + count.to_bytes(4, "big") + long * count)
 
 
 def fetch_response(**values: object) -> FetchResponse:

@@ -93,7 +93,7 @@ class DeleteRecordsHandler:
             rows[item] = await self._told(split, item, row)
         for item in split_logs:
             rows[item] = await self._whole_log(split, item, rows.get(item))
-        return split.respond(rows)
+        return await split.respond(rows)
 
     async def _told(self, split: SplitRequest, item: PartitionEntry, row: Any) -> Any:
         """Kafka's answer, unless B0 may be set without our knowing: then neither its log start nor

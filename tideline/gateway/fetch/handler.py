@@ -48,6 +48,7 @@ from tideline.gateway.room import Room
 from tideline.gateway.session_topics import SessionTopics
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.decoding import AT_ONCE_PARTITIONS, beside_the_loop
 
 KAFKA_ROUND_S = 0.1
 """How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
@@ -63,13 +64,19 @@ with whatever topic joins the tracked set."""
 class TrackedFetch:
     """One Fetch request that names a tracked topic."""
 
-    def __init__(self, context: RequestContext, request: Any, handler: FetchHandler) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        request: Any,
+        asked: list[PartitionFetch],
+        handler: FetchHandler,
+    ) -> None:
         self.context = context
         self.request = request
         self.tracking = handler.tracking
         self.room = handler.room
         self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
-        self.asked = partitions_of(request, handler.tracking)
+        self.asked = asked
         self.kafka = KafkaSide(
             context,
             request,
@@ -142,6 +149,8 @@ class TrackedFetch:
         found = sum(a.size for a in answers.values() if a.found is not None)
         with self.room.answer(max(0, min(left, found))) as granted:
             await self.suffix.read(answers, min(left, granted) if granted < found else left)
+            if len(self.asked) > AT_ONCE_PARTITIONS:
+                return await beside_the_loop(self._response, answers)
             return self._response(answers)
 
     def _response(self, answers: dict[PartitionFetch, PartitionResult]) -> bytes:
@@ -257,7 +266,8 @@ class FetchHandler:
             return await context.forward()
         sessions.ended(session_id)  # which a full fetch may name, to have it replaced
         if tracked:
-            return await TrackedFetch(context, request, self).answer()
+            asked = partitions_of(request, tracking)
+            return await TrackedFetch(context, request, asked, self).answer()
         inspected_under = tracking.version
         frame = await context.forward()
         if version >= SESSIONS_SINCE and session_epoch == 0:

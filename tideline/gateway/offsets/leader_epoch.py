@@ -69,7 +69,7 @@ class LeaderEpochHandler:
         told = await asyncio.gather(*(self._told(split, *answer) for answer in answers.items()))
         rows |= dict(zip(answers, told, strict=True))
         rows |= await self._from_suffix(split, ours)
-        return split.respond(rows)
+        return await split.respond(rows)
 
     def _ends_in_suffix(self, item: PartitionEntry) -> bool:
         route = item.at.route(self.tracking)

@@ -53,6 +53,7 @@ from tideline.gateway.per_partition import (
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import FoundRecord
+from tideline.kafka.decoding import AT_ONCE_PARTITIONS
 
 NAMES = ApiNames(
     ApiKey.LIST_OFFSETS,
@@ -95,10 +96,13 @@ class ListOffsetsHandler:
             if _asks_kafka(item.at.route(self.tracking), int(item.row.timestamp))
         ]
         answers = dict(await split.forward(to_kafka))
-        rows = await asyncio.gather(
-            *(self._answer(split, item, answers.get(item)) for item in split.items)
-        )
-        return split.respond(dict(zip(split.items, rows, strict=True)))
+        rows: list[Any] = []
+        for at in range(0, len(split.items), AT_ONCE_PARTITIONS):
+            some = split.items[at : at + AT_ONCE_PARTITIONS]
+            rows += await asyncio.gather(
+                *(self._answer(split, item, answers.get(item)) for item in some)
+            )
+        return await split.respond(dict(zip(split.items, rows, strict=True)))
 
     async def _answer(self, split: SplitRequest, item: PartitionEntry, from_kafka: Any) -> Any:
         """The structure for one partition; its route may have changed while Kafka was asked."""

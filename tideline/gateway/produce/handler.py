@@ -44,7 +44,7 @@ from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions
 from tideline.kafka.batches import BatchHeader
-from tideline.kafka.decoding import decoded_response
+from tideline.kafka.decoding import AT_ONCE_PARTITIONS, decoded_response
 from tideline.kafka.protocol import encode_request
 
 RECORD_ERRORS_SINCE = 8
@@ -293,6 +293,8 @@ class ProduceRequest:
         pending = [part.answer for part in self.all if not part.answer.done()]
         if pending:
             await asyncio.wait(pending, timeout=self._patience_s)
+        elif len(self.all) > AT_ONCE_PARTITIONS:
+            await asyncio.sleep(0)  # all refused: others have their turn before the answer is made
         rows = []
         for part in self.all:
             if not part.answer.done():
@@ -312,7 +314,7 @@ class ProduceRequest:
             throttle_time=self.throttle,
             node_endpoints=tuple(self.endpoints.values()),
         )
-        return self.context.respond(message)
+        return await self.context.respond_of(message, len(self.all))
 
     def _row(self, part: PartitionProduce, answer: ProduceOutcome) -> Any:
         if answer.relayed is not None:

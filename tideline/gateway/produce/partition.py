@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+from prometheus_client import Counter
 
 from tideline.control_plane.model import CommittedBatch
 from tideline.domain.pipelining import ProducerBatch
@@ -105,7 +108,7 @@ class PartitionProduce:
 
     def settle(self, outcome: ProduceOutcome, path: str) -> None:
         """The outcome; the first one counts. ``path`` is for the metric."""
-        metrics.PRODUCE.labels(path, error(outcome.code).name).inc()
+        _counter(path, int(outcome.code)).inc()
         if not self.answer.done():
             self.answer.set_result(outcome)
 
@@ -177,3 +180,9 @@ def _header(records: bytes) -> BatchHeader | None:
         return parse_at(records, 0)
     except InvalidBatch:
         return None
+
+
+@cache
+def _counter(path: str, code: int) -> Counter:
+    """Looked up once: a lookup takes a lock and as long as everything else that settles one."""
+    return metrics.PRODUCE.labels(path, error(code).name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -21,7 +21,13 @@ import structlog
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 
 from tideline.background import spawn
-from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext, Rules
+from tideline.gateway.context import (
+    ApiKey,
+    ConnectionRegistry,
+    Handler,
+    RequestContext,
+    Rules,
+)
 from tideline.gateway.metrics import (
     BOUND_REACHED,
     CONNECTIONS,
@@ -244,12 +250,11 @@ class GatewayConnection(FrameProtocol):
                 return
             if started:
                 self._admitting = True
-                asyncio.get_running_loop().call_soon(self._admit)
                 return
         self._regulate()
 
     def _start(self, frame: bytes) -> bool:
-        """Begin one request; whether a handler was started for it."""
+        """Begin one request; whether a handler is given it, which goes on admitting."""
         header = parse_header(frame)
         key, version, size = header.api_key, header.api_version, len(frame)
         if not self._rewriter.offers(key, version):
@@ -261,10 +266,12 @@ class GatewayConnection(FrameProtocol):
         if rule is not None and rule.is_due():
             slot = self._open_slot(size)
             context = RequestContext(header, frame, self)
-            task = spawn(self._handle(rule.handler(context), slot, key), "request")
-            self._tasks[task] = None
-            task.add_done_callback(self._tasks.pop)
             REQUESTS_HANDLED.inc()
+            if context.is_long():
+                self._run(self._decode_and_handle(context, rule.handler, slot), "long-request")
+            else:
+                self._run(self._handle(rule.handler(context), slot, key), "request")
+                asyncio.get_running_loop().call_soon(self._admit)
             return True
         REQUESTS_PASSED.inc()
         self._authenticated = self._authenticated or key in _AUTHENTICATING
@@ -281,6 +288,23 @@ class GatewayConnection(FrameProtocol):
 
         self._ask(frame, key, version, Expected(header.correlation_id, fill))
         return False
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = spawn(work, name)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _decode_and_handle(
+        self, context: RequestContext, handler: Handler, slot: Slot
+    ) -> None:
+        """What arrives behind it waits for its being decoded, too."""
+        try:
+            await context.decode()
+        except (MalformedFrame, UnsupportedVersion) as error:
+            self._refuse(error)
+            return
+        self._run(self._handle(handler(context), slot, context.header.api_key), "request")
+        asyncio.get_running_loop().call_soon(self._admit)
 
     async def _handle(self, work: Awaitable[bytes | None], slot: Slot, api_key: int) -> None:
         try:
