@@ -30,6 +30,7 @@ class CatalogStore(Protocol):
     """The part of :class:`tideline.object_store.client.ObjectStoreClient` that is needed."""
 
     def put(self, bucket: str, key: str, body: bytes, *, new: bool = False) -> None: ...
+    def get(self, bucket: str, key: str) -> bytes: ...
     def list_objects(
         self, bucket: str, prefix: str, start_after: str | None = None
     ) -> Iterator[ObjectEntry]: ...
@@ -63,11 +64,14 @@ class CatalogWriter:
         return object_key(self._prefix, Entry(history_id, True, record))
 
     def _put(self, entry: Entry) -> None:
-        key = object_key(self._prefix, entry)
+        key, body = object_key(self._prefix, entry), encode(entry)
         try:
-            self._store.put(self._bucket, key, encode(entry), new=True)
-        except ObjectExists:
-            return  # the same bytes
+            try:
+                self._store.put(self._bucket, key, body, new=True)
+            except ObjectExists:
+                # Said before, or a store has kept the beginning of a put that was cut off.
+                if self._store.get(self._bucket, key) != body:
+                    self._store.put(self._bucket, key, body)
         except (ObjectStoreUnavailable, ObjectStoreRefused) as error:
             raise CatalogUnavailable(
                 f"the catalog does not take the record of {entry.record.kind} of topic id "

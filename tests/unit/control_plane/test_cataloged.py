@@ -122,6 +122,17 @@ async def test_a_boundary_whose_last_word_was_lost_is_undecided_until_it_is_said
     assert facts.boundary.leader_epoch == 3, "Postgres has that of the first call"
 
 
+async def test_a_record_that_a_store_has_cut_off_is_put_again(scene: CatalogedScene) -> None:
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway)
+    whole = dict(scene.bucket.objects)
+    for key, body in whole.items():
+        if "/boundary/" in key:
+            scene.bucket.objects[key] = body[:20]
+    await scene.persist(log, 10, 1)
+    assert scene.bucket.objects == whole
+
+
 async def test_a_boundary_that_postgres_refuses_never_counts(scene: CatalogedScene) -> None:
     gateway = await scene.gateway()
     _, (log,) = await scene.migrating_topic([gateway])
