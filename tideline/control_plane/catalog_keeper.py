@@ -26,7 +26,7 @@ from tideline.domain.catalog import (
     TopicDeleted,
 )
 from tideline.domain.ids import TopicIdPartition
-from tideline.errors import UnreachableError
+from tideline.errors import TidelineError
 
 EVERY_S = 3_600.0
 AGAIN_S = 60.0
@@ -45,7 +45,7 @@ async def keep_catalog(plane: ControlPlane) -> None:
             told = await tell_missing(plane)
             log.info("catalog_compared", told=told)
             pause = EVERY_S
-        except UnreachableError as error:
+        except TidelineError as error:
             log.warning("catalog_not_compared", why=str(error))
             pause = AGAIN_S
         await asyncio.sleep(pause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from itertools import chain, repeat
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 
 from tests.contract.scenes import CLUSTER, batch, seed
 from tests.unit.control_plane.catalog_world import CatalogedScene
-from tideline.control_plane import ControlPlane, cataloged, cataloged_jobs
-from tideline.control_plane.catalog_keeper import tell_missing
+from tideline.control_plane import ControlPlane, catalog_keeper, cataloged, cataloged_jobs
+from tideline.control_plane.catalog_keeper import keep_catalog, tell_missing
 from tideline.control_plane.catalog_writer import CatalogUnavailable
 from tideline.control_plane.cataloged import CatalogedControlPlane
 from tideline.control_plane.cataloged_jobs import CatalogedJobs
@@ -317,3 +318,23 @@ async def test_a_topic_that_postgres_refuses_to_track_has_not_counted(
         await scene.plane.begin_migration("t", uuid4(), 1, "CreateTime", 900, CLUSTER)
     assert scene.told(Topic) == []
     assert len(scene.told(Topic, counted=False)) == 1
+
+
+async def test_the_keeper_goes_on_when_the_bucket_was_away(
+    scene: CatalogedScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await scene.hybrid_log(await scene.gateway())
+    scene.bucket.objects.clear()
+    scene.bucket.fails = iter([True])
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await keep_catalog(scene.plane)
+    assert pauses == [catalog_keeper.AGAIN_S, catalog_keeper.EVERY_S]
+    assert (await scene.facts(log)).boundary is not None
