@@ -15,9 +15,15 @@ def to_plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple):
         return [to_plain(one) for one in value]
-    if is_dataclass(value):
-        return {one.name: to_plain(getattr(value, one.name)) for one in fields(value)}
+    if (names := _names(type(value))) is not None:
+        return {name: to_plain(getattr(value, name)) for name in names}
     return value
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """Of the fields of a dataclass; ``None`` for any other type."""
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
 
 
 def from_plain(kind: Any, plain: Any) -> Any:
