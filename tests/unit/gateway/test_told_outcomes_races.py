@@ -74,6 +74,7 @@ async def test_nothing_is_put_after_the_writer_was_closed(
     bench.store.down = True
     await bench.writer.close(0.0)
     puts = len(bench.store.puts)
+    bench.lease.gained()
     await asyncio.sleep(0.05)
     assert len(bench.store.puts) == puts
 
@@ -211,6 +212,7 @@ async def test_an_attempt_that_outlives_who_told_of_it_is_not_appended_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batch is in the log under another key, or was; the orphan stays for days."""
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
     bench.writer._upload_patience_s = 5.0
     put, answers = bench.store.put, ["lost"]
 
@@ -222,7 +224,7 @@ async def test_an_attempt_that_outlives_who_told_of_it_is_not_appended_again(
     monkeypatch.setattr(bench.store, "put", loses_an_answer)
     await bench.append()
     attempt, *_ = bench.store.objects
-    await bench.writer._teller.finish(5.0)
+    await until(lambda: not bench.writer._stream.untold)
     goes_on(bench)
     await bench.plane.delete_records(LOG, 101)
     bench.plane.prune_batches()

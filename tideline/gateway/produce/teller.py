@@ -43,6 +43,7 @@ class Teller:
         self._put = put
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._finished = False
 
     def object_begins(self) -> None:
         """A new object will tell the last outcomes."""
@@ -71,6 +72,7 @@ class Teller:
             self._begin()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=patience_s)
+        self._finished = True
         self.stop()
 
     def stop(self) -> None:
@@ -81,7 +83,7 @@ class Teller:
 
     def _begin(self) -> None:
         self.object_begins()
-        if self._task is None or self._task.done():
+        if not self._finished and (self._task is None or self._task.done()):
             self._task = spawn(self._until_told(), "wal-teller")
 
     async def _until_told(self) -> None:
