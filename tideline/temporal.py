@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -32,6 +33,7 @@ from tideline.domain.messages import (
     SEARCH_ATTRIBUTES,
     TOPIC_WORKFLOW,
     Query,
+    SearchAttribute,
     TopicMigrationInput,
     TopicMigrationStatus,
     TopicOutcome,
@@ -150,6 +152,39 @@ async def outcome_of(client: Client, ref: TopicRef) -> TopicOutcome | None:
         if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW):
             return None
         return await handle.result(rpc_timeout=_LOOK_FOR)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTopic:
+    """A topic's workflow that runs, by what Temporal's index has of it."""
+
+    workflow_id: str
+    topic: str
+    stage: str
+    """Empty while the name is being resolved."""
+    waiting_reason: str
+
+
+async def running_topics(client: Client, topic: str | None = None) -> list[RunningTopic]:
+    """Every topic's workflow that runs, or that of ``topic``, perhaps a moment late. Starts under
+    other ids, which only follow, are none.
+
+    Raises :class:`TemporalUnavailable`, :class:`RefusedError` when they may not be listed.
+    """
+    wanted = f"WorkflowType = '{TOPIC_WORKFLOW}' AND ExecutionStatus = 'Running'"
+    if topic is not None:
+        wanted += f" AND TidelineTopic = '{topic}'"
+    found = []
+    with temporal_errors():
+        async for execution in client.list_workflows(wanted, rpc_timeout=_LOOK_FOR):
+            parts = execution.id.split("/")
+            if len(parts) != 4 or parts[:2] != ["tideline", "topic"]:
+                continue
+            known = {pair.key.name: pair.value for pair in execution.typed_search_attributes}
+            stage = str(known.get(SearchAttribute.PHASE, ""))
+            reason = str(known.get(SearchAttribute.WAITING_REASON, ""))
+            found.append(RunningTopic(execution.id, parts[2], stage, reason))
+    return found
 
 
 @contextmanager

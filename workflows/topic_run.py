@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from tideline.domain import failures
     from tideline.domain.messages import (
+        PAUSED_REASON,
         AbortDecision,
         ConfigStage,
         ConfigStep,
@@ -135,7 +136,7 @@ class TopicRun:
 
     async def _while_paused(self) -> None:
         if self.state.paused:
-            self._waits_because("paused by an operator")
+            self._waits_because(PAUSED_REASON)
             await workflow.wait_condition(
                 lambda: not self.state.paused or self._urgent() or may_continue_anywhere()
             )

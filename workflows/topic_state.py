@@ -11,6 +11,7 @@ from tideline.domain.messages import (
     DONE,
     FORCED,
     GONE,
+    PAUSED_REASON,
     TO_DO,
     PartitionReport,
     Steering,
@@ -225,7 +226,7 @@ class TopicState:
 
     def _reason(self) -> str:
         if self.paused:
-            return "paused by an operator"
+            return PAUSED_REASON
         for first in self.tally.waiting:
             return f"partition {first.partition}: {first.waiting_reason}"
         return ""

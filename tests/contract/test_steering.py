@@ -64,6 +64,33 @@ async def test_a_new_attempt_of_a_phase_begins_its_clock_anew(scene: Scene) -> N
     assert await started(PhaseStatus.RUNNING) != first
 
 
+async def test_the_oldest_open_attempt_tells_how_long_a_phase_lasts(scene: Scene) -> None:
+    """It is told while it runs, too: each try of a wait begins with a moment of running."""
+    gateway = await scene.gateway()
+    name, (log,) = await scene.migrating_topic([gateway])
+    for status in (PhaseStatus.RUNNING, PhaseStatus.WAITING, PhaseStatus.RUNNING):
+        await scene.plane.record_phase(log, 0, Phase.VALIDATE, status, {})
+    (summary,) = [s for s in await scene.plane.migration_summary() if s.topic == name]
+    (row,) = await scene.plane.migration_status(name)
+    assert summary.since_s == {Phase.VALIDATE: row.phases[0].started_at.timestamp()}
+    await scene.plane.record_phase(log, 0, Phase.VALIDATE, PhaseStatus.DONE, {})
+    (summary,) = [s for s in await scene.plane.migration_summary() if s.topic == name]
+    assert summary.since_s == {}
+
+
+async def test_what_an_aborted_migration_waited_for_nobody_waits_for(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    name, (log,) = await scene.migrating_topic([gateway])
+    await scene.plane.record_phase(
+        log, 0, Phase.DRAIN_TRANSACTIONS, PhaseStatus.WAITING, {}, "a transaction is open"
+    )
+    await scene.plane.abort_migration(log.topic_id)
+    await scene.plane.stop_tracking(name)
+    assert await scene.plane.migration_summary() == summarize(await scene.plane.migration_status())
+    (summary,) = [s for s in await scene.plane.migration_summary() if s.topic == name]
+    assert (summary.waiting, summary.since_s) == ({}, {})
+
+
 async def test_an_aborted_topic_still_shows_its_history(scene: Scene) -> None:
     gateway = await scene.gateway()
     name, (log,) = await scene.migrating_topic([gateway])

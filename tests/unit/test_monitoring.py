@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from tideline.control_plane.model import RequestState
 from tideline.domain.migration import Phase
 from tideline.domain.request_handling import RouteKind
 from tideline.gateway import metrics
+from tideline.worker.attendance import AttendanceGauges
 from tideline.worker.gateway_metrics import GatewayGauges
 from tideline.worker.identity import IdentityMetrics
 from tideline.worker.metrics import (
@@ -25,6 +27,7 @@ from tideline.worker.metrics import (
     TieringTotals,
 )
 from tideline.worker.watches import WatchGauges
+from workflows.topic_state import Stage
 
 DASHBOARD = Path("infra/dashboards/tideline.json")
 ALERTS = Path("infra/alerts/tideline.rules.yml")
@@ -49,6 +52,7 @@ def exported() -> set[str]:
     IdentityMetrics(worker)
     WatchGauges(worker)
     GatewayGauges(worker)
+    AttendanceGauges(worker)
     return {
         metric.name + suffix
         for registry in (REGISTRY, worker)
@@ -85,6 +89,10 @@ def test_labels_have_values_that_exist() -> None:
     assert set(re.findall(r'route="(\w+)"', text)) <= {kind.value for kind in RouteKind}
     assert set(re.findall(r'verdict="(\w+)"', text)) <= set(VERDICTS.values())
     assert set(re.findall(r'phase!?="(\w+)"', text)) <= {phase.value for phase in Phase}
+    [stages] = re.findall(r'stage!~"([\w|]+)"', text)
+    assert set(stages.split("|")) <= {stage.value for stage in Stage}
+    states = "|".join(re.findall(r'state=~?"([a-z_|]+)"', text)).split("|")
+    assert set(states) <= {state.value for state in RequestState}
 
 
 def test_every_alert_says_how_bad_it_is_what_it_is_and_what_to_do() -> None:

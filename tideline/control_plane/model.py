@@ -7,7 +7,7 @@ in :mod:`tideline.control_plane.tiering_model`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -114,6 +114,20 @@ class TrackedTopic:
 
     round: int = 1
     """Ends with an abort: what was drained or acknowledged in one round counts in no other."""
+
+    @property
+    def migration_unfinished(self) -> bool:
+        """A workflow has to go on with it: to track it, to move it, or to undo an abort."""
+        if self.kind is not TrackingKind.MIGRATED:
+            return False
+        if self.status in (TopicStatus.TRACKING, TopicStatus.ABORTED):
+            return True
+        forced = self.completion_forced_by is not None
+        return self.status is TopicStatus.ACTIVE and any(
+            row.state is MigrationState.MIGRATING
+            or (row.state is MigrationState.HYBRID and not row.ready and not forced)
+            for row in self.partitions.values()
+        )
 
     @property
     def limits(self) -> TopicLimits:
@@ -486,7 +500,9 @@ class TopicMigrationSummary:
     phases_done: int
     """Over all partitions."""
     waiting: Mapping[str, int]
-    """Partitions that wait, by phase."""
+    """Partitions that wait, by phase. Those of an aborted migration do not."""
+    since_s: Mapping[str, float]
+    """When the oldest attempt at a phase that runs or waits began, by phase; Unix time."""
     boundaries: Mapping[str, int]
     """B0 by partition, of those that have it."""
 
@@ -503,20 +519,30 @@ def summarize(statuses: Iterable[PartitionMigrationStatus]) -> list[TopicMigrati
             state=min((one.state for one in of_topic), key=advance.index),
             partitions=len(of_topic),
             phases_done=sum(r.status is PhaseStatus.DONE for one in of_topic for r in one.phases),
-            waiting=dict(
-                Counter(
-                    str(r.phase)
-                    for one in of_topic
-                    for r in one.phases
-                    if r.status is PhaseStatus.WAITING
+            waiting=dict(Counter(str(r.phase) for r in _open(of_topic, PhaseStatus.WAITING))),
+            since_s={
+                str(r.phase): r.started_at.timestamp()
+                for r in sorted(
+                    _open(of_topic, PhaseStatus.WAITING, PhaseStatus.RUNNING),
+                    key=lambda record: record.started_at,
+                    reverse=True,
                 )
-            ),
+            },
             boundaries={
                 str(one.log.partition): one.boundary for one in of_topic if one.boundary >= 0
             },
         )
         for topic, of_topic in sorted(topics.items())
     ]
+
+
+def _open(
+    partitions: Iterable[PartitionMigrationStatus], *wanted: PhaseStatus
+) -> Iterator[PhaseRecord]:
+    """Phases in one of these states, of partitions whose migration was not aborted."""
+    for one in partitions:
+        if one.state is not MigrationState.TIERED_ONLY:
+            yield from (record for record in one.phases if record.status in wanted)
 
 
 class RequestState(StrEnum):

@@ -23,6 +23,10 @@ TOPIC_WORKFLOW = "TopicMigration"
 PARTITION_WORKFLOW = "PartitionMigration"
 
 
+PAUSED_REASON = "paused by an operator"
+"""Why a topic's workflow waits that nobody need look after."""
+
+
 def waits_queue(task_queue: str) -> str:
     """The queue of activities that may take long: preflight, barriers, drains, coverage. The same
     worker process serves it, with slots of its own."""

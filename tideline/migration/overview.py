@@ -20,7 +20,6 @@ from tideline.control_plane.model import (
     PhaseRecord,
 )
 from tideline.domain.messages import (
-    TOPIC_WORKFLOW,
     PartitionReport,
     Query,
     TopicMigrationStatus,
@@ -241,16 +240,8 @@ class Overviews:
 
     async def _running(self, client: Client, topic: str | None) -> dict[str, str]:
         """Workflow ids by topic. Also of topics that Postgres does not know yet."""
-        wanted = f"WorkflowType = '{TOPIC_WORKFLOW}' AND ExecutionStatus = 'Running'"
-        if topic is not None:
-            wanted += f" AND TidelineTopic = '{topic}'"
-        found: dict[str, str] = {}
-        with temporal.temporal_errors():
-            async for execution in client.list_workflows(wanted, rpc_timeout=ANSWER_WITHIN):
-                parts = execution.id.split("/")
-                if len(parts) == 4 and parts[:2] == ["tideline", "topic"]:
-                    found[parts[2]] = execution.id
-        return found
+        running = await temporal.running_topics(client, topic)
+        return {each.topic: each.workflow_id for each in running}
 
     def _asked_for(self, request: MigrationRequest) -> TopicRow:
         """A topic of which only a request is known."""

@@ -36,6 +36,7 @@ from tideline.migration.connections import WorkerServices, open_services
 from tideline.object_store.client import WORKER, ObjectStoreClient
 from tideline.ownership import establish
 from tideline.settings import WorkerSettings
+from tideline.worker.attendance import Attendance
 from tideline.worker.gateway_metrics import keep_gateway_metrics
 from tideline.worker.health import Health, serve
 from tideline.worker.history import HistoryKeeper
@@ -127,8 +128,17 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("gc-metrics", keep_gc_metrics(settings)),
         ("topic-identity", _reconciler(services).run()),
         ("kafka-watch", KafkaWatch(services).run()),
+        ("attendance", _attendance(services, client).run()),
     ):
         stack.push_async_callback(cancel_and_wait, keep(background, name))
+
+
+def _attendance(services: WorkerServices, client: Client) -> Attendance:
+    return Attendance(
+        services.control_plane,
+        partial(temporal.running_topics, client),
+        partial(temporal.outcome_of, client),
+    )
 
 
 def _reconciler(services: WorkerServices) -> IdentityReconciler:

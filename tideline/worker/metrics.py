@@ -35,6 +35,11 @@ from tideline.errors import TidelineError
 from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
 from tideline.settings import WorkerSettings
 
+UPDATED = Gauge(
+    "inkless_worker_gauges_updated_timestamp_seconds",
+    "When the worker last read from Postgres and Kafka what these gauges show",
+    ["gauges"],
+)
 MIGRATION_EVERY_S = 5.0
 COVERAGE_EVERY_S = 15.0
 TIERING_EVERY_S = 30.0
@@ -130,9 +135,11 @@ class Rested:
 async def _keep_updated(what: str, every_s: float, update: Callable[[], Awaitable[None]]) -> None:
     """The last values stay while a store is away."""
     log = structlog.get_logger()
+    UPDATED.labels(what).set(time.time())
     while True:
         try:
             await update()
+            UPDATED.labels(what).set(time.time())
         except TidelineError as error:
             log.warning(f"{what} are stale", reason=str(error))
         await asyncio.sleep(every_s)
@@ -164,6 +171,12 @@ class MigrationGauges:
             ["topic", "phase"],
             registry=registry,
         )
+        self._since = Gauge(
+            "inkless_migration_phase_since_timestamp_seconds",
+            "When the partition that has been in this phase for longest entered it, where one is",
+            ["topic", "phase"],
+            registry=registry,
+        )
         self._boundary = Gauge(
             "inkless_diskless_start_offset",
             "B0: the first offset of the diskless suffix",
@@ -172,7 +185,7 @@ class MigrationGauges:
         )
 
     def update(self, topics: Iterable[TopicMigrationSummary]) -> None:
-        for gauge in (self._progress, self._waiting, self._boundary):
+        for gauge in (self._progress, self._waiting, self._since, self._boundary):
             gauge.clear()
         states: Counter[MigrationState] = Counter()
         for topic in topics:
@@ -181,6 +194,8 @@ class MigrationGauges:
             self._progress.labels(topic.topic).set(100.0 * topic.phases_done / to_do)
             for phase, count in topic.waiting.items():
                 self._waiting.labels(topic.topic, phase).set(count)
+            for phase, since_s in topic.since_s.items():
+                self._since.labels(topic.topic, phase).set(since_s)
             for partition, boundary in topic.boundaries.items():
                 self._boundary.labels(topic.topic, partition).set(boundary)
         for state in MigrationState:

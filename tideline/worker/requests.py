@@ -20,7 +20,6 @@ from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import REQUESTS_CHANNEL, ControlPlane
 from tideline.control_plane.model import MigrationRequest, RequestState, TopicStatus
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
-from tideline.domain.migration import MigrationState
 from tideline.domain.migration_input import InvalidMigrationInput, parse_options
 from tideline.errors import RefusedError, TidelineError, UnreachableError
 from tideline.temporal import MigrationFailed, NoSuchMigration
@@ -131,14 +130,7 @@ class RequestDispatcher:
         topic = await self._store.tracked_topic(request.topic)
         if topic is None or topic.topic_id != request.topic_id:
             return False
-        if topic.status is TopicStatus.TRACKING:
-            return True
-        forced = topic.completion_forced_by is not None
-        return topic.status is TopicStatus.ACTIVE and any(
-            row.state is MigrationState.MIGRATING
-            or (row.state is MigrationState.HYBRID and not row.ready and not forced)
-            for row in topic.partitions.values()
-        )
+        return topic.status is not TopicStatus.ABORTED and topic.migration_unfinished
 
     async def _settle(
         self, request: MigrationRequest, state: RequestState, reason: str, delay_ms: int = 0

@@ -54,7 +54,8 @@ $$;
 -- What a worker's gauges need, one row per topic: evidence of 10,000 partitions is 150 MB.
 CREATE FUNCTION migration_summary()
 RETURNS TABLE (
-    topic text, state text, partitions bigint, phases_done bigint, waiting jsonb, boundaries jsonb
+    topic text, state text, partitions bigint, phases_done bigint, waiting jsonb, since_s jsonb,
+    boundaries jsonb
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     WITH live AS (
@@ -64,20 +65,25 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         FROM logs AS l WHERE l.deleted_at IS NULL
     ), counted AS (
         SELECT v.topic_name, m.phase, count(*) FILTER (WHERE m.status = 'done') AS done,
-               count(*) FILTER (WHERE m.status = 'waiting') AS waiting
+               -- What an aborted migration waited for nobody waits for.
+               count(*) FILTER (WHERE m.status = 'waiting' AND v.advance > 1) AS waiting,
+               min(m.started_at) FILTER (
+                   WHERE m.status IN ('running', 'waiting') AND v.advance > 1) AS since
         FROM live AS v JOIN migration_phases AS m USING (log_id)
         GROUP BY v.topic_name, m.phase
     ), phases AS (
         SELECT c.topic_name, sum(c.done)::bigint AS done,
-               jsonb_object_agg(c.phase, c.waiting) FILTER (WHERE c.waiting > 0) AS waiting
+               jsonb_object_agg(c.phase, c.waiting) FILTER (WHERE c.waiting > 0) AS waiting,
+               jsonb_object_agg(c.phase, extract(epoch FROM c.since))
+                   FILTER (WHERE c.since IS NOT NULL) AS since_s
         FROM counted AS c GROUP BY c.topic_name
     )
     SELECT v.topic_name,
            (ARRAY['TIERED_ONLY', 'MIGRATING', 'HYBRID', 'DISKLESS_ONLY'])[min(v.advance)],
-           count(*), coalesce(p.done, 0), coalesce(p.waiting, '{}'),
+           count(*), coalesce(p.done, 0), coalesce(p.waiting, '{}'), coalesce(p.since_s, '{}'),
            coalesce(jsonb_object_agg(v.partition, v.boundary) FILTER (WHERE v.boundary >= 0), '{}')
     FROM live AS v LEFT JOIN phases AS p USING (topic_name)
-    GROUP BY v.topic_name, p.done, p.waiting
+    GROUP BY v.topic_name, p.done, p.waiting, p.since_s
     ORDER BY v.topic_name
 $$;
 

@@ -60,6 +60,8 @@ def test_a_topic_counts_as_its_least_advanced_partition() -> None:
     assert value("inkless_diskless_start_offset", topic="orders", partition="1") is None
     assert value("inkless_migration_partitions_waiting", topic="orders",
                  phase="drain_transactions") == 1  # fmt: skip
+    assert value("inkless_migration_phase_since_timestamp_seconds", topic="orders",
+                 phase="drain_transactions") == NOW.timestamp()  # fmt: skip
     progress = value("inkless_migration_topic_progress", topic="orders")
     assert progress is not None
     assert round(progress) == 57
