@@ -15,14 +15,14 @@ def to_plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple):
         return [to_plain(one) for one in value]
-    kind: type[object] = type(value)
+    kind: Any = type(value)
     if (names := _names(kind)) is not None:
         return {name: to_plain(getattr(value, name)) for name in names}
     return value
 
 
 @cache
-def _names(kind: type[object]) -> tuple[str, ...] | None:
+def _names(kind: type) -> tuple[str, ...] | None:
     """Of the fields of a dataclass; ``None`` for any other type."""
     return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
 
