@@ -9,7 +9,7 @@ inferred; whatever is left over is told with all that is known of it. Nothing is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -22,8 +22,15 @@ from tideline.domain.producer_state import (
     remember,
 )
 from tideline.domain.producer_tail import ProducerSeed
+from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Hole
-from tideline.domain.wal_streams import GoneObject, Streams, UnreadableObject, WalObject
+from tideline.domain.wal_streams import (
+    GoneObject,
+    Streams,
+    ToldObject,
+    UnreadableObject,
+    WalObject,
+)
 from tideline.domain.wal_tail import LogBatch, LogFold, OpenObject, log_of
 
 
@@ -37,6 +44,21 @@ class RebuiltLog:
     """The offset behind the last known batch; -1 when none is known."""
     holes: tuple[Hole, ...]
     """Between known batches, and from the given start on."""
+    reserved: int = -1
+    """The offset behind everything that may have been given to somebody."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPlace:
+    """Where Postgres has a batch of an object."""
+
+    base_offset: int
+    append_time: int
+
+
+KnownObjects = Mapping[str, Mapping[int, KnownPlace]]
+"""By object key and byte offset, of objects that Postgres knows as committed; one of which no batch
+was accepted, or all have gone, is there and empty."""
 
 
 @dataclass(slots=True)
@@ -52,18 +74,29 @@ class Rebuilt:
     foreign: Sequence[tuple[str, UUID]] = ()
     gone: Sequence[GoneObject] = ()
     never_committed: Sequence[str] = ()
+    told: dict[str, ToldObject] = field(default_factory=dict)
+    """By key."""
+    given_up: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """Batches of older histories at or past the first one of the current history."""
 
 
 def rebuild(
     streams: Streams,
     starts: Mapping[TopicIdPartition, int] | None = None,
     seeds: Mapping[TopicIdPartition, Iterable[ProducerSeed]] | None = None,
+    known: KnownObjects | None = None,
+    current: UUID | None = None,
 ) -> Rebuilt:
     """Fold what was read. ``starts``: first offset of a log that must be in the bucket, by log;
-    without it the first known batch is. ``seeds``: producers at B0."""
-    starts, seeds = starts or {}, seeds or {}
+    without it the first known batch is. ``seeds``: producers at B0. ``known``: of the objects of
+    the tail those that a Postgres knows. ``current``: the history that counts where an older one
+    has given the same offsets: an operator began it without what the older one had from there
+    on."""
+    starts, seeds, known = starts or {}, seeds or {}, known or {}
     rows: dict[TopicIdPartition, list[LogBatch]] = defaultdict(list)
+    result = Rebuilt(streams.objects, streams.batches)
     for told in streams.told():
+        result.told[told.wal_object.key] = told
         for place, batch in told.wal_object.batches:
             outcome = told.outcomes[place]
             if outcome.error == "NONE":
@@ -78,16 +111,36 @@ def rebuild(
                 )
     tail: dict[TopicIdPartition, list[WalObject]] = defaultdict(list)
     for found in streams.tail():
+        if (places := known.get(found.key)) is not None:
+            for batch, row in _known_rows(found, places):
+                rows[log_of(batch)].append(row)
+            continue
         for log in {log_of(batch): None for _, batch in found.batches}:
             tail[log].append(found)
-    result = Rebuilt(streams.objects, streams.batches)
+    doubts = _doubts(streams)
     result.gone = streams.gone()
     explained = sorted(offset for gone in result.gone for offset in gone.base_offsets)
-    for log in sorted({*rows, *tail, *starts}):
+    for log in sorted({*rows, *tail, *starts, *doubts}):
         unreadable = bool(streams.unreadable)
         fold = LogFold(log, starts.get(log), explained, unreadable, streams.newest_ms)
-        placed = fold.run(rows.pop(log, []), tail.pop(log, []))
-        result.logs[log] = _rebuilt(placed, fold.holes, seeds.get(log, ()), starts.get(log, -1))
+        mine, open_here = rows.pop(log, []), tail.pop(log, [])
+        if (begun := _begun(mine, streams.histories, current)) is not None:
+            result.given_up[log] = len(mine)
+            mine = [
+                row
+                for row in mine
+                if row.last_offset < begun or streams.histories[row.stream] == current
+            ]
+            result.given_up[log] -= len(mine)
+            open_here = [o for o in open_here if streams.histories[o.incarnation] == current]
+        placed = fold.run(mine, open_here)
+        rebuilt = _rebuilt(placed, fold.holes, seeds.get(log, ()), starts.get(log, -1))
+        claims = [hole.last_offset + 1 for hole in fold.disputed]
+        claims += [end for end, _ in doubts.get(log, ())]
+        waiting = sum(found.records for found in fold.open_objects if not found.settled)
+        waiting += sum(records for _, records in doubts.get(log, ()))
+        reserved = max(rebuilt.high_watermark, 0, *claims, -1) + waiting
+        result.logs[log] = replace(rebuilt, reserved=reserved)
         result.open_objects += fold.open_objects
         result.contradictions += fold.contradictions
     result.contradictions += streams.contradictions
@@ -97,6 +150,40 @@ def rebuild(
     return result
 
 
+def _begun(
+    rows: Iterable[LogBatch], histories: Mapping[UUID, UUID], current: UUID | None
+) -> int | None:
+    """The first offset of the current history; ``None``: it has none, or no other one has."""
+    offsets = [row.base_offset for row in rows if histories[row.stream] == current]
+    return min(offsets) if offsets and set(histories.values()) - {current} else None
+
+
+def _known_rows(
+    found: WalObject, places: Mapping[int, KnownPlace]
+) -> Iterator[tuple[FooterBatch, LogBatch]]:
+    for _, batch in found.batches:
+        if (place := places.get(batch.byte_offset)) is not None:
+            row = LogBatch(
+                place.base_offset, found.key, place.append_time, batch, found.incarnation
+            )
+            yield batch, row
+
+
+def _doubts(streams: Streams) -> dict[TopicIdPartition, list[tuple[int, int]]]:
+    """Of objects of which contradicting things are told, by log: the largest end that is named,
+    and the records that may lie anywhere."""
+    doubts: dict[TopicIdPartition, list[tuple[int, int]]] = defaultdict(list)
+    for found, versions in streams.doubtful():
+        for place, batch in found.batches:
+            ends = [
+                version.outcomes[place].base_offset + batch.record_count
+                for version in versions
+                if place < len(version.outcomes) and version.outcomes[place].error == "NONE"
+            ]
+            doubts[log_of(batch)].append((max(ends, default=-1), batch.record_count))
+    return doubts
+
+
 def _rebuilt(
     rows: Sequence[LogBatch],
     holes: tuple[Hole, ...],
@@ -104,12 +191,22 @@ def _rebuilt(
     start: int,
 ) -> RebuiltLog:
     """With running maxima, producers and the high watermark."""
-    producers = entries_from_seeds(seeds, -1)
     batches: list[LogBatch] = []
     largest = -1
     for row in rows:
         largest = max(largest, row.max_timestamp)
         batches.append(replace(row, running_max_timestamp=largest))
+    end = rows[-1].last_offset + 1 if rows else start
+    producers = producers_after(entries_from_seeds(seeds, -1), rows)
+    return RebuiltLog(tuple(batches), producers, max(end, start), holes)
+
+
+def producers_after(
+    entries: Mapping[int, ProducerEntry], rows: Iterable[LogBatch]
+) -> dict[int, ProducerEntry]:
+    """Producer state when ``rows``, in offset order, were appended after ``entries``."""
+    producers = dict(entries)
+    for row in rows:
         batch = row.footer
         if batch.producer_id >= 0:
             entry = producers.get(batch.producer_id)
@@ -123,5 +220,4 @@ def _rebuilt(
                 ),
                 row.append_time,
             )
-    end = rows[-1].last_offset + 1 if rows else start
-    return RebuiltLog(tuple(batches), producers, max(end, start), holes)
+    return producers

@@ -38,6 +38,17 @@ class ToldObject:
 
     wal_object: WalObject
     outcomes: tuple[BatchOutcome, ...]
+    carrier: Carrier | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """An object that only tells outcomes."""
+
+    key: str
+    size: int
+    gateway_id: int
+    incarnation: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,8 @@ class UnreadableObject:
     key: str
     size: int
     why: str
+    footerless: bool = False
+    """It does not end with any footer: it may be older than footers are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +89,17 @@ class Streams:
         self._histories = histories
         self._objects: dict[UUID, dict[str, WalObject]] = defaultdict(dict)
         self._told: dict[UUID, dict[int, EarlierCommit]] = defaultdict(dict)
-        self._disputed: set[tuple[UUID, int]] = set()
+        self._disputed: dict[tuple[UUID, int], list[EarlierCommit]] = {}
         self.unreadable: list[UnreadableObject] = []
         self.foreign: list[tuple[str, UUID]] = []
         """Keys of objects of other histories, with those."""
         self.contradictions: list[str] = []
+        self.histories: dict[UUID, UUID] = {}
+        """Of each incarnation whose objects have batches: one lives in a single history, but its
+        last outcomes may be told in a later one."""
+        self.carriers: dict[tuple[UUID, int], Carrier] = {}
+        """Which object without batches tells the outcomes, by incarnation and sequence; the first
+        one read. It stays in the bucket for that."""
         self.objects = 0
         self.batches = 0
         """So many were read, also of topics that were not asked for."""
@@ -96,6 +115,7 @@ class Streams:
         self.batches += len(footer.batches)
         self.newest_ms = max(self.newest_ms, footer.written_at_ms, *_append_times(footer))
         if footer.batches:
+            self.histories[footer.incarnation] = footer.history_id
             self._objects[footer.incarnation][key] = WalObject(
                 key=key,
                 size=size,
@@ -113,18 +133,23 @@ class Streams:
         told = self._told[footer.incarnation]
         for commit in footer.earlier:
             known = told.setdefault(commit.sequence, commit)
+            if not footer.batches:
+                self.carriers.setdefault(
+                    (footer.incarnation, commit.sequence),
+                    Carrier(key, size, footer.gateway_id, footer.incarnation),
+                )
             if known != commit:
-                self._disputed.add((footer.incarnation, commit.sequence))
+                self._disputed.setdefault((footer.incarnation, commit.sequence), []).append(commit)
                 self.contradictions.append(
                     f"commit {commit.sequence} of incarnation {footer.incarnation} is told in two "
                     f"ways: {known.object_key} with {_short(known.outcomes)}, and in {key}: "
                     f"{commit.object_key} with {_short(commit.outcomes)}"
                 )
 
-    def add_unreadable(self, key: str, size: int, why: str) -> None:
+    def add_unreadable(self, key: str, size: int, why: str, *, footerless: bool = False) -> None:
         """Take in an object without a footer that can be read."""
         self.objects += 1
-        self.unreadable.append(UnreadableObject(key, size, why))
+        self.unreadable.append(UnreadableObject(key, size, why, footerless))
 
     def told(self) -> Iterator[ToldObject]:
         """Objects whose outcomes are told. Notes those that contradict them."""
@@ -134,14 +159,26 @@ class Streams:
                 found = objects.get(commit.object_key)
                 if found is None or (incarnation, sequence) in self._disputed:
                     continue
-                if found.sequence != sequence or found.count != len(commit.outcomes):
+                if not _agrees(found, sequence, commit):
                     self.contradictions.append(
                         f"{found.key} is object {found.sequence} of its stream with {found.count} "
                         f"batches, and is told of as object {sequence} with "
                         f"{len(commit.outcomes)} outcomes"
                     )
                     continue
-                yield ToldObject(found, commit.outcomes)
+                carrier = self.carriers.get((incarnation, sequence))
+                yield ToldObject(found, commit.outcomes, carrier)
+
+    def doubtful(self) -> Iterator[tuple[WalObject, list[EarlierCommit]]]:
+        """Objects of which contradicting things are told, with all of them: where their batches
+        lie is not known, but what is named has been given to somebody."""
+        for incarnation, commits in self._told.items():
+            objects = self._objects.get(incarnation, {})
+            for sequence, commit in commits.items():
+                versions = [commit, *self._disputed.get((incarnation, sequence), ())]
+                found = [objects[v.object_key] for v in versions if v.object_key in objects]
+                if found and (len(versions) > 1 or not _agrees(found[0], sequence, commit)):
+                    yield from ((one, versions) for one in dict.fromkeys(found))
 
     def gone(self) -> list[GoneObject]:
         """What was told of and is not in the bucket: collected, or lost."""
@@ -181,6 +218,10 @@ class Streams:
 
 def _append_times(footer: Footer) -> Iterator[int]:
     return (told.append_time for commit in footer.earlier for told in commit.outcomes)
+
+
+def _agrees(found: WalObject, sequence: int, commit: EarlierCommit) -> bool:
+    return found.sequence == sequence and found.count == len(commit.outcomes)
 
 
 def _short(outcomes: tuple[BatchOutcome, ...]) -> str:

@@ -62,6 +62,8 @@ class OpenObject:
     placed_at: int | None
     """Where its first batch lies, as far as it could be inferred."""
     why: str
+    settled: bool = False
+    """Nothing of it can lie behind the last known batch."""
 
     @property
     def records(self) -> int:
@@ -90,6 +92,8 @@ class LogFold:
         self.holes: tuple[Hole, ...] = ()
         self.open_objects: list[OpenObject] = []
         self.contradictions: list[str] = []
+        self.disputed: list[Hole] = []
+        """Offsets that were given twice: no batch lies there."""
 
     def run(self, told: list[LogBatch], tail: list[WalObject]) -> list[LogBatch]:
         """Every batch that has a place, in offset order."""
@@ -100,16 +104,23 @@ class LogFold:
         return rows
 
     def _without_contradictions(self, told: list[LogBatch]) -> list[LogBatch]:
+        """Neither of two batches that share an offset: which one readers saw is not known."""
         rows: list[LogBatch] = []
+        last: LogBatch | None = None
         for row in sorted(told, key=lambda r: (r.base_offset, r.object_key)):
-            if rows and row.base_offset <= rows[-1].last_offset:
-                self.contradictions.append(
-                    f"{self._log}: offsets {row.base_offset} to {row.last_offset} of "
-                    f"{row.object_key} were given to {rows[-1].object_key} too "
-                    f"({rows[-1].base_offset} to {rows[-1].last_offset}); the first is kept"
-                )
-            else:
+            if last is None or row.base_offset > last.last_offset:
                 rows.append(row)
+                last = row
+                continue
+            self.contradictions.append(
+                f"{self._log}: offsets {row.base_offset} to {row.last_offset} of "
+                f"{row.object_key} were given to {last.object_key} too "
+                f"({last.base_offset} to {last.last_offset}); neither is taken"
+            )
+            if rows and rows[-1] is last:
+                rows.pop()
+            self.disputed += [Hole(r.base_offset, r.last_offset) for r in (last, row)]
+            last = max(last, row, key=lambda r: r.last_offset)
         return rows
 
     def _place(self, rows: list[LogBatch], tail: list[WalObject]) -> list[LogBatch]:
@@ -130,15 +141,25 @@ class LogFold:
         if not why:
             way, why = self._only_way(rows, candidates, by_key)
         for key, found in by_key.items():
+            settled = True
             if not found.batches:
                 said = "all its batches are in the log already, from another object"
             elif key in way:
                 said = "inferred: nothing else fits here"
             else:
                 said = why or "passed over: a later object of its stream is placed"
-            self.open_objects.append(replace(found, placed_at=way.get(key), why=said))
+                settled = not why or self._ended_long_after(rows, found)
+            self.open_objects.append(
+                replace(found, placed_at=way.get(key), why=said, settled=settled)
+            )
         placed = [row for key, base in way.items() for row in _rows_of(by_key[key], base)]
         return _with_times(sorted([*rows, *placed], key=lambda row: row.base_offset))
+
+    @staticmethod
+    def _ended_long_after(rows: Sequence[LogBatch], found: OpenObject) -> bool:
+        """Whoever uploaded it has committed it, or has given it up, before the last batch came."""
+        written = found.wal_object.written_at_ms
+        return bool(rows) and rows[-1].append_time - written > END_WITHIN_MS
 
     def _opened(self, rows: list[LogBatch], tail: list[WalObject]) -> tuple[list[OpenObject], str]:
         """One open object for each sequence of a stream, and why none can be placed, if so."""

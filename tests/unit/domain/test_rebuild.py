@@ -16,7 +16,7 @@ from tests.contract.scenes import GatewayProcess, MemoryScene, batch
 from tideline.control_plane.model import BatchToCommit
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_tail import ProducerSeed
-from tideline.domain.rebuild import Rebuilt, rebuild
+from tideline.domain.rebuild import KnownPlace, Rebuilt, rebuild
 from tideline.domain.wal_footer import (
     WITHDRAWN,
     BatchOutcome,
@@ -398,7 +398,7 @@ def test_a_hole_that_an_object_that_is_gone_explains_is_not_filled() -> None:
     assert placed(found) == {"2a": 5}, "at the end, where nothing else may lie"
 
 
-def test_two_batches_for_one_offset_are_a_contradiction() -> None:
+def test_two_batches_for_one_offset_are_a_contradiction_and_neither_is_taken() -> None:
     objects = {
         "1a": an_object(1, 1, a_batch(2)),
         "2a": an_object(2, 1, a_batch(1)),
@@ -406,7 +406,8 @@ def test_two_batches_for_one_offset_are_a_contradiction() -> None:
         "2b": an_object(2, 2, earlier=(told("2a", 1, 1),)),
     }
     found = folded(objects)
-    assert [b.object_key for b in found.logs[LOG].batches] == ["1a"]
+    assert found.logs[LOG].batches == ()
+    assert found.logs[LOG].reserved == 2, "both were given to somebody"
     assert ["offsets 1 to 1 of 2a were given to 1a too" in c for c in found.contradictions] == [
         True
     ]
@@ -434,6 +435,52 @@ def test_a_commit_that_is_told_in_two_ways_counts_in_neither() -> None:
     found = folded(objects)
     assert found.logs[LOG].batches == ()
     assert "is told in two ways" in found.contradictions[0]
+    assert found.logs[LOG].reserved >= 9, "behind the larger of the two"
+
+
+def test_what_an_operator_gave_up_with_a_new_history_does_not_come_back() -> None:
+    def of(history: int, stream: int, sequence: int, *parts: object) -> Footer:
+        return replace(an_object(stream, sequence, *parts), history_id=UUID(int=history))
+
+    old, new = UUID(int=5), UUID(int=6)
+    objects = {
+        "1a": of(5, 1, 1, a_batch(2)),
+        "1b": of(5, 1, 2, a_batch(3)),
+        "1c": replace(of(5, 1, 3), earlier=(told("1a", 1, 0), told("1b", 2, 2))),
+        "1d": of(5, 1, 4, a_batch(1)),
+        "2a": of(6, 2, 1, a_batch(1)),
+        "2b": replace(of(6, 2, 2), earlier=(told("2a", 1, 2),)),
+    }
+    streams = Streams()
+    for key, made in objects.items():
+        streams.add(key, 1_000, made)
+    found = rebuild(streams, {LOG: 0}, current=new)
+    assert [b.object_key for b in found.logs[LOG].batches] == ["1a", "2a"]
+    assert (found.contradictions, found.open_objects, found.given_up) == ([], [], {LOG: 1})
+    assert rebuild(streams, {LOG: 0}, current=old).logs[LOG].reserved >= 5
+
+
+def test_an_upload_that_was_given_up_long_before_the_end_keeps_no_offsets_there() -> None:
+    late = EarlierCommit(1, "1a", (BatchOutcome("NONE", 0, 10**9),))
+    objects = {
+        "1a": an_object(1, 1, a_batch(1)),
+        "1b": an_object(1, 2, earlier=(late,)),
+        "2a": an_object(2, 1, a_batch(7)),
+    }
+    assert folded(objects).logs[LOG].reserved == 1
+    objects["1b"] = an_object(1, 2, earlier=(told("1a", 1, 0),))
+    objects["3a"] = an_object(3, 1, a_batch(2))
+    assert folded(objects).logs[LOG].reserved == 1 + 7 + 2
+
+
+def test_an_object_that_a_restored_postgres_knows_is_not_open() -> None:
+    streams = Streams()
+    streams.add("1a", 1_000, an_object(1, 1, a_batch(2)))
+    streams.add("2a", 1_000, an_object(2, 1, a_batch(1)))
+    known = {"1a": {0: KnownPlace(4, 77)}, "2a": {}}
+    found = rebuild(streams, {LOG: 6}, known=known)
+    assert [(b.base_offset, b.append_time) for b in found.logs[LOG].batches] == [(4, 77)]
+    assert found.open_objects == []
 
 
 def test_objects_of_another_history_are_named_and_do_not_count() -> None:
