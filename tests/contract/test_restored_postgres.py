@@ -41,8 +41,16 @@ def lost_afterwards(database: Database) -> Iterator[None]:
             run(f"CREATE TEMP TABLE kept_{table} AS TABLE {table}")
         yield
         for table in TABLES:
+            ((stored,),) = run(
+                "SELECT string_agg(attname, ', ') FROM pg_attribute "
+                f"WHERE attrelid = 'tideline.{table}'::regclass AND attnum > 0 "
+                "AND NOT attisdropped AND attgenerated = ''"
+            ).fetchall()
             run(f"DELETE FROM {table}")
-            run(f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM kept_{table}")
+            run(
+                f"INSERT INTO {table} ({stored}) OVERRIDING SYSTEM VALUE "
+                f"SELECT {stored} FROM kept_{table}"
+            )
 
 
 def pass_a_day(tiered: Tiered) -> None:

@@ -207,6 +207,11 @@ class WrongCluster(WrongHistory):
     """The control plane belongs to another Kafka cluster."""
 
 
+@_sqlstate("TL060")
+class RebuildRefused(RefusedError):
+    """Somebody lives in the history that is to be rebuilt, or nobody has halted it."""
+
+
 TRANSIENT_SQLSTATES = frozenset(
     {
         "40001",  # serialization_failure

@@ -160,6 +160,15 @@ BEGIN
 END
 $$;
 
+-- What the keys of a segment's objects begin with; Kafka's suffixes follow.
+CREATE FUNCTION segment_key_stem(
+    p_log logs, p_prefix text, p_segment_id uuid, p_base_offset bigint
+) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT format('%s%s-%s/%s/%s-%s', p_prefix, p_log.topic_name, base64_url(p_log.topic_id),
+        p_log.partition, lpad(p_base_offset::text, 20, '0'), base64_url(p_segment_id))
+$$;
+
 -- Records a segment that is begun under a new token. A segment that this attempt began before is
 -- planned anew.
 CREATE FUNCTION begin_segment(
@@ -173,10 +182,8 @@ BEGIN
     INSERT INTO merged_segments AS m (segment_id, log_id, token, state, object_key_stem,
             base_offset, last_offset, size_bytes, leader_epoch, batch_count)
         VALUES (p_segment_id, p_log.log_id, nextval('tiering_tokens'), 'COPY_SEGMENT_STARTED',
-            format('%s%s-%s/%s/%s-%s', p_prefix, p_log.topic_name, base64_url(p_log.topic_id),
-                p_log.partition, lpad(p_base_offset::text, 20, '0'), base64_url(p_segment_id)),
-            p_base_offset, p_last_offset, p_size_bytes, p_log.diskless_log_start_epoch,
-            p_batch_count)
+            segment_key_stem(p_log, p_prefix, p_segment_id, p_base_offset), p_base_offset,
+            p_last_offset, p_size_bytes, p_log.diskless_log_start_epoch, p_batch_count)
         ON CONFLICT (segment_id) DO UPDATE SET token = excluded.token,
                 object_key_stem = excluded.object_key_stem,
                 base_offset = excluded.base_offset, last_offset = excluded.last_offset,

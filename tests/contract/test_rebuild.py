@@ -1,0 +1,337 @@
+"""A Postgres that was lost comes back from the bucket, row by row, and goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.contract.conftest import Database
+from tests.contract.recorded import Recorder, rows
+from tests.contract.scenes import PostgresScene, batch
+from tests.contract.test_restored_postgres import lost_afterwards
+from tests.contract.tiering import PREFIX, Worker, jobs, segment_of
+from tests.unit.rebuild.buckets import HISTORY, Bucket
+from tideline.control_plane.errors import ControlPlaneFailure, GatewayFenced, RebuildRefused
+from tideline.control_plane.model import FindBatchesRequest
+from tideline.control_plane.tiering_model import StoredProducerState
+from tideline.domain import catalog
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.rebuild_plan import Verdict
+from tideline.kafka.segment_files import ProducerSnapshotEntry, encode_snapshot
+from tideline.rebuild import report
+from tideline.rebuild.postgres import RebuildPostgres
+from tideline.rebuild.reader import BucketReader
+from tideline.rebuild.segments import SegmentReader
+from tideline.rebuild.survey import Choices, Survey, survey
+from tideline.rebuild.write import watch, write
+
+BY = ("an operator", "the disk is gone")
+SEEDS = range(6)
+
+
+@pytest.fixture
+def postgres(database: Database) -> Iterator[RebuildPostgres]:
+    found = RebuildPostgres(database.settings())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+def look(bucket: Bucket, postgres: RebuildPostgres | None, **choices: object) -> Survey:
+    chosen = replace(Choices(current=HISTORY), **choices)  # type: ignore[arg-type]
+    segments = SegmentReader(bucket, "tiered", PREFIX)
+    return survey(BucketReader(bucket, "wal", ""), postgres, chosen, segments=segments)
+
+
+def stop(postgres: RebuildPostgres, meanwhile: Callable[[], object] = lambda: None) -> None:
+    still = watch(postgres, lambda: None, lambda _: meanwhile() and None)
+    postgres.begin(*BY, still.holders, still.beat)
+
+
+async def rebuild(
+    bucket: Bucket, postgres: RebuildPostgres, scene: PostgresScene, **choices: object
+) -> Survey:
+    stop(postgres)
+    found = look(bucket, postgres, **choices)
+    assert report.blockers(found) == []
+    write(found, postgres, PREFIX)
+    await scene.plane.begin_history(*BY)
+    return found
+
+
+@pytest.mark.parametrize("number", SEEDS)
+async def test_an_empty_postgres_becomes_the_one_that_was_lost(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, bucket: Bucket, number: int
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(number))
+    await recorder.begin()
+    await recorder.play(80)
+    await recorder.settle()
+    before = rows(postgres_scene)
+    postgres_scene.clear()
+    found = await rebuild(bucket, postgres, postgres_scene)
+    assert report.is_fine(found), list(report.lines(found))
+    assert {plan.verdict for plan in found.plans.values()} <= {Verdict.BEHIND, Verdict.WHOLE}
+    after = rows(postgres_scene)
+    for name in before:
+        assert after[name] == before[name], name
+    assert before["batches"]
+
+
+@pytest.mark.parametrize("number", SEEDS)
+async def test_an_old_backup_becomes_the_one_that_was_lost(
+    postgres_scene: PostgresScene,
+    postgres: RebuildPostgres,
+    database: Database,
+    bucket: Bucket,
+    number: int,
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(100 + number))
+    await recorder.begin()
+    await recorder.play(40)
+    with lost_afterwards(database):
+        await recorder.play(40)
+        await recorder.settle()
+        before = rows(postgres_scene)
+    assert rows(postgres_scene) != before
+    behind = look(bucket, postgres)
+    assert Verdict.BEHIND in {plan.verdict for plan in behind.plans.values()}
+    found = await rebuild(bucket, postgres, postgres_scene)
+    assert report.is_fine(found), list(report.lines(found))
+    after = rows(postgres_scene)
+    for name in ("topics", "logs", "batches", "producers", "snapshots"):
+        assert after[name] == before[name], name
+    again = look(bucket, postgres)
+    assert {plan.verdict for plan in again.plans.values()} == {Verdict.WHOLE}
+
+
+async def test_commits_go_on_behind_what_was_rebuilt_and_retries_are_recognised(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, bucket: Bucket
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(7))
+    await recorder.begin()
+    log = recorder.logs[1]
+    gateway = recorder.gateways[0]
+    sent = batch(log, records=2, producer=(9, 0, 0))
+    await recorder.commit(gateway, recorder.upload(gateway, [sent]))
+    await recorder.settle()
+    postgres_scene.clear()
+    await rebuild(bucket, postgres, postgres_scene)
+    process = await postgres_scene.gateway()
+    retried, following, strange = await postgres_scene.commit(
+        process,
+        sent,
+        batch(log, producer=(9, 0, 2)),
+        batch(log, producer=(9, 0, 9)),
+    )
+    assert (retried.error, retried.base_offset) == ("DUPLICATE", 0)
+    assert (following.error, following.base_offset) == ("NONE", 2)
+    assert strange.error == "OUT_OF_ORDER_SEQUENCE"
+    crossed = recorder.logs[0]
+    (first,) = await postgres_scene.commit(process, batch(crossed, producer=(3, 0, 10)))
+    assert (first.error, first.base_offset) == ("NONE", 10), "seeds at B0 count"
+
+
+async def test_segments_stand_for_the_batches_that_they_hold(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, database: Database, bucket: Bucket
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(8))
+    await recorder.begin()
+    log, gateway = recorder.logs[1], recorder.gateways[0]
+    for n in range(4):
+        upload = recorder.upload(gateway, [batch(log, producer=(9, 0, n))])
+        await recorder.commit(gateway, upload)
+    with jobs(database) as plane, lost_afterwards(database):
+        worker = Worker(plane)
+        worker.split(log.topic_id)
+        plan = worker.begun(log, max_batches=3)
+        made = segment_of(plan, (StoredProducerState(9, 0, 2, 2, 0, 1_000),))
+        plane.finish_merge(log, plan.token, made)
+        bucket.note(
+            catalog.MergedSegment(
+                log.topic_id, 0, plan.segment_id, 0, made.last_offset, made.size_bytes, 1_000,
+                made.record_count, made.batch_count, 8, 12,
+            )
+        )  # fmt: skip
+        bucket.objects[f"{plan.object_key_stem}.log"] = bytes(made.size_bytes)
+        bucket.objects[f"{plan.object_key_stem}.snapshot"] = encode_snapshot(
+            ProducerSnapshotEntry(**asdict(one)) for one in made.producers
+        )
+        for key in [key for key in bucket.objects if key.startswith("wal/") and "-0000-" in key]:
+            del bucket.objects[key]
+        await recorder.commit(gateway, recorder.upload(gateway, [batch(log, producer=(9, 0, 4))]))
+        await recorder.settle()
+        before = rows(postgres_scene)
+    backup = await rebuild(bucket, postgres, postgres_scene)
+    assert report.is_fine(backup), list(report.lines(backup))
+    from_backup = rows(postgres_scene)
+    postgres_scene.clear()
+    nothing = await rebuild(bucket, postgres, postgres_scene)
+    assert report.is_fine(nothing), list(report.lines(nothing))
+    del bucket.objects[f"{plan.object_key_stem}.log"]
+    told = look(bucket, None).plans[log]
+    assert told.verdict is Verdict.CONTRADICTED
+    assert "is not in bucket tiered" in told.contradictions[0]
+    for after in (from_backup, rows(postgres_scene)):
+        for name in ("logs", "batches", "segments", "snapshots"):
+            assert after[name] == before[name], name
+
+
+async def test_a_rebuild_that_was_ended_in_the_middle_is_done_by_the_next_one(
+    postgres_scene: PostgresScene,
+    postgres: RebuildPostgres,
+    bucket: Bucket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(9))
+    await recorder.begin()
+    await recorder.play(60)
+    await recorder.settle()
+    before = rows(postgres_scene)
+    postgres_scene.clear()
+    stop(postgres)
+    ended: list[object] = []
+
+    end_log = postgres.end_log
+
+    def killed(*arguments: Any) -> None:
+        ended.append(arguments)
+        if len(ended) == 2:
+            raise KeyboardInterrupt
+        end_log(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres, "end_log", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(look(bucket, postgres), postgres, PREFIX)
+    process = recorder.gateways[0].process
+    with pytest.raises((GatewayFenced, ControlPlaneFailure, RebuildRefused)):
+        await postgres_scene.commit(process, batch(recorder.logs[0]))
+    await rebuild(bucket, postgres, postgres_scene)
+    after = rows(postgres_scene)
+    for name in before:
+        assert after[name] == before[name], name
+    stop(postgres)
+    assert write(look(bucket, postgres), postgres, PREFIX) == 0, "there is nothing left to do"
+    assert rows(postgres_scene) == after
+    await postgres_scene.plane.begin_history(*BY)
+
+
+async def test_a_hole_answers_an_error_and_its_offsets_are_given_to_nobody(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, bucket: Bucket
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(10))
+    await recorder.begin()
+    log, gateway = recorder.logs[1], recorder.gateways[0]
+    uploads = [recorder.upload(gateway, [batch(log, records=2)]) for _ in range(4)]
+    for upload in uploads[:3]:
+        await recorder.commit(gateway, upload)
+    await recorder.tell(gateway)
+    del bucket.objects[uploads[1].key]
+    recorder.upload(gateway, [batch(log, records=5)])
+    recorder.upload(recorder.gateways[1], [batch(log, records=5)])
+    postgres_scene.clear()
+    found = await rebuild(bucket, postgres, postgres_scene)
+    assert found.plans[log].verdict is Verdict.HOLES
+    ((high,),) = postgres_scene.sql(
+        "SELECT high_watermark FROM logs WHERE topic_id = %s AND partition = 0", log.topic_id
+    )
+    assert high == 6 + 2 + 5 + 5, "so many may have been given out behind what is known"
+    errors = {offset: await read(postgres_scene, log, offset) for offset in (0, 2, 3, 4, 6, 15)}
+    assert errors == {
+        0: "NONE", 2: "SUFFIX_HOLE", 3: "SUFFIX_HOLE", 4: "NONE", 6: "SUFFIX_HOLE",
+        15: "SUFFIX_HOLE",
+    }  # fmt: skip
+
+
+async def read(scene: PostgresScene, log: TopicIdPartition, offset: int) -> str:
+    (found,) = await scene.plane.find_batches([FindBatchesRequest(log, offset, 1_000_000)])
+    return str(found.error)
+
+
+async def test_a_rebuild_begins_only_where_nobody_lives(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres
+) -> None:
+    process = await postgres_scene.gateway()
+
+    def renew() -> None:
+        postgres_scene.sql("UPDATE gateways SET renewals = renewals + 1")
+
+    with pytest.raises(RebuildRefused, match="lives: its counter has moved"):
+        stop(postgres, renew)
+    with pytest.raises(RebuildRefused, match="a worker lives"):
+        stop(postgres, lambda: postgres_scene.sql("SELECT tideline.beat_history()"))
+    positions = iter((1, 2))
+    with pytest.raises(RebuildRefused, match="with another Postgres"):
+        watch(postgres, lambda: next(positions), lambda _: None)
+    with pytest.raises(RebuildRefused, match="is registered"):
+        postgres.topics([])
+    assert (await postgres_scene.plane.identity()).halted is None
+    stop(postgres)
+    assert "an operator rebuilds it" in str((await postgres_scene.plane.identity()).halted)
+    with pytest.raises(GatewayFenced):
+        await postgres_scene.plane.renew_lease(process.gateway_id, process.incarnation)
+    await postgres_scene.plane.begin_history(*BY)
+    with pytest.raises(RebuildRefused, match="not halted"):
+        postgres.topics([])
+
+
+async def test_tokens_and_generations_are_past_those_of_a_postgres_that_is_gone(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, bucket: Bucket
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(11))
+    await recorder.begin()
+    postgres_scene.sql("ALTER SEQUENCE tiering_tokens RESTART")
+    for _ in range(3):
+        await postgres_scene.plane.begin_history(*BY)
+    query = "SELECT (SELECT last_value FROM tiering_tokens), max(generation) FROM logs"
+    seen = [postgres_scene.sql(query)[0]]
+    for _ in range(2):
+        postgres_scene.clear()
+        postgres_scene.sql("ALTER SEQUENCE tiering_tokens RESTART")
+        await rebuild(bucket, postgres, postgres_scene)
+        seen.append(postgres_scene.sql(query)[0])
+    first, second, third = ([int(str(value)) for value in values] for values in seen)
+    assert second[0] > first[0] + 10**9
+    assert third[0] > second[0]
+    assert second[1] > first[1] + 10**6
+
+
+async def test_a_postgres_that_has_something_else_is_told_and_left_as_it_is(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, database: Database, bucket: Bucket
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(12))
+    await recorder.begin()
+    log, gateway = recorder.logs[1], recorder.gateways[0]
+    with lost_afterwards(database):
+        upload = recorder.upload(gateway, [batch(log, records=4)])
+        await recorder.commit(gateway, upload)
+        await recorder.tell(gateway)
+    (other,) = await postgres_scene.commit(gateway.process, batch(log))
+    assert other.base_offset == 0
+    found = await rebuild(bucket, postgres, postgres_scene)
+    assert found.plans[log].verdict is Verdict.CONTRADICTED
+    assert len(rows(postgres_scene)["batches"]) == 1
+    (following,) = await postgres_scene.commit(await postgres_scene.gateway(), batch(log))
+    assert following.base_offset == 4, "behind what the other Postgres had given out"
+
+
+@pytest.mark.parametrize("role", ["tideline_gateway", "tideline_worker", "tideline_jobs"])
+def test_no_role_of_a_process_may_rebuild(database: Database, role: str) -> None:
+    with psycopg.connect(database.dsn) as connection:
+        found = connection.execute(
+            "SELECT p.proname FROM pg_proc AS p WHERE p.pronamespace = 'tideline'::regnamespace "
+            "AND p.proname ~ '^(begin_rebuild|rebuild_)' "
+            "AND has_function_privilege(%s, p.oid, 'EXECUTE')",
+            [role],
+        ).fetchall()
+    assert found == []

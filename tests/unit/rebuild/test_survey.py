@@ -1,0 +1,145 @@
+"""What is said of each log of a bucket when no Postgres is there."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.unit.rebuild.buckets import HISTORY, Bucket, Stream, footer_batch
+from tideline.domain.catalog import Boundary, SuffixStart, Topic, TopicDeleted
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.rebuild_plan import Verdict
+from tideline.rebuild import report
+from tideline.rebuild.reader import BucketReader
+from tideline.rebuild.survey import Choices, Survey, survey
+
+TOPIC, OTHER = UUID(int=21), UUID(int=22)
+LOG = TopicIdPartition(TOPIC, 0)
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    """Topic ``orders`` migrated with B0 = 10, topic ``births`` was born diskless."""
+    made = Bucket()
+    made.note(
+        Topic(TOPIC, "orders", False, 1, 1),
+        Boundary(TOPIC, 0, 3, 5, 10, (), 2, 900, 4),
+        Topic(OTHER, "births", True, 1, 0),
+    )
+    return made
+
+
+def look(bucket: Bucket, **choices: object) -> Survey:
+    return survey(BucketReader(bucket, "wal", ""), None, Choices(**choices))  # type: ignore[arg-type]
+
+
+def test_a_bucket_that_tells_everything_is_fine(bucket: Bucket) -> None:
+    stream = Stream(bucket)
+    stream.commit(10, footer_batch(TOPIC, records=3), footer_batch(TOPIC, at=10))
+    stream.commit(0, footer_batch(OTHER))
+    stream.store()
+    found = look(bucket)
+    assert report.is_fine(found)
+    assert report.blockers(found) == []
+    plan = found.plans[LOG]
+    assert (plan.verdict, plan.high_watermark, len(plan.add)) == (Verdict.BEHIND, 14, 2)
+
+
+def test_an_object_that_is_lost_is_a_hole_and_nothing_behind_it_moves(bucket: Bucket) -> None:
+    stream = Stream(bucket)
+    lost = stream.commit(10, footer_batch(TOPIC, records=3))
+    stream.commit(13, footer_batch(TOPIC))
+    stream.store()
+    del bucket.objects[lost]
+    found = look(bucket)
+    assert not report.is_fine(found)
+    assert found.plans[LOG].verdict is Verdict.HOLES
+    (log,) = (one for one in report.document(found)["logs"] if one["topic"] == "orders")
+    assert (log["holes"], log["high_watermark"]) == ([[10, 12]], 14)
+    assert "    nothing known from offset 10 to 12" in list(report.lines(found))
+
+
+def test_offsets_of_commits_that_nobody_tells_are_left_free(bucket: Bucket) -> None:
+    one, other = Stream(bucket), Stream(bucket, gateway_id=2)
+    one.commit(10, footer_batch(TOPIC, records=2))
+    one.store()
+    one.store(footer_batch(TOPIC, records=3))
+    other.store(footer_batch(TOPIC, records=4))
+    found = look(bucket)
+    assert found.plans[LOG].verdict is Verdict.OPEN
+    assert (found.plans[LOG].end, found.plans[LOG].high_watermark) == (12, 19)
+    given_up = look(bucket, give_up_open=True)
+    assert (given_up.plans[LOG].verdict, given_up.plans[LOG].high_watermark) == (Verdict.BEHIND, 12)
+
+
+def test_an_object_without_a_footer_forbids_writing_unless_it_is_said_to_be_old(
+    bucket: Bucket,
+) -> None:
+    stream = Stream(bucket)
+    stream.commit(10, footer_batch(TOPIC))
+    stream.store()
+    bucket.objects["wal/old"] = b"y" * 100
+    found = look(bucket)
+    assert not report.is_fine(found)
+    assert "wal/old" in report.blockers(found)[0]
+    assert report.blockers(look(bucket, unreadable_is_old=True)) == []
+
+
+def test_a_record_of_the_catalog_that_cannot_be_read_always_forbids_writing(
+    bucket: Bucket,
+) -> None:
+    key = next(key for key in bucket.objects if "/boundary/" in key)
+    bucket.objects[key] = bucket.objects[key][:-1]
+    found = look(bucket, unreadable_is_old=True)
+    assert key in report.blockers(found)[0]
+
+
+def test_batches_of_a_topic_that_nobody_knows_are_told_and_have_no_place(bucket: Bucket) -> None:
+    stranger = uuid4()
+    stream = Stream(bucket)
+    stream.commit(0, footer_batch(stranger))
+    stream.store()
+    found = look(bucket)
+    assert found.plans[TopicIdPartition(stranger, 0)].verdict is Verdict.UNKNOWN_TOPIC
+    assert not report.is_fine(found)
+
+
+def test_a_deleted_topic_is_not_brought_back(bucket: Bucket) -> None:
+    stream = Stream(bucket)
+    stream.commit(0, footer_batch(OTHER))
+    stream.store()
+    bucket.note(TopicDeleted(OTHER, "the worker", "Kafka deleted it"))
+    found = look(bucket)
+    assert [log.topic_id for log in found.plans] == [TOPIC]
+    assert report.is_fine(found)
+
+
+def test_what_retention_removed_is_no_hole(bucket: Bucket) -> None:
+    stream = Stream(bucket)
+    gone = stream.commit(10, footer_batch(TOPIC, records=3))
+    stream.commit(13, footer_batch(TOPIC))
+    stream.store()
+    del bucket.objects[gone]
+    bucket.note(SuffixStart(TOPIC, 0, 10, 13))
+    found = look(bucket)
+    assert report.is_fine(found)
+    assert found.plans[LOG].high_watermark == 14
+
+
+def test_only_the_topics_that_are_asked_for_are_told(bucket: Bucket) -> None:
+    stream = Stream(bucket)
+    stream.commit(10, footer_batch(TOPIC))
+    stream.commit(0, footer_batch(OTHER))
+    stream.store()
+    assert list(look(bucket, topics=frozenset({"orders"})).plans) == [LOG]
+
+
+def test_the_report_is_one_json_document(bucket: Bucket) -> None:
+    stream = Stream(bucket, history=UUID(int=99))
+    stream.store(footer_batch(TOPIC))
+    stream.store(footer_batch(TOPIC))
+    told = report.document(look(bucket, current=HISTORY))
+    assert json.loads(json.dumps(told)) == told
+    assert told["fine"] is False

@@ -1,0 +1,142 @@
+"""What a survey says, for programs and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.rebuild_plan import REMEDIES, LogPlan, Verdict
+from tideline.domain.wal_placing import Hole
+from tideline.rebuild.survey import Survey
+
+SHOWN = 20
+"""Of a list of objects or texts that may be long; their number is always told."""
+FINE = (Verdict.WHOLE, Verdict.BEHIND)
+
+
+def is_fine(found: Survey) -> bool:
+    """Every batch that was acknowledged has its place, as far as the bucket can tell."""
+    return (
+        all(plan.verdict in FINE for plan in found.plans.values())
+        and not _blocking_unreadable(found)
+        and not found.catalog.contradictions
+        and not found.rebuilt.contradictions
+    )
+
+
+def blockers(found: Survey) -> list[str]:
+    """Why nothing may be written at all; empty: nothing speaks against it."""
+    result = []
+    if count := _blocking_unreadable(found):
+        result.append(
+            f"{count} objects cannot be read, and may hold what was acknowledged last (the first: "
+            f"{found.unreadable[0].key}): bring them back, restore a Postgres that knows them, or "
+            "say --unreadable-is-old if they were written before objects had footers"
+        )
+    result += [f"the catalog contradicts itself: {text}" for text in found.catalog.contradictions]
+    return result
+
+
+def document(found: Survey) -> dict[str, Any]:
+    """One JSON document. Holes are [first offset, last offset]."""
+    rebuilt = found.rebuilt
+    return {
+        "objects": rebuilt.objects,
+        "batches": rebuilt.batches,
+        "compared_with_postgres": found.compared,
+        "never_committed": len(rebuilt.never_committed),
+        "gone": len(rebuilt.gone),
+        "unreadable": _listed(
+            [{"key": u.key, "size": u.size, "why": u.why} for u in found.unreadable]
+        ),
+        "other_histories": _listed([{"key": k, "history": str(h)} for k, h in rebuilt.foreign]),
+        "contradictions": [*found.catalog.contradictions, *rebuilt.contradictions],
+        "blockers": blockers(found),
+        "deleted_topics": len(found.catalog.deleted),
+        "logs": [_log(found, log, plan) for log, plan in found.plans.items()],
+        "fine": is_fine(found),
+    }
+
+
+def lines(found: Survey) -> Iterator[str]:
+    """For people: one line for each log, then what is wrong and what to do."""
+    told = document(found)
+    yield (
+        f"{told['objects']} WAL objects with {told['batches']} batches; "
+        f"{told['gone']} that are told of are gone, {told['never_committed']} were never committed"
+        + ("" if found.compared else "; compared with no Postgres")
+    )
+    for log in told["logs"]:
+        yield (
+            f"{log['topic']}-{log['partition']}: {log['verdict']}; start {log['start']}, "
+            f"B0 {log['boundary']}, {log['batches']} batches, high watermark "
+            f"{log['high_watermark']}" + _difference(log)
+        )
+        for hole in log["holes"]:
+            yield f"    nothing known from offset {hole[0]} to {hole[1]}"
+        for opened in log["open"]["first"]:
+            yield f"    open: {opened['key']} with {opened['records']} records: {opened['why']}"
+        yield from (f"    {text}" for text in (*log["contradictions"], *log["undecided"]))
+        if log["remedy"]:
+            yield f"    -> {log['remedy']}"
+    for name in ("unreadable", "other_histories"):
+        if count := told[name]["count"]:
+            yield f"{name.replace('_', ' ')}: {count} objects"
+            yield from (f"    {one['key']}" for one in told[name]["first"])
+    yield from (f"contradiction: {text}" for text in told["contradictions"])
+    yield from (f"nothing can be written: {text}" for text in told["blockers"])
+
+
+def _difference(log: dict[str, Any]) -> str:
+    parts = []
+    if log["behind"] > 0:
+        parts.append(f"{log['behind']} offsets more than Postgres has")
+    if log["to_add"]:
+        parts.append(f"{log['to_add']} batches to add")
+    if log["inferred"]:
+        parts.append(f"{log['inferred']} of them inferred")
+    return "".join(f", {part}" for part in parts)
+
+
+def _log(found: Survey, log: TopicIdPartition, plan: LogPlan) -> dict[str, Any]:
+    known, ground = plan.known, found.grounds.get(log)
+    rows = found.rebuilt.logs.get(log)
+    unsettled = [o for o in plan.open_objects if not o.settled]
+    return {
+        "topic": found.topic_of(log),
+        "topic_id": str(log.topic_id),
+        "partition": log.partition,
+        "verdict": plan.verdict.value,
+        "remedy": REMEDIES[plan.verdict],
+        "start": known.suffix_start if known else -1,
+        "boundary": known.boundary if known else -1,
+        "merged_below": known.frontier if known else -1,
+        "batches": len(rows.batches) if rows else 0,
+        "to_add": len(plan.add),
+        "inferred": plan.inferred,
+        "end": plan.end,
+        "high_watermark": plan.high_watermark,
+        "known_high_watermark": known.high_watermark if known and found.compared else -1,
+        "behind": plan.end - known.high_watermark if known else 0,
+        "given_up_with_an_older_history": found.rebuilt.given_up.get(log, 0),
+        "holes": [_span(hole) for hole in plan.holes],
+        "open": _listed(
+            [{"key": o.wal_object.key, "records": o.records, "why": o.why} for o in unsettled]
+        ),
+        "contradictions": list(plan.contradictions),
+        "undecided": list(ground.undecided) if ground else [],
+    }
+
+
+def _blocking_unreadable(found: Survey) -> int:
+    old = found.choices.unreadable_is_old
+    return sum(not (old and one.footerless) for one in found.unreadable)
+
+
+def _listed(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"count": len(objects), "first": objects[:SHOWN]}
+
+
+def _span(hole: Hole) -> list[int]:
+    return [hole.base_offset, hole.last_offset]
