@@ -17,6 +17,7 @@ CLASSES = (
     settings.TemporalSettings,
     settings.GatewaySettings,
     settings.WorkerSettings,
+    settings.RebuildSettings,
     settings.ScheduleSettings,
     settings.JobsSettings,
     settings.AirflowSettings,

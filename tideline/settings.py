@@ -287,6 +287,16 @@ class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings
         return _address(value) if isinstance(value, str) else value
 
 
+class RebuildSettings(ObjectStoreSettings):
+    """`tideline rebuild`: what it reads, and the Postgres that it compares with and writes."""
+
+    rebuild_postgres_dsn: SecretStr | None = Field(
+        None,
+        description="libpq connection string of the role that the schema was applied with, a "
+        "member of tideline_owner; unset: nothing is compared, nor written",
+    )
+
+
 class ScheduleSettings(_Base):
     """How often the periodic jobs run, and how many topics migrate at once."""
 

@@ -20,6 +20,7 @@ from tideline.cli import (
     migrate,
     operators,
     preflight,
+    rebuild,
     status,
     steer,
     tiering,
@@ -80,6 +81,7 @@ app.command()(steer.abort)
 app.command()(operators.configure)
 app.command()(operators.complete)
 app.command()(coverage.coverage)
+app.command()(rebuild.rebuild)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(installation.app, name="installation")

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "retention": "as a job, which asks for itself",
     "gc": "as a job, which asks for itself",
     "installation adopt": "an operator's word against what the look would say",
+    "rebuild": "writes where nobody lives, under a halted history, and then begins a new one",
     **dict.fromkeys(
         ("abort", "complete", "configure", "pause", "resume"),
         "tells a workflow; the worker that carries it out has asked",
