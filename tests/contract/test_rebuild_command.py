@@ -81,6 +81,10 @@ async def test_a_lost_postgres_is_reported_then_written_and_has_a_new_history(
     owner = json.loads(bucket.objects[ownership.OWNER])
     assert owner["history_id"] == str(identity.history_id) != str(HISTORY)
     assert identity.halted is None
+    postgres_scene.clear()
+    again = await invoke("--write", "--reason", "the next disk is gone")
+    assert again.exit_code == ExitCode.OK, again.output
+    assert rows(postgres_scene) == before, "the new history has its catalog, seeds included"
 
 
 async def test_something_that_is_missing_ends_with_1_and_is_written_with_its_hole(

@@ -24,7 +24,7 @@ from tideline.rebuild.reader import BucketReader
 from tideline.rebuild.segments import SegmentReader
 from tideline.rebuild.survey import Choices, Survey, again, survey
 from tideline.rebuild.told import differences, read_told
-from tideline.rebuild.write import assert_still, watch, write
+from tideline.rebuild.write import assert_still, tell_catalog, watch, write
 from tideline.settings import ControlPlaneSettings, RebuildSettings, WorkerSettings, load
 
 APPLICATION = "tideline-rebuild"
@@ -118,6 +118,11 @@ def _write(
     changed = write(found, postgres, settings.tiered_prefix)
     after = again(found, postgres, _segments(settings))
     now = run(_begin_history(worker, store, cluster_id, by, reason))
+    tell_catalog(
+        found,
+        now.history_id,
+        lambda key, body: store.put(settings.s3_bucket, settings.diskless_prefix + key, body),
+    )
     screen.print(
         f"{changed} logs were written. History {now.history_id} begins: start the worker and the "
         "gateways."

@@ -12,6 +12,7 @@ from tideline.domain.catalog import (
     CatalogError,
     Entry,
     MergedSegment,
+    Record,
     decode,
     log_of,
 )
@@ -50,6 +51,8 @@ class Survey:
     choices: Choices
     plans: dict[TopicIdPartition, LogPlan] = field(default_factory=dict)
     grounds: dict[TopicIdPartition, Ground] = field(default_factory=dict)
+    records: tuple[Record, ...] = ()
+    """What has counted in the history of which the catalog is."""
     unreadable: list[UnreadableObject] = field(default_factory=list)
     """WAL objects and records of the catalog, without those that Postgres knows."""
     compared: bool = False
@@ -95,6 +98,7 @@ def survey(
         current=current,
     )
     found = Survey(rebuilt, catalog, choices, unreadable=unreadable, compared=bool(postgres))
+    found.records = tuple(e.record for e in entries if e.counted and e.history_id == of_catalog)
     _lay(found, postgres, here, segments)
     return found
 

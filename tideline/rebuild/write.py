@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from tideline.control_plane.errors import RebuildRefused
+from tideline.domain.catalog import Entry, encode, log_of, object_key
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.rebuild_ground import Ground
 from tideline.domain.rebuild_plan import LogPlan, Verdict
@@ -87,6 +89,17 @@ def write(
             changed += plan.has_changes
         progress(number, len(found.plans))
     return changed
+
+
+def tell_catalog(found: Survey, history_id: UUID, put: Callable[[str, bytes], object]) -> None:
+    """The facts of the history before are facts of the new one: else it would lack what Postgres
+    does not keep, until the worker and the collection have told the rest. Of a log that
+    contradicts itself nothing is told. ``put`` takes a key without prefix, and the object."""
+    doubtful = {log for log, ground in found.grounds.items() if ground.contradictions}
+    for record in found.records:
+        if log_of(record) not in doubtful:
+            entry = Entry(history_id, True, record)
+            put(object_key("", entry), encode(entry))
 
 
 def _is_to_be_written(found: Survey, plan: LogPlan, ground: Ground) -> bool:
