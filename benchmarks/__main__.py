@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import coverage, gc, pass_through, tiering, write_pause
+from benchmarks import coverage, gc, growth, pass_through, tiering, write_pause
 from tideline import control_plane
 from tideline.demo.context import DemoOptions, DemoOutput
 from tideline.demo.run import machine
@@ -53,7 +53,7 @@ async def _write_pause(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", choices=["coverage", "write-pause", "pass-through", "tiering", "gc"]
+        "--only", choices=["coverage", "growth", "write-pause", "pass-through", "tiering", "gc"]
     )
     parser.add_argument("--topics", type=int, default=9, help="topics of 12 partitions each")
     parser.add_argument(
@@ -72,6 +72,12 @@ def main() -> int:
     parser.add_argument("--segments", type=int, default=2_500, help="segments of each of them")
     parser.add_argument("--megabytes", type=int, default=100, help="of one round of tiering")
     parser.add_argument("--objects", type=int, default=20_000, help="objects of gc")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=[1_000_000], help="batch rows of growth"
+    )
+    parser.add_argument(
+        "--parts", type=int, nargs="+", default=[0, 16], help="hash partitions of growth; 0: none"
+    )
     parser.add_argument("--reports", type=Path, default=Path("reports"))
     arguments = parser.parse_args()
     arguments.reports.mkdir(parents=True, exist_ok=True)
@@ -94,6 +100,11 @@ def main() -> int:
         failed = bool(covers.wrong)
         if arguments.only == "coverage":
             return 1 if failed else 0
+    if arguments.only in (None, "growth"):
+        grown = growth.measure(arguments.rows, arguments.parts, arguments.rounds, step)
+        report("growth", growth.to_markdown(grown, machine()))
+        if arguments.only == "growth":
+            return 0
     with tempfile.TemporaryDirectory(prefix="tideline-bench-") as home:
         Path(home).chmod(0o755)
         step("embedded stack")
