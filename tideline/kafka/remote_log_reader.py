@@ -1,12 +1,15 @@
 """One tail reader of ``__remote_log_metadata`` for the whole worker process.
 
 It folds only the topics that some migration watches, so its memory is bounded by their segments.
-A topic that is watched anew makes it read the metadata topic again from its start, once.
+A topic that is watched anew is read for from the start, once, beside the others: whoever is
+watched already, perhaps inside its write pause, neither waits for it nor is read again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -18,19 +21,67 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import RemoteLogIndex, RemoteSegment
 from tideline.kafka import remote_log_metadata as codec
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaError
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.log_reader import LogReader
 from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec, TopicLayout
 
 log = structlog.get_logger()
 
+FORGOTTEN_AFTER_MS = 30 * 60_000.0
+"""A topic that nobody asked for during this is forgotten when another one joins: it has migrated,
+or another worker goes on with it."""
+
 
 @dataclass(slots=True)
-class _Progress:
+class _Fold:
+    """What the metadata topic says of ``watched`` up to ``positions`` (exclusive, by partition)."""
+
+    watched: set[UUID] = field(default_factory=set)
     index: RemoteLogIndex = field(default_factory=RemoteLogIndex)
     positions: dict[int, int] = field(default_factory=dict)
-    watched: set[UUID] = field(default_factory=set)
     malformed: int = 0
+
+    def apply(self, data: bytes, position: int, upto: int | None) -> int:
+        """Apply every record at or past ``position`` and below ``upto``; the next position."""
+        records = MemoryRecords(data)
+        following = position
+        while (batch := records.next_batch()) is not None:
+            if upto is not None and batch.base_offset >= upto:
+                break
+            following = int(batch.next_offset)
+            for record in batch:
+                if record.offset >= position and record.value is not None:
+                    self._apply(record.offset, bytes(record.value))
+        return following
+
+    def _apply(self, offset: int, value: bytes) -> None:
+        try:
+            event = codec.decode(value)
+        except codec.MalformedMetadata as error:
+            self.malformed += 1
+            log.warning("remote_log_metadata_malformed", offset=offset, why=str(error))
+            return
+        if event is not None and event.log.topic_id in self.watched:
+            self.index.apply(event)
+
+    def take(self, other: _Fold) -> None:
+        """What ``other`` has of its topics, up to the same positions."""
+        self.watched |= other.watched
+        self.index.segments |= other.index.segments
+        self.index.anomalies += other.index.anomalies
+
+    def forget(self, topic_id: UUID) -> None:
+        self.watched.discard(topic_id)
+        for known in [k for k in self.index.segments if k.topic_id == topic_id]:
+            del self.index.segments[known]
+
+
+@dataclass(slots=True)
+class _Newcomer:
+    """A topic that is being read for from the start, perhaps by one attempt after another."""
+
+    fold: _Fold
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class RemoteLogFollower:
@@ -39,8 +90,13 @@ class RemoteLogFollower:
     def __init__(self, cluster: KafkaCluster, timeout_ms: int = 10_000) -> None:
         self._observer = KafkaObserver(cluster, timeout_ms)
         self._reader = LogReader(cluster, timeout_ms)
-        self._state = _Progress()
+        self._state = _Fold()
         self._lock = asyncio.Lock()
+        self._begun = self._done = 0
+        """Readings up to the end, by number; a done one that began after a call answers it."""
+        self._newcomers: dict[UUID, _Newcomer] = {}
+        self._asked_ms: dict[UUID, float] = {}
+        self._clock_ms: Callable[[], float] = lambda: time.monotonic() * 1000
 
     @property
     def anomalies(self) -> int:
@@ -59,26 +115,82 @@ class RemoteLogFollower:
 
     def forget(self, topic_id: UUID) -> None:
         """Nobody watches the topic any more."""
-        self._state.watched.discard(topic_id)
-        for known in [k for k in self._state.index.segments if k.topic_id == topic_id]:
-            del self._state.index.segments[known]
+        self._newcomers.pop(topic_id, None)
+        self._asked_ms.pop(topic_id, None)
+        self._state.forget(topic_id)
 
     async def refresh(self, topic_id: UUID) -> None:
-        """Fold everything that the metadata topic holds now."""
+        """Fold everything that the metadata topic holds now of the topics that are watched, this
+        one among them."""
+        self._asked_ms[topic_id] = self._clock_ms()
+        if topic_id not in self._state.watched:
+            await self._join(topic_id)
+            return
+        wanted = self._begun + 1
         async with self._lock:
-            if topic_id not in self._state.watched:
-                self._state = _Progress(watched=self._state.watched | {topic_id})
-            layout = await self._observer.topic(codec.TOPIC)
-            if layout is None:
-                raise KafkaError(
-                    ErrorCode.unknown_topic_or_partition,
-                    f"{codec.TOPIC}: tiered storage has never been used on this cluster",
-                )
-            await asyncio.gather(*(self._catch_up(layout, p) for p in layout.partitions))
+            if self._done >= wanted:
+                return
+            self._begun += 1
+            number = self._begun
+            await self._read(self._state, await self._layout())
+            self._done = number
 
-    async def _catch_up(self, layout: TopicLayout, partition: int) -> None:
+    async def _join(self, topic_id: UUID) -> None:
+        """Read for a topic from the start, without making the others wait, then go on together."""
+        newcomer = self._newcomers.setdefault(topic_id, _Newcomer(_Fold({topic_id})))
+        async with newcomer.lock:
+            if topic_id in self._state.watched:
+                return
+            await self._read(newcomer.fold, await self._layout())
+            async with self._lock:
+                self._forget_idle()
+                if not self._state.watched:
+                    self._state = newcomer.fold
+                else:
+                    await self._meet(newcomer.fold)
+                    self._state.take(newcomer.fold)
+            self._newcomers.pop(topic_id, None)
+
+    async def _meet(self, fold: _Fold) -> None:
+        """Bring the shared state and ``fold`` to the same positions, each record applied once."""
+        layout = await self._layout()
+        await self._read(self._state, layout)
+        await self._read(fold, layout, self._state.positions)
+        await self._read(self._state, layout, fold.positions)
+        if fold.positions != self._state.positions:
+            raise KafkaUnavailable(f"{codec.TOPIC}: its end moved back meanwhile; try again")
+
+    def _forget_idle(self) -> None:
+        now = self._clock_ms()
+        for topic_id in list(self._state.watched):
+            if now - self._asked_ms.get(topic_id, 0) > FORGOTTEN_AFTER_MS:
+                self.forget(topic_id)
+
+    async def _layout(self) -> TopicLayout:
+        layout = await self._observer.topic(codec.TOPIC)
+        if layout is None:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition,
+                f"{codec.TOPIC}: tiered storage has never been used on this cluster",
+            )
+        return layout
+
+    async def _read(
+        self, fold: _Fold, layout: TopicLayout, upto: Mapping[int, int] | None = None
+    ) -> None:
+        """Every partition up to its present end, or up to an offset (exclusive) that was one."""
+        await asyncio.gather(
+            *(
+                self._catch_up(fold, layout, p, None if upto is None else upto.get(p, 0))
+                for p in layout.partitions
+            )
+        )
+
+    async def _catch_up(
+        self, fold: _Fold, layout: TopicLayout, partition: int, upto: int | None
+    ) -> None:
         where = layout.partitions[partition]
-        position = self._state.positions.get(partition)
+        position = fold.positions.get(partition)
         if position is None:
             earliest = await self._observer.offset(
                 codec.TOPIC,
@@ -87,31 +199,10 @@ class RemoteLogFollower:
                 node=where.leader,
                 replica_id=DEBUG_CONSUMER,
             )
-            position = earliest.offset
-        while True:
+            position = fold.positions[partition] = earliest.offset
+        while upto is None or position < upto:
             piece = await self._reader.fetch(codec.TOPIC, partition, position, node=where.leader)
-            position = max(position, self._fold(piece.data, position))
-            self._state.positions[partition] = position
+            position = max(position, fold.apply(piece.data, position, upto))
+            fold.positions[partition] = position
             if position >= piece.high_watermark or not piece.data:
                 return
-
-    def _fold(self, data: bytes, position: int) -> int:
-        """Apply every record at or past ``position``; returns the next position."""
-        records = MemoryRecords(data)
-        following = position
-        while (batch := records.next_batch()) is not None:
-            following = batch.next_offset
-            for record in batch:
-                if record.offset < position or record.value is None:
-                    continue
-                try:
-                    event = codec.decode(bytes(record.value))
-                except codec.MalformedMetadata as error:
-                    self._state.malformed += 1
-                    log.warning(
-                        "remote_log_metadata_malformed", offset=record.offset, why=str(error)
-                    )
-                    continue
-                if event is not None and event.log.topic_id in self._state.watched:
-                    self._state.index.apply(event)
-        return int(following)
