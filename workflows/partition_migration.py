@@ -54,7 +54,7 @@ with workflow.unsafe.imports_passed_through():
         perform,
         quick,
     )
-    from workflows.reporting import Reporter, SearchAttributes, markdown_table, now
+    from workflows.reporting import Reporter, SearchAttributes, markdown_table, now, reportable
 
 
 @workflow.defn(name=PARTITION_WORKFLOW)
@@ -400,7 +400,7 @@ def report_of(ref: PartitionRef, state: PartitionState, waiting_reason: str) -> 
         boundary=state.boundary if known else UNDEFINED_OFFSET,
         leader_epoch=state.leader_epoch if known else -1,
         waits_for=waits_for(state),
-        waiting_reason=waiting_reason,
+        waiting_reason=reportable(waiting_reason),
         round=state.round,
     )
 

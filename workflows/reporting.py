@@ -24,6 +24,11 @@ WAITING_REASON = SearchAttributeKey.for_text(SearchAttribute.WAITING_REASON)
 
 MAX_REASON = 500
 """Characters of a waiting reason that are kept as a search attribute."""
+MAX_REPORTED = 1_500
+"""Bytes of one in a report, as JSON: a topic's workflow keeps the newest report of each partition.
+The partition's own workflow has it whole."""
+_LONGEST_ESCAPE = 12
+"""Bytes: a character outside of the basic plane is written as two escapes."""
 
 
 def search_attributes_at_start(topic: str) -> TypedSearchAttributes:
@@ -60,6 +65,19 @@ class SearchAttributes:
             workflow.upsert_search_attributes(updates)
         self.topic, self.phase = topic, phase
         self.waiting_reason, self.boundary = reason, boundary
+
+
+def reportable(reason: str) -> str:
+    """As much of it as a report has room for."""
+    if len(reason) * _LONGEST_ESCAPE <= MAX_REPORTED:
+        return reason
+    room = MAX_REPORTED
+    for at, character in enumerate(reason):
+        plain = character.isascii() and character.isprintable() and character not in '"\\'
+        room -= 1 if plain else _LONGEST_ESCAPE
+        if room < 0:
+            return reason[:at]
+    return reason
 
 
 def markdown_table(rows: list[tuple[str, object]]) -> str:

@@ -30,6 +30,9 @@ INTERNAL_TOPICS = frozenset(
         "__remote_log_metadata",
     }
 )
+MOST_PARTITIONS = 1_000
+"""One workflow carries them all in one message, of which Temporal allows 2 MB, and tells each of
+them what it wants in one run, of which Temporal allows 51,200 events."""
 MANY_STUCK_COPIES = 10
 """More unfinished old copies than this mean that tiering fails again and again."""
 
@@ -243,6 +246,17 @@ def _compression(o: PreflightObservation) -> CheckResult:
         kind != "producer",
         f"compression.type={kind}",
         "set compression.type=producer: the suffix keeps batches as producers wrote them",
+    )
+
+
+def _partition_count(o: PreflightObservation) -> CheckResult:
+    count = len(o.partitions)
+    return _result(
+        "partition_count",
+        count > MOST_PARTITIONS,
+        f"{count} partitions, of at most {MOST_PARTITIONS}",
+        "a topic of more partitions does not migrate in this version; nothing was changed",
+        warn=o.already is not None,
     )
 
 
@@ -560,6 +574,7 @@ CHECKS: tuple[Check, ...] = (
     _tiered,
     _copying,
     _compression,
+    _partition_count,
     _in_sync,
     _no_reassignment,
     _replication,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tideline.domain.preflight import (
+    MOST_PARTITIONS,
     GatewayHealth,
     GroupMember,
     PartitionHealth,
@@ -32,6 +33,16 @@ GOOD = PreflightObservation(
     attested="attested by ann at 2026-01-01 00:00 UTC: listeners are firewalled",
     tideline_version="0.1.0",
 )
+
+
+def test_a_topic_larger_than_one_workflow_can_carry_is_refused_before_anything_is_tracked() -> None:
+    def of(count: int) -> tuple[PartitionHealth, ...]:
+        return tuple(replace(PARTITION, partition=n) for n in range(count))
+
+    assert verdict("partition_count", partitions=of(MOST_PARTITIONS)) is Verdict.PASSED
+    large = of(MOST_PARTITIONS + 1)
+    assert verdict("partition_count", partitions=large) is Verdict.REFUSED
+    assert verdict("partition_count", partitions=large, already="active") is Verdict.WARNING
 
 
 def verdict(name: str, **changes: Any) -> Verdict:

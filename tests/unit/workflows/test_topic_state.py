@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tideline.domain.messages import ABORTED, DONE, PartitionReport, TopicRef, WaitsFor
+import pytest
+from temporalio.converter import DefaultPayloadConverter
+
+from tideline.domain.messages import (
+    ABORTED,
+    DONE,
+    PartitionRef,
+    PartitionReport,
+    PartitionState,
+    TopicRef,
+    WaitsFor,
+)
 from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
+from tideline.domain.preflight import MOST_PARTITIONS
+from workflows.partition_migration import report_of
+from workflows.topic_run import Continued
 from workflows.topic_state import MOST_WRITE_PAUSES, Stage, TopicState
 
 
@@ -22,6 +36,22 @@ def crossing(partitions: int, parallel: int = 4) -> TopicState:
 
 def drained(partition: int, round: int = 1) -> PartitionReport:
     return PartitionReport(partition, Phase.QUIESCE, "", waits_for=WaitsFor.PERMIT, round=round)
+
+
+@pytest.mark.parametrize("reason", ["é" * 10_000, "a transaction is open; " * 400, '"' * 1_500])
+def test_the_largest_topic_that_may_migrate_fits_into_one_message_of_temporal(reason: str) -> None:
+    """What one run hands to the next, and what it answers, with a long reason for each partition:
+    Temporal refuses more than 2 MB, and the workflow would try for ever."""
+    ref = PartitionRef("o" * 249, "00" * 16, 0)
+    partition = PartitionState(phase=Phase.READINESS, since="2026-01-01T00:00:00.000+00:00")
+    partition.boundary, partition.leader_epoch = 2**62, 2**30
+    report = report_of(ref, partition, reason)
+    state = crossing(MOST_PARTITIONS)
+    for number in range(MOST_PARTITIONS):
+        state.receive(replace(report, partition=number))
+    for value in (Continued(state), state.status("")):
+        [payload] = DefaultPayloadConverter().to_payloads([value])
+        assert len(payload.SerializeToString()) < 2_000_000
 
 
 def test_a_place_is_free_again_once_a_partition_has_its_b0() -> None:
