@@ -179,8 +179,9 @@ class PartitionMigration:
             if has_ended(self._state):
                 return
         self._waits_because(reason)
-        # An activity that waits has waited for seconds already.
-        waited = failure.kind == failures.WAITING
+        # An activity that waits has waited for seconds already. For tiering every partition of the
+        # topic waits at the same time, and longer than for anything else.
+        waited = failure.kind == failures.WAITING and phase is not Phase.READINESS
         await self._retrying.wait_before_retry(1 if waited else self._failed_tries, self._must_end)
 
     async def _let_producers_go(self) -> PartitionSituation:

@@ -56,6 +56,23 @@ async def test_a_wait_in_any_stage_continues_as_new_and_the_migration_ends_well(
     assert world.count(Phase.SEED_AND_PERSIST) == 1
 
 
+async def test_a_partition_that_waits_for_tiering_asks_less_and_less_often(
+    world: World, client: Client
+) -> None:
+    """All of a topic wait at once, for minutes, and each look asks brokers and bucket."""
+    world.script[Phase.READINESS] = fails(failures.WAITING, "replica 2 has not rolled", times=4)
+    async with world.worker(client):
+        assert (await world.run(client)).outcome == "hybrid"
+        partition = client.get_workflow_handle(world.ref.partition_workflow_id(0))
+        history = await partition.fetch_history()
+    pauses = [
+        event.timer_started_event_attributes.start_to_fire_timeout.ToMilliseconds()
+        for event in history.events
+        if event.HasField("timer_started_event_attributes")
+    ]
+    assert pauses == [500, 1_000, 2_000, 4_000]
+
+
 async def test_whoever_follows_for_long_continues_as_new_and_returns_the_outcome(
     world: World, client: Client, short: None
 ) -> None:
