@@ -10,9 +10,13 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.unit.workflows.world import World, ended
+from tests.unit.workflows.test_steering import soon
+from tests.unit.workflows.world import World, ended, fails
+from tideline.domain import failures
 from tideline.domain.messages import TASK_QUEUE, TOPIC_WORKFLOW, TopicActivity
 from tideline.domain.migration import Phase
+from tideline.temporal import RunningTopic, running_topics
+from workflows.topic_state import Stage
 
 
 @pytest.fixture
@@ -66,6 +70,26 @@ async def test_starts_by_hand_leave_room_for_the_migration_that_they_wait_for(
         for follower in by_hand:
             assert (await ended(follower)).outcome == "hybrid"
     assert world.count(Phase.QUIESCE) == 1
+
+
+async def test_running_topics_are_listed_with_their_stage_and_reason_and_followers_are_not(
+    world: World, client: Client
+) -> None:
+    name = TopicActivity.AWAIT_TRACKING
+    world.script[name] = fails(failures.WAITING, "gateway 2 is silent", times=999)
+    async with world.worker(client):
+        handle = await world.start(client, workflow_id=f"by-hand-{world.topic}")
+        expected = RunningTopic(
+            world.ref.workflow_id, world.topic, Stage.TRACKING, "gateway 2 is silent"
+        )
+
+        async def listed() -> bool:
+            return await running_topics(client, world.topic) == [expected]
+
+        await soon(listed)  # the server's index is a moment late
+        assert expected in await running_topics(client)
+        world.script[name].clear()
+        await ended(handle)
 
 
 @pytest.mark.parametrize(
