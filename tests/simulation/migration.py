@@ -27,6 +27,7 @@ from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import (
     PARTITION_WORKFLOW,
+    Followed,
     JoinRequest,
     PhaseInput,
     TopicActivity,
@@ -179,11 +180,12 @@ class Driver:
             TopicActivity.VALIDATE_TOPIC: _at_once,
             TopicActivity.RECONCILE_CONFIGS: _at_once,
             TopicActivity.PROVE_COVERAGE_FOR_ROLL: _at_once,
-            TopicActivity.JOIN_TOPIC_MIGRATION: self._join,
+            TopicActivity.FOLLOW_TOPIC_MIGRATION: self._follow,
             Phase.READINESS: _at_once,
         }
         self.temporal = Temporal(world.loop, steps, worker.serving, self._began, self._succeeded)
         self._running, self._triggers = "", 0
+        self._followed: dict[str, asyncio.Task[TopicOutcome]] = {}
         self.final = {failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED}
         """Failures after which it is not asked for again."""
         self._given = RawValue(
@@ -224,11 +226,13 @@ class Driver:
             self.reached["restart"].set()
             await asyncio.sleep(AGAIN_S)
 
-    async def _join(self, services: Any, request: JoinRequest) -> TopicOutcome:
+    async def _follow(self, services: Any, request: JoinRequest) -> Followed:
         """Runs where workflows run, as the server would start and watch it."""
-        joined = self.temporal.process.spawn(self._canonical(request.ref), "topic workflow")
-        outcome: TopicOutcome = await asyncio.shield(joined)
-        return outcome
+        id = request.ref.workflow_id
+        if id not in self._followed or self._followed[id].done():
+            canonical = self._canonical(request.ref)
+            self._followed[id] = self.temporal.process.spawn(canonical, "topic workflow")
+        return Followed(await asyncio.shield(self._followed[id]))
 
     async def _canonical(self, ref: TopicRef) -> TopicOutcome:
         id = self._running = ref.workflow_id
