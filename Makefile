@@ -58,6 +58,10 @@ down: $(STAMP) ## stop it; no process stays
 demo: $(STAMP) ## the main job, with proof
 	@$(BIN)/tideline demo $(DEMO_FLAGS)
 
+.PHONY: rehearse
+rehearse: $(STAMP) ## the demo, then Postgres is lost and rebuilt out of the bucket
+	@$(BIN)/tideline demo --rehearse $(DEMO_FLAGS)
+
 .PHONY: airflow
 airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/tideline stack up --airflow

@@ -34,6 +34,9 @@ def demo(
     home: Annotated[
         Path | None, typer.Option(help="the stack's directory (default: .tideline)")
     ] = None,
+    rehearse: Annotated[
+        bool, typer.Option(help="then lose Postgres and rebuild it out of the bucket")
+    ] = False,
     reports: Annotated[Path, typer.Option(help="where the proof is written")] = Path("reports"),
     output: Annotated[str, typer.Option("-o", help="text or json")] = "text",
 ) -> None:
@@ -50,7 +53,7 @@ def demo(
         stack = Stack.up(home, brokers=brokers, progress=progress)
     keep = keep or stack.was_running
     try:
-        options = DemoOptions(topic=_fresh_name(), partitions=partitions)
+        options = DemoOptions(topic=_fresh_name(), partitions=partitions, rehearse=rehearse)
         with Live(console=screen, auto_refresh=False, transient=True) as live:
             console = DemoOutput(step, lambda s: live.update(progress_table(s), refresh=True))
             proof = asyncio.run(_run(stack.environment("worker"), stack, options, console))

@@ -13,19 +13,17 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from tideline.control_plane.cataloged_jobs import connect_jobs
-from tideline.demo.context import DemoContext
+from tideline.demo.later import Later
 from tideline.demo.report import Check, Moment, draw
 from tideline.demo.topic import set_config
-from tideline.demo.workload import GroupConsumer, LibrdkafkaProducer, wait_until_consumed
-from tideline.domain.messages import TopicRef
+from tideline.demo.workload import wait_until_consumed
 from tideline.domain.tiering import LogBounds
 from tideline.errors import TidelineError
 from tideline.settings import JobsSettings
@@ -36,7 +34,6 @@ GRACE_MS = 61_000
 """Gateways hold keys that they have registered for 60 s (``gateway.produce.wal``)."""
 JOB_TIMEOUT_S = 1_200.0
 """One that has not ended by then hangs, on any machine."""
-WHEN = {"early": "before collection", "late": "after it"}
 _PROGRESS = re.compile(r"[\d.]+ s  (?P<what>\w+: .*)")
 """A line of a job's progress (``spark.common.entry``)."""
 
@@ -48,17 +45,13 @@ class Aged:
     storage: dict[str, str | int]
 
 
-class Aging:
+class Aging(Later):
     """The later life of one topic, step by step."""
-
-    def __init__(self, demo: DemoContext, ref: TopicRef) -> None:
-        self._demo, self._ref = demo, ref
-        self._step = demo.output.step
 
     async def run(self, classic: Moment) -> Aged:
         """Prove, tier, collect and read back. ``classic``: the topic before its migration."""
         hybrid = await self._moment("hybrid")
-        async with self._producing():
+        async with self.producing("later"):
             covered = await self._prove_prefix()
             wal_before = await self._wal_keys()
             tiering = await self._tier_suffix()
@@ -66,9 +59,9 @@ class Aging:
             tiered = await self._moment("tiered")
             early, collected = await self._collect_objects()
             wal_after = await self._wal_keys()
-        kept_up = await asyncio.to_thread(wait_until_consumed, self._demo.ledger, 60.0)
-        self._step("another group reads the whole topic again, from the first offset")
-        late = await asyncio.to_thread(self._read_again, "late")
+        kept_up = await asyncio.to_thread(wait_until_consumed, self.demo.ledger, 60.0)
+        self.step("another group reads the whole topic again, from the first offset")
+        late = await asyncio.to_thread(self.read_again, "late", "after it")
         merged = sum(log.frontier - log.boundary for log in tiered.logs.values())
         return Aged(
             checks=[
@@ -98,66 +91,52 @@ class Aging:
             },
         )
 
-    @asynccontextmanager
-    async def _producing(self) -> AsyncIterator[None]:
-        """One record a second per partition meanwhile."""
-        demo, ref = self._demo, self._ref
-        producer = LibrdkafkaProducer(
-            "later", demo.bootstrap, ref.topic, range(ref.partitions), demo.ledger,
-            records_per_second=ref.partitions,
-        )  # fmt: skip
-        producer.start()
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(producer.stop)
-
     async def _prove_prefix(self) -> Check:
-        self._step("coverage: a Spark job proves that remote storage holds every offset below B0")
-        coverage = await self._job("coverage", "--topic", self._ref.topic)
-        statuses = await self._demo.control_plane.migration_status(self._ref.topic)
+        self.step("coverage: a Spark job proves that remote storage holds every offset below B0")
+        coverage = await self._job("coverage", "--topic", self.ref.topic)
+        statuses = await self.demo.control_plane.migration_status(self.ref.topic)
         complete = [status.tiering_complete for status in statuses]
         return Check(
             "coverage proves the prefix",
-            bool(coverage.get("ok")) and len(complete) == self._ref.partitions and all(complete),
+            bool(coverage.get("ok")) and len(complete) == self.ref.partitions and all(complete),
             f"run {coverage.get('run_id')}: tieringComplete on every partition",
         )
 
     async def _tier_suffix(self) -> dict[str, Any]:
-        topic = self._ref.topic
-        self._step(
+        topic = self.ref.topic
+        self.step(
             f"local.retention.ms={LOCAL_RETENTION_MS} by a stock admin client: the suffix is aged"
         )
         await asyncio.to_thread(
-            set_config, self._demo.admin, topic, "local.retention.ms", str(LOCAL_RETENTION_MS)
+            set_config, self.demo.admin, topic, "local.retention.ms", str(LOCAL_RETENTION_MS)
         )
-        self._step("tiering: split and merge; clients write and read on")
+        self.step("tiering: split and merge; clients write and read on")
         small = {"TIDELINE_TIERING_MIN_SEGMENT_BYTES": "1024"}
         return await self._job("tiering", "--topic", topic, **small)
 
     async def _collect_objects(self) -> tuple[Check, dict[str, Any]]:
         """gc notes what is unreferenced, and deletes at the earliest a grace later: two runs. A new
         group reads everything between them."""
-        self._step("object collection: what nothing refers to any more is noted")
+        self.step("object collection: what nothing refers to any more is noted")
         await self._job("gc", TIDELINE_GC_GRACE_MS=str(GRACE_MS))
         over = time.monotonic() + GRACE_MS / 1000 + 1
-        self._step("a new group reads the whole topic, from the first offset, while clients go on")
-        early = await asyncio.to_thread(self._read_again, "early")
-        self._step(f"the grace of {GRACE_MS // 1000} s passes, for readers and uploads under way")
+        self.step("a new group reads the whole topic, from the first offset, while clients go on")
+        early = await asyncio.to_thread(self.read_again, "early", "before collection")
+        self.step(f"the grace of {GRACE_MS // 1000} s passes, for readers and uploads under way")
         await asyncio.sleep(max(0.0, over - time.monotonic()))
-        self._step("object collection: what was noted then goes")
+        self.step("object collection: what was noted then goes")
         return early, await self._job("gc", TIDELINE_GC_GRACE_MS=str(GRACE_MS))
 
     async def _moment(self, name: str) -> Moment:
         return await asyncio.to_thread(self._read_moment, name)
 
     def _read_moment(self, name: str) -> Moment:
-        topic_id = UUID(self._ref.topic_id)
-        settings = JobsSettings.of(self._demo.stack.environment("jobs"))
+        topic_id = UUID(self.ref.topic_id)
+        settings = JobsSettings.of(self.demo.stack.environment("jobs"))
         with connect_jobs(settings, application_name="tideline-demo") as plane:
             found = [row for row in plane.partitions(*plane.log_id_range())
                      if row.topic_id == topic_id]  # fmt: skip
-            pending = plane.tiering_status(self._ref.topic)
+            pending = plane.tiering_status(self.ref.topic)
         bounds = {
             row.partition: LogBounds(
                 max(0, row.log_start),
@@ -172,26 +151,8 @@ class Aging:
         return Moment(name, bounds, batches)
 
     async def _wal_keys(self) -> set[str]:
-        found = await asyncio.to_thread(self._demo.diskless_objects, "wal/")
+        found = await asyncio.to_thread(self.demo.diskless_objects, "wal/")
         return {entry.key for entry in found}
-
-    def _read_again(self, when: str) -> Check:
-        ref, ledger = self._ref, self._demo.ledger.for_another_reader()
-        group = f"{when}-{ref.topic}"
-        member = GroupConsumer(when, self._demo.bootstrap, ref.topic, group, ledger)
-        member.start()
-        try:
-            done = wait_until_consumed(ledger, 120.0)
-        finally:
-            member.stop()
-        verdicts = [ledger.verdict(p) for p in range(ref.partitions)]
-        acknowledged, consumed = ledger.counts()
-        return Check(
-            f"every acknowledged record is read from the first offset, {WHEN[when]}",
-            done and all(v.ok for v in verdicts) and not member.resets,
-            f"{acknowledged} acknowledged, {consumed} consumed across prefix, merged segments and "
-            "WAL",
-        )
 
     async def _job(self, job: str, *arguments: str, **settings: str) -> dict[str, Any]:
         """The job's result document. Raises :class:`TidelineError` with its own words if it
@@ -201,7 +162,7 @@ class Aging:
             result = Path(directory) / "result.json"
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", f"spark.{job}", "--result", str(result), *arguments,
-                env=self._demo.stack.environment("jobs") | inherited | settings,
+                env=self.demo.stack.environment("jobs") | inherited | settings,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
@@ -220,7 +181,7 @@ class Aging:
                 async for line in process.stderr:
                     last = line.decode(errors="replace").strip() or last
                     if progress := _PROGRESS.match(last):
-                        self._step(f"  {progress['what']}")
+                        self.step(f"  {progress['what']}")
                 await process.wait()
         except TimeoutError:
             raise TidelineError(f"{job} was not done after {JOB_TIMEOUT_S:.0f} s: {last}") from None

@@ -36,6 +36,8 @@ class DemoOptions:
     timeout_s: float = 300.0
     aging: bool = True
     """Go on past readiness: coverage, tiering, object collection, reading back."""
+    rehearse: bool = False
+    """Then lose Postgres, and rebuild it out of the bucket."""
     migrate: tuple[str, ...] = ()
     """Options of ``tideline migrate``, which then starts the migration instead of a config."""
 

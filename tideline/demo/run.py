@@ -21,6 +21,7 @@ from tideline.demo.context import DemoContext
 from tideline.demo.history import last_segment_starts
 from tideline.demo.patience import Patience
 from tideline.demo.prove import Evidence, prove
+from tideline.demo.rehearsal import Rehearsal
 from tideline.demo.report import Check, Proof
 from tideline.demo.workload import (
     GroupConsumer,
@@ -62,21 +63,28 @@ class Demo(DemoContext):
             if self.options.aging:
                 aged = await Aging(self, ref).run(classic)
                 proof.checks += aged.checks
-                proof.checks += [
-                    Check(
-                        f"partition {p}: nothing lost, doubled or reordered to the end",
-                        verdict.ok,
-                        f"{verdict.acknowledged} acknowledged, {verdict.consumed} consumed",
-                    )
-                    for p in range(ref.partitions)
-                    if not (verdict := self.ledger.verdict(p)).ok
-                ]
                 proof.storage |= aged.storage
                 proof.picture = aged.picture
+            if self.options.rehearse:
+                proof.checks += await Rehearsal(self, ref).run()
+            if self.options.aging or self.options.rehearse:
+                proof.checks += self._breaches(ref)
             return proof
         finally:
             for member in members:
                 await asyncio.to_thread(member.stop)
+
+    def _breaches(self, ref: TopicRef) -> list[Check]:
+        """Of partitions of which something is not well at the end."""
+        return [
+            Check(
+                f"partition {p}: nothing lost, doubled or reordered to the end",
+                verdict.ok,
+                f"{verdict.acknowledged} acknowledged, {verdict.consumed} consumed",
+            )
+            for p in range(ref.partitions)
+            if not (verdict := self.ledger.verdict(p)).ok
+        ]
 
     def _trigger(self, topic: str) -> None:
         if not self.options.migrate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -254,6 +255,17 @@ class Stack:
         self._supervisor.start(name)
         if wait:
             self.wait_ready(name, within_s=within_s)
+
+    def lose_postgres(self) -> None:
+        """SIGKILL, and its data is gone for good. It stays down."""
+        self.kill("postgres", restart=False)
+        shutil.rmtree(self.data_path("postgres"))
+
+    def start_postgres_anew(self) -> None:
+        """Start one after :meth:`lose_postgres`: empty but for the schema, the roles and what this
+        stack attests."""
+        self.start("postgres")
+        self._part("postgres").finish()
 
     def wait_ready(self, name: str, *, within_s: float | None = None) -> None:
         """Wait until the program answers, through restarts by the supervision."""
