@@ -127,6 +127,26 @@ async def test_who_stops_tells_first(bench: Bench) -> None:
     assert told(bench.footers().values()) == {0: [("NONE", 100)]}
 
 
+async def test_who_stops_while_something_older_is_being_told_tells_the_newest_too(
+    bench: Bench,
+) -> None:
+    await bench.append(0)
+    ended = bench.lease.incarnation
+    bench.plane.fence(ended)
+    bench.lease.end_incarnation("fenced in this test")
+    bench.plane.activate(bench.lease.incarnation)
+    bench.store.holds[len(bench.store.puts)] = slow = asyncio.Event()
+    bench.lease.gained()
+    await until(lambda: len(bench.store.puts) == 2, "what is inherited to be put")
+    await bench.append(1)
+    closing = asyncio.ensure_future(bench.writer.close(5.0))
+    await asyncio.sleep(0)
+    slow.set()
+    await closing
+    told_of = {footer.incarnation for footer in bench.footers().values() if footer.earlier}
+    assert told_of == {ended, bench.lease.incarnation}
+
+
 async def test_what_was_given_up_is_told_as_withdrawn(bench: Bench) -> None:
     """Schedule 10: what is behind a failed batch is in its object already, and is not committed.
     That the failed object was not is said by the outcome of the next one."""

@@ -68,10 +68,17 @@ class Teller:
 
     async def finish(self, patience_s: float) -> None:
         """Tell what is left within ``patience_s``, and then nothing any more."""
-        if self._stream.untold:
-            self._begin()
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=patience_s)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience_s
+        # Again when it has told: what was under way may have begun before the last commit.
+        while not self._finished:
+            if self._stream.untold:
+                self._begin()
+            if self._task is None or self._task.done():
+                break
+            _, waits = await asyncio.wait([self._task], timeout=max(0.0, end - loop.time()))
+            if waits:
+                break
         self._finished = True
         self.stop()
 
