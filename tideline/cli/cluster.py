@@ -20,7 +20,7 @@ from tideline.settings import WorkerSettings, load
 
 app = typer.Typer(help="The attestation that the brokers are closed to clients.")
 ByOption = Annotated[
-    str | None, typer.Option("--by", help="Who says so [default: the user of this machine].")
+    str | None, typer.Option("--by", help="Who says so (default: the user of this machine).")
 ]
 
 

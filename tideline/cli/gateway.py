@@ -97,7 +97,7 @@ def retire(
         ),
     ] = False,
     attested_by: Annotated[
-        str | None, typer.Option(help="Who attests it [default: the user of this machine].")
+        str | None, typer.Option(help="Who attests it (default: the user of this machine).")
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -140,7 +140,7 @@ def account(
         bool, typer.Option("--gone", help="Attest that their processes do not run any more.")
     ] = False,
     attested_by: Annotated[
-        str | None, typer.Option(help="Who attests it [default: the user of this machine].")
+        str | None, typer.Option(help="Who attests it (default: the user of this machine).")
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:

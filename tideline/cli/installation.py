@@ -42,7 +42,7 @@ def adopt(
         str, typer.Option(help="What was compared, and why this Postgres is the right one.")
     ],
     by: Annotated[
-        str | None, typer.Option("--by", help="Who decides it [default: the user of this machine].")
+        str | None, typer.Option("--by", help="Who decides it (default: the user of this machine).")
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:

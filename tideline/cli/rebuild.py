@@ -38,13 +38,13 @@ def rebuild(
         str | None, typer.Option(help="With --write: what was lost. Kept with the new history.")
     ] = None,
     by: Annotated[
-        str | None, typer.Option("--by", help="Who does it [default: the user of this machine].")
+        str | None, typer.Option("--by", help="Who does it (default: the user of this machine).")
     ] = None,
     topic: Annotated[
         list[str] | None, typer.Option(help="Only this topic, by name or id; may be repeated.")
     ] = None,
     history: Annotated[
-        UUID | None, typer.Option(help="The one that counts [default: the bucket's owner object].")
+        UUID | None, typer.Option(help="The one that counts (default: the bucket's owner object).")
     ] = None,
     give_up_open: Annotated[
         bool, typer.Option(help="What nobody tells of was told to nobody: its offsets go again.")

@@ -34,7 +34,7 @@ OutputOption = Annotated[str, typer.Option("-o", "--output", help="table or json
 def up(
     home: HomeOption = None,
     brokers: Annotated[
-        int | None, typer.Option(help="Number of brokers, fixed at the first start [default: 3].")
+        int | None, typer.Option(help="Number of brokers, fixed at the first start (default: 3).")
     ] = None,
     without: Annotated[
         list[str] | None, typer.Option(help=f"Leave out a part: {', '.join(ALL_PARTS)}.")

@@ -69,7 +69,7 @@ def forget(
     ],
     reason: Annotated[str, typer.Option(help="Why; it is kept with the tombstone.")],
     by: Annotated[
-        str | None, typer.Option(help="Who decides it [default: the user of this machine].")
+        str | None, typer.Option(help="Who decides it (default: the user of this machine).")
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
