@@ -17,6 +17,9 @@ from tideline.stack.kafka_jars import tool_command
 
 STOP_TIMEOUT_S = 150.0
 """Longer than librdkafka's ``delivery.timeout.ms``: by then every record is settled."""
+QUIET = 2
+"""Of librdkafka: a connection that is refused while a gateway is down is no news, twenty times a
+second. What went wrong is in the ledger."""
 
 
 class LibrdkafkaProducer:
@@ -48,6 +51,7 @@ class LibrdkafkaProducer:
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "delivery.timeout.ms": 120_000,
+                "log_level": QUIET,
                 "topic.metadata.refresh.interval.ms": 10_000,
                 "socket.nagle.disable": True,
                 **(config or {}),
@@ -227,6 +231,7 @@ class GroupConsumer:
                 "enable.auto.commit": True,
                 "auto.commit.interval.ms": 1000,
                 "fetch.wait.max.ms": 100,
+                "log_level": QUIET,
                 "topic.metadata.refresh.interval.ms": 10_000,
                 **(config or {}),
             }
