@@ -444,7 +444,8 @@ class Command:
     def __init__(self, stack: Stack, arguments: Sequence[str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tideline", *arguments],
-            env={**os.environ, **stack.environment("worker")},
+            # Not what a stack in this checkout has left: `make demo` does.
+            env={**os.environ, **stack.environment("worker"), "TIDELINE_HOME": str(stack.home)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -81,10 +81,13 @@ class Rehearsal(Later):
         """What ``tideline rebuild`` says."""
         stack = self.demo.stack
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("TIDELINE_")}
-        dsn = {"TIDELINE_REBUILD_POSTGRES_DSN": stack.endpoints.postgres_dsn(SUPERUSER)}
+        own = {
+            "TIDELINE_REBUILD_POSTGRES_DSN": stack.endpoints.postgres_dsn(SUPERUSER),
+            "TIDELINE_HOME": str(stack.home),
+        }
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tideline", "rebuild", "-o", "json", *arguments,
-            env=inherited | self.demo.environment | dsn,
+            env=inherited | self.demo.environment | own,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
