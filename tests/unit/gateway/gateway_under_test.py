@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.gateway.context import ConnectionRegistry, Rules
@@ -32,6 +33,14 @@ def gateway_settings(broker: str, state: Path | str = "/tmp", **changes: str) ->
         **changes,
     }
     return GatewaySettings.of({f"TIDELINE_{k.upper()}": v for k, v in values.items()})
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """Rules that begin work in the background."""
+
+    async def close(self) -> None:
+        """End it: the loop is shared by all tests of the process."""
 
 
 class Client:
@@ -91,4 +100,6 @@ async def gateway(
         yield Gateway(server, connections)
     finally:
         await server.stop(0.2)
+        if isinstance(rules, Begins):
+            await rules.close()
         cluster.close()

@@ -79,14 +79,14 @@ from tideline.kafka.protocol import (
 )
 
 
-def admin(
-    tracking: TrackingView | None = None, plane: Any = None, tellings: Tellings | None = None
-) -> Callable[[KafkaCluster], Rules]:
-    """The rules for Admin requests, over ``tracking`` and a control plane."""
-    view = TrackingView(lambda: True) if tracking is None else tracking
-    told = tellings or Tellings()
+class AdminRules:
+    """The rules for Admin requests, and what is told in the background."""
 
-    def rules(cluster: KafkaCluster) -> Rules:
+    def __init__(self, view: TrackingView, plane: Any, tellings: Tellings) -> None:
+        self._view, self._plane, self._tellings = view, plane, tellings
+
+    def __call__(self, cluster: KafkaCluster) -> Rules:
+        view, plane, told = self._view, self._plane, self._tellings
         return {
             **ConfigsHandler(view, plane, cluster, HeldConfigs(plane, cluster, told)).rules(),
             **CreateTopicsHandler(view, plane, cluster, told).rules(),
@@ -95,7 +95,16 @@ def admin(
             **TransactionsHandler(view).rules(),
         }
 
-    return rules
+    async def close(self) -> None:
+        await self._tellings.close()
+
+
+def admin(
+    tracking: TrackingView | None = None, plane: Any = None, tellings: Tellings | None = None
+) -> AdminRules:
+    """Over ``tracking`` and a control plane."""
+    view = TrackingView(lambda: True) if tracking is None else tracking
+    return AdminRules(view, plane, tellings or Tellings())
 
 
 TRACKED_ID, CLASSIC_ID = uuid4(), uuid4()
