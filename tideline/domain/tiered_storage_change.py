@@ -1,0 +1,204 @@
+"""What crosses Temporal when tiered storage of a topic is switched: see ``tiered_storage.py``.
+
+The workflow has the id of the topic's migration, so that of the two only one runs. Plain
+dataclasses of plain values: ``{"topic": "orders", "target": "read-only"}`` starts it by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from tideline.domain.messages import TopicRef
+from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
+from tideline.domain.tiered_storage import LocalRetention, Target
+
+TIERED_STORAGE_WORKFLOW = "TieredStorageChange"
+COLLECT_AFTER_S = 600
+"""Longer than any copy or deletion that a broker has under way takes."""
+EXAMPLE = '{"topic": "orders", "target": "read-only"}'
+
+
+class TieredStorageActivity(StrEnum):
+    REVIEW = "review_tiered_storage"
+    """``ReviewRequest`` -> ``Review``. Fails as Refused, in Kafka's words where it is Kafka
+    that refuses, as TopicChanged, as UnknownTopic."""
+    SET = "set_tiered_storage"
+    """``ConfigsToSet`` -> nothing, when every broker shows them. Fails as Refused, as Waiting."""
+    PROVE = "prove_tiered_again"
+    """``TopicRef`` -> ``Proof``. Fails as Waiting, saying what is not proven; as Refused when
+    somebody has turned tiered storage off meanwhile."""
+    DELETE = "finish_remote_deletion"
+    """``DeletionLook`` -> ``Remaining``. Fails as Refused when tiered storage is on again."""
+
+
+class TieredStorageUpdate(StrEnum):
+    TARGET = "target"
+    """``TieredStorageInput`` -> ``TieredStorageStatus``: another target from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieredStorageInput:
+    topic: str
+    target: str
+    """A ``Target``."""
+    local_retention_ms: int | None = None
+    """To have once coverage is proven; ``None``: what the topic has now."""
+    local_retention_bytes: int | None = None
+    collect_after_s: int = COLLECT_AFTER_S
+    """How long Kafka is left to delete by itself before what is left is collected."""
+    requested_by: str = "temporal"
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewRequest:
+    ref: TopicRef
+    given: TieredStorageInput
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What was found before anything changes."""
+
+    state: str
+    """A ``TieringState``."""
+    users: LocalRetention
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsToSet:
+    ref: TopicRef
+    configs: dict[str, str | None]
+    """``None``: unset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """All that Kafka takes for tiered is, or has expired."""
+
+    users: LocalRetention | None = None
+    """Nothing was proven: somebody has changed the local retention meanwhile, to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionLook:
+    ref: TopicRef
+    collect: bool = False
+    """Delete what is left, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What a disabled topic has in remote storage."""
+
+    segments: int = 0
+    """That Kafka's metadata do not call deleted."""
+    objects: int = 0
+    collected: int = 0
+    """Objects that were deleted now."""
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.segments or self.objects)
+
+    def describe(self) -> str:
+        return f"{self.segments} segments and {self.objects} objects are left in remote storage"
+
+
+@dataclass(frozen=True, slots=True)
+class TieredStorageOutcome:
+    """Result of a ``TieredStorageChange``."""
+
+    topic: str
+    topic_id: str
+    state: str
+    """The ``TieringState`` that was reached."""
+    was: str
+    collected: int = 0
+    """Objects that Kafka had left behind."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TieredStorageStatus:
+    topic: str
+    topic_id: str
+    target: str
+    step: str
+    """A ``Step``, ``reviewing`` or ``ended``."""
+    since: str
+    waiting_reason: str
+    holds_local_retention: bool
+    then: list[str] = field(default_factory=list)
+    """The steps that follow."""
+
+
+@dataclass(slots=True)
+class TieredStorageProgress:
+    """Everything that the workflow must remember when it continues as new."""
+
+    ref: TopicRef
+    given: TieredStorageInput
+    users: LocalRetention | None = None
+    """The user's local retention, once it is known."""
+    held: bool = False
+    was: str = ""
+    steps: list[str] = field(default_factory=list)
+    """Still to do; empty: not reviewed."""
+    collected: int = 0
+    collect_at: str = ""
+    """ISO 8601, by the workflow's clock."""
+    note: str = ""
+
+
+def parse_change(given: object) -> TieredStorageInput:
+    """The input of a ``TieredStorageChange``.
+
+    Raises :class:`InvalidMigrationInput`, naming the field, the rule and the remedy.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidMigrationInput(f"write a JSON object, for example {EXAMPLE}")
+    known = {f.name for f in fields(TieredStorageInput)}
+    if unknown := sorted(set(given) - known):
+        raise InvalidMigrationInput(
+            f"{unknown[0]}: no such field; known are {', '.join(sorted(known))}"
+        )
+    about = {key: given[key] for key in ("topic", "requested_by") if key in given}
+    read = parse_migration_input(about)
+    target = given.get("target")
+    if target not in list(Target):
+        raise InvalidMigrationInput(
+            f"target: {target!r}; choose among {', '.join(Target)}, for example {EXAMPLE}"
+        )
+    return TieredStorageInput(
+        read.topic,
+        str(target),
+        _number(given, "local_retention_ms", None, -2),
+        _number(given, "local_retention_bytes", None, -2),
+        _number(given, "collect_after_s", COLLECT_AFTER_S, 0) or 0,
+        read.requested_by,
+    )
+
+
+def _number(given: Mapping[str, Any], name: str, default: int | None, low: int) -> int | None:
+    value = given.get(name, default)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InvalidMigrationInput(f"{name}: {value!r}; write a whole number from {low} on")
+    return value
+
+
+def to_json(given: TieredStorageInput) -> dict[str, Any]:
+    """The inverse of :func:`parse_change`."""
+    return asdict(given)
+
+
+def wanted_local_retention(given: TieredStorageInput, users: LocalRetention) -> LocalRetention:
+    """What the topic has at the end: what was asked for, else what the user had."""
+    ms, size = given.local_retention_ms, given.local_retention_bytes
+    return LocalRetention(
+        users.ms if ms is None else str(ms), users.bytes if size is None else str(size)
+    )
