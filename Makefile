@@ -62,6 +62,10 @@ demo: $(STAMP) ## the main job, with proof
 rehearse: $(STAMP) ## the demo, then Postgres is lost and rebuilt out of the bucket
 	@$(BIN)/tideline demo --rehearse $(DEMO_FLAGS)
 
+.PHONY: demo-disable
+demo-disable: $(STAMP) ## tiered storage is switched off and on again, and nothing is lost
+	@$(BIN)/python -m tideline.demo.disable
+
 .PHONY: airflow
 airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/tideline stack up --airflow

@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.attempt import failure, heartbeat, typed_failures
 from tideline.domain import failures
-from tideline.domain.messages import Followed, JoinRequest, TopicOutcome, TopicRef
+from tideline.domain.messages import TOPIC_WORKFLOW, Followed, JoinRequest, TopicOutcome, TopicRef
 from tideline.migration.connections import WorkerServices
 from tideline.temporal import start_or_join
 
@@ -78,7 +78,10 @@ async def _join(
 
 async def _outcome(handle: WorkflowHandle[Any, TopicOutcome], ref: TopicRef) -> TopicOutcome | None:
     """``None`` while it runs."""
-    status = (await handle.describe()).status
+    description = await handle.describe()
+    if description.workflow_type != TOPIC_WORKFLOW:
+        raise failure(failures.REFUSED, f"{ref.workflow_id} is no migration any more")
+    status = description.status
     if status is WorkflowExecutionStatus.COMPLETED:
         return await handle.result()
     if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW):

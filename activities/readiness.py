@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from activities.attempt import phase_evidence, rounds, waiting
 from activities.zombie_cleanup import prefix_end, prefix_gone
-from tideline.domain.coverage import Coverage, assess
+from tideline.domain.coverage import Coverage
 from tideline.domain.messages import PartitionRef, PhaseInput
 from tideline.domain.migration import Phase
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices, monotonic_ms
+from tideline.migration.prefix import prefix_coverage
 
 OBSERVE_EVERY_MS = 500.0
 GROWTH = 1.3
@@ -80,30 +81,6 @@ async def _unrolled(
         elif start < boundary:
             behind.append(f"replica {node} has not rolled: it still has {start} to {boundary}")
     return "; ".join(behind)
-
-
-async def prefix_coverage(
-    services: WorkerServices,
-    ref: PartitionRef,
-    layout: PartitionLayout,
-    end: int,
-    start: int | None = None,
-) -> Coverage:
-    """What remote storage has of ``[start, end)``; ``start`` defaults to the log start.
-
-    The log start is read first: retention that moves it meanwhile makes the answer stricter,
-    never looser.
-    """
-    log_start = await services.observer.offset(
-        ref.topic, ref.partition, OffsetSpec.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
-    )
-    first = log_start.offset if start is None else max(start, log_start.offset)
-    if first >= end:
-        return assess(first, end, (), None, ())
-    lineage = await services.observer.lineage(ref.topic, layout, log_start.offset)
-    segments = await services.remote_log.segments(ref.log)
-    objects = await services.inventory.objects(ref.topic, ref.log)
-    return assess(first, end, segments, objects, lineage)
 
 
 def coverage_evidence(coverage: Coverage) -> dict[str, object]:

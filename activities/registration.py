@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from temporalio import activity
 
-from activities import configs, following, operators, topic, validate
+from activities import configs, following, operators, tiered_storage, topic, validate
 from activities.attempt import heartbeating
 from activities.drain_transactions import drain_transactions
 from activities.quiesce import quiesce
@@ -17,6 +17,7 @@ from activities.seed_and_persist import seed_and_persist
 from activities.zombie_cleanup import zombie_cleanup
 from tideline.domain.messages import TopicActivity
 from tideline.domain.migration import Phase
+from tideline.domain.tiered_storage_change import TieredStorageActivity
 from tideline.migration.connections import WorkerServices
 
 ActivityFunction = Callable[[WorkerServices, Any], Awaitable[Any]]
@@ -37,6 +38,10 @@ ACTIVITIES: dict[str, ActivityFunction] = {
     TopicActivity.ACCEPT_GAP: operators.accept_gap,
     TopicActivity.OBSERVE_PARTITION: topic.observe_partition,
     TopicActivity.REOPEN_PARTITION: topic.reopen_partition,
+    TieredStorageActivity.REVIEW: tiered_storage.review_tiered_storage,
+    TieredStorageActivity.SET: tiered_storage.set_tiered_storage,
+    TieredStorageActivity.PROVE: tiered_storage.prove_tiered_again,
+    TieredStorageActivity.DELETE: tiered_storage.finish_remote_deletion,
     Phase.VALIDATE: validate.validate_partition,
     Phase.DRAIN_TRANSACTIONS: drain_transactions,
     Phase.QUIESCE: quiesce,

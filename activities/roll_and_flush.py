@@ -10,7 +10,6 @@ import asyncio
 
 from activities.attempt import failure, phase_evidence, rounds
 from activities.drain_transactions import looked_ahead
-from activities.readiness import prefix_coverage
 from tideline.domain import failures
 from tideline.domain.messages import BoundaryObservation, PhaseInput
 from tideline.domain.migration import Phase
@@ -18,6 +17,7 @@ from tideline.domain.options import Durability
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.observer import DEBUG_CONSUMER, LeaderMoved, LogEnd, OffsetSpec, PartitionLayout
 from tideline.migration.connections import WorkerServices, monotonic_ms
+from tideline.migration.prefix import prefix_coverage
 
 SETTLE_EVERY_MS = 5.0
 TIERED_EVERY_MS = 250.0

@@ -42,7 +42,8 @@ BATCHES = """
             log_append_time, append_time, max_timestamp, running_max_timestamp)
         SELECT b, f.file_id, f.file_id, f.file_id, b * 200, 200, false, 0, 0, 0
         FROM wal_files AS f CROSS JOIN generate_series(1, 5) AS b
-        WHERE NOT EXISTS (SELECT FROM batches AS known WHERE known.file_id = f.file_id)
+        WHERE f.unreferenced_at IS NULL
+            AND NOT EXISTS (SELECT FROM batches AS known WHERE known.file_id = f.file_id)
 """
 DIE = """
     WITH oldest AS (SELECT DISTINCT file_id FROM batches WHERE log_id = 1

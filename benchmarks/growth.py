@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
+from benchmarks.growth_claims import CLAIMED, DRIVERS, claimed_per_second
 from benchmarks.growth_rows import (
     BATCH_BYTES,
     FIRST_MS,
@@ -57,8 +58,6 @@ ASKED_AT_ONCE = 10
 """Partitions of one look-up, each answered with ten batches."""
 DIED = 50_000
 """Batch rows, and the files that held nothing else, that a round of the collection takes away."""
-CLAIMED = 1_000
-"""Batches of one claim of split, in as few files as hold them: the default at most."""
 STEP = 10_000
 GRACE_MS = 0
 GATEWAY = 1
@@ -92,6 +91,8 @@ class GrowthResult:
     claims: tuple[float, ...]
     large_claims: tuple[float, ...]
     """Of ten times as many files and batches."""
+    drivers: tuple[tuple[float, ...], ...]
+    """Batches a second that so many of :data:`DRIVERS` claim together."""
     lags: tuple[float, ...]
     status_s: float | None
     """Of ``tiering_status``, which counts rows; ``None``: it was cancelled at the jobs' timeout."""
@@ -174,10 +175,11 @@ async def _measure_at(dsn: str, rows: int, parts: int, grow_s: float, rounds: in
                 idle = [upkeep.round() for _ in range(rounds)]
                 claims = [upkeep.claim(CLAIMED) for _ in range(rounds)]
                 large = [upkeep.claim(10 * CLAIMED) for _ in range(rounds)]
+                drivers = claimed_per_second(settings, upkeep.cutoffs, rounds)
                 lags = [upkeep.lag() for _ in range(rounds)]
                 full = []
                 for number in range(rounds):
-                    await fleet.expire(number + 1)
+                    upkeep.expire(number + 1)
                     full.append(upkeep.round())
                 status_s = upkeep.status_s()
         started = time.perf_counter()
@@ -185,7 +187,7 @@ async def _measure_at(dsn: str, rows: int, parts: int, grow_s: float, rounds: in
         vacuum_s = time.perf_counter() - started
     return GrowthResult(
         rows, parts, grow_s, commit, wal, tail, anywhere, tuple(idle), tuple(full), tuple(claims),
-        tuple(large), tuple(lags), status_s, vacuum_s, batches, files, os.getloadavg()[0],
+        tuple(large), drivers, tuple(lags), status_s, vacuum_s, batches, files, os.getloadavg()[0],
     )  # fmt: skip
 
 
@@ -213,6 +215,7 @@ class Fleet:
     def __init__(self, plane: ControlPlane, logs: Sequence[TopicIdPartition], rows: int) -> None:
         self._plane, self._logs = plane, logs
         self._incarnation, self._chance = uuid4(), random.Random(rows)
+        self._now = FIRST_MS + rows // PER_FILE
         self._end = rows // LOGS * RECORDS
         self._sequences = dict.fromkeys(range(LOGS), 0)
         self._keys: list[str] = []
@@ -238,13 +241,14 @@ class Fleet:
             self._keys = [f"wal/{uuid4()}" for _ in range(100)]
             await self._plane.register_object_keys(GATEWAY, self._incarnation, self._keys)
         key = self._keys.pop()
+        self._now += 1
         batches = []
         for place, log in enumerate(self._chance.sample(range(LOGS), PER_FILE)):
             first = self._sequences[log]
             self._sequences[log] += RECORDS
             batches.append(
                 BatchToCommit(
-                    self._logs[log], place * BATCH_BYTES, BATCH_BYTES, RECORDS, FIRST_MS,
+                    self._logs[log], place * BATCH_BYTES, BATCH_BYTES, RECORDS, self._now,
                     "CreateTime", producer_id=log, producer_epoch=0, base_sequence=first,
                     last_sequence=first + RECORDS - 1,
                 )
@@ -267,20 +271,15 @@ class Fleet:
         ]
         return lambda: self._plane.find_batches(asked)
 
-    async def expire(self, number: int) -> None:
-        """Retention reaches :data:`DIED` batches more, the oldest."""
-        before = number * DIED // LOGS * RECORDS
-        for log in self._logs:
-            await self._plane.delete_records(log, before)
-
 
 class Upkeep:
     """What the collection and the tiering ask of Postgres, without an object store. In ms."""
 
     def __init__(self, jobs: JobsControlPlane, logs: Sequence[TopicIdPartition]) -> None:
-        self._jobs = jobs
+        self._jobs, self._logs = jobs, logs
         now = FIRST_MS + 10**9
-        self._cutoffs = {log.topic_id: now for log in logs}
+        self.cutoffs = {log.topic_id: now for log in logs}
+        """Every row is old enough."""
 
     def round(self) -> float:
         """The rows' part of one run of the collection."""
@@ -295,6 +294,12 @@ class Upkeep:
         while keys := self._jobs.claim_dead_files(GRACE_MS, STEP):
             self._jobs.forget_dead_files(keys)
 
+    def expire(self, number: int) -> None:
+        """Retention reaches :data:`DIED` batches more, the oldest."""
+        before = number * DIED // LOGS * RECORDS
+        for log in self._logs:
+            self._jobs.delete_records(log.topic_id, log.partition, before)
+
     def claim(self, batches: int) -> float:
         """One claim of split where every row is old enough."""
         worker = uuid4()
@@ -304,7 +309,7 @@ class Upkeep:
                 max_files=batches // PER_FILE,
                 max_batches=batches,
                 claim_ms=60_000,
-                cutoffs=self._cutoffs,
+                cutoffs=self.cutoffs,
             )
         )
         self._jobs.release_claims(worker)
@@ -312,12 +317,12 @@ class Upkeep:
 
     def lag(self) -> float:
         """What the worker's gauges of the lag ask."""
-        return _timed(lambda: self._jobs.oldest_unsplit(self._cutoffs))
+        return _timed(lambda: self._jobs.oldest_unsplit(self.cutoffs))
 
     def status_s(self) -> float | None:
         """``tideline tiering status`` of everything, in s."""
         try:
-            return _timed(lambda: self._jobs.tiering_status(cutoffs=self._cutoffs)) / 1000
+            return _timed(lambda: self._jobs.tiering_status(cutoffs=self.cutoffs)) / 1000
         except ControlPlaneUnavailable:
             return None
 
@@ -353,6 +358,10 @@ def to_markdown(results: Sequence[GrowthResult], machine: str) -> str:
         (f"the same, {DIED:,} rows and their files dead", lambda r: spread(r.rounds)),
         (f"one claim of split, {CLAIMED:,} batches", lambda r: spread(r.claims)),
         (f"one of {10 * CLAIMED:,}", lambda r: spread(r.large_claims)),
+        (
+            f"batches claimed a second, {' / '.join(map(str, DRIVERS))} drivers, claims kept",
+            lambda r: " / ".join(f"{statistics.median(found):,.0f}" for found in r.drivers),
+        ),
         ("`oldest_unsplit`", lambda r: spread(r.lags)),
         (
             "`tiering_status`, all topics",

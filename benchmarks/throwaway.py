@@ -1,4 +1,4 @@
-"""A Postgres of its own on loopback, for a benchmark that needs no more than that."""
+"""A Postgres of its own on loopback, for what needs no more than that."""
 
 from __future__ import annotations
 
@@ -19,46 +19,53 @@ from tideline.demo.patience import Patience
 from tideline.stack.parts.postgres import as_system_user, system_user, usable_binaries
 
 START_S = 120.0
+LARGE = {"max_wal_size": "8GB"}
+"""For what writes as much as it can."""
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "jit": "off",
-    "max_wal_size": "8GB",
 }
 
 
 class ThrowawayPostgres:
     """Trusts whoever connects. ``settings`` are those of the server, by their names."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str], *, start_s: float = START_S
+    ) -> None:
+        """``start_s``: how long a start may stand still."""
         self._directory, self._settings = directory, SETTINGS | dict(settings)
+        self._start_s = start_s
+        self.data = directory / "data"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+            self.port = int(probe.getsockname()[1])
         if os.getuid() == 0:
             owner = system_user()
             os.chown(directory, owner.pw_uid, owner.pw_gid)
         self._user = as_system_user()
-        self._binaries = usable_binaries(directory)
-        self._run("initdb", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C")
+        self.binaries = usable_binaries(directory)
+        self._run("initdb", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C",
+            "--no-sync")  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def dsn(self) -> str:
         """The superuser's."""
-        return f"host=127.0.0.1 port={self._port} user=postgres dbname=postgres"
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
 
     def start(self, **settings: str) -> None:
         """``settings``: beside those that it always has."""
-        given = self._settings | {"port": str(self._port)} | settings
+        given = self._settings | {"port": str(self.port)} | settings
         flags = [part for name, value in given.items() for part in ("-c", f"{name}={value}")]
         log = self._directory / "postgres.log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*self._user, str(self._binaries / "postgres"), "-D", self._data, *flags],
+                [*self._user, str(self.binaries / "postgres"), "-D", str(self.data), *flags],
                 cwd=self._directory, stdout=output, stderr=output,
             )  # fmt: skip
-        patience = Patience(START_S)
+        patience = Patience(self._start_s)
         while True:
             try:
                 psycopg.connect(self.dsn, connect_timeout=2).close()
@@ -70,19 +77,18 @@ class ThrowawayPostgres:
 
     def stop(self) -> None:
         """In order: everything is on disk."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait(timeout=600)
-            self._process = None
+        self._end(signal.SIGINT, within_s=600)
 
-    @property
-    def _data(self) -> str:
-        return str(self._directory / "data")
+    def _end(self, how: signal.Signals, within_s: float) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(timeout=within_s)
+            self._process = None
 
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(
-            [*self._user, str(self._binaries / program), "-D", self._data, *arguments],
-            cwd=self._directory, check=True, capture_output=True, timeout=120,
+            [*self._user, str(self.binaries / program), "-D", str(self.data), *arguments],
+            cwd=self._directory, check=True, capture_output=True, timeout=self._start_s,
         )  # fmt: skip
 
 
@@ -91,7 +97,7 @@ def throwaway(settings: Mapping[str, str]) -> Iterator[ThrowawayPostgres]:
     """A server that is not started yet; it and its data are gone at the end."""
     directory = Path(tempfile.mkdtemp(prefix="tideline-postgres-"))
     directory.chmod(0o755)
-    server = ThrowawayPostgres(directory, settings)
+    server = ThrowawayPostgres(directory, LARGE | dict(settings))
     try:
         yield server
     finally:

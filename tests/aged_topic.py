@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as LibrdkafkaError
 from confluent_kafka.admin import (
@@ -52,6 +53,18 @@ def run(
     outcome = work(job)
     assert outcome.failed is None, outcome.failed
     return dict(outcome.details)
+
+
+def let_the_grace_pass(stack: Stack) -> None:
+    """Whatever is marked was marked an hour earlier, what was reported eight days earlier."""
+    with psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True) as connection:
+        for table, column in (("wal_files", "unreferenced_at"), ("marked_objects", "marked_at")):
+            connection.execute(
+                f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
+            )
+        connection.execute(
+            b"UPDATE tideline.orphan_reports SET first_seen = first_seen - interval '8 days'"
+        )
 
 
 def tier(stack: Stack, spark: SparkSession, topic: str) -> None:

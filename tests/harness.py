@@ -86,8 +86,12 @@ class Breakpoint:
 
     KEY = 815_100
 
-    def __init__(self, dsn: str, topic_id: UUID, phase: Phase) -> None:
+    def __init__(
+        self, dsn: str, topic_id: UUID, phase: Phase, partition: int | None = None
+    ) -> None:
+        """``partition``: only this one is held; by default every one."""
         self._dsn, self.phase, self._topic_id = dsn, phase, topic_id
+        held = "" if partition is None else f"AND l.partition = {partition}"
         self._released = False
         number = next(_numbers)
         self._key, self._name = self.KEY + number, f"test_breakpoint_{number}"
@@ -100,7 +104,7 @@ class Breakpoint:
             BEGIN
                 IF NEW.phase = '{phase}' AND NEW.status IN ('running', 'waiting')
                    AND EXISTS (SELECT FROM tideline.logs AS l
-                       WHERE l.log_id = NEW.log_id AND l.topic_id = '{topic_id}') THEN
+                       WHERE l.log_id = NEW.log_id AND l.topic_id = '{topic_id}' {held}) THEN
                     PERFORM pg_advisory_xact_lock_shared({self._key});
                 END IF;
                 RETURN NEW;
@@ -170,6 +174,10 @@ class Case:
         )
         producer.start()
         self.producers.append(producer)
+
+    def write(self, records: int, name: str = "") -> None:
+        """By a producer of their own; all are acknowledged when it returns."""
+        write(self.bootstrap, self.topic, self.partitions, self.ledger, records, name)
 
     def consume(self, name: str = "c1") -> None:
         """Start a group member from the earliest offset."""
@@ -250,10 +258,14 @@ class Case:
             timeout_s,
         )
 
+    def rest(self) -> None:
+        """Stop the producers; everything that they sent is settled."""
+        while self.producers:
+            self.producers.pop().stop()
+
     def settle(self) -> None:
         """Stop the producers, let the group read to the end, and compare."""
-        for producer in self.producers:
-            producer.stop()
+        self.rest()
         caught_up = wait_until_consumed(self.ledger, 60.0)
         for member in self.members:
             member.stop()
@@ -280,6 +292,19 @@ class Case:
             self._connection.close()
 
 
+def write(
+    bootstrap: str, topic: str, partitions: int, ledger: Ledger, records: int, name: str = ""
+) -> None:
+    """So many records over all partitions, as fast as they are taken, by an idempotent producer
+    that nobody was before unless ``name`` says so."""
+    producer = LibrdkafkaProducer(
+        name or f"producer-{time.monotonic_ns()}", bootstrap, topic, range(partitions), ledger,
+        records_per_second=1e9, limit=records,
+    )  # fmt: skip
+    producer.start()
+    producer.wait()
+
+
 @contextmanager
 def migration_case(
     stack: Stack,
@@ -299,12 +324,7 @@ def migration_case(
     topic_id = topics.create_tiered(admin, topic, partitions, replicas, placed=placed, **configs)
     case = Case(stack, topic, partitions, topic_id, Ledger(), admin, bootstrap)
     if history:
-        first = LibrdkafkaProducer(
-            "history", bootstrap, topic, range(partitions), case.ledger,
-            records_per_second=1e9, limit=history * partitions,
-        )  # fmt: skip
-        first.start()
-        first.wait()
+        case.write(history * partitions, "history")
     try:
         yield case
     finally:
@@ -439,13 +459,23 @@ def quiesced(case: Case, partition: int) -> bool:
 
 
 class Command:
-    """A ``tideline`` command in a process of its own."""
+    """A ``tideline`` command, or another module's, in a process of its own."""
 
-    def __init__(self, stack: Stack, arguments: Sequence[str]) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        arguments: Sequence[str],
+        *,
+        module: str = "tideline",
+        role: str = "worker",
+        **settings: str,
+    ) -> None:
+        """``role``: whose environment it has, with ``settings`` beside it."""
+        # Not what a stack in this checkout has left: `make demo` does.
+        own = {**stack.environment(role), "TIDELINE_HOME": str(stack.home), **settings}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tideline", *arguments],
-            # Not what a stack in this checkout has left: `make demo` does.
-            env={**os.environ, **stack.environment("worker"), "TIDELINE_HOME": str(stack.home)},
+            [sys.executable, "-m", module, *arguments],
+            env={**os.environ, **own},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

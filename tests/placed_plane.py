@@ -52,7 +52,8 @@ class PlacedPlane(MemoryControlPlane):
             made.suffix.start = max(row.boundary, row.suffix_start)
             if known is not None and known.boundary == row.boundary:
                 made.suffix, made.log_start = known.suffix, known.log_start
-            if made.suffix is not None and row.state is MigrationState.DISKLESS_ONLY:
+            gone = row.prefix_gone or row.state is MigrationState.DISKLESS_ONLY
+            if made.suffix is not None and gone:
                 made.suffix.prefix_start = -1
         made.is_migrating = row.state is not MigrationState.TIERED_ONLY
         made.generation, made.epoch = row.generation, row.boundary_epoch

@@ -3,7 +3,7 @@ tiering is held against."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,6 +64,28 @@ def eligibility(
     old = partition.cutoff_ms is not None and max_timestamp < partition.cutoff_ms
     requested = partition.requested_at_ms is not None and append_time <= partition.requested_at_ms
     return Eligibility.ELIGIBLE if old or requested else Eligibility.YOUNG
+
+
+def oldest_files(
+    ages: Mapping[int, Sequence[int]], max_files: int, max_batches: int, from_ms: int | None = None
+) -> list[int]:
+    """What a claim takes of the files that may be claimed, oldest first.
+
+    ``ages``: file → ``max_timestamp`` of each of its batches, all of them eligible.
+    """
+    first = {
+        file: min(found)
+        for file, times in ages.items()
+        if (found := [age for age in times if from_ms is None or age >= from_ms])
+    }
+    taken: list[int] = []
+    batches = 0
+    for file in sorted(first, key=lambda file: (first[file], file))[:max_files]:
+        batches += len(ages[file])
+        if taken and batches > max_batches:
+            break
+        taken.append(file)
+    return taken
 
 
 def segment_reach(runs: Sequence[R], frontier: int, limit_bytes: int) -> tuple[R, ...]:

@@ -28,30 +28,31 @@ _running: set[asyncio.Task[Any]] = set()
 
 class BackgroundTaskEnded(TidelineError):
     """Something that has to run for as long as the process does has ended: the process has to end,
-    so that its supervisor starts it anew."""
+    so that its supervisor starts it anew. With the exit code of what it ended by."""
 
 
 class Watch:
     """Hears when something has ended that must not."""
 
     def __init__(self) -> None:
-        self._why: str | None = None
+        self._why: BackgroundTaskEnded | None = None
         self._ended = asyncio.Event()
 
-    def note(self, why: str) -> None:
-        """Something ended, and this is the reason; the first one counts."""
+    def note(self, why: str, error: BaseException | None = None) -> None:
+        """Something ended by ``error``, and this is the reason; the first one counts."""
         if self._why is None:
-            self._why = why
+            self._why = BackgroundTaskEnded(
+                f"{why}. Nothing does its work now: the process ends, and has to be started again"
+            )
+            if isinstance(error, TidelineError):
+                self._why.exit_code = error.exit_code
         self._ended.set()
 
     async def until(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set. Raises :class:`BackgroundTaskEnded` if something ends before."""
         await done_before(spawn(self._ended.wait(), "watch"), stop)
         if self._why is not None:
-            raise BackgroundTaskEnded(
-                f"{self._why}. Nothing does its work now: the process ends, and has to be started "
-                "again"
-            )
+            raise self._why
 
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
@@ -103,7 +104,7 @@ def _tell(task: asyncio.Task[Any]) -> None:
     log.critical("a background task ended", task=task.get_name(), how=what, exc_info=error)
     # A task's callbacks run in the context that added them, which is the one that started it.
     if (watch := _watch.get()) is not None:
-        watch.note(f"background task {task.get_name()} ended {what}")
+        watch.note(f"background task {task.get_name()} ended {what}", error)
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:

@@ -153,6 +153,14 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
     metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
         None, description="host:port of the Prometheus endpoint; unset: none"
     )
+    gateway_rack: str | None = Field(
+        None, description="zone of this gateway; unset: broker.rack of the paired broker"
+    )
+    diskless_transformer_enabled: bool = Field(
+        True,
+        description="name another leader than Kafka's for partitions that any gateway serves: one "
+        "in the client's zone, one that lives; false: Kafka's always",
+    )
     gateway_lease_ms: int = Field(
         3_000, ge=300, description="D: how long a renewal is valid, in ms"
     )
@@ -203,6 +211,11 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
         True,
         description="false: reads of merged segments are refused with KAFKA_STORAGE_ERROR; "
         "inkless.hybrid.read.enabled",
+    )
+    diskless_managed_rf_enabled: bool = Field(
+        False,
+        description="topics born diskless, and new partitions of diskless topics, get one replica "
+        "in each rack; the same for all gateways; diskless.managed.rf.enabled",
     )
     suffix_poll_ms: int = Field(
         50, ge=5, description="polling of high watermarks, in ms; 40,000 in a second at most"
@@ -280,6 +293,13 @@ class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings
     worker_graceful_shutdown_ms: int = Field(
         10_000, ge=0, description="time that running activities get at a stop, in ms"
     )
+    replicas_moved_at_once: int = Field(
+        0,
+        ge=0,
+        description="the worker gives ready diskless partitions a replica in each rack, until so "
+        "many partitions of the cluster are being reassigned; 0: only `tideline replicas "
+        "normalise` does",
+    )
 
     @field_validator("metrics_address", mode="before")
     @classmethod
@@ -330,7 +350,8 @@ class JobsSettings(
         10,
         ge=1,
         le=10_000,
-        description="WAL files claimed at once; inkless.tiering.splitter.max.files.per.run",
+        description="WAL files claimed at once, of which a claim takes 250 at most; "
+        "inkless.tiering.splitter.max.files.per.run",
     )
     tiering_splitter_claim_duration_ms: int = Field(
         300_000,
@@ -368,7 +389,8 @@ class JobsSettings(
         600_000,
         ge=0,
         description="an object that nothing refers to is kept this long, in ms: longer than any "
-        "upload or read may last, and than the 60 s for which gateways keep keys",
+        "upload or read may last, than the 60 s for which gateways keep keys, and than the 5 "
+        "minutes within which a rebuild places what nobody tells of",
     )
     gc_orphan_grace_ms: int = Field(
         604_800_000,

@@ -108,7 +108,7 @@ def split_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> Spli
         job.progress(f"took {left} WAL files over from a run that ended")
     cutoffs = rules.cutoffs(round(time.time() * 1000))
     services = FromSettings(job.settings, SPLIT)
-    while claimed := _claim_round(job, plane, worker, cutoffs):
+    while claimed := claim_round(job, plane, worker, cutoffs):
         summary.rounds += 1
         size = sum(batch.byte_size for file in claimed for batch in file.batches)
         job.progress(f"round {summary.rounds}: {len(claimed)} WAL files, {size} bytes")
@@ -132,11 +132,12 @@ def claim_holder(settings: JobsSettings) -> UUID:
     return uuid5(NAMESPACE_OID, name) if name else uuid4()
 
 
-def _claim_round(
+def claim_round(
     job: Job, plane: JobsControlPlane, worker: UUID, cutoffs: dict[UUID, int]
 ) -> list[ClaimedFile]:
-    """Files for every core. The first claim does not start Spark: often there is nothing to do."""
-    settings, size, claims = job.settings, 0, 0
+    """Files for every core. The first claim does not start Spark: often there is nothing to do.
+    It begins at the oldest batch, each later one where the one before it ended."""
+    settings, size, claims, from_ms = job.settings, 0, 0, None
     claimed: dict[int, ClaimedFile] = {}
     while files := plane.claim_wal_files(
         worker,
@@ -144,10 +145,11 @@ def _claim_round(
         max_batches=settings.tiering_max_batches_per_run,
         claim_ms=settings.tiering_splitter_claim_duration_ms,
         cutoffs=cutoffs,
+        from_ms=from_ms,
     ):
         # One that has expired while Spark was starting comes again, under a newer token.
         claimed |= {file.file_id: file for file in files}
-        claims += 1
+        claims, from_ms = claims + 1, files[-1].oldest_ms
         size += sum(batch.byte_size for file in files for batch in file.batches)
         cores = job.parallelism
         if size >= cores * ROUND_BYTES_PER_TASK or claims >= cores * CLAIMS_PER_TASK:

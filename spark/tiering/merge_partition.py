@@ -34,10 +34,10 @@ from tideline.control_plane.tiering_model import (
     MergePlan,
     NewSegment,
     SplitFileToMerge,
-    StoredProducerState,
     TieringScope,
 )
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import StoredProducerState
 from tideline.domain.remote_log import EpochStart
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka import segment_files

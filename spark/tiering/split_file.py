@@ -227,9 +227,10 @@ def check(piece: memoryview, batch: ClaimedBatch, object_key: str) -> None:
         header = parse_at(piece, 0)
     except InvalidBatch as error:
         raise BatchMismatch(f"{where}: {error}; {_REMEDY}") from error
+    records = 0 if header.is_empty else batch.last_offset - batch.base_offset + 1
     expected: dict[str, tuple[object, object]] = {
         "bytes": (header.size, batch.byte_size),
-        "records": (header.record_count, batch.last_offset - batch.base_offset + 1),
+        "records": (header.record_count, records),
         "last offset delta": (header.last_offset_delta, batch.last_offset - batch.base_offset),
         "control": (header.is_control, False),
         "transactional": (header.is_transactional, False),

@@ -5,27 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
+from benchmarks.throwaway import ThrowawayPostgres
 from tests.contract.scenes import MemoryScene, PostgresScene, Scene
+from tests.unit.rebuild.buckets import Bucket
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
-from tideline.demo.patience import Patience
+from tideline.rebuild.postgres import RebuildPostgres
 from tideline.settings import ControlPlaneSettings
-from tideline.stack.parts.postgres import as_system_user, system_user, usable_binaries
+from tideline.stack import processes
+from tideline.stack.parts.postgres import system_user
 
 PASSWORDS = {
     "tideline_gateway": "gateway-secret",
@@ -35,104 +38,80 @@ PASSWORDS = {
 START_TIMEOUT_S = 60.0
 
 
-class PostgresServer:
-    """A throw-away server on loopback, with durability switched off for speed."""
+SETTINGS = {"fsync": "off", "max_connections": "60", "shared_buffers": "64MB"}
+
+
+class PostgresServer(ThrowawayPostgres):
+    """With durability switched off for speed, and what happens to servers and their volumes."""
 
     def __init__(self, directory: Path) -> None:
-        self._data = directory / "data"
-        self._log = directory / "postgres.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        if os.getuid() == 0:
-            owner = system_user()
-            os.chown(directory, owner.pw_uid, owner.pw_gid)
-        self._prefix = as_system_user()
-        self._bin = usable_binaries(directory)
-        subprocess.run(
-            [*self._prefix, str(self._bin / "initdb"), "-D", str(self._data), "-U", "postgres",
-             "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"],
-            cwd=directory, check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
-        self._directory = directory
-
-    @property
-    def dsn(self) -> str:
-        return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
-
-    def start(self) -> None:
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "port": str(self.port),
-            "unix_socket_directories": "",
-            "fsync": "off",
-            "max_connections": "60",
-            "shared_buffers": "64MB",
-            "jit": "off",
-        }
-        flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._prefix, str(self._bin / "postgres"), "-D", str(self._data), *flags],
-                cwd=self._directory, stdout=log, stderr=log,
-            )  # fmt: skip
-        patience = Patience(START_TIMEOUT_S)
-        while True:
-            try:
-                psycopg.connect(self.dsn, connect_timeout=2).close()
-                return
-            except psycopg.OperationalError:
-                if self._process.poll() is not None or patience.over:
-                    raise RuntimeError(self._log.read_text()) from None
-                time.sleep(0.05)
+        super().__init__(directory, SETTINGS, start_s=START_TIMEOUT_S)
 
     def client(self, program: str, database: str, *arguments: str, stdin: str = "") -> str:
         """What a client program of the installation prints."""
         return subprocess.run(
-            [str(self._bin / program), make_conninfo(self.dsn, dbname=database), *arguments],
+            [str(self.binaries / program), make_conninfo(self.dsn, dbname=database), *arguments],
             input=stdin, check=True, capture_output=True, text=True, timeout=60,
         ).stdout  # fmt: skip
 
     def copy_volume(self) -> Path:
         """Of a stopped server, as a snapshot of its volume would be."""
-        copy = self._data.with_name("copy")
-        shutil.copytree(self._data, copy)
+        copy = self.data.with_name("copy")
+        shutil.copytree(self.data, copy)
         return copy
 
     def roll_back(self, copy: Path) -> None:
         """A stopped server's volume becomes ``copy`` again."""
-        shutil.rmtree(self._data)
-        copy.rename(self._data)
+        shutil.rmtree(self.data)
+        copy.rename(self.data)
         if os.getuid() == 0:
             owner = system_user()
-            for path in (self._data, *self._data.rglob("*")):
+            for path in (self.data, *self.data.rglob("*")):
                 os.chown(path, owner.pw_uid, owner.pw_gid)
 
     def become_standby(self) -> None:
         """From the next start on, until it is promoted."""
-        (self._data / "standby.signal").touch()
+        (self.data / "standby.signal").touch()
+
+    def follow(self, primary: PostgresServer) -> None:
+        """A stopped server's volume becomes a copy of a running primary's, and follows it from the
+        next start on."""
+        shutil.rmtree(self.data, ignore_errors=True)  # it may be lost
+        self._run("pg_basebackup", "-d", primary.dsn, "-X", "stream", "-c", "fast", "-R")
 
     def stop(self) -> None:
         """Immediate: what a crash of the server looks like to its clients."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(timeout=20)
-            self._process = None
+        self._end(signal.SIGQUIT, within_s=20)
+
+    def kill(self) -> None:
+        """SIGKILL to each of its processes: nobody says goodbye."""
+        assert self._process is not None
+        members = processes.family(self._process.pid)
+        processes.signal_all(members, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+        psutil.wait_procs(members, timeout=20)
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    directory = Path(tempfile.mkdtemp(prefix="tideline-contract-"))
+@contextmanager
+def a_server(prefix: str) -> Iterator[PostgresServer]:
+    """It does not run yet; it is gone at the end."""
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         server = PostgresServer(directory)
-        server.start()
         try:
             yield server
         finally:
             server.stop()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with a_server("tideline-contract-") as server:
+        server.start()
+        yield server
 
 
 @dataclass(frozen=True)
@@ -195,3 +174,16 @@ def scene(request: pytest.FixtureRequest) -> Scene:
         return MemoryScene()
     found: PostgresScene = request.getfixturevalue("postgres_scene")
     return found
+
+
+@pytest.fixture
+def postgres(database: Database) -> Iterator[RebuildPostgres]:
+    """As ``tideline rebuild`` has it."""
+    found = RebuildPostgres(database.settings())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()

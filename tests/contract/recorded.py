@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
-from tests.contract.scenes import GatewayProcess, PostgresScene, batch
+from tests.contract.scenes import GatewayProcess, PostgresScene
+from tests.contract.traffic import Traffic
 from tests.unit.rebuild.buckets import HISTORY, NOT_COMMITTED, Bucket
 from tideline.control_plane.model import BatchToCommit, StreamPlace
 from tideline.domain import catalog
@@ -18,15 +18,16 @@ from tideline.domain.wal_footer import (
     BatchOutcome,
     EarlierCommit,
     Footer,
-    FooterBatch,
     decode_tail,
     encode,
 )
+from tideline.gateway.produce.commit_stream import described
 
 ROWS = {
     "topics": """
         SELECT name, topic_id, kind, status, tracked, timestamp_type, max_message_bytes,
-               timestamp_before_max_ms, timestamp_after_max_ms FROM topics ORDER BY name""",
+               timestamp_before_max_ms, timestamp_after_max_ms
+        FROM topics ORDER BY name, topic_id""",
     "logs": """
         SELECT topic_name, partition, migration_state, diskless_log_start_offset,
                diskless_log_start_epoch, suffix_start, log_start_offset, high_watermark,
@@ -95,8 +96,7 @@ class Recorder:
         self.scene, self.bucket, self.random = scene, bucket, random
         self.gateways: list[RecordingGateway] = []
         self.logs: list[TopicIdPartition] = []
-        self.next_sequence: dict[tuple[TopicIdPartition, int], int] = defaultdict(int)
-        self.sent: list[BatchToCommit] = []
+        self.traffic = Traffic(random, again=0.15, plain=0.4)
         self.boundary: dict[TopicIdPartition, int] = {}
 
     async def begin(self) -> None:
@@ -106,30 +106,35 @@ class Recorder:
         _, (crossed,) = await self.scene.migrating_topic([g.process for g in self.gateways])
         generation = await self.scene.quiesce(crossed, [g.process for g in self.gateways], 9)
         await self.scene.persist(crossed, 10, generation, seeds=seeds)
-        self.next_sequence[crossed, 3] = 10
-        name, born = await self.scene.diskless_topic(2)
-        for gateway in self.gateways:
-            await self.scene.plane.acknowledge_tracking(
-                gateway.process.gateway_id, gateway.process.incarnation, name
-            )
-        await self.scene.plane.activate_topic(name)
-        self.logs = [crossed, *born]
-        self.boundary = {crossed: 10, born[0]: 0, born[1]: 0}
+        self.traffic.next_sequence[crossed, 3] = 10
+        self.boundary[crossed] = 10
+        self.logs = [crossed, *await self.born()]
         crossed_name = str(
             self.scene.sql("SELECT name FROM topics WHERE topic_id = %s", crossed.topic_id)[0][0]
         )
         self.bucket.note(
             catalog.Topic(crossed.topic_id, crossed_name, False, 1, 1),
             catalog.Boundary(crossed.topic_id, 0, generation, 3, 10, seeds, 0, -1, -1),
-            catalog.Topic(born[0].topic_id, name, True, 2, 0),
         )
+
+    async def born(self, name: str | None = None) -> list[TopicIdPartition]:
+        """The logs of a topic that is born diskless, and noted down."""
+        name, logs = await self.scene.diskless_topic(2, name)
+        for gateway in self.gateways:
+            await self.scene.plane.acknowledge_tracking(
+                gateway.process.gateway_id, gateway.process.incarnation, name
+            )
+        await self.scene.plane.activate_topic(name)
+        self.boundary |= dict.fromkeys(logs, 0)
+        self.bucket.note(catalog.Topic(logs[0].topic_id, name, True, 2, 0))
+        return logs
 
     async def play(self, steps: int) -> None:
         for _ in range(steps):
             gateway = self.random.choice(self.gateways)
             action = self.random.choice(("upload", "upload", "commit", "commit", "tell", "cut"))
             if action == "upload":
-                gateway.pending.append(self.upload(gateway, self._batches()))
+                gateway.pending.append(self.upload(gateway, self.traffic.batches(self.logs)))
             elif action == "commit" and gateway.pending:
                 await self.commit(gateway, gateway.pending.pop(0))
             elif action == "tell" and gateway.untold and not gateway.pending:
@@ -158,31 +163,6 @@ class Recorder:
             catalog.SuffixStart(log.topic_id, log.partition, self.boundary[log], until)
         )
 
-    def _batches(self) -> list[BatchToCommit]:
-        made: list[BatchToCommit] = []
-        position = 0
-        for _ in range(self.random.randint(1, 4)):
-            one = replace(self._batch(), byte_offset=position)
-            position += one.byte_size
-            made.append(one)
-            self.sent.append(one)
-        return made
-
-    def _batch(self) -> BatchToCommit:
-        if self.sent and self.random.random() < 0.15:
-            return self.random.choice(self.sent)  # a retry, or the like of it
-        log = self.random.choice(self.logs)
-        kind = self.random.choice(("CreateTime", "LogAppendTime"))
-        records, time = self.random.randint(1, 3), self.random.randint(0, 10**13)
-        if self.random.random() < 0.4:
-            return batch(log, records=records, timestamp=time, timestamp_type=kind)
-        producer = self.random.randint(1, 3)
-        base = self.next_sequence[log, producer]
-        if self.random.random() < 0.9:  # else its next batch is out of order
-            self.next_sequence[log, producer] += records
-        identity = (producer, 0, base)
-        return batch(log, records=records, timestamp=time, timestamp_type=kind, producer=identity)
-
     def upload(self, gateway: RecordingGateway, batches: Sequence[BatchToCommit]) -> Upload:
         gateway.sequence += 1
         key = f"wal/{gateway.process.gateway_id}-{gateway.sequence:04}-{self.random.random()}"
@@ -192,7 +172,7 @@ class Recorder:
             gateway.process.incarnation,
             gateway.sequence,
             int(time.time() * 1000),
-            tuple(map(footer_batch, batches)),
+            tuple(map(described, batches)),
             tuple(gateway.untold.values()),
         )
         body = b"x" * sum(one.byte_size for one in batches)
@@ -236,19 +216,3 @@ class Recorder:
         body = self.bucket.objects[upload.key]
         told = decode_tail(body, len(body)).earlier
         return [commit.object_key for commit in told if commit.object_key in gateway.untold]
-
-
-def footer_batch(found: BatchToCommit) -> FooterBatch:
-    return FooterBatch(
-        found.log.topic_id,
-        found.log.partition,
-        found.byte_offset,
-        found.byte_size,
-        found.record_count,
-        found.producer_id,
-        found.producer_epoch,
-        found.base_sequence,
-        found.last_sequence,
-        found.max_timestamp,
-        found.timestamp_type == "LogAppendTime",
-    )

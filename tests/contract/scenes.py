@@ -117,6 +117,10 @@ class Scene(ABC):
         """The database's clock shows so many hours more, which nobody has lived through."""
 
     @abstractmethod
+    def age_commits(self, ms: int) -> None:
+        """Every commit was so much longer ago."""
+
+    @abstractmethod
     def producers(self) -> list[int]:
         """Ids of the producers that are remembered in any log."""
 
@@ -182,8 +186,10 @@ class Scene(ABC):
         await self.plane.activate_topic(name)
         return name, logs
 
-    async def diskless_topic(self, partitions: int = 1) -> tuple[str, list[TopicIdPartition]]:
-        name, topic_id = f"topic-{next(self._numbers)}", uuid4()
+    async def diskless_topic(
+        self, partitions: int = 1, name: str | None = None
+    ) -> tuple[str, list[TopicIdPartition]]:
+        name, topic_id = name or f"topic-{next(self._numbers)}", uuid4()
         await self.plane.begin_tracking(
             name, topic_id, TrackingKind.BORN_DISKLESS, partitions, "CreateTime", 1_048_588
         )
@@ -255,6 +261,10 @@ class MemoryScene(Scene):
     def set_clock_forward(self, hours: int) -> None:
         self.clock.now += hours * 3_600_000
 
+    def age_commits(self, ms: int) -> None:
+        for file in self.memory.files.by_key.values():
+            file.committed_ms -= ms
+
     def producers(self) -> list[int]:
         return sorted(
             n for partition in self.memory.topics.partitions() for n in partition.producers
@@ -305,6 +315,9 @@ class PostgresScene(Scene):
             f"UPDATE producer_expiry SET last_run = last_run - {passed}, "
             f"not_before = not_before - {passed}"
         )
+
+    def age_commits(self, ms: int) -> None:
+        self.sql(f"UPDATE wal_files SET committed_at = committed_at - interval '{ms} ms'")
 
     def producers(self) -> list[int]:
         rows = self.sql("SELECT producer_id FROM producer_state ORDER BY producer_id")

@@ -49,6 +49,24 @@ def test_a_table_that_grows_with_what_clients_send_is_vacuumed_long_before_a_fif
     assert options["vacuum_truncate"] == "off", "its lock would hold commits up"
 
 
+def test_notes_of_lessened_files_are_read_once_also_when_statistics_know_of_none(
+    connection: psycopg.Connection[Any],
+) -> None:
+    """Most of the time the table is empty: so it is when its statistics are made."""
+    fill = "INSERT INTO lessened_files (file_id) SELECT n FROM generate_series(1, 2000) AS n"
+    connection.execute(fill)
+    connection.execute("DELETE FROM lessened_files")
+    connection.execute("ANALYZE lessened_files")
+    connection.execute(fill)
+    read = (
+        "SELECT sum(pg_stat_get_xact_tuples_returned(t))::bigint FROM (VALUES"
+        " ('lessened_files'::regclass), ('lessened_files_pkey'::regclass)) AS of (t)"
+    )
+    before = count(connection, read)
+    assert count(connection, "SELECT judge_lessened_files(10000)") == 2_000
+    assert count(connection, read) - before <= 5 * 2_000
+
+
 def test_idle_producers_are_found_without_reading_those_that_are_not(
     connection: psycopg.Connection[Any],
 ) -> None:

@@ -15,7 +15,13 @@ import pytest
 from tests.contract.conftest import PASSWORDS, Database, PostgresServer
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
-from tideline.domain.history import HistoryWatch, ServerIdentity, WrongHistory, disagreement
+from tideline.domain.history import (
+    HistoryWatch,
+    ServerIdentity,
+    WrongHistory,
+    disagreement,
+    lacks_commits,
+)
 from tideline.errors import TidelineError
 
 
@@ -68,6 +74,7 @@ async def test_a_promotion_that_lost_nothing_is_told_from_a_crash_and_from_a_los
         promoted = await identity_once_it_answers(plane, before)
         assert promoted.timeline == before.timeline + 1
         assert "waited for no standby" in str(disagreement(before, promoted))
+        assert lacks_commits(before, promoted)
         before = replace(before, waits_for_standby=True)
         assert disagreement(before, promoted) is None
         assert disagreement(promoted, before) is not None
@@ -102,6 +109,9 @@ async def test_a_volume_that_was_rolled_back_gets_no_call(own_server: PostgresSe
                 if isinstance(refused.value, WrongHistory):
                     break
         assert f"beat {taken_back}" in str(refused.value)
+    async with connect(settings, application_name="another") as plane:
+        halted = (await plane.identity()).halted
+    assert f"beat {taken_back}" in str(halted), "who starts now has not seen that beat"
 
 
 async def test_a_copy_of_the_rows_on_another_server_is_another_one(
@@ -115,6 +125,8 @@ async def test_a_copy_of_the_rows_on_another_server_is_another_one(
     assert "installation" in str(disagreement(one, other))
     copied = replace(other, installation_id=one.installation_id, history_id=one.history_id)
     assert "a copy of the rows" in str(disagreement(one, copied))
+    assert not lacks_commits(one, other), "nobody halts another's history"
+    assert not lacks_commits(one, copied)
 
 
 async def test_a_server_that_may_lose_commits_in_a_crash_is_named(

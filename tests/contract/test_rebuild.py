@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from random import Random
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.contract.conftest import Database
+from tests.contract.conftest import Database, PostgresServer
+from tests.contract.rebuilding import BY, look, stop
 from tests.contract.recorded import Recorder, rows
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.test_restored_postgres import lost_afterwards
 from tests.contract.tiering import PREFIX, Worker, jobs, segment_of
-from tests.unit.rebuild.buckets import HISTORY, Bucket
+from tests.unit.rebuild.buckets import Bucket
+from tideline.control_plane import connect
 from tideline.control_plane.errors import ControlPlaneFailure, GatewayFenced, RebuildRefused
+from tideline.control_plane.migrate import apply
 from tideline.control_plane.model import FindBatchesRequest
-from tideline.control_plane.tiering_model import StoredProducerState
 from tideline.domain import catalog
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import StoredProducerState
 from tideline.domain.rebuild_plan import Verdict
 from tideline.kafka.segment_files import ProducerSnapshotEntry, encode_snapshot
 from tideline.rebuild import report
 from tideline.rebuild.postgres import RebuildPostgres
-from tideline.rebuild.reader import BucketReader
-from tideline.rebuild.segments import SegmentReader
-from tideline.rebuild.survey import Choices, Survey, survey
+from tideline.rebuild.survey import Survey
 from tideline.rebuild.write import watch, write
 
-BY = ("an operator", "the disk is gone")
 SEEDS = range(6)
-
-
-@pytest.fixture
-def postgres(database: Database) -> Iterator[RebuildPostgres]:
-    found = RebuildPostgres(database.settings())
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def bucket() -> Bucket:
-    return Bucket()
-
-
-def look(bucket: Bucket, postgres: RebuildPostgres | None, **choices: object) -> Survey:
-    chosen = replace(Choices(current=HISTORY), **choices)  # type: ignore[arg-type]
-    segments = SegmentReader(bucket, "tiered", PREFIX)
-    return survey(BucketReader(bucket, "wal", ""), postgres, chosen, segments=segments)
-
-
-def stop(postgres: RebuildPostgres, meanwhile: Callable[[], object] = lambda: None) -> None:
-    still = watch(postgres, lambda: None, lambda _: meanwhile() and None)
-    postgres.begin(*BY, still.holders, still.beat)
+LIVING = """SELECT topic_id, partition, suffix_start, high_watermark, base_offset, last_offset,
+    object_key, byte_offset FROM logs LEFT JOIN (batches JOIN wal_files USING (file_id))
+    ON batches.log_id = logs.log_id AND last_offset >= suffix_start
+    WHERE deleted_at IS NULL ORDER BY topic_id, partition, base_offset"""
+"""Batches of topics that were not deleted."""
 
 
 async def rebuild(
@@ -112,6 +94,106 @@ async def test_an_old_backup_becomes_the_one_that_was_lost(
         assert after[name] == before[name], name
     again = look(bucket, postgres)
     assert {plan.verdict for plan in again.plans.values()} == {Verdict.WHOLE}
+
+
+async def test_a_dump_of_the_running_server_that_is_restored_elsewhere_is_a_backup(
+    postgres_scene: PostgresScene,
+    postgres_server: PostgresServer,
+    database: Database,
+    bucket: Bucket,
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(200))
+    await recorder.begin()
+    await recorder.play(40)
+    name = str(conninfo_to_dict(database.dsn)["dbname"])
+    dump = postgres_server.client("pg_dump", name)
+    await recorder.play(40)
+    await recorder.settle()
+    before = rows(postgres_scene)
+    another = f"{name}_restored"
+    postgres_server.client("psql", "postgres", f"--command=CREATE DATABASE {another}")
+    postgres_server.client("psql", another, "--set=ON_ERROR_STOP=1", stdin=dump)
+    restored = Database(make_conninfo(database.dsn, dbname=another))
+    apply(restored.dsn)
+    async with connect(restored.settings(), application_name="contract-test") as plane:
+        scene, postgres = PostgresScene(plane, restored.dsn), RebuildPostgres(restored.settings())
+        assert rows(scene) != before
+        found = await rebuild(bucket, postgres, scene)
+        assert report.is_fine(found), list(report.lines(found))
+        after = rows(scene)
+        for table in ("topics", "logs", "batches", "producers", "snapshots"):
+            assert after[table] == before[table], table
+        postgres.close()
+        scene.jobs.close()
+
+
+@pytest.mark.parametrize("another", [False, True])
+async def test_a_topic_that_was_deleted_after_the_backup_stays_so_and_its_name_may_be_anothers(
+    postgres_scene: PostgresScene,
+    postgres: RebuildPostgres,
+    database: Database,
+    bucket: Bucket,
+    another: bool,
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(5))
+    await recorder.begin()
+    await recorder.play(40)
+    await recorder.settle()
+    gone, ((name,),) = (
+        recorder.logs[1],
+        postgres_scene.sql(
+            "SELECT name FROM topics WHERE topic_id = %s", recorder.logs[1].topic_id
+        ),
+    )
+    (left,) = [log for log in recorder.logs if log.topic_id != gone.topic_id]
+    with lost_afterwards(database):
+        await postgres_scene.plane.delete_topic(gone.topic_id)
+        bucket.note(catalog.TopicDeleted(gone.topic_id, "gateway", "Kafka deleted it"))
+        recorder.logs = [left]
+        if another:
+            recorder.logs += await recorder.born(str(name))
+        await recorder.play(40)
+        await recorder.settle()
+        before = rows(postgres_scene)["topics"], postgres_scene.sql(LIVING)
+    found = await rebuild(bucket, postgres, postgres_scene)
+    assert report.is_fine(found), list(report.lines(found))
+    assert (rows(postgres_scene)["topics"], postgres_scene.sql(LIVING)) == before
+    assert {row[0] for row in before[1]} == {log.topic_id for log in recorder.logs}
+
+
+async def test_limits_that_were_changed_after_the_backup_hold(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, database: Database, bucket: Bucket
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(6))
+    await recorder.begin()
+    changed = recorder.logs[1].topic_id
+    with lost_afterwards(database):
+        await postgres_scene.plane.update_topic_limits(changed, max_message_bytes=20_000)
+        bucket.note(catalog.Limits(changed, None, 20_000, None, None, 1_000))
+        before = rows(postgres_scene)
+    await rebuild(bucket, postgres, postgres_scene)
+    assert rows(postgres_scene)["topics"] == before["topics"]
+
+
+async def test_configs_that_were_let_go_of_after_the_backup_are_the_users_again(
+    postgres_scene: PostgresScene, postgres: RebuildPostgres, database: Database, bucket: Bucket
+) -> None:
+    recorder = Recorder(postgres_scene, bucket, Random(6))
+    await recorder.begin()
+    plane, topic = postgres_scene.plane, recorder.logs[0].topic_id
+    await plane.override_config(topic, "retention.bytes", "-1", "5000")
+    await plane.override_config(topic, "local.retention.bytes", "0", None)
+    with lost_afterwards(database):
+        await plane.update_user_config(topic, "retention.bytes", "6000")
+        await plane.release_config(topic, "local.retention.bytes", None)
+        bucket.note(
+            catalog.HeldConfig(topic, "retention.bytes", True, "-1", "6000", 2_000),
+            catalog.HeldConfig(topic, "local.retention.bytes", False, None, None, 2_000),
+        )
+        before = await plane.config_overrides_of(topic)
+    assert await plane.config_overrides_of(topic) != before
+    await rebuild(bucket, postgres, postgres_scene)
+    assert await plane.config_overrides_of(topic) == before
 
 
 async def test_commits_go_on_behind_what_was_rebuilt_and_retries_are_recognised(
@@ -224,6 +306,35 @@ async def test_a_rebuild_that_was_ended_in_the_middle_is_done_by_the_next_one(
     assert write(look(bucket, postgres), postgres, PREFIX) == 0, "there is nothing left to do"
     assert rows(postgres_scene) == after
     await postgres_scene.plane.begin_history(*BY)
+
+
+async def test_what_was_inferred_is_inferred_again_when_the_first_rebuild_was_ended(
+    postgres_scene: PostgresScene,
+    postgres: RebuildPostgres,
+    bucket: Bucket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its object was known to the second one, without a batch."""
+    recorder = Recorder(postgres_scene, bucket, Random(10))
+    await recorder.begin()
+    log, gateway = recorder.logs[1], recorder.gateways[0]
+    await recorder.commit(gateway, recorder.upload(gateway, [batch(log, records=2)]))
+    await recorder.tell(gateway)
+    await recorder.commit(gateway, recorder.upload(gateway, [batch(log, records=3)]))
+    postgres_scene.clear()
+    stop(postgres)
+    found = look(bucket, postgres)
+    assert found.plans[log].inferred == 1
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres, "end_log", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(found, postgres, PREFIX)
+    await rebuild(bucket, postgres, postgres_scene)
+    assert [row[2:4] for row in rows(postgres_scene)["batches"]] == [(0, 1), (2, 4)]
 
 
 async def test_a_hole_answers_an_error_and_its_offsets_are_given_to_nobody(

@@ -91,23 +91,52 @@ async def test_a_lost_postgres_is_reported_then_written_and_has_a_new_history(
     assert rows(postgres_scene) == before, "the new history has its catalog, seeds included"
 
 
+def lose_postgres_and_an_object(scene: PostgresScene, bucket: Store) -> None:
+    """The first one of a log that is read."""
+    ((key,),) = scene.sql(
+        "SELECT object_key FROM batches JOIN wal_files USING (file_id) JOIN logs USING (log_id) "
+        "WHERE last_offset >= suffix_start ORDER BY batches.log_id, last_offset LIMIT 1"
+    )
+    scene.clear()
+    del bucket.objects[str(key)]
+
+
 async def test_something_that_is_missing_ends_with_1_and_is_written_with_its_hole(
     postgres_scene: PostgresScene, bucket: Store
 ) -> None:
     recorder = await recorded(postgres_scene, bucket)
     own(bucket)
-    ((key,),) = postgres_scene.sql(
-        "SELECT object_key FROM batches JOIN wal_files USING (file_id) JOIN logs USING (log_id) "
-        "WHERE last_offset >= suffix_start ORDER BY batches.log_id, last_offset LIMIT 1"
-    )
-    postgres_scene.clear()
-    del bucket.objects[str(key)]
+    lose_postgres_and_an_object(postgres_scene, bucket)
     looked = await invoke()
     assert looked.exit_code == ExitCode.FAILED
     assert "nothing known from offset" in looked.stdout
     done = await invoke("--write", "--reason", "the disk is gone")
     assert done.exit_code == ExitCode.FAILED
     assert len(rows(postgres_scene)["topics"]) == len({log.topic_id for log in recorder.logs})
+
+
+async def test_what_is_given_up_is_listed_ends_with_1_once_and_is_whole_from_then_on(
+    postgres_scene: PostgresScene, bucket: Store
+) -> None:
+    await recorded(postgres_scene, bucket)
+    own(bucket)
+    lose_postgres_and_an_object(postgres_scene, bucket)
+    objects = len(bucket.objects)
+    looked = await invoke("--fill-holes")
+    assert looked.exit_code == ExitCode.FAILED
+    assert "--write would give up offsets" in looked.stdout
+    assert len(bucket.objects) == objects
+    done = await invoke("--write", "--fill-holes", "--reason", "the disk is gone", "-o", "json")
+    assert done.exit_code == ExitCode.FAILED, done.output
+    told = json.loads(done.stdout)
+    assert {log["verdict"] for log in told["logs"]} == {"whole"}
+    assert any(log["filled_now"] for log in told["logs"])
+    later = await invoke("-o", "json")
+    assert later.exit_code == ExitCode.OK, later.output
+    filled = [log["filled"] for log in told["logs"]]
+    assert [log["filled"] for log in json.loads(later.stdout)["logs"]] == filled
+    again = await invoke("--write", "--fill-holes", "--reason", "once more", "-o", "json")
+    assert again.exit_code == ExitCode.OK, "nothing is given up by this one"
 
 
 async def test_the_bucket_of_another_cluster_and_the_postgres_of_another_house_are_refused(

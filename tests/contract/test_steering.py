@@ -121,16 +121,30 @@ async def test_a_prefix_that_expired_leaves_a_diskless_partition(scene: Scene) -
     log = await scene.hybrid_log(gateway, 10)
     await scene.commit(gateway, batch(log))
 
-    async def advance(log_start: int) -> tuple[MigrationState, tuple[int, int]]:
+    async def advance(log_start: int) -> tuple[MigrationState, bool, tuple[int, int]]:
         await scene.plane.advance_prefix_start(log, log_start)
         partition = await scene.plane.tracked_partition(log.topic_id, log.partition)
         assert partition is not None
         assert (partition.boundary, partition.suffix_start) == (10, 10)
-        return partition.state, scene.starts(log)
+        return partition.state, partition.prefix_gone, scene.starts(log)
 
-    assert await advance(4) == (MigrationState.HYBRID, (4, 4))
-    assert await advance(2) == (MigrationState.HYBRID, (4, 4))
-    assert await advance(12) == (MigrationState.DISKLESS_ONLY, (10, -1))
+    assert await advance(4) == (MigrationState.HYBRID, False, (4, 4))
+    assert await advance(2) == (MigrationState.HYBRID, False, (4, 4))
+    assert await advance(12) == (MigrationState.DISKLESS_ONLY, True, (10, -1))
+
+
+async def test_gateways_are_told_who_has_a_prefix_in_kafka(scene: Scene) -> None:
+    """Without one any gateway serves the whole log."""
+    gateway = await scene.gateway()
+    _, (pending,) = await scene.migrating_topic([gateway])
+    _, (born,) = await scene.diskless_topic()
+    hybrid = await scene.hybrid_log(gateway, 10)
+    told = {}
+    for log in (pending, born, hybrid):
+        row = await scene.plane.tracked_partition(log.topic_id, log.partition)
+        assert row is not None
+        told[log] = row.prefix_gone
+    assert told == {pending: False, born: True, hybrid: False}
 
 
 async def test_a_config_is_let_go_of_only_with_what_its_user_wants_by_then(scene: Scene) -> None:

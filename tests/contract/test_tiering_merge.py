@@ -24,10 +24,10 @@ from tideline.control_plane.tiering_model import (
     SEGMENT_SUFFIXES,
     MergedSegmentState,
     MergePlan,
-    StoredProducerState,
     TieringScope,
 )
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
+from tideline.domain.producer_state import StoredProducerState
 
 
 @pytest.fixture

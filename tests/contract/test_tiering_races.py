@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -94,11 +95,48 @@ async def test_two_workers_never_claim_one_file(
     claimed = race.hold(
         "claim_wal_files", tiered.worker.worker, 2, 100, 60_000, [log.topic_id], [ALL_OLD]
     )
+    assert len(claimed) == 2
     with second_worker(database) as other:
-        theirs = race.start(lambda: other.claim({log.topic_id: ALL_OLD}))
-        race.held.commit()
-        assert len(claimed) == len(theirs.result(WAIT_S)) == 2
-    assert tiered.scene.sql("SELECT count(DISTINCT token) FROM wal_file_claims") == [(4,)]
+        # Neither waits for the other.
+        theirs = other.claim({log.topic_id: ALL_OLD})
+        assert other.claim({log.topic_id: ALL_OLD}) == []
+    race.held.commit()
+    claims = tiered.scene.sql(
+        "SELECT worker, count(*), count(DISTINCT token) FROM wal_file_claims GROUP BY worker"
+    )
+    assert len(theirs) == 2
+    assert sorted(claims, key=str) == sorted(
+        [(worker, 2, 2) for worker in (tiered.worker.worker, other.worker)], key=str
+    )
+
+
+async def test_what_a_claim_that_came_to_nothing_was_taking_is_claimed_by_the_next(
+    tiered: Tiered, race: Race
+) -> None:
+    log = await tiered.diskless(files=2, batches=1)
+    race.hold("claim_wal_files", uuid4(), 1, 100, 60_000, [log.topic_id], [ALL_OLD])
+    assert len(tiered.worker.claim({log.topic_id: ALL_OLD}, max_files=1)) == 1
+    race.held.rollback()
+    assert len(tiered.worker.claim({log.topic_id: ALL_OLD})) == 1
+
+
+async def test_a_file_that_was_claimed_after_a_claim_began_to_look_is_left(
+    tiered: Tiered, database: Database, race: Race
+) -> None:
+    """A claim that has read which files are claimed stands still at its first log until another
+    one has taken and committed the same file."""
+    log = await tiered.diskless(files=2, batches=1)
+    race.held.execute("LOCK TABLE logs IN ACCESS EXCLUSIVE MODE")
+    late = race.start(lambda: tiered.worker.claim({log.topic_id: ALL_OLD}))
+    race.held.execute(
+        "INSERT INTO wal_file_claims (file_id, worker, token, expires_at) SELECT min(file_id),"
+        " gen_random_uuid(), nextval('tiering_tokens'), now() + interval '1 h' FROM batches"
+    )
+    race.held.commit()
+    ((first, second),) = tiered.scene.sql("SELECT min(file_id), max(file_id) FROM batches")
+    assert [file.file_id for file in late.result(WAIT_S)] == [second]
+    assert tiered.scene.sql("SELECT count(*) FROM wal_file_claims") == [(2,)]
+    assert first != second
 
 
 async def test_a_finish_that_meets_a_takeover_loses(

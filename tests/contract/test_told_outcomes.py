@@ -8,7 +8,13 @@ import pytest
 
 from tests.contract.scenes import GatewayProcess, PostgresScene, Scene, batch
 from tideline.control_plane.errors import GatewayFenced, ObjectKeyRejected
-from tideline.control_plane.model import BatchToCommit, CommittedBatch, StreamPlace, UntoldCommit
+from tideline.control_plane.model import (
+    ANYBODY_TELLS_AFTER_MS,
+    BatchToCommit,
+    CommittedBatch,
+    StreamPlace,
+    UntoldCommit,
+)
 
 
 async def put(
@@ -109,12 +115,22 @@ async def test_an_ended_incarnation_does_not_ask(scene: Scene) -> None:
         await scene.plane.untold_commits(gateway.gateway_id, gateway.incarnation, 10)
 
 
-async def test_nobody_tells_for_another_gateway(scene: Scene) -> None:
+async def test_for_a_gateway_that_stays_away_another_one_tells(scene: Scene) -> None:
+    """A minute after the commit: until then its own next incarnation may."""
     gateway, other = await scene.gateway(), await scene.gateway()
     _, (log,) = await scene.diskless_topic()
-    await put(scene, gateway, "read", batch(log), stream=StreamPlace(0))
-    await put(scene, other, "wrong", stream=StreamPlace(0, tells=("read",)))
-    assert scene.jobs.claim_dead_files(grace_ms=0) == ["wrong"]
+    (told,) = await put(scene, gateway, "read", batch(log), stream=StreamPlace(3))
+    named = (other.gateway_id, other.incarnation)
+    assert await scene.plane.untold_commits(*named, 10) == []
+    scene.age_commits(ANYBODY_TELLS_AFTER_MS - 20_000)
+    assert await scene.plane.untold_commits(*named, 10) == []
+    scene.age_commits(20_001)
+    assert await scene.plane.untold_commits(*named, 10) == [
+        UntoldCommit(gateway.incarnation, 3, "read", (), (told.error,), (0,), (told.append_time,))
+    ]
+    await put(scene, other, "tells", stream=StreamPlace(0, tells=("read",)))
+    assert await scene.plane.untold_commits(*named, 10) == []
+    assert scene.jobs.claim_dead_files(grace_ms=0) == []
 
 
 async def test_a_gateway_of_the_version_before_commits_without_a_place(

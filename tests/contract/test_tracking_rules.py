@@ -175,3 +175,17 @@ async def test_partitions_wait_until_the_migration_is_done(scene: Scene) -> None
     topic = await scene.plane.tracked_topic(name)
     assert topic is not None
     assert [p.boundary for p in topic.partitions.values()] == [10, 0]
+
+
+async def test_the_registry_tells_the_zone_that_a_gateway_has_now(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    register = scene.plane.register_gateway
+    (known,) = await scene.plane.list_gateways()
+    assert known.rack is None
+    for rack in ("eu-1a", "eu-1b", None):
+        reading = await scene.reading(gateway.gateway_id)
+        await register(
+            gateway.gateway_id, 1, uuid4(), "127.0.0.1:9", "1", 3_000, reading, rack=rack
+        )
+        (known,) = await scene.plane.list_gateways()
+        assert known.rack == rack

@@ -20,9 +20,9 @@ from tideline.control_plane.tiering_model import (
     MergePlan,
     NewSegment,
     SplitFile,
-    StoredProducerState,
 )
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import StoredProducerState
 from tideline.settings import JobsSettings
 
 ALL_OLD = 10**15
@@ -111,6 +111,7 @@ class Worker:
         max_files: int = 10,
         max_batches: int = 1_000,
         claim_ms: int = CLAIM_MS,
+        from_ms: int | None = None,
     ) -> list[ClaimedFile]:
         return self.plane.claim_wal_files(
             self.worker,
@@ -118,6 +119,7 @@ class Worker:
             max_batches=max_batches,
             claim_ms=claim_ms,
             cutoffs=cutoffs,
+            from_ms=from_ms,
         )
 
     def register(self, file: ClaimedFile) -> list[SplitFile]:

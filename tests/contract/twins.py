@@ -51,6 +51,10 @@ class TwinScene(Scene):
         self.postgres.set_clock_forward(hours)
         self.of_memory.set_clock_forward(hours)
 
+    def age_commits(self, ms: int) -> None:
+        self.postgres.age_commits(ms)
+        self.of_memory.age_commits(ms)
+
     def producers(self) -> list[int]:
         assert self.postgres.producers() == self.of_memory.producers()
         return self.of_memory.producers()

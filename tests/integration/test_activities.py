@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -29,7 +29,6 @@ from confluent_kafka.admin import (
 from temporalio.exceptions import ApplicationError
 
 from activities.configs import offsets_proven_for_roll
-from activities.readiness import prefix_coverage
 from activities.registration import ACTIVITIES
 from tests.harness import described, until
 from tideline.demo import topic as topics
@@ -49,25 +48,15 @@ from tideline.domain.messages import (
 from tideline.domain.options import MigrationOptions, OpenTransactionsPolicy
 from tideline.domain.preflight import Verdict
 from tideline.kafka.observer import DEBUG_CONSUMER, LogEnd, OffsetSpec, PartitionLayout
-from tideline.migration.connections import WorkerServices, open_services
+from tideline.migration.connections import WorkerServices
+from tideline.migration.prefix import prefix_coverage
 from tideline.migration.preflight import run_preflight
 from tideline.object_store.inventory import partition_prefix
-from tideline.settings import WorkerSettings
 from tideline.stack import Stack
 
 SMALL = {"internal.segment.bytes": "65536", "local.retention.bytes": "-2"}
 T = TypeVar("T")
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-async def services(stack: Stack) -> AsyncIterator[WorkerServices]:
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in stack.environment("worker").items():
-            patch.setenv(key, value)
-        settings = WorkerSettings()
-    async with open_services(settings) as opened:
-        yield opened
 
 
 @dataclass

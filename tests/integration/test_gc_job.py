@@ -17,7 +17,16 @@ from confluent_kafka.admin import AdminClient
 
 from spark.gc.history import HistoryUnknown, adopt_history
 from spark.gc.job import gc
-from tests.aged_topic import PER_SEGMENT, VALUE, Readers, keys, run, settings_of, tier
+from tests.aged_topic import (
+    PER_SEGMENT,
+    VALUE,
+    Readers,
+    keys,
+    let_the_grace_pass,
+    run,
+    settings_of,
+    tier,
+)
 from tests.aged_topic import produce as produce_to
 from tests.tiering_topic import Rereader, Topic, diskless_topic
 from tideline import control_plane
@@ -37,18 +46,6 @@ if TYPE_CHECKING:
 def collected(stack: Stack, spark: SparkSession, **how: bool) -> dict[str, Any]:
     """One run under the default grace of ten minutes."""
     return run(stack, spark, lambda job: gc(job, **({"orphans": False} | how)))
-
-
-def let_the_grace_pass(stack: Stack) -> None:
-    """Whatever is marked was marked an hour earlier, what was reported eight days earlier."""
-    with psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True) as connection:
-        for table, column in (("wal_files", "unreferenced_at"), ("marked_objects", "marked_at")):
-            connection.execute(
-                f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
-            )
-        connection.execute(
-            b"UPDATE tideline.orphan_reports SET first_seen = first_seen - interval '8 days'"
-        )
 
 
 def segment_keys(stack: Stack, topic: str) -> set[str]:

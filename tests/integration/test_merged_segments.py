@@ -18,13 +18,11 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.harness import HANGS_S, Case, migration_case, until
+from tests.raw_batches import raw_batches
 from tests.tiering_now import tier
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.patience import Patience
-from tideline.kafka.batches import iter_batches
-from tideline.kafka.client import KafkaCluster
-from tideline.kafka.log_reader import LogReader
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -75,27 +73,6 @@ def read(case: Case, start: int, end: int) -> list[Seen]:
     return seen
 
 
-def raw(case: Case, offset: int, end: int) -> list[bytes]:
-    """Every batch from ``offset`` up to ``end``, as the gateway sends it."""
-    host, _, port = case.bootstrap.split(",")[0].rpartition(":")
-
-    async def ask() -> list[bytes]:
-        at, batches = offset, []
-        async with KafkaCluster([(host, int(port))], client_id="raw", timeout_ms=5_000) as cluster:
-            node = next(iter(case.stack.endpoints.gateways))
-            while at < end:
-                piece = await LogReader(cluster).fetch(
-                    case.topic, 0, at, node=node, max_bytes=7_000
-                )
-                headers = list(iter_batches(piece.data))
-                assert headers[0].base_offset == at
-                batches += [piece.data[header.position : header.end] for header in headers]
-                at = headers[-1].last_offset + 1
-        return batches
-
-    return asyncio.run(ask())
-
-
 @dataclass
 class Log:
     """A log of three regions and what was in it before any of it was merged."""
@@ -124,7 +101,7 @@ def log(stack: Stack) -> Iterator[Log]:
         for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
             produce(case, codec, 150, number)
         made.merged_to = made.listed(OffsetSpec.latest())
-        made.wal_batches = raw(case, boundary, made.merged_to)
+        made.wal_batches = raw_batches(case.stack, case.topic, 0, boundary, made.merged_to)
         assert tier(stack, case.topic) >= 3
         produce(case, "lz4", 150, 99)
         made.end = made.listed(OffsetSpec.latest())
@@ -135,7 +112,10 @@ def log(stack: Stack) -> Iterator[Log]:
 
 
 def test_a_segment_answers_the_bytes_that_the_wal_answered(log: Log) -> None:
-    assert raw(log.case, log.boundary, log.merged_to) == log.wal_batches
+    assert (
+        raw_batches(log.case.stack, log.case.topic, 0, log.boundary, log.merged_to)
+        == log.wal_batches
+    )
 
 
 def test_the_regions_are_where_the_test_believes_them(log: Log) -> None:
@@ -235,7 +215,7 @@ def test_reads_of_segments_are_counted(log: Log) -> None:
         )
 
     before = counted()
-    raw(log.case, log.boundary, log.boundary + 50)
+    raw_batches(log.case.stack, log.case.topic, 0, log.boundary, log.boundary + 50)
     assert counted() > before
 
 

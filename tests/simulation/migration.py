@@ -159,6 +159,7 @@ class Worker:
             observer=KafkaObserver(cluster, 2_000),
             topics=model,
             admin=model,
+            deletion=model,
             reader=reader,
             tails=TailScanner(reader),
             remote_log=model,

@@ -6,7 +6,7 @@ by one bug: one alone is not seen from outside, which is what the second one is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,10 +24,11 @@ from tideline.domain import producer_state
 from tideline.domain.ack_gate import Standing
 from tideline.domain.read_ceiling import NO_CEILING, ReadCeiling
 from tideline.domain.request_handling import RouteKind
+from tideline.domain.wal_footer import EarlierCommit
 from tideline.gateway.admin.create_topics import CreateTopicsHandler, _Creation
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.fetch import from_kafka
-from tideline.gateway.produce.commit_stream import CommitStream
+from tideline.gateway.produce.commit_stream import CommitStream, LeftOver
 from tideline.gateway.produce.parking import Admission, ParkingLot, ProduceAdmission
 from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.quiesce import Fences
@@ -75,6 +76,8 @@ FOUND_BY: dict[str, int] = {
     "deletion untold": 2,
     "born unawares": 25,
     "told in disorder": 1,
+    "given up untold": 32,
+    "sent is not committed": 32,
 }
 """The seed that finds a bug (docs/simulation.md says how it was looked for)."""
 
@@ -363,3 +366,22 @@ def _backwards(self: Any, sequence: int, key: str, count: int, live: Any, told: 
 bug("told in disorder", "an object tells the outcomes of an earlier one in another order than its "
     "batches have: who rebuilds from the bucket puts them elsewhere", (Kind.MISTOLD,),
     (CommitStream, "committed", _backwards))  # fmt: skip
+
+
+def _nothing_first(self: CommitStream, *_: Any) -> tuple[EarlierCommit, ...]:
+    return ()
+
+
+bug("given up untold", "a commit goes past an object that was given up before the bucket tells of "
+    "that: who rebuilds takes the two for one line, and puts the second one behind the first",
+    (Kind.MISTOLD,), (CommitStream, "before", _nothing_first))  # fmt: skip
+
+
+def _all_unsent(self: CommitStream, left: Sequence[LeftOver]) -> tuple[EarlierCommit, ...]:
+    return CLOSING(self, [replace(one, sent=False) for one in left])
+
+
+CLOSING = CommitStream.closing
+bug("sent is not committed", "a stream that ends says of what it has sent that it was not "
+    "committed, which Postgres may have done", (Kind.MISTOLD,),
+    (CommitStream, "closing", _all_unsent))  # fmt: skip

@@ -22,7 +22,7 @@ from tests.history.checker import judge
 from tests.history.operations import Operation, Partition, Truncated
 from tests.history.violations import Bounds, Kind, Violation
 from tests.simulation.broker_wire import PORT, run_broker
-from tests.simulation.bucket import judge_bucket
+from tests.simulation.bucket import BucketJudge
 from tests.simulation.clients import Consumer, History, Producer, Style
 from tests.simulation.faults import PRODUCERS, Fault, pace_of, schedule
 from tests.simulation.gateways import Gateway, Surroundings
@@ -38,6 +38,8 @@ CONSUMERS = ((False, 0), (True, 0), (False, 1))
 """Whether by topic id, and of which partition."""
 CALM_S = 30.0
 """How long after the last fault everything may take to come to rest."""
+LOOKS = 30
+"""At the bucket, spread over the load; and before and after each fault."""
 BOUNDS = Bounds(stale=inf, answer=15.0, progress=25.0, sent=0.0)
 """An answer takes a client's patience (5 s) and a stream's end (12 s) at most. A client may hear
 errors for as long as a fault lasts (6.5 s), a lease lapses (2.5 s) and two holds take (12 s). A
@@ -87,8 +89,10 @@ class World:
         self.producers: list[Producer] = []
         self.clients: list[str] = []
         self.topic_id = UUID(int=0)
-        self.restless: list[Violation] = []
-        """What did not end although nothing stood in its way any more."""
+        self.bucket = BucketJudge(self.around.objects, self.around.plane)
+        self.found: list[Violation] = []
+        """What did not end although nothing stood in its way any more, and what the bucket told
+        wrongly."""
 
     def partition(self, topic_id: UUID, number: int) -> Partition:
         return Partition(str(topic_id), number)
@@ -162,7 +166,9 @@ class World:
         self.worker.start()
         self.loop.call_later(1.5, self.driver.start)
         playing = [asyncio.ensure_future(self._play(fault)) for fault in faults]
-        await asyncio.sleep(self.load_s)
+        for _ in range(LOOKS):
+            await asyncio.sleep(self.load_s / LOOKS)
+            self._look()
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
@@ -172,6 +178,7 @@ class World:
         await self.driver.reached[fault.after].wait()
         await asyncio.sleep(fault.at)
         self.history.note(str(fault))
+        self._look()
         fault.begin(self)
         if fault.lasts:
             try:
@@ -209,7 +216,11 @@ class World:
         """What the world itself has to say, at the end of the run."""
         for producer in self.producers:
             producer.tell_elsewhere()
-        return [*self.restless, *judge_bucket(self.around.objects, self.around.plane)]
+        self._look()
+        return self.found
+
+    def _look(self) -> None:
+        self.found += [v for v in self.bucket.judge() if v not in self.found]
 
     async def _read_to_the_end(self, number: int, by_id: bool) -> None:
         last = self.read(f"last-{number}-{'id' if by_id else 'name'}", number, by_id=by_id)
@@ -222,7 +233,7 @@ class World:
     def _unrest(self, why: str) -> None:
         text = f"not at rest {CALM_S:.0f} s after the last fault: {why}"
         self.history.note(text)
-        self.restless.append(Violation(Kind.STUCK, None, text))
+        self.found.append(Violation(Kind.STUCK, None, text))
 
 
 @dataclass(frozen=True)

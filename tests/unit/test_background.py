@@ -11,6 +11,7 @@ import pytest
 
 from tideline import background
 from tideline.background import BackgroundTaskEnded, cancel_and_wait, keep, spawn, watching
+from tideline.errors import ExitCode, RefusedError
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,6 +78,18 @@ async def test_the_end_of_what_must_run_on_ends_the_process_with_the_reason() ->
         keep(broken(), "lease")
         with pytest.raises(BackgroundTaskEnded, match=r"lease ended by ValueError: a row that"):
             await asyncio.wait_for(watch.until(asyncio.Event()), 5)
+
+
+async def test_the_process_ends_with_the_exit_code_of_what_ended_it() -> None:
+    async def refused() -> None:
+        raise RefusedError("Postgres is not the one that was seen")
+
+    for work, code in ((refused, ExitCode.REFUSED), (broken, ExitCode.FAILED)):
+        with watching() as watch:
+            keep(work(), "leases")
+            with pytest.raises(BackgroundTaskEnded) as ended:
+                await asyncio.wait_for(watch.until(asyncio.Event()), 5)
+        assert ended.value.exit_code is code
 
 
 async def test_what_must_run_on_may_not_end_well_either() -> None:

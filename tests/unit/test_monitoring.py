@@ -26,6 +26,7 @@ from tideline.worker.metrics import (
     TieringLagGauges,
     TieringTotals,
 )
+from tideline.worker.replicas import ReplicaGauges
 from tideline.worker.watches import WatchGauges
 from workflows.topic_state import Stage
 
@@ -53,6 +54,7 @@ def exported() -> set[str]:
     WatchGauges(worker)
     GatewayGauges(worker)
     AttendanceGauges(worker)
+    ReplicaGauges(worker)
     return {
         metric.name + suffix
         for registry in (REGISTRY, worker)

@@ -21,8 +21,10 @@ from tideline.cli import (
     operators,
     preflight,
     rebuild,
+    replicas,
     status,
     steer,
+    tiered_storage,
     tiering,
     topic,
 )
@@ -87,9 +89,11 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(installation.app, name="installation")
 app.add_typer(operators.gaps, name="gap")
 app.add_typer(operators.requests, name="request")
+app.add_typer(replicas.app, name="replicas")
 app.add_typer(topic.app, name="topic")
 app.add_typer(export.app, name="export")
 app.add_typer(tiering.app, name="tiering")
+app.add_typer(tiered_storage.app, name="tiered-storage")
 OptionalCommand(
     "retention",
     "tideline.cli.jobs",

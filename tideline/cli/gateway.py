@@ -35,6 +35,7 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
             "renews_its_lease": g.incarnation in alive,
             "lease_ms": g.lease_ms,
             "address": g.address,
+            "rack": g.rack,
             "version": g.version,
             "incarnation": g.incarnation,
             "registered_at": g.registered_at,

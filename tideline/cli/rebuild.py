@@ -19,6 +19,7 @@ from tideline.errors import ExitCode, RefusedError, UsageError
 from tideline.kafka.client import KafkaCluster
 from tideline.object_store.client import ObjectStoreClient
 from tideline.rebuild import report
+from tideline.rebuild.filling import fill
 from tideline.rebuild.postgres import RebuildPostgres
 from tideline.rebuild.reader import BucketReader
 from tideline.rebuild.segments import SegmentReader
@@ -49,6 +50,10 @@ def rebuild(
     give_up_open: Annotated[
         bool, typer.Option(help="What nobody tells of was told to nobody: its offsets go again.")
     ] = False,
+    fill_holes: Annotated[
+        bool,
+        typer.Option(help="What lay in holes and open ends is given up: readers pass over them."),
+    ] = False,
     unreadable_is_old: Annotated[
         bool, typer.Option(help="Objects without a footer are older than footers.")
     ] = False,
@@ -60,8 +65,8 @@ def rebuild(
 ) -> None:
     """Say what the bucket tells of every log, beside a Postgres if one is named; or write it there.
 
-    Ends with 1 when something that was acknowledged may be missing. Changes nothing without
-    --write, which goes on where an earlier run was ended.
+    Ends with 1 when something that was acknowledged may be missing, or was given up by this run.
+    Changes nothing without --write, which goes on where an earlier run was ended.
     """
     if write_it and not (reason or "").strip():
         raise UsageError("--write needs --reason: it is kept as the record of what was lost")
@@ -74,6 +79,7 @@ def rebuild(
         frozenset(topic or ()),
         give_up_open,
         unreadable_is_old,
+        fill_holes,
     )
     with _postgres(settings) as postgres:
         if write_it:
@@ -115,14 +121,13 @@ def _write(
         raise RefusedError("; ".join(blockers))
     assert_still(still, postgres, position)
     postgres.begin(by, reason, still.holders, still.beat)
+    put = partial(store.put, settings.s3_bucket)
+    if filled := fill(found, settings.diskless_prefix, put):
+        screen.print(f"offsets of {filled} logs were given up")
     changed = write(found, postgres, settings.tiered_prefix)
     after = again(found, postgres, _segments(settings))
     now = run(_begin_history(worker, store, cluster_id, by, reason))
-    tell_catalog(
-        found,
-        now.history_id,
-        lambda key, body: store.put(settings.s3_bucket, settings.diskless_prefix + key, body),
-    )
+    tell_catalog(found, now.history_id, lambda key, body: put(settings.diskless_prefix + key, body))
     screen.print(
         f"{changed} logs were written. History {now.history_id} begins: start the worker and the "
         "gateways."

@@ -36,6 +36,10 @@ def up(
     brokers: Annotated[
         int | None, typer.Option(help="Number of brokers, fixed at the first start (default: 3).")
     ] = None,
+    racks: Annotated[
+        int | None,
+        typer.Option(help="Racks that the brokers go round (default: one for each broker)."),
+    ] = None,
     without: Annotated[
         list[str] | None, typer.Option(help=f"Leave out a part: {', '.join(ALL_PARTS)}.")
     ] = None,
@@ -60,6 +64,7 @@ def up(
                 *(["airflow"] if airflow else []),
             ],
             progress=progress,
+            racks=racks,
         )
     if stack.was_running:
         console.print(f"The stack in {stack.home} was running already.")

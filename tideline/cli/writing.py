@@ -32,7 +32,7 @@ async def changing_services() -> AsyncIterator[WorkerServices]:
 
 
 async def must_own(services: WorkerServices) -> None:
-    """For a command that looks first, and changes something only then."""
+    """For a command that opens them itself, because it may also only look."""
     cluster_id = await services.cluster.cluster_id()
     await command_must_own(services.control_plane, services.settings, cluster_id)
 

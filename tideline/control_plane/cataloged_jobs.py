@@ -19,7 +19,7 @@ from tideline.control_plane.tiering_model import (
     MergedSegmentState,
     NewSegment,
 )
-from tideline.domain.catalog import MergedSegment
+from tideline.domain.catalog import MergedSegment, Record
 from tideline.domain.ids import TopicIdPartition
 from tideline.object_store.client import JOB, ObjectStoreClient
 from tideline.settings import JobsSettings, WorkerSettings
@@ -105,23 +105,8 @@ class CatalogedJobs(JobsControlPlane):
     def finish_merge(
         self, log: TopicIdPartition, token: int, segment: NewSegment
     ) -> tuple[str, ...]:
-        record = MergedSegment(
-            topic_id=log.topic_id,
-            partition=log.partition,
-            segment_id=segment.segment_id,
-            base_offset=segment.base_offset,
-            last_offset=segment.last_offset,
-            size_bytes=segment.size_bytes,
-            max_timestamp=segment.max_timestamp,
-            record_count=segment.record_count,
-            batch_count=segment.batch_count,
-            offset_index_bytes=segment.offset_index_bytes,
-            time_index_bytes=segment.time_index_bytes,
-        )
-        self._writer.announce(self._history_id(), record)
-        keys = super().finish_merge(log, token, segment)
-        self._writer.count(self._history_id(), record)
-        return keys
+        with self._counting(_record_of(log, segment)):
+            return super().finish_merge(log, token, segment)
 
     def delete_records(self, topic_id: UUID, partition: int, before_offset: int) -> int:
         log = TopicIdPartition(topic_id, partition)
@@ -137,12 +122,18 @@ class CatalogedJobs(JobsControlPlane):
 
     def advance_prefix_start(self, topic_id: UUID, partition: int, log_start: int) -> None:
         log = TopicIdPartition(topic_id, partition)
-        record = prefix_start(log, view, log_start) if (view := self._view(log)) else None
-        if record is not None:
-            self._writer.announce(self._history_id(), record)
-        super().advance_prefix_start(topic_id, partition, log_start)
-        if record is not None:
-            self._writer.count(self._history_id(), record)
+        record = prefix_start(log, self._view(log), log_start)
+        if record is None:
+            return super().advance_prefix_start(topic_id, partition, log_start)
+        with self._counting(record):
+            super().advance_prefix_start(topic_id, partition, log_start)
+
+    @contextmanager
+    def _counting(self, record: Record) -> Iterator[None]:
+        """Announced before the body, counted when it has ended well."""
+        self._writer.announce(self._history_id(), record)
+        yield
+        self._writer.count(self._history_id(), record)
 
     def tell_segments(self) -> int:
         """Put the records of finished segments that the bucket lacks; how many."""
@@ -150,7 +141,7 @@ class CatalogedJobs(JobsControlPlane):
         for row in self.merged_segments(*self.log_id_range()):
             if row.state is not MergedSegmentState.COPY_SEGMENT_FINISHED:
                 continue
-            record = _record_of(row)
+            record = _record_of(TopicIdPartition(row.topic_id, row.partition), row)
             if self._writer.key_of(self._history_id(), record) not in there:
                 self._writer.count(self._history_id(), record)
                 told += 1
@@ -187,17 +178,17 @@ def connect_jobs(
         plane.close()
 
 
-def _record_of(row: MergedSegmentRow) -> MergedSegment:
+def _record_of(log: TopicIdPartition, segment: NewSegment | MergedSegmentRow) -> MergedSegment:
     return MergedSegment(
-        topic_id=row.topic_id,
-        partition=row.partition,
-        segment_id=row.segment_id,
-        base_offset=row.base_offset,
-        last_offset=row.last_offset,
-        size_bytes=row.size_bytes,
-        max_timestamp=row.max_timestamp,
-        record_count=row.record_count,
-        batch_count=row.batch_count,
-        offset_index_bytes=row.offset_index_bytes,
-        time_index_bytes=row.time_index_bytes,
+        topic_id=log.topic_id,
+        partition=log.partition,
+        segment_id=segment.segment_id,
+        base_offset=segment.base_offset,
+        last_offset=segment.last_offset,
+        size_bytes=segment.size_bytes,
+        max_timestamp=segment.max_timestamp,
+        record_count=segment.record_count,
+        batch_count=segment.batch_count,
+        offset_index_bytes=segment.offset_index_bytes,
+        time_index_bytes=segment.time_index_bytes,
     )

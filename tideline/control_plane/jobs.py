@@ -131,14 +131,21 @@ class JobsControlPlane(GarbageCalls):
         max_batches: int,
         claim_ms: int,
         cutoffs: Mapping[UUID, int],
+        from_ms: int | None = None,
     ) -> list[ClaimedFile]:
         """Claim the files that hold the oldest eligible batches; none: nothing is eligible.
 
         ``cutoffs``: topic id → ms; batches with a ``max_timestamp`` below it are eligible. A topic
         whose tiering was requested has every batch eligible that was committed until the request;
         a topic without a cutoff has no other. Never eligible: batches of paused or deleted topics,
-        expired offsets, what is split already. At most ``max_batches``, but one whole file at
-        least. A file that failed waits for its retry time, a parked one for an operator.
+        expired offsets, what is split already. As many files as hold at most ``max_batches`` that
+        are not split, one at least; at most 250, whatever ``max_files``. A file that failed waits
+        for its retry time, a parked one for an operator.
+
+        ``from_ms``: no file is chosen for a batch whose ``max_timestamp`` is less. What the caller
+        has claimed since it last began from the oldest is not read again then
+        (:attr:`ClaimedFile.oldest_ms`). Calls at once share the files out: one of them may find
+        nothing while others are taking the last ones.
 
         A claim lasts ``claim_ms`` on the database's clock; then any worker may take it over under
         a new token. The claimed batches of a killed worker therefore come again.
@@ -151,6 +158,7 @@ class JobsControlPlane(GarbageCalls):
             claim_ms,
             list(cutoffs),
             list(cutoffs.values()),
+            from_ms,
         )
 
     def register_split_keys(

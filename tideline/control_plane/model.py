@@ -28,6 +28,8 @@ from tideline.domain.watched import FindingKind
 KEYS_KEPT_AHEAD_MS = 60_000
 """A gateway registers object keys ahead and uses one at most this much later: the collector's grace
 for keys that were registered and not committed is longer."""
+ANYBODY_TELLS_AFTER_MS = 60_000
+"""What a gateway committed and nobody has told of for so long is told by another one."""
 
 
 class TrackingKind(StrEnum):
@@ -74,6 +76,8 @@ class TrackedPartition:
     ready: bool = False
     accepted_gap_from: int = UNDEFINED_OFFSET
     """First offset of a log gap up to B0 whose loss an operator accepted; -1: none."""
+    prefix_gone: bool = False
+    """Kafka has nothing below B0 any more, or never had."""
 
     @property
     def prefix_end(self) -> int:
@@ -269,6 +273,8 @@ class GatewayRegistration:
     address: str
     version: str
     registered_at: datetime
+    rack: str | None = None
+    """Its zone, if it was given one: otherwise that of its broker."""
 
     def __str__(self) -> str:
         return f"{self.gateway_id} at {self.address}"

@@ -79,12 +79,13 @@ class ControlPlane(Protocol):
         version: str,
         lease_ms: int,
         watched: LeaseReading | None = None,
+        rack: str | None = None,
     ) -> None:
         """Register this process. An older incarnation of the id is over for ever.
 
         Over one that is active this needs ``watched``: its counter as the caller has seen it stand
         still for its lease and a margin. Raises ``GatewayIdHeld`` without it, or when the counter
-        has moved since.
+        has moved since. ``rack`` is the zone that other gateways learn of it.
 
         Load the tracked topics only after this has returned, and serve only after that: whoever
         counts gateways at a barrier then either sees this one or has been seen by it.
@@ -564,7 +565,8 @@ class ControlPlane(Protocol):
         self, gateway_id: int, incarnation: UUID, limit: int
     ) -> list[UntoldCommit]:
         """What ended incarnations of the gateway committed and no object tells, by incarnation and
-        in the order of their commits. Raises ``GatewayFenced``."""
+        in the order of their commits; and of other gateways what is older than
+        :data:`~tideline.control_plane.model.ANYBODY_TELLS_AFTER_MS`. Raises ``GatewayFenced``."""
 
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
         """Coordinates from each ``fetch_offset`` (inclusive) on, one answer per request.

@@ -30,9 +30,10 @@ from tenacity import (
 from tideline.background import spawn
 from tideline.control_plane.calls import SERVER_IDENTITY, Function, mapper, parameters, statement
 from tideline.control_plane.errors import ControlPlaneUnavailable, translate
-from tideline.domain.history import HistoryWatch, WrongHistory
+from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
 from tideline.settings import ControlPlaneSettings
 
+HALT = "halt_history"
 ATTEMPTS = 3
 """A broken connection costs one attempt, a failover in progress the next; a longer outage is the
 caller's to report."""
@@ -148,14 +149,17 @@ class Pool:
         await self._pool.open(wait=False)
 
     async def _compare(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
-        """Another server, or one that has lost commits, gets no call. Its restart, restore or
-        promotion has broken every older connection."""
+        """Another server, or one that has lost commits, gets no call but the one that halts its
+        history: who starts later may not have seen what is lost. Its restart, restore or promotion
+        has broken every older connection."""
         if (seen := self._history.seen) is None:
             return
         query = statement(SERVER_IDENTITY.name, 2)
         cursor = await connection.execute(query, [seen.beat, seen.token], prepare=False)
         now = SERVER_IDENTITY.read(await cursor.fetchall())
         if (why := self._history.judge(seen, now)) is not None:
+            if lacks_commits(seen, now):
+                await connection.execute(statement(HALT, 1), [why], prepare=False)
             raise WrongHistory(f"Postgres is not the one that was seen: {why}")
 
     async def close(self) -> None:

@@ -90,6 +90,7 @@ class PostgresControlPlane(ControlPlane):
         version: str,
         lease_ms: int,
         watched: LeaseReading | None = None,
+        rack: str | None = None,
     ) -> None:
         await self._call(
             Function("register_gateway", nothing),
@@ -101,6 +102,7 @@ class PostgresControlPlane(ControlPlane):
             lease_ms,
             watched.incarnation if watched else None,
             watched.renewals if watched else None,
+            rack,
         )
 
     async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:

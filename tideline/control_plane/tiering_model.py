@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.prefix import prefix_end
+from tideline.domain.producer_state import StoredProducerState
 
 SEGMENT_SUFFIXES = (
     ".log",
@@ -161,6 +162,11 @@ class ClaimedFile:
     batches: tuple[ClaimedBatch, ...]
     """In the order of (``log_id``, ``base_offset``)."""
 
+    @property
+    def oldest_ms(self) -> int:
+        """The ``max_timestamp`` for which the file was chosen; those of a claim do not decrease."""
+        return min(batch.max_timestamp for batch in self.batches)
+
 
 @dataclass(frozen=True, slots=True)
 class SplitFile:
@@ -204,19 +210,6 @@ class MergeCandidate:
     @property
     def log(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredProducerState:
-    """One producer of a segment's ``.snapshot`` as Postgres keeps it for the next segment (Kafka:
-    ``ProducerStateEntry``, newest batch). A suffix has no transactions."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,16 @@ class Later:
         self.step = demo.output.step
 
     @asynccontextmanager
-    async def producing(self, name: str) -> AsyncIterator[None]:
-        """One record a second per partition meanwhile; the producer is told as ``name``."""
+    async def producing(
+        self, name: str, *, rate: float | None = None, patience_s: int = 120
+    ) -> AsyncIterator[None]:
+        """``rate`` records a second meanwhile, or one per partition; the producer is told as
+        ``name``, and gives up a record that nobody has taken for ``patience_s``."""
         demo, ref = self.demo, self.ref
         producer = LibrdkafkaProducer(
             name, demo.bootstrap, ref.topic, range(ref.partitions), demo.ledger,
-            records_per_second=ref.partitions,
+            records_per_second=rate or ref.partitions,
+            config={"delivery.timeout.ms": patience_s * 1000},
         )  # fmt: skip
         producer.start()
         try:
@@ -49,5 +53,5 @@ class Later:
             f"every acknowledged record is read from the first offset, {when}",
             done and all(v.ok for v in verdicts) and not member.resets,
             f"{acknowledged} acknowledged, {consumed} consumed across prefix, merged segments and "
-            "WAL",
+            "WAL" + "".join(f"; {v}" for v in verdicts if not v.ok),
         )

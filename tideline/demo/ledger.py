@@ -43,7 +43,8 @@ class PartitionVerdict:
     sent_back: int
     """How often a consumer saw an offset at or below one it had seen."""
     gaps: tuple[tuple[int, int], ...]
-    """Missing offset ranges (inclusive) between the first and the last consumed offset."""
+    """Missing offset ranges (inclusive) between the first and the last consumed offset, but for
+    those that were left empty."""
 
     @property
     def ok(self) -> bool:
@@ -63,6 +64,7 @@ class _PartitionLog:
     consumed: list[tuple[int, str]] = field(default_factory=list)
     highest_seen: int = -1
     sent_back: int = 0
+    empty: set[tuple[int, int]] = field(default_factory=set)
 
 
 class Ledger:
@@ -84,6 +86,11 @@ class Ledger:
                 log.sent_back += 1
             log.highest_seen = max(log.highest_seen, offset)
             log.consumed.append((offset, record_id))
+
+    def leave_empty(self, partition: int, first: int, last: int) -> None:
+        """Nobody was told of these offsets, and an empty batch has them: they are no gap."""
+        with self._lock:
+            self._logs[partition].empty.add((first, last))
 
     def fail(self, record_id: str, error: str) -> None:
         """A producer gave up on a record: it may or may not be in the log."""
@@ -107,6 +114,7 @@ class Ledger:
         with self._lock:
             for partition, log in self._logs.items():
                 other._logs[partition].acknowledged.extend(log.acknowledged)
+                other._logs[partition].empty |= log.empty
         return other
 
     def acknowledgements(self, partition: int) -> list[Acknowledgement]:
@@ -133,7 +141,7 @@ class Ledger:
         with self._lock:
             log = self._logs[partition]
             acknowledged, consumed = list(log.acknowledged), list(log.consumed)
-            sent_back = log.sent_back
+            sent_back, empty = log.sent_back, set(log.empty)
         offsets_of = defaultdict(list)
         for offset, record_id in consumed:
             offsets_of[record_id].append(offset)
@@ -158,7 +166,9 @@ class Ledger:
             duplicated=tuple(duplicated),
             reordered=tuple(_reordered(consumed)),
             sent_back=sent_back,
-            gaps=tuple(_gaps(sorted({offset for offset, _ in consumed}))),
+            gaps=tuple(
+                gap for gap in _gaps(sorted({offset for offset, _ in consumed})) if gap not in empty
+            ),
         )
 
 

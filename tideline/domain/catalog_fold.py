@@ -71,7 +71,9 @@ class TopicFacts:
     limits: Mapping[str, str | int]
     """By the names of :data:`LIMITS`, as far as they are told."""
     held: Mapping[str, HeldConfig]
-    """By config key; those that were let go of are left out."""
+    """By config key."""
+    let_go: frozenset[str]
+    """Config keys that were held before."""
     undecided: tuple[Record, ...]
     """Announced only: tracking, or partitions."""
 
@@ -153,8 +155,15 @@ class _Topic:
             return
         ((name, born),) = kinds
         partitions = max(record.partitions for record in self._topics)
+        configs = self._configs()
         self._result.topics[self._topic_id] = TopicFacts(
-            name, born, partitions, self._limits(), self._held(), self._undecided(partitions)
+            name,
+            born,
+            partitions,
+            self._limits(),
+            {key: latest for key, latest in configs.items() if latest.held},
+            frozenset(key for key, latest in configs.items() if not latest.held),
+            self._undecided(partitions),
         )
         for partition in range(partitions):
             log = TopicIdPartition(self._topic_id, partition)
@@ -180,7 +189,7 @@ class _Topic:
                 found[name] = latest
         return found
 
-    def _held(self) -> dict[str, HeldConfig]:
+    def _configs(self) -> dict[str, HeldConfig]:
         told: dict[str, list[HeldConfig]] = defaultdict(list)
         for record in self._counted:
             if isinstance(record, HeldConfig):
@@ -188,7 +197,7 @@ class _Topic:
         found = {}
         for key, records in sorted(told.items()):
             latest = self._latest(key, [(r.noted_at_ms, r) for r in records])
-            if latest is not None and latest.held:
+            if latest is not None:
                 found[key] = latest
         return found
 
@@ -236,6 +245,8 @@ class _Log:
         self._counted = [record for record, counted in records if counted]
         self._announced = [record for record, counted in records if not counted]
         self.contradictions: list[str] = []
+        self._since = 0
+        """The generation in which B0 was set."""
 
     def facts(self) -> LogFacts:
         boundary = self._boundary()
@@ -255,7 +266,7 @@ class _Log:
                 boundary.prefix_log_start if boundary else -1,
             ),
             accepted_gap_from=min(
-                (r.first for r in self._counted if _is_gap_of(r, boundary)), default=-1
+                (r.first for r in self._counted if self._is_gap_of(r, boundary)), default=-1
             ),
             segments=segments,
             undecided=self._undecided(boundary, segments),
@@ -286,6 +297,7 @@ class _Log:
     def _whole(self, newest: Boundary, living: Sequence[Boundary]) -> Boundary:
         """The epoch at which B0 was set first, with the seeds, which a later note may lack."""
         same = [r for r in living if r.boundary == newest.boundary]
+        self._since = min(r.generation for r in same)
         seeds = {r.seeds for r in same if r.seeds is not None}
         if len(seeds) > 1:
             self._contradict(f"B0 {newest.boundary} has different producer seeds")
@@ -344,22 +356,22 @@ class _Log:
                 case BoundaryReset():
                     return boundary is not None and _unsets(record, boundary)
                 case AcceptedGap():
-                    return _is_gap_of(record, boundary)
+                    return self._is_gap_of(record, boundary)
                 case MergedSegment():
                     return record.segment_id not in known and record.last_offset > end
             return False
 
         return tuple(record for record in self._announced if matters(record))
 
-
-def _is_gap_of(record: Record, boundary: Boundary | None) -> TypeGuard[AcceptedGap]:
-    """The same B0 may have been set before, and reset: its gap was of that generation."""
-    return (
-        isinstance(record, AcceptedGap)
-        and boundary is not None
-        and record.end == boundary.boundary
-        and record.generation >= boundary.generation
-    )
+    def _is_gap_of(self, record: Record, boundary: Boundary | None) -> TypeGuard[AcceptedGap]:
+        """The same B0 may have been set before, and reset: its gap was of that generation. It may
+        also be told again in a later one, and the gap stays."""
+        return (
+            isinstance(record, AcceptedGap)
+            and boundary is not None
+            and record.end == boundary.boundary
+            and record.generation >= self._since
+        )
 
 
 def _unsets(reset: BoundaryReset, boundary: Boundary) -> bool:

@@ -88,6 +88,17 @@ def disagreement(seen: ServerIdentity, now: ServerIdentity) -> str | None:
     return None
 
 
+def lacks_commits(seen: ServerIdentity, now: ServerIdentity) -> bool:
+    """Whether ``now`` is the very database of ``seen``, and may have lost commits. Whoever sees it
+    halts the history, for all who have not seen as much of it."""
+    same = (seen.installation_id, seen.history_id, seen.system_identifier) == (
+        now.installation_id,
+        now.history_id,
+        now.system_identifier,
+    )
+    return same and not now.halted and disagreement(seen, now) is not None
+
+
 def newest(one: ServerIdentity | None, other: ServerIdentity | None) -> ServerIdentity | None:
     """The one that saw more of the history."""
     if one is None or other is None:

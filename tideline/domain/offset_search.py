@@ -85,6 +85,16 @@ def end_in_suffix(asked_epoch: int, boundary_epoch: int, high_watermark: int) ->
     return EpochEnd(boundary_epoch, high_watermark) if asked_epoch >= boundary_epoch else None
 
 
+def end_without_prefix(
+    asked_epoch: int, boundary_epoch: int, boundary: int, high_watermark: int
+) -> EpochEnd:
+    """The answer when Kafka has nothing below B0. Epochs that went with the prefix ended at B0 at
+    the latest, and whoever stands there is not sent back, as at a broker that has deleted their
+    records (``LeaderEpochFileCache.endOffsetFor``)."""
+    found = end_in_suffix(asked_epoch, boundary_epoch, high_watermark)
+    return found or (EpochEnd(asked_epoch, boundary) if asked_epoch >= 0 else EpochEnd(-1, -1))
+
+
 def end_below(answer: EpochEnd, boundary: int) -> EpochEnd:
     """Kafka's answer, never past B0."""
     return EpochEnd(answer.leader_epoch, min(answer.end_offset, boundary))

@@ -45,6 +45,21 @@ class ProducerEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredProducerState:
+    """A producer's newest batch below a segment's end, as the segment's ``.snapshot`` has it, and
+    Postgres for the next segment (Kafka: ``ProducerStateEntry``). A suffix has no transactions."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    """Last offset less base offset of that batch."""
+    timestamp: int
+    """ms, its largest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """How a batch is judged, and for a duplicate the batch that it repeats."""
 

@@ -9,7 +9,7 @@ inferred; whatever is left over is told with all that is known of it. Nothing is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from tideline.domain.producer_state import (
     remember,
 )
 from tideline.domain.producer_tail import ProducerSeed
+from tideline.domain.wal_filling import given_up, without_given_up
 from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Hole
 from tideline.domain.wal_streams import (
@@ -76,8 +77,18 @@ class Rebuilt:
     never_committed: Sequence[str] = ()
     told: dict[str, ToldObject] = field(default_factory=dict)
     """By key."""
+    tail: int = 0
+    """Objects without a told outcome that no Postgres knows either."""
+    tail_ms: int = 0
+    """How long before the newest time in the bucket the oldest of them was written."""
     given_up: dict[TopicIdPartition, int] = field(default_factory=dict)
     """Batches of older histories at or past the first one of the current history."""
+    filled_over: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """Batches that lie where an operator has given the offsets up: they are not taken."""
+    doubtful: frozenset[TopicIdPartition] = frozenset()
+    """Logs of which some batch may lie anywhere: contradicting things are told of its object."""
+    newest_ms: int = -1
+    """The latest time that anything in the bucket names."""
 
 
 def rebuild(
@@ -86,15 +97,16 @@ def rebuild(
     seeds: Mapping[TopicIdPartition, Iterable[ProducerSeed]] | None = None,
     known: KnownObjects | None = None,
     current: UUID | None = None,
+    moved: Collection[TopicIdPartition] = (),
 ) -> Rebuilt:
     """Fold what was read. ``starts``: first offset of a log that must be in the bucket, by log;
     without it the first known batch is. ``seeds``: producers at B0. ``known``: of the objects of
     the tail those that a Postgres knows. ``current``: the history that counts where an older one
     has given the same offsets: an operator began it without what the older one had from there
-    on."""
+    on. ``moved``: logs whose start is where somebody has deleted up to."""
     starts, seeds, known = starts or {}, seeds or {}, known or {}
     rows: dict[TopicIdPartition, list[LogBatch]] = defaultdict(list)
-    result = Rebuilt(streams.objects, streams.batches)
+    result = Rebuilt(streams.objects, streams.batches, newest_ms=streams.newest_ms)
     for told in streams.told():
         result.told[told.wal_object.key] = told
         for place, batch in told.wal_object.batches:
@@ -107,8 +119,10 @@ def rebuild(
                         outcome.append_time,
                         batch,
                         told.wal_object.incarnation,
+                        told.wal_object.sequence,
                     )
                 )
+    abandoned, result.gone = given_up(result.told.values(), streams.gone())
     tail: dict[TopicIdPartition, list[WalObject]] = defaultdict(list)
     for found in streams.tail():
         if (places := known.get(found.key)) is not None:
@@ -116,13 +130,16 @@ def rebuild(
                 rows[log_of(batch)].append(row)
             continue
         for log in {log_of(batch): None for _, batch in found.batches}:
-            tail[log].append(found)
+            if found.key not in abandoned.get(log, ()):
+                tail[log].append(found)
+        result.tail += 1
+        result.tail_ms = max(result.tail_ms, streams.newest_ms - found.written_at_ms)
     doubts = _doubts(streams)
-    result.gone = streams.gone()
+    result.doubtful = frozenset(doubts)
     explained = sorted(offset for gone in result.gone for offset in gone.base_offsets)
     for log in sorted({*rows, *tail, *starts, *doubts}):
         unreadable = bool(streams.unreadable)
-        fold = LogFold(log, starts.get(log), explained, unreadable, streams.newest_ms)
+        fold = LogFold(log, starts.get(log), explained, unreadable, streams.newest_ms, log in moved)
         mine, open_here = rows.pop(log, []), tail.pop(log, [])
         if (begun := _begun(mine, streams.histories, current)) is not None:
             result.given_up[log] = len(mine)
@@ -133,7 +150,10 @@ def rebuild(
             ]
             result.given_up[log] -= len(mine)
             open_here = [o for o in open_here if streams.histories[o.incarnation] == current]
-        placed = fold.run(mine, open_here)
+        free = list(without_given_up(mine))
+        if len(free) < len(mine):
+            result.filled_over[log] = len(mine) - len(free)
+        placed = fold.run(free, open_here)
         rebuilt = _rebuilt(placed, fold.holes, seeds.get(log, ()), starts.get(log, -1))
         claims = [hole.last_offset + 1 for hole in fold.disputed]
         claims += [end for end, _ in doubts.get(log, ())]
@@ -164,7 +184,12 @@ def _known_rows(
     for _, batch in found.batches:
         if (place := places.get(batch.byte_offset)) is not None:
             row = LogBatch(
-                place.base_offset, found.key, place.append_time, batch, found.incarnation
+                place.base_offset,
+                found.key,
+                place.append_time,
+                batch,
+                found.incarnation,
+                found.sequence,
             )
             yield batch, row
 
@@ -191,14 +216,26 @@ def _rebuilt(
     start: int,
 ) -> RebuiltLog:
     """With running maxima, producers and the high watermark."""
+    end = rows[-1].last_offset + 1 if rows else start
+    producers = producers_after(entries_from_seeds(seeds, -1), rows)
+    return RebuiltLog(_with_running_maxima(rows), producers, max(end, start), holes)
+
+
+def _with_running_maxima(rows: Iterable[LogBatch]) -> tuple[LogBatch, ...]:
     batches: list[LogBatch] = []
     largest = -1
     for row in rows:
         largest = max(largest, row.max_timestamp)
         batches.append(replace(row, running_max_timestamp=largest))
-    end = rows[-1].last_offset + 1 if rows else start
-    producers = producers_after(entries_from_seeds(seeds, -1), rows)
-    return RebuiltLog(tuple(batches), producers, max(end, start), holes)
+    return tuple(batches)
+
+
+def with_fillings(log: RebuiltLog, rows: Iterable[LogBatch]) -> RebuiltLog:
+    """``log`` as it is told once ``rows`` fill its holes, and all that was waited for is given
+    up."""
+    batches = sorted([*log.batches, *rows], key=lambda row: row.base_offset)
+    end = max(log.high_watermark, batches[-1].last_offset + 1)
+    return RebuiltLog(_with_running_maxima(batches), log.producers, end, (), reserved=end)
 
 
 def producers_after(

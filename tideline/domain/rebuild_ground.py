@@ -13,25 +13,16 @@ from dataclasses import dataclass, replace
 from tideline.domain.catalog import Boundary, MergedSegment
 from tideline.domain.catalog_fold import LogFacts
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import ProducerEntry, RememberedBatch, entries_from_seeds
+from tideline.domain.producer_state import (
+    ProducerEntry,
+    RememberedBatch,
+    StoredProducerState,
+    entries_from_seeds,
+)
 from tideline.domain.rebuild_plan import KnownLog
 from tideline.domain.wal_tail import LogBatch
 
-
-@dataclass(frozen=True, slots=True)
-class SegmentProducer:
-    """A producer's newest batch below a segment's end, as the segment's ``.snapshot`` has it."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    """Last offset less base offset of that batch."""
-    timestamp: int
-
-
-Snapshots = Callable[[MergedSegment], tuple[SegmentProducer, ...]]
+Snapshots = Callable[[MergedSegment], tuple[StoredProducerState, ...]]
 """Producers at the end of a segment."""
 
 
@@ -47,7 +38,7 @@ class Ground:
     accepted_gap_from: int = -1
     segments: tuple[MergedSegment, ...] = ()
     """From Postgres's frontier on, each where the one before it ended."""
-    producers: tuple[SegmentProducer, ...] = ()
+    producers: tuple[StoredProducerState, ...] = ()
     """At the end of the last of them."""
     contradictions: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
@@ -157,7 +148,7 @@ def _known(
     here: KnownLog | None,
     boundary: Boundary | None,
     segments: Sequence[MergedSegment],
-    at_end: Sequence[SegmentProducer],
+    at_end: Sequence[StoredProducerState],
 ) -> KnownLog:
     if here is None or here.boundary < 0:
         seeds = boundary.seeds if boundary and boundary.seeds else ()
@@ -175,7 +166,7 @@ def _known(
     )
 
 
-def _entries(producers: Iterable[SegmentProducer]) -> dict[int, ProducerEntry]:
+def _entries(producers: Iterable[StoredProducerState]) -> dict[int, ProducerEntry]:
     """The newest batch of each is all that a segment tells of its producers."""
     return {
         one.producer_id: ProducerEntry(

@@ -4,7 +4,8 @@ known.
 What always holds: a batch that Postgres has is never changed; one that it lacks is added where it
 was committed, and only where Postgres has nothing. Offsets of which no batch is known, and offsets
 that may have been given to somebody, are given to nobody again: the high watermark lies behind
-them, and reads of them are an error until an operator deletes records up to their end.
+them, and reads of them are an error until an operator gives them up: by empty batches
+(``rebuild_filling.py``), or by deleting records up to their end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from enum import StrEnum
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import ProducerEntry
 from tideline.domain.rebuild import RebuiltLog, producers_after
+from tideline.domain.wal_filling import is_filling
 from tideline.domain.wal_placing import Hole
 from tideline.domain.wal_tail import LogBatch, OpenObject
 
@@ -30,6 +32,9 @@ class Verdict(StrEnum):
     HOLES = "holes"
     OPEN = "open"
     """Objects may have been committed behind its end: their number of offsets is left free."""
+    UNANSWERED = "unanswered"
+    """The same, and their gateways say that nobody was told of them: an empty batch takes their
+    offsets, because somebody may have read there."""
     BEHIND = "behind"
     """Postgres lacks batches that the bucket has; nothing else is wrong."""
     WHOLE = "whole"
@@ -41,10 +46,12 @@ REMEDIES: Mapping[Verdict, str] = {
     Verdict.CONTRADICTED: "two Postgres have given the same offsets: name the history that counts "
     "with --history, or restore the Postgres that clients were served from",
     Verdict.HOLES: "bring back the objects (versions, or a replica of the bucket) and run it "
-    "again; if they are lost: DeleteRecords up to the end of the last hole, once it is written",
+    "again; if they are lost for good: --write --fill-holes, so that readers pass over them",
     Verdict.OPEN: "gateways that still run tell what became of their last commits when they are "
     "idle or stop: let them, and run it again. Else give those commits up: --give-up-open before "
-    "it is written, DeleteRecords up to the high watermark after it",
+    "it is written if they were told to nobody, --write --fill-holes if they may have been",
+    Verdict.UNANSWERED: "tideline rebuild --write: an empty batch takes the offsets of what was "
+    "acknowledged to nobody, and its producers send it again",
     Verdict.BEHIND: "tideline rebuild --write",
     Verdict.WHOLE: "",
 }
@@ -60,6 +67,7 @@ class KnownBatch:
     byte_offset: int
     byte_size: int
     running_max_timestamp: int
+    append_time: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +122,20 @@ class LogPlan:
         if any(hole.base_offset < self.end for hole in self.holes):
             return Verdict.HOLES
         if self.holes:
-            return Verdict.OPEN
+            return Verdict.UNANSWERED if self._is_unanswered else Verdict.OPEN
         return Verdict.BEHIND if self.has_changes else Verdict.WHOLE
+
+    @property
+    def _is_unanswered(self) -> bool:
+        """What is left free at the end is that of objects which their gateways have answered to
+        nobody, and nothing else."""
+        waiting = [o for o in self.open_objects if o.placed_at is None and not o.settled]
+        records = sum(o.records for o in waiting)
+        return (
+            bool(waiting)
+            and all(o.wal_object.unanswered for o in waiting)
+            and self.high_watermark == self.end + records
+        )
 
     @property
     def has_changes(self) -> bool:
@@ -193,7 +213,8 @@ def _beside(
     told: Iterable[LogBatch], known: Sequence[KnownBatch]
 ) -> tuple[list[LogBatch], list[str]]:
     """Told rows where Postgres has nothing, and where it has something else. Both in offset
-    order."""
+    order. Where either of the two is a filling, Postgres's stays and nothing is wrong: offsets were
+    given up in a history that knew less, or that knows more."""
     add: list[LogBatch] = []
     differing: list[str] = []
     at = 0
@@ -202,13 +223,17 @@ def _beside(
             at += 1
         if at == len(known) or known[at].base_offset > row.last_offset:
             add.append(row)
-        elif not _is_same(row, known[at]):
+        elif not _is_same(row, known[at]) and not _is_given_up(row, known[at]):
             here = known[at]
             differing.append(
                 f"offsets {row.base_offset} to {row.last_offset} are in {row.object_key}, and "
                 f"Postgres has {here.base_offset} to {here.last_offset} in {here.object_key}"
             )
     return add, differing
+
+
+def _is_given_up(row: LogBatch, known: KnownBatch) -> bool:
+    return is_filling(row.footer.byte_size) or is_filling(known.byte_size)
 
 
 def _is_same(row: LogBatch, known: KnownBatch) -> bool:

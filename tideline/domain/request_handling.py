@@ -45,6 +45,15 @@ class PartitionRoute:
     boundary_epoch: int = -1
     accepted_gap_from: int = UNDEFINED_OFFSET
     """First offset of a log gap up to B0 whose loss an operator accepted; -1: none."""
+    prefix_gone: bool = False
+    """Kafka has nothing below B0 any more: for ever, since nothing is appended there."""
+    ready: bool = False
+    """``tieringComplete``: remote storage holds all of the prefix."""
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether Kafka may still have to be asked for something below B0."""
+        return self.boundary > 0 and not self.prefix_gone
 
     @property
     def prefix_end(self) -> int:
@@ -70,12 +79,20 @@ def route_tracked(
     boundary: int,
     boundary_epoch: int,
     accepted_gap_from: int = UNDEFINED_OFFSET,
+    prefix_gone: bool = False,
+    ready: bool = False,
 ) -> PartitionRoute:
     """The route of a tracked partition that has a row. A boundary outweighs a closed generation:
     B0 is the point of no return."""
     if boundary != UNDEFINED_OFFSET:
         return PartitionRoute(
-            RouteKind.SUFFIX, generation, boundary, boundary_epoch, accepted_gap_from
+            RouteKind.SUFFIX,
+            generation,
+            boundary,
+            boundary_epoch,
+            accepted_gap_from,
+            prefix_gone,
+            ready,
         )
     return PartitionRoute(RouteKind.QUIESCING if quiesced else RouteKind.PENDING, generation)
 
@@ -89,7 +106,8 @@ class FetchRegion(StrEnum):
     """Kafka's log, and nothing from B0 on may be returned."""
     SUFFIX = "suffix"
     LOST = "lost"
-    """Inside a log gap that an operator gave up: the position does not exist any more."""
+    """Below B0 where nothing is left: inside a log gap that an operator gave up, or anywhere once
+    the prefix is gone. The position does not exist any more, whoever is asked."""
     NOWHERE = "nowhere"
 
 
@@ -108,6 +126,8 @@ def region_of(route: PartitionRoute, offset: int) -> FetchRegion:
         return FetchRegion.NOWHERE
     if offset >= route.boundary:
         return FetchRegion.SUFFIX
+    if not route.has_prefix:
+        return FetchRegion.LOST
     return FetchRegion.PREFIX if offset < route.prefix_end else FetchRegion.LOST
 
 

@@ -9,8 +9,14 @@ What always holds of one stream, the objects of one incarnation:
 * ``sequence`` rises in the order of commits. Objects of equal sequence are attempts to store the
   same batches; at most one of them was committed, and ``earlier`` names it by its key.
 * Outcomes are told in the order of commits. So when the outcome of a sequence is told, every
-  object of a smaller one whose outcome is told nowhere was never committed, or holds nothing that
-  is still read. What lies above the largest told sequence is the unmanifested tail.
+  object of a smaller one of which nothing is told was never committed, or holds nothing that is
+  still read. What lies above the largest told sequence is the unmanifested tail.
+* From version 2 on (decision 0022): before a commit is sent, the bucket tells of every object
+  before it that was given up or of which a batch was refused, and of every batch of its own that
+  it leaves out. So what was committed of a stream's tail is a beginning of it, each object with
+  all its batches but those that are told to be withdrawn, and of the last one those that are
+  refused. A *notice* is an entry of ``earlier`` with batches that are
+  :data:`WANTED` or :data:`UNANSWERED`: it tells that, and no outcome.
 """
 
 from __future__ import annotations
@@ -23,13 +29,18 @@ import crc32c
 
 from tideline.errors import TidelineError
 
-MAGIC = b"TLWALF\x00\x01"
-"""The last two bytes are the version."""
+MAGIC = b"TLWALF"
+"""Two bytes with the version follow."""
+VERSION = 2
 TAIL_READ = 64 * 1024
 """Bytes to ask for first: enough for about 900 batches."""
 WITHDRAWN = "WITHDRAWN"
 """Of a batch that is in the object but was not committed with it: its producer had been told of a
 failure by then."""
+WANTED = "WANTED"
+"""Of a batch that is to be committed after this was told."""
+UNANSWERED = "UNANSWERED"
+"""Of a batch that may have been committed: its gateway does not know, and answers it to nobody."""
 OUTCOMES = (
     "NONE",
     "DUPLICATE",
@@ -39,8 +50,12 @@ OUTCOMES = (
     "BOUNDARY_UNSET",
     "TOPIC_DELETED",
     WITHDRAWN,
+    WANTED,
+    UNANSWERED,
 )
 """By their number in the object: only ever appended to."""
+NOTICED = frozenset({WANTED, UNANSWERED})
+"""What only a notice says."""
 
 _NUMBERS = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 _TRAILER = struct.Struct(">II8s")
@@ -77,8 +92,8 @@ class UnknownFooterVersion(FooterError):
 
     def __init__(self, version: int) -> None:
         super().__init__(
-            f"the footer has version {version}, version 1 is known: read it with the version of "
-            "tideline that wrote it, or a newer one"
+            f"the footer has version {version}, versions 1 to {VERSION} are known: read it with "
+            "the version of tideline that wrote it, or a newer one"
         )
 
 
@@ -122,13 +137,22 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class EarlierCommit:
-    """What became of an object of the same stream."""
+    """What became of an object of the same stream, or a notice of it."""
 
     sequence: int
     object_key: str
     """Of the attempt that was committed."""
     outcomes: tuple[BatchOutcome, ...]
     """In the order of that object's footer, one for each of its batches."""
+
+    @property
+    def is_notice(self) -> bool:
+        return any(outcome.error in NOTICED for outcome in self.outcomes)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Nothing of the object was committed."""
+        return all(outcome.error == WITHDRAWN for outcome in self.outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +169,7 @@ class Footer:
     """In the order of the body, which they fill. None: the object only carries outcomes."""
     earlier: tuple[EarlierCommit, ...]
     """In the order of their commits."""
+    version: int = VERSION
 
 
 def encode(footer: Footer) -> bytes:
@@ -171,7 +196,8 @@ def encode(footer: Footer) -> bytes:
             ]
         payload = b"".join(parts)
         _body_size(footer.batches)
-        return payload + _TRAILER.pack(len(payload), _checksum(payload), MAGIC)
+        magic = MAGIC + footer.version.to_bytes(2, "big")
+        return payload + _TRAILER.pack(len(payload), _checksum(payload), magic)
     except (struct.error, KeyError, DamagedFooter) as error:
         raise ValueError(f"no footer can hold this: {error}") from error
 
@@ -189,10 +215,11 @@ def decode_tail(tail: bytes, object_size: int) -> Footer:
             raise NoFooter(tail)
         raise TailTooShort(_TRAILER.size)
     length, checksum, magic = _TRAILER.unpack_from(tail, len(tail) - _TRAILER.size)
-    if magic[:6] != MAGIC[:6]:
+    if magic[: len(MAGIC)] != MAGIC:
         raise NoFooter(magic)
-    if magic != MAGIC:
-        raise UnknownFooterVersion(int.from_bytes(magic[6:], "big"))
+    version = int.from_bytes(magic[len(MAGIC) :], "big")
+    if not 1 <= version <= VERSION:
+        raise UnknownFooterVersion(version)
     needed = length + _TRAILER.size
     if needed > object_size or length < _HEAD.size:
         raise DamagedFooter(f"a payload of {length} bytes in an object of {object_size}")
@@ -201,7 +228,7 @@ def decode_tail(tail: bytes, object_size: int) -> Footer:
     payload = tail[len(tail) - needed : len(tail) - _TRAILER.size]
     if (computed := _checksum(payload)) != checksum:
         raise DamagedFooter(f"CRC-32C {computed:#010x}, not {checksum:#010x}")
-    footer = _decode_payload(payload)
+    footer = _decode_payload(payload, version)
     if (body := _body_size(footer.batches)) != object_size - needed:
         raise DamagedFooter(
             f"batches of {body} bytes before it, in an object with {object_size - needed}"
@@ -243,7 +270,7 @@ def _body_size(batches: tuple[FooterBatch, ...]) -> int:
     return end
 
 
-def _decode_payload(payload: bytes) -> Footer:
+def _decode_payload(payload: bytes, version: int) -> Footer:
     history, gateway_id, incarnation, sequence, written_at, batches, earlier = _HEAD.unpack_from(
         payload
     )
@@ -267,6 +294,7 @@ def _decode_payload(payload: bytes) -> Footer:
         written_at_ms=written_at,
         batches=found,
         earlier=tuple(commits),
+        version=version,
     )
 
 

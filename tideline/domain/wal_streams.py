@@ -2,17 +2,25 @@
 
 Says of each object whether its outcome is told, is not told yet (the unmanifested tail), or never
 will be. What always holds: an outcome counts only for the object whose key it names and for all of
-that object's batches; whatever contradicts it is said and left out (decision 0020).
+that object's batches; whatever contradicts it is said and left out (decision 0020). A notice takes
+batches out of the tail, and keeps an object in it whose outcome is not known (decision 0022).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tideline.domain.wal_footer import BatchOutcome, EarlierCommit, Footer, FooterBatch
+from tideline.domain.wal_footer import (
+    UNANSWERED,
+    WITHDRAWN,
+    BatchOutcome,
+    EarlierCommit,
+    Footer,
+    FooterBatch,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,13 @@ class WalObject:
     count: int
     """Batches in it, also of topics that were not asked for."""
     batches: tuple[tuple[int, FooterBatch], ...]
-    """Those of the topics asked for, by their place in the object."""
+    """Those of the topics asked for, by their place in the object; in the tail without those that
+    were withdrawn."""
+    in_order: bool = False
+    """Of the tail: it was committed whole or not at all, and nothing of the tail behind it was
+    without it."""
+    unanswered: bool = False
+    """Its gateway has told nobody that it was committed, and never will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +103,10 @@ class Streams:
         self._histories = histories
         self._objects: dict[UUID, dict[str, WalObject]] = defaultdict(dict)
         self._told: dict[UUID, dict[int, EarlierCommit]] = defaultdict(dict)
+        self._notices: dict[UUID, dict[int, EarlierCommit]] = defaultdict(dict)
         self._disputed: dict[tuple[UUID, int], list[EarlierCommit]] = {}
+        self._tail: list[WalObject] | None = None
+        """As it was found since the last object came."""
         self.unreadable: list[UnreadableObject] = []
         self.foreign: list[tuple[str, UUID]] = []
         """Keys of objects of other histories, with those."""
@@ -109,6 +126,7 @@ class Streams:
     def add(self, key: str, size: int, footer: Footer) -> None:
         """Take in the object ``key`` of ``size`` bytes."""
         self.objects += 1
+        self._tail = None
         if self._histories is not None and footer.history_id not in self._histories:
             self.foreign.append((key, footer.history_id))
             return
@@ -129,9 +147,15 @@ class Streams:
                     for place, batch in enumerate(footer.batches)
                     if self._wanted(batch.topic_id)
                 ),
+                in_order=footer.version >= 2,
             )
-        told = self._told[footer.incarnation]
+        told, notices = self._told[footer.incarnation], self._notices[footer.incarnation]
         for commit in footer.earlier:
+            if commit.is_notice:
+                # Both say which batches are withdrawn; the one that answers nobody comes last.
+                if commit.sequence not in notices or _is_unanswered(commit):
+                    notices[commit.sequence] = commit
+                continue
             known = told.setdefault(commit.sequence, commit)
             if not footer.batches:
                 self.carriers.setdefault(
@@ -195,25 +219,71 @@ class Streams:
         ]
 
     def tail(self) -> list[WalObject]:
-        """Objects above the largest told sequence of their streams: the unmanifested tail."""
-        return [
-            found
-            for incarnation, objects in self._objects.items()
-            for found in objects.values()
-            if found.sequence > max(self._told.get(incarnation, {-1: None}), default=-1)
-        ]
+        """Objects above the largest told sequence of their streams, and those below it of which
+        nobody knows whether they were committed: the unmanifested tail. Notes what contradicts an
+        object, once."""
+        if self._tail is None:
+            self._tail = self._find_tail()
+        return self._tail
+
+    def _find_tail(self) -> list[WalObject]:
+        found: list[WalObject] = []
+        for incarnation, objects in self._objects.items():
+            told = self._told.get(incarnation, {})
+            last = max(told, default=-1)
+            committed = max((s for s, c in told.items() if not c.is_given_up), default=-1)
+            opened = [
+                noticed
+                for one in objects.values()
+                if one.sequence not in told and (noticed := self._noticed(one)) is not None
+                if one.sequence > last or noticed.unanswered
+            ]
+            newest = max((one.sequence for one in opened), default=-1)
+            for one in opened:
+                # What is behind one that nobody knows of may lie where that one would.
+                decided = one.sequence == newest or not one.unanswered
+                in_order = one.in_order and one.sequence > committed and decided
+                found.append(replace(one, in_order=in_order))
+        return found
+
+    def _noticed(self, found: WalObject) -> WalObject | None:
+        notice = self._notices.get(found.incarnation, {}).get(found.sequence)
+        return found if notice is None else self._as_noticed(found, notice)
+
+    def _as_noticed(self, found: WalObject, notice: EarlierCommit) -> WalObject | None:
+        """Without what is withdrawn; ``None``: it was another attempt that went to the commit."""
+        if notice.object_key != found.key:
+            return None
+        if len(notice.outcomes) != found.count:
+            self.contradictions.append(
+                f"{found.key} is told of with {len(notice.outcomes)} batches, and has {found.count}"
+            )
+            return replace(found, in_order=False)
+        left = tuple(
+            (place, batch)
+            for place, batch in found.batches
+            if notice.outcomes[place].error != WITHDRAWN
+        )
+        return replace(found, batches=left, unanswered=_is_unanswered(notice))
 
     def never_committed(self) -> list[str]:
         """Keys of objects that were passed over: a later one of the stream is told, or another
         attempt of the same sequence."""
+        tail = {found.key for found in self.tail()}
         return [
             found.key
             for incarnation, objects in self._objects.items()
-            if (told := self._told.get(incarnation))
             for found in objects.values()
-            if found.sequence <= max(told)
-            and (found.sequence not in told or told[found.sequence].object_key != found.key)
+            if found.key not in tail
+            and (
+                (said := self._told.get(incarnation, {}).get(found.sequence)) is None
+                or said.object_key != found.key
+            )
         ]
+
+
+def _is_unanswered(commit: EarlierCommit) -> bool:
+    return any(outcome.error == UNANSWERED for outcome in commit.outcomes)
 
 
 def _append_times(footer: Footer) -> Iterator[int]:

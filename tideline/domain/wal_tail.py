@@ -2,15 +2,16 @@
 
 An object without a told outcome is placed in a hole that nothing else fits, neither whole nor in
 part (single batches are refused, or withdrawn when their producer was told of a failure), or behind
-the last batch when it is the only one that may lie there. There it is taken to have been committed
-whole. What is placed is marked as inferred (decision 0020).
+the last batch when it is the only one that may lie there, with all that its stream has behind it.
+There it is taken to have been committed whole. What is placed is marked as inferred (decisions
+0020, 0022).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from uuid import UUID
@@ -21,7 +22,7 @@ from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Candidate, Hole, Search, TooManyWays, Way
 from tideline.domain.wal_streams import WalObject
 
-END_WITHIN_MS = 10 * 60 * 1000
+END_WITHIN_MS = 5 * 60 * 1000
 """An object that is older than the newest of the bucket by more is not placed at the end of a log.
 It may have been given up, and who told so collected before it."""
 
@@ -38,6 +39,8 @@ class LogBatch:
     """Of the commit; of an inferred batch the gateway's clock, between its neighbours'."""
     footer: FooterBatch
     stream: UUID
+    sequence: int = 0
+    """Of the object in its stream; a filling is the only one in its own."""
     inferred: bool = False
     running_max_timestamp: int = -1
     """Of the batches that are in the bucket."""
@@ -80,15 +83,18 @@ class LogFold:
         explained: Sequence[int],
         unreadable: bool,
         newest_ms: int = -1,
+        moved: bool = False,
     ) -> None:
         """``newest_ms``: the latest time in the bucket. ``explained``: rising offsets of batches of
         unknown logs whose objects are gone. An object that cannot be read might be what fills any
-        hole."""
+        hole. ``moved``: the start is one that records were deleted up to, and nobody knows where
+        the log ended then."""
         self._log = log
         self._start = start
         self._explained = explained
         self._unreadable = unreadable
         self._newest_ms = newest_ms
+        self._moved = moved
         self.holes: tuple[Hole, ...] = ()
         self.open_objects: list[OpenObject] = []
         self.contradictions: list[str] = []
@@ -132,6 +138,7 @@ class LogFold:
                 o.wal_object.incarnation,
                 o.wal_object.sequence,
                 tuple(batch.record_count for batch in o.batches),
+                o.wal_object.in_order,
             )
             for o in opened
             if o.batches
@@ -173,10 +180,8 @@ class LogFold:
             other = opened.setdefault((found.incarnation, found.sequence), one)
             if other is not one and other.wal_object.batches != found.batches:
                 why = f"{other.wal_object.key} and {found.key} differ under one sequence"
-        times = Counter(
-            key for o in opened.values() for b in o.batches if (key := _sequences(b)) is not None
-        )
-        if any(count > 1 for count in times.values()):
+        single, repeated = _without_repeats(opened.values())
+        if repeated:
             why = why or "two objects hold the same sequences of one producer"
         if self._unreadable:
             why = why or "some objects cannot be read, and may hold what is missing"
@@ -184,7 +189,7 @@ class LogFold:
             why = why or "the log contradicts itself"
         if not rows and self._start is None:
             why = why or "no batch of this log is known, nor where it begins"
-        return list(opened.values()), why
+        return single, why
 
     def _only_way(
         self,
@@ -193,9 +198,7 @@ class LogFold:
         by_key: Mapping[str, OpenObject],
     ) -> tuple[Way, str]:
         """Base offsets by key, and why the others have none."""
-        floors: dict[UUID, int] = {}
-        for row in rows:
-            floors[row.stream] = max(floors.get(row.stream, 0), row.last_offset + 1)
+        floors = _floors(rows, candidates.values())
         holes = [hole for hole in _holes(rows, self._start) if not self._is_explained(hole)]
         ways: list[Way | None] = []
         try:
@@ -219,8 +222,10 @@ class LogFold:
         by_key: Mapping[str, OpenObject],
         way: Way,
     ) -> tuple[Way, str]:
-        """``way``, and the one object that is left at the end of the log."""
+        """``way``, and what is left at the end of the log: one object, or those of one stream."""
         reached: dict[UUID, int] = {}
+        for row in rows:
+            reached[row.stream] = max(reached.get(row.stream, -1), row.sequence)
         for key in way:
             stream = candidates[key].stream
             reached[stream] = max(reached.get(stream, -1), candidates[key].sequence)
@@ -229,19 +234,24 @@ class LogFold:
             for key, c in candidates.items()
             if key not in way and c.sequence > reached.get(c.stream, -1)
         ]
-        if len(left) > 1:
+        one_stream = len({c.stream for c in left}) == 1 and all(c.in_order for c in left)
+        if len(left) > 1 and not one_stream:
             names = ", ".join(sorted(c.key for c in left))
             return way, f"more than one object may come next at the end: {names}"
-        if left:
-            written = by_key[left[0].key].wal_object.written_at_ms
+        told = rows[-1].last_offset + 1 if rows else 0
+        if left and self._moved and told < (self._start or 0):
+            return way, "records were deleted up to an offset that nobody tells of"
+        end = max(told, self._start or 0)
+        longer = dict(way)
+        for candidate in sorted(left, key=lambda c: c.sequence):
+            written = by_key[candidate.key].wal_object.written_at_ms
             if self._newest_ms - written > END_WITHIN_MS:
-                return way, "it is much older than the newest object: it may have been given up"
-            end = max(rows[-1].last_offset + 1 if rows else 0, self._start or 0)
-            longer = {**way, left[0].key: end}
-            if not _follows(rows, longer, by_key):
-                return way, "its sequences do not follow those of its producer at the end"
-            return longer, ""
-        return way, ""
+                return longer, "it is much older than the newest object: it may have been given up"
+            if not _follows(rows, {**longer, candidate.key: end}, by_key):
+                return longer, "its sequences do not follow those of its producer at the end"
+            longer[candidate.key] = end
+            end += candidate.whole
+        return longer, ""
 
     def _is_explained(self, hole: Hole) -> bool:
         at = bisect_left(self._explained, hole.base_offset)
@@ -250,6 +260,28 @@ class LogFold:
 
 def log_of(batch: FooterBatch) -> TopicIdPartition:
     return TopicIdPartition(batch.topic_id, batch.partition)
+
+
+def _without_repeats(opened: Iterable[OpenObject]) -> tuple[list[OpenObject], bool]:
+    """Without batches that an object before them in their stream has, too: a commit would have
+    found them to be duplicates. And whether others are there twice."""
+    single: list[OpenObject] = []
+    seen: dict[_Sequences, UUID | None] = {}
+    repeated = False
+    for one in sorted(opened, key=lambda o: (o.wal_object.incarnation, o.wal_object.sequence)):
+        stream = one.wal_object.incarnation if one.wal_object.in_order else None
+        kept = []
+        for batch in one.batches:
+            key = _sequences(batch)
+            if key is not None and key in seen:
+                if stream is not None and seen[key] == stream:
+                    continue
+                repeated = True
+            elif key is not None:
+                seen[key] = stream
+            kept.append(batch)
+        single.append(replace(one, batches=tuple(kept)))
+    return single, repeated
 
 
 def _sequences(batch: FooterBatch) -> _Sequences | None:
@@ -270,6 +302,20 @@ def _holes(rows: Sequence[LogBatch], start: int | None) -> Iterator[Hole]:
         following = max(following, row.last_offset + 1)
 
 
+def _floors(rows: Sequence[LogBatch], candidates: Iterable[Candidate]) -> dict[str, int]:
+    """By key, the first offset behind what is told before it in its stream."""
+    of_stream: dict[UUID, list[LogBatch]] = defaultdict(list)
+    for row in rows:
+        of_stream[row.stream].append(row)
+    return {
+        c.key: max(
+            (row.last_offset + 1 for row in of_stream[c.stream] if row.sequence < c.sequence),
+            default=0,
+        )
+        for c in candidates
+    }
+
+
 def _spelled(holes: Sequence[Hole]) -> str:
     spans = ", ".join(f"{hole.base_offset} to {hole.last_offset}" for hole in holes[:5])
     return f"offsets {spans}{', …' if len(holes) > 5 else ''}"
@@ -283,6 +329,7 @@ def _rows_of(found: OpenObject, base: int) -> Iterator[LogBatch]:
             found.wal_object.written_at_ms,
             batch,
             found.wal_object.incarnation,
+            found.wal_object.sequence,
             inferred=True,
         )
         base += batch.record_count

@@ -14,7 +14,7 @@ from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.errors import ExitCode, TidelineError
-from tideline.gateway.assembly import build_parts, build_rules
+from tideline.gateway.assembly import build_parts, build_rules, placing_of
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.messages import preload
 from tideline.gateway.tracking.state_directory import StateDirectory
@@ -80,6 +80,7 @@ async def _serve(
             cluster,
             OpenTransactions(cluster, settings.gateway_broker_id),
             patience_s=settings.produce_timeout_ms / 1000,
+            placing=placing_of(settings, cluster),
         )
         starting = spawn(parts.start(), "start")
         if not await done_before(starting, stop):

@@ -21,6 +21,7 @@ from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.delete_records import DeleteRecordsHandler
 from tideline.gateway.admin.held_configs import HeldConfigs
 from tideline.gateway.admin.metadata import MetadataHandler
+from tideline.gateway.admin.placing import ReplicaPlacing
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import TopicsHandler
@@ -29,9 +30,11 @@ from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.handler import FetchHandler
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.fetch.suffix_reader import SuffixReader
+from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.offsets.leader_epoch import LeaderEpochHandler
 from tideline.gateway.offsets.list_offsets import ListOffsetsHandler
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.produce.commit_stream import CommitStream
 from tideline.gateway.produce.examination import Examiner
 from tideline.gateway.produce.handler import ProduceHandler
@@ -42,6 +45,7 @@ from tideline.gateway.room import Room
 from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.identity import IdentityWatch
 from tideline.gateway.tracking.lease import Lease
+from tideline.gateway.tracking.peers import Peers
 from tideline.gateway.tracking.postgres_watch import PostgresWatch
 from tideline.gateway.tracking.quiesce import Fences, QuiesceKeeper
 from tideline.gateway.tracking.seen import SeenFile
@@ -81,11 +85,13 @@ class Parts:
     tellings: Tellings
     identity: IdentityWatch
     examiner: Examiner
+    leaders: LeaderNaming
 
     async def start(self) -> None:
         """Returns when tracked topics are known (see :meth:`TrackingSync.start`)."""
         await self.sync.start()
         self.identity.start()
+        self.leaders.start()
 
     async def close(self, patience_s: float = WAL_PATIENCE_S) -> None:
         """Commit what is under way within ``patience_s`` and end the background work."""
@@ -95,6 +101,7 @@ class Parts:
         await self.watermarks.close()
         await self.tellings.close()
         await self.identity.close()
+        await self.leaders.close()
         await self.sync.close()
         await self.confirmations.close()
         await self.lease.release()
@@ -192,6 +199,7 @@ def build_parts(
         tellings=Tellings(),
         identity=IdentityWatch(tracking, TopicIdentity(cluster)),
         examiner=Examiner(),
+        leaders=_leaders(settings, control_plane, tracking, cluster),
     )
 
 
@@ -199,6 +207,29 @@ def _history_id(history: HistoryWatch) -> UUID:
     if history.seen is None:
         raise ControlPlaneUnavailable("no Postgres was seen yet, so no history can be named")
     return history.seen.history_id
+
+
+def _leaders(
+    settings: GatewaySettings,
+    control_plane: ControlPlane,
+    tracking: TrackingView,
+    cluster: KafkaCluster,
+) -> LeaderNaming:
+    peers = Peers(
+        control_plane,
+        tracking,
+        node=settings.gateway_broker_id,
+        rack=settings.gateway_rack,
+        addressed=settings.gateway_peers,
+        poll_s=settings.gateway_lease_ms / 3000,
+    )
+    return LeaderNaming(
+        tracking,
+        peers,
+        cluster,
+        node=settings.gateway_broker_id,
+        enabled=settings.diskless_transformer_enabled,
+    )
 
 
 def _lease(
@@ -212,8 +243,16 @@ def _lease(
         address=f"{host}:{port}",
         version=version("tideline"),
         duration_ms=settings.gateway_lease_ms,
+        rack=settings.gateway_rack,
         directory=directory,
     )
+
+
+def placing_of(settings: GatewaySettings, cluster: KafkaCluster) -> ReplicaPlacing | None:
+    """Who places the replicas of diskless topics, beside gateways; ``None``: Kafka does."""
+    if not settings.diskless_managed_rf_enabled:
+        return None
+    return ReplicaPlacing(cluster, frozenset(settings.gateway_peers))
 
 
 def build_rules(
@@ -223,10 +262,13 @@ def build_rules(
     transactions: OpenTransactions,
     *,
     patience_s: float,
+    placing: ReplicaPlacing | None = None,
 ) -> Rules:
     """Every API that the gateway looks into, and its handler. ``patience_s``: how long a produce
-    may wait for its outcome."""
-    tracking = parts.tracking
+    may wait for its outcome. ``placing``: who places the replicas of diskless topics; ``None``:
+    Kafka does."""
+    tracking, tellings = parts.tracking, parts.tellings
+    leaders = PrefixLeaders(cluster)
     produce = ProduceHandler(
         tracking,
         parts.fences,
@@ -235,23 +277,30 @@ def build_rules(
         parts.writer,
         transactions,
         parts.examiner,
+        parts.leaders,
         patience_s,
     )
     fetch = FetchHandler(
-        tracking, parts.fences, parts.reader, parts.watermarks, parts.paired_broker, parts.room
+        tracking,
+        parts.fences,
+        parts.reader,
+        parts.watermarks,
+        parts.paired_broker,
+        parts.leaders,
+        parts.room,
     )
     return {
         **produce.rules(),
         **fetch.rules(),
-        **ListOffsetsHandler(tracking, parts.fences, parts.reader, control_plane).rules(),
-        **LeaderEpochHandler(tracking, parts.fences, control_plane).rules(),
+        **ListOffsetsHandler(tracking, parts.fences, parts.reader, control_plane, leaders).rules(),
+        **LeaderEpochHandler(tracking, parts.fences, control_plane, leaders).rules(),
         **TransactionsHandler(tracking).rules(),
-        **MetadataHandler(tracking).rules(),
-        **CreateTopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
-        **TopicsHandler(tracking, control_plane, cluster, parts.tellings).rules(),
+        **MetadataHandler(tracking, parts.leaders).rules(),
+        **CreateTopicsHandler(tracking, control_plane, cluster, tellings, placing).rules(),
+        **TopicsHandler(tracking, control_plane, cluster, tellings, placing).rules(),
         **ConfigsHandler(
-            tracking, control_plane, cluster, HeldConfigs(control_plane, cluster, parts.tellings)
+            tracking, control_plane, cluster, HeldConfigs(control_plane, cluster, tellings)
         ).rules(),
-        **DeleteRecordsHandler(tracking, parts.fences, control_plane).rules(),
+        **DeleteRecordsHandler(tracking, parts.fences, control_plane, leaders).rules(),
         **ShareGroupsHandler(tracking).rules(),
     }

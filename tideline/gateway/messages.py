@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
 from kio.serial._introspect import EntityTupleField, classify_field
-from kio.static.primitive import i32Timedelta
+from kio.static.primitive import i32, i32Timedelta
 
 from tideline.control_plane.model import TrackedTopic
 from tideline.domain.ids import TopicIdPartition
@@ -105,6 +106,14 @@ def no_throttle() -> i32Timedelta:
 def error(code: int) -> ErrorCode:
     """kio's spelling of a code."""
     return ErrorCode(int(code))
+
+
+def without_leader_hint(row: Any) -> Any:
+    """A partition's structure that names no leader (KIP-951): its client asks for Metadata."""
+    hint = getattr(row, "current_leader", None)
+    if hint is None or int(hint.leader_id) < 0:
+        return row
+    return replace(row, current_leader=replace(hint, leader_id=BrokerId(-1), leader_epoch=i32(-1)))
 
 
 def timestamp(milliseconds: int) -> datetime | None:

@@ -98,6 +98,28 @@ TELLINGS_PENDING = Gauge(
 TELLINGS_LOST = Counter(
     "inkless_gateway_tellings_lost", "those without room to be told by this process"
 )
+LIVE_GATEWAYS = Gauge(
+    "inkless_gateway_live_gateways",
+    "gateways that clients may be led to: their lease is renewed and Kafka names their broker",
+)
+TRANSFORMER_FALLBACK = Counter(
+    "kafka_server_diskless_transformer_fallback",
+    "partitions named to a client with a leader by hash, since no replica lives",
+)
+TRANSFORMER_ROUTED_AROUND = Counter(
+    "kafka_server_diskless_transformer_offline_replicas_routed_around",
+    "partitions named to a client with another replica than Kafka's leader, which does not live",
+)
+TRANSFORMER_NEARER = Counter(
+    "kafka_server_diskless_transformer_zone",
+    "partitions named to a client with a replica in its zone in the place of Kafka's leader",
+)
+SUFFIX_BYTES = Counter(
+    "inkless_gateway_suffix_bytes",
+    "bytes of batches between clients and the suffix, by whether the client said that it is in "
+    "this gateway's zone",
+    ["direction", "zone"],
+)
 STOPPED = Gauge(
     "inkless_gateway_tracked_traffic_stopped", "1: Postgres is another one than was pinned"
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tideline.domain.ids import TopicPartition
 from tideline.domain.request_handling import (
     FAILURE_ERRORS,
     Failure,
@@ -26,6 +27,7 @@ from tideline.gateway.messages import (
     messages,
     topic_key,
 )
+from tideline.gateway.prefix_leader import PrefixLeaders, is_for_the_leader, may_be_told
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.decoding import decoded_response
 from tideline.kafka.protocol import encode_request
@@ -57,8 +59,15 @@ class PartitionEntry:
 class SplitRequest:
     """One request, partition by partition."""
 
-    def __init__(self, context: RequestContext, tracking: TrackingView, names: ApiNames) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        tracking: TrackingView,
+        names: ApiNames,
+        leaders: PrefixLeaders,
+    ) -> None:
         self.context = context
+        self._tracking, self._leaders = tracking, leaders
         self.names = names
         self.api = messages(names.api, context.header.api_version)
         request: Any = context.request()
@@ -77,11 +86,43 @@ class SplitRequest:
     async def forward(
         self, items: Sequence[tuple[PartitionEntry, Any]]
     ) -> Mapping[PartitionEntry, Any]:
-        """Ask Kafka about ``items``, each with the structure to send; its structures."""
+        """Ask Kafka about ``items``, each with the structure to send; its structures. Of a prefix
+        the leader is asked, if the paired broker does not lead and the client may be here all the
+        same."""
         if not items:
             return {}
+        header = self.context.header
+        frame = await self.context.forward(
+            encode_request(self._message(items), header.correlation_id, header.client_id)
+        )
+        response: Any = await decoded_response(frame, self.names.api, self.api.version)
+        self._throttle = max(self._throttle, getattr(response, "throttle_time", NO_TIME))
+        found = self._rows(response)
+        answers = {item: found[item.at.key, item.at.partition] for item, _ in items}
+        for_leaders = {
+            TopicPartition(item.at.topic.name, item.at.partition): (item, row)
+            for item, row in items
+            if item.at.topic is not None
+            and is_for_the_leader(item.at.route(self._tracking), int(answers[item].error_code))
+        }
+        return answers | await self._from_leaders(for_leaders)
+
+    async def _from_leaders(
+        self, wanted: Mapping[TopicPartition, tuple[PartitionEntry, Any]]
+    ) -> dict[PartitionEntry, Any]:
+        told = {}
+        for leader, partitions in (await self._leaders.leading(wanted)).items():
+            items = [wanted[at] for at in wanted if at in partitions]
+            found = self._rows(await self._leaders.ask(leader, self._message(items)))
+            for item, _ in items:
+                row = found.get((item.at.key, item.at.partition))
+                if row is not None and may_be_told(int(row.error_code)):
+                    told[item] = row
+        return told
+
+    def _message(self, items: Sequence[tuple[PartitionEntry, Any]]) -> Any:
         topics = group_by_topic([(item.at.key, row) for item, row in items])
-        message = self.api.request(
+        return self.api.request(
             **{n: getattr(self._request, n) for n in self.names.extra if hasattr(self._request, n)},
             topics=tuple(
                 self.api.request_part(
@@ -90,18 +131,14 @@ class SplitRequest:
                 for key, rows in topics
             ),
         )
-        header = self.context.header
-        frame = await self.context.forward(
-            encode_request(message, header.correlation_id, header.client_id)
-        )
-        response: Any = await decoded_response(frame, self.names.api, self.api.version)
-        self._throttle = max(self._throttle, getattr(response, "throttle_time", NO_TIME))
-        found: dict[tuple[TopicKey, int], Any] = {
+
+    def _rows(self, response: Any) -> dict[tuple[TopicKey, int], Any]:
+        """The structures of an answer; none of ``None``."""
+        return {
             (topic_key(topic), int(getattr(row, self.names.index))): row
-            for topic in response.topics
+            for topic in (response.topics if response is not None else ())
             for row in topic.partitions
         }
-        return {item: found[item.at.key, item.at.partition] for item, _ in items}
 
     def row(self, item: PartitionEntry, code: int = KafkaErrorCode.NONE, **values: Any) -> Any:
         """A structure of our own for the response."""

@@ -146,28 +146,44 @@ class KafkaAdmin:
 
     async def reorder_replicas(self, partition: TopicPartition, replicas: Sequence[int]) -> None:
         """Make the first of ``replicas`` (the same set) the preferred leader."""
+        refused = await self.assign_replicas({partition: replicas})
+        for code in refused.values():
+            raise KafkaError(code, f"replica order of {partition}")
+
+    async def assign_replicas(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Begin to move partitions to other replicas; ``None``: take back what is under way.
+
+        The controller goes on with it by itself. Returns those that were refused; one that is to
+        be taken back and is not under way is none. Raises :class:`KafkaError` if all were.
+        """
+        by_topic: dict[str, list[ar.ReassignablePartition]] = defaultdict(list)
+        for partition, replicas in wanted.items():
+            by_topic[partition.topic].append(
+                ar.ReassignablePartition(
+                    partition_index=i32(partition.partition),
+                    replicas=None if replicas is None else tuple(map(BrokerId, replicas)),
+                )
+            )
         request = ar.AlterPartitionReassignmentsRequest(
             timeout=i32Timedelta.parse(milliseconds(self._timeout_ms)),
-            topics=(
-                ar.ReassignableTopic(
-                    name=TopicName(partition.topic),
-                    partitions=(
-                        ar.ReassignablePartition(
-                            partition_index=i32(partition.partition),
-                            replicas=tuple(map(BrokerId, replicas)),
-                        ),
-                    ),
-                ),
+            topics=tuple(
+                ar.ReassignableTopic(name=TopicName(topic), partitions=tuple(some))
+                for topic, some in by_topic.items()
             ),
         )
         connection = await self._cluster.any()
         response = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(response, AlterPartitionReassignmentsResponse)
-        codes = [response.error_code]
-        codes += [p.error_code for t in response.responses for p in t.partitions]
-        for code in codes:
-            if code is not ErrorCode.none:
-                raise KafkaError(code, f"replica order of {partition}")
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, f"replicas of {', '.join(by_topic)}")
+        return {
+            TopicPartition(str(topic.name), int(p.partition_index)): p.error_code
+            for topic in response.responses
+            for p in topic.partitions
+            if p.error_code not in (ErrorCode.none, ErrorCode.no_reassignment_in_progress)
+        }
 
     async def elect_preferred(self, partition: TopicPartition) -> None:
         """Hold a preferred-leader election. One that is not needed succeeds."""

@@ -86,6 +86,11 @@ class BatchHeader:
         return self.base_offset + self.last_offset_delta
 
     @property
+    def is_empty(self) -> bool:
+        """It takes offsets and has no record, as compaction may leave a batch: readers pass on."""
+        return self.record_count == 0 and self.size == HEADER_BYTES
+
+    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & 0x10)
 
@@ -235,6 +240,16 @@ def with_max_timestamp(batch: bytes, max_timestamp: int) -> bytes:
     _OFFSET.pack_into(copy, _MAX_TIMESTAMP_AT, max_timestamp)
     struct.pack_into(">I", copy, _CRC_AT, computed_crc(copy, parse_at(copy, 0)))
     return bytes(copy)
+
+
+def empty_batch(offsets: int) -> bytes:
+    """A batch without records, producer and timestamp that takes so many offsets (at most 2^31-1),
+    to be patched with its offset and leader epoch."""
+    batch = bytearray(HEADER_BYTES)
+    length = HEADER_BYTES - LOG_OVERHEAD
+    _HEADER.pack_into(batch, 0, 0, length, -1, MAGIC, 0, 0, offsets - 1, -1, -1, -1, -1, -1, 0)
+    struct.pack_into(">I", batch, _CRC_AT, computed_crc(batch, parse_at(batch, 0)))
+    return bytes(batch)
 
 
 def truncate_at(buffer: Buffer, boundary: int) -> Buffer:

@@ -290,12 +290,16 @@ class KafkaCluster:
 
         Raises :class:`KafkaError` if the partition or its leader does not exist.
         """
+        return await self.node(await self.leader_id(topic, partition))
+
+    async def leader_id(self, topic: str, partition: int) -> int:
+        """Who leads a partition. Raises as :meth:`leader` does."""
         now = asyncio.get_running_loop().time()
         until, leader = self._leaders.get((topic, partition), (0.0, -1))
         if now >= until:
             leader = await self._find_leader(topic, partition)
             self._leaders[topic, partition] = (now + METADATA_FRESH_S, leader)
-        return await self.node(leader)
+        return leader
 
     async def nodes(self) -> dict[int, Node]:
         """Every broker, asked now."""
@@ -309,6 +313,10 @@ class KafkaCluster:
     async def refresh(self) -> None:
         """Learn the brokers' addresses anew."""
         await self._metadata(())
+
+    async def described(self, topics: Sequence[str]) -> MetadataResponse:
+        """What the cluster's metadata says of these topics and of its brokers, asked now."""
+        return await self._metadata(topics)
 
     async def _find_leader(self, topic: str, partition: int) -> int:
         answer = await self._metadata((topic,))

@@ -171,7 +171,8 @@ class SegmentWriter:
                 f"the batch at offset {header.base_offset} has leader epoch "
                 f"{header.partition_leader_epoch}, the segment {self._epoch}"
             )
-        if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        counts = header.record_count >= 1 and header.last_offset_delta == header.record_count - 1
+        if not counts and not (header.is_empty and header.last_offset_delta >= 0):
             raise InvalidSegment(
                 f"the batch at offset {header.base_offset} has {header.record_count} records "
                 f"but a last offset delta of {header.last_offset_delta}"

@@ -24,7 +24,7 @@ from tideline.domain.history import HistoryWatch
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError, UnreachableError
-from tideline.kafka.admin import KafkaAdmin
+from tideline.kafka.admin import KafkaAdmin, RecordDeletion
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.log_reader import LogReader, TailScanner
 from tideline.kafka.observer import KafkaObserver, PartitionLayout
@@ -81,6 +81,10 @@ class ProofsForRoll:
         """The proven end (exclusive), if it was proven not long ago."""
         at, end = self._proven.get(key, (0.0, 0))
         return end if key in self._proven and self._clock_ms() - at < self.LAST_MS else None
+
+    def forget(self, key: TopicIdPartition) -> None:
+        """Tiered storage was switched: what was there may have been deleted."""
+        self._proven.pop(key, None)
 
 
 class AckListener:
@@ -232,6 +236,7 @@ class WorkerServices:
     observer: KafkaObserver
     topics: TopicObserver
     admin: KafkaAdmin
+    deletion: RecordDeletion
     reader: LogReader
     tails: TailScanner
     remote_log: RemoteLogFollower
@@ -301,6 +306,7 @@ def assemble(
         observer=KafkaObserver(cluster, timeout_ms),
         topics=TopicObserver(cluster, timeout_ms),
         admin=KafkaAdmin(cluster, timeout_ms),
+        deletion=RecordDeletion(cluster, timeout_ms),
         reader=reader,
         tails=TailScanner(reader),
         remote_log=RemoteLogFollower(cluster, timeout_ms),

@@ -92,6 +92,24 @@ class SegmentInventory:
         list_them = partial(self._list, self._tiered_bucket, prefix)
         return await asyncio.to_thread(_patiently, list_them)
 
+    async def keys(self, topic: str, log: TopicIdPartition) -> list[str]:
+        """Every object of the partition's segments, each set's log object first: what says that a
+        set is whole goes first when they are deleted. Raises :class:`ObjectStoreUnavailable`."""
+        prefix = partition_prefix(self._prefix, topic, log)
+        list_them = partial(self._keys, prefix)
+        return await asyncio.to_thread(_patiently, list_them)
+
+    def _keys(self, prefix: str) -> list[str]:
+        listed = self._store.list_objects(self._tiered_bucket, prefix)
+        found = [entry.key for entry in listed if _NAME.search(entry.key)]
+        return sorted(found, key=lambda key: (not key.endswith(".log"), key))
+
+    async def delete(self, keys: Collection[str]) -> None:
+        """Delete objects of segments; one that is gone counts as deleted. Raises
+        :class:`ObjectStoreUnavailable`; then some may be deleted."""
+        delete_them = partial(self._store.delete, self._tiered_bucket, list(keys))
+        await asyncio.to_thread(_patiently, delete_them)
+
     async def copies(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:
         """What :meth:`keep` has kept of one partition, by segment. Raises
         :class:`ObjectStoreUnavailable`."""

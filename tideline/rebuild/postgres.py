@@ -32,9 +32,13 @@ from tideline.domain.catalog import Boundary, MergedSegment
 from tideline.domain.catalog_fold import born_boundary
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import ProducerEntry, RememberedBatch, in_order
+from tideline.domain.producer_state import (
+    ProducerEntry,
+    RememberedBatch,
+    StoredProducerState,
+    in_order,
+)
 from tideline.domain.rebuild import KnownPlace
-from tideline.domain.rebuild_ground import SegmentProducer
 from tideline.domain.rebuild_plan import KnownBatch, KnownLog
 from tideline.domain.wal_tail import LogBatch
 from tideline.settings import ControlPlaneSettings
@@ -146,8 +150,10 @@ class RebuildPostgres:
     def topics(self, documents: Sequence[Mapping[str, object]]) -> None:
         self._call("rebuild_topics", _json(documents))
 
-    def overrides(self, topic_id: UUID, documents: Sequence[Mapping[str, object]]) -> None:
-        self._call("rebuild_overrides", topic_id, _json(documents))
+    def overrides(
+        self, topic_id: UUID, documents: Sequence[Mapping[str, object]], let_go: Iterable[str]
+    ) -> None:
+        self._call("rebuild_overrides", topic_id, _json(documents), sorted(let_go))
 
     def tombstones(self, deleted: Mapping[UUID, str]) -> None:
         self._call("rebuild_tombstones", list(deleted), list(deleted.values()))
@@ -189,7 +195,7 @@ class RebuildPostgres:
         log: TopicIdPartition,
         tiered_prefix: str,
         segment: MergedSegment,
-        producers: Sequence[SegmentProducer],
+        producers: Sequence[StoredProducerState],
     ) -> None:
         self._call(
             "rebuild_segment",

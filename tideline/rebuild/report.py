@@ -6,19 +6,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.rebuild_filling import holes_to_fill
 from tideline.domain.rebuild_plan import REMEDIES, LogPlan, Verdict
+from tideline.domain.wal_filling import is_filling
 from tideline.domain.wal_placing import Hole
 from tideline.rebuild.survey import Survey
 
 SHOWN = 20
 """Of a list of objects or texts that may be long; their number is always told."""
-FINE = (Verdict.WHOLE, Verdict.BEHIND)
+FINE = (Verdict.WHOLE, Verdict.BEHIND, Verdict.UNANSWERED)
 
 
 def is_fine(found: Survey) -> bool:
-    """Every batch that was acknowledged has its place, as far as the bucket can tell."""
+    """Every batch that was acknowledged has its place, as far as the bucket can tell. What earlier
+    runs gave up is not asked for again; what this run gives up is missing."""
     return (
         all(plan.verdict in FINE for plan in found.plans.values())
+        and not found.lost
         and not _blocking_unreadable(found)
         and not found.catalog.contradictions
         and not found.rebuilt.contradictions
@@ -46,6 +50,7 @@ def document(found: Survey) -> dict[str, Any]:
         "batches": rebuilt.batches,
         "compared_with_postgres": found.compared,
         "never_committed": len(rebuilt.never_committed),
+        "tail": {"objects": rebuilt.tail, "ms": rebuilt.tail_ms},
         "gone": len(rebuilt.gone),
         "unreadable": _listed(
             [{"key": u.key, "size": u.size, "why": u.why} for u in found.unreadable]
@@ -67,6 +72,11 @@ def lines(found: Survey) -> Iterator[str]:
         f"{told['gone']} that are told of are gone, {told['never_committed']} were never committed"
         + ("" if found.compared else "; compared with no Postgres")
     )
+    if told["tail"]["objects"]:
+        yield (
+            f"{told['tail']['objects']} of them have outcomes that nobody tells, the oldest is "
+            f"{told['tail']['ms']} ms older than the newest"
+        )
     for log in told["logs"]:
         yield (
             f"{log['topic']}-{log['partition']}: {log['verdict']}; start {log['start']}, "
@@ -75,6 +85,14 @@ def lines(found: Survey) -> Iterator[str]:
         )
         for hole in log["holes"]:
             yield f"    nothing known from offset {hole[0]} to {hole[1]}"
+        for first, last in log["to_fill"]:
+            yield f"    --write would give up offsets {first} to {last}, with an empty batch"
+        if log["doubtful"]:
+            yield "    not to be given up: contradicting things are told of an object of it"
+        for first, last in log["filled"]:
+            yield f"    given up: offsets {first} to {last}, readers pass over them"
+        if log["found_where_given_up"]:
+            yield f"    {log['found_where_given_up']} batches lie where offsets were given up"
         for opened in log["open"]["first"]:
             yield f"    open: {opened['key']} with {opened['records']} records: {opened['why']}"
         yield from (f"    {text}" for text in (*log["contradictions"], *log["undecided"]))
@@ -121,12 +139,36 @@ def _log(found: Survey, log: TopicIdPartition, plan: LogPlan) -> dict[str, Any]:
         "behind": plan.end - known.high_watermark if known else 0,
         "given_up_with_an_older_history": found.rebuilt.given_up.get(log, 0),
         "holes": [_span(hole) for hole in plan.holes],
+        "to_fill": [_span(hole) for hole in _to_fill(found, plan)],
+        "doubtful": log in found.rebuilt.doubtful,
+        "filled": _filled(found, log, plan),
+        "filled_now": [_span(hole) for hole in found.filled.get(log, ())],
+        "found_where_given_up": found.rebuilt.filled_over.get(log, 0),
         "open": _listed(
             [{"key": o.wal_object.key, "records": o.records, "why": o.why} for o in unsettled]
         ),
         "contradictions": list(plan.contradictions),
         "undecided": list(ground.undecided) if ground else [],
     }
+
+
+def _to_fill(found: Survey, plan: LogPlan) -> tuple[Hole, ...]:
+    """What a run that writes would give up."""
+    return holes_to_fill(plan, found.rebuilt, asked=found.choices.fill_holes)
+
+
+def _filled(found: Survey, log: TopicIdPartition, plan: LogPlan) -> list[list[int]]:
+    """Offsets that were given up and are not merged or deleted yet, adjacent ones together."""
+    spans: list[list[int]] = []
+    rows, first = found.rebuilt.logs.get(log), plan.known.first if plan.known else 0
+    for row in rows.batches if rows else ():
+        if not is_filling(row.footer.byte_size) or row.last_offset < first:
+            continue
+        if spans and spans[-1][1] + 1 == row.base_offset:
+            spans[-1][1] = row.last_offset
+        else:
+            spans.append([row.base_offset, row.last_offset])
+    return spans
 
 
 def _blocking_unreadable(found: Survey) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tideline.domain.catalog import MergedSegment
 from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
-from tideline.domain.rebuild_ground import SegmentProducer
+from tideline.domain.producer_state import StoredProducerState
 from tideline.kafka.segment_files import MalformedSnapshot, decode_snapshot, offset_name
 from tideline.object_store.client import ObjectMissing
 from tideline.object_store.inventory import group_by_segment, partition_prefix
@@ -41,7 +41,7 @@ class SegmentReader:
 
     def producers(
         self, topic: str, log: TopicIdPartition, segment: MergedSegment
-    ) -> tuple[SegmentProducer, ...] | None:
+    ) -> tuple[StoredProducerState, ...] | None:
         """At the segment's end; ``None``: its snapshot is missing or damaged."""
         name = f"{offset_name(segment.base_offset)}-{topic_id_to_base64(segment.segment_id)}"
         key = f"{partition_prefix(self.prefix, topic, log)}{name}.snapshot"
@@ -50,7 +50,7 @@ class SegmentReader:
         except (ObjectMissing, MalformedSnapshot):
             return None
         return tuple(
-            SegmentProducer(
+            StoredProducerState(
                 one.producer_id,
                 one.producer_epoch,
                 one.last_sequence,

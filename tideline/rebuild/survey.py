@@ -18,14 +18,19 @@ from tideline.domain.catalog import (
 )
 from tideline.domain.catalog_fold import Catalog, LogFacts, fold
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.rebuild import Rebuilt, RebuiltLog, rebuild
-from tideline.domain.rebuild_ground import Ground, SegmentProducer, ground_of
-from tideline.domain.rebuild_plan import KnownLog, LogPlan, plan_log
-from tideline.domain.wal_streams import Streams, UnreadableObject
+from tideline.domain.producer_state import StoredProducerState
+from tideline.domain.rebuild import Rebuilt, RebuiltLog, rebuild, with_fillings
+from tideline.domain.rebuild_ground import Ground, ground_of
+from tideline.domain.rebuild_plan import KnownLog, LogPlan, Verdict, plan_log
+from tideline.domain.wal_filling import FillingObject
+from tideline.domain.wal_placing import Hole
+from tideline.domain.wal_streams import Streams, ToldObject, UnreadableObject
 from tideline.domain.wal_tail import LogBatch, OpenObject
 from tideline.rebuild.postgres import RebuildPostgres
 from tideline.rebuild.reader import BucketReader
 from tideline.rebuild.segments import SegmentReader
+
+NOTHING_TOLD = RebuiltLog((), {}, -1, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Choices:
     """What has no told outcome was told to nobody: its offsets are given again."""
     unreadable_is_old: bool = False
     """Objects without a footer were written before there were any, and end where footers begin."""
+    fill_holes: bool = False
+    """What lay in the holes is lost for good, or was told to nobody: readers pass over them."""
 
 
 @dataclass(slots=True)
@@ -57,6 +64,12 @@ class Survey:
     """WAL objects and records of the catalog, without those that Postgres knows."""
     compared: bool = False
     """With a Postgres."""
+    history: UUID | None = None
+    """The one that counts, as far as anybody knows it."""
+    filled: dict[TopicIdPartition, tuple[Hole, ...]] = field(default_factory=dict)
+    """What was given up since it was read."""
+    lost: set[TopicIdPartition] = field(default_factory=set)
+    """Logs of which something was given up that may have been acknowledged."""
 
     def topic_of(self, log: TopicIdPartition) -> str:
         """The name, or the id where nobody knows a name."""
@@ -79,7 +92,7 @@ def survey(
     of_catalog = _history_of_catalog(entries, current)
     catalog = fold(entries, of_catalog) if of_catalog else Catalog()
     _add_seeds(catalog, entries)
-    here = {known.log: known for known in postgres.logs()} if postgres else {}
+    here = _living(postgres, catalog) if postgres else {}
     names = _names(catalog, here)
     wanted = _wanted(names, choices.topics)
     streams = Streams(lambda topic: topic not in catalog.deleted and wanted(topic))
@@ -91,13 +104,22 @@ def survey(
     if choices.unreadable_is_old:
         streams.unreadable = [u for u in streams.unreadable if not u.footerless]
     logs = sorted(log for log in {*catalog.logs, *here} if wanted(log.topic_id))
+    starts = {log: start for log in logs if (start := _start(log, catalog, here))[0] >= 0}
     rebuilt = rebuild(
         streams,
-        {log: start for log in logs if (start := _start(log, catalog, here)) >= 0},
+        {log: start for log, (start, _) in starts.items()},
         known=postgres.objects(o.key for o in streams.tail()) if postgres else None,
         current=current,
+        moved={log for log, (_, moved) in starts.items() if moved},
     )
-    found = Survey(rebuilt, catalog, choices, unreadable=unreadable, compared=bool(postgres))
+    found = Survey(
+        rebuilt,
+        catalog,
+        choices,
+        unreadable=unreadable,
+        compared=bool(postgres),
+        history=current,
+    )
     found.records = tuple(e.record for e in entries if e.counted and e.history_id == of_catalog)
     _lay(found, postgres, here, segments)
     return found
@@ -108,8 +130,38 @@ def again(
 ) -> Survey:
     """What was read, beside Postgres as it is now."""
     result = replace(found, plans={}, grounds={}, compared=True)
-    _lay(result, postgres, {known.log: known for known in postgres.logs()}, segments)
+    _lay(result, postgres, _living(postgres, found.catalog), segments)
     return result
+
+
+def take_filling(
+    found: Survey,
+    log: TopicIdPartition,
+    filling: FillingObject,
+    told: ToldObject,
+    rows: Sequence[LogBatch],
+) -> None:
+    """``filling`` is in the bucket, with ``rows``: plan its log as the next survey will."""
+    rebuilt, before = found.rebuilt, found.plans[log]
+    found.filled[log] = before.holes
+    if before.verdict is not Verdict.UNANSWERED:
+        found.lost.add(log)
+    rebuilt.told[told.wal_object.key] = told
+    rebuilt.logs[log] = with_fillings(rebuilt.logs.get(log) or NOTHING_TOLD, rows)
+    rebuilt.open_objects = [
+        one
+        for one in rebuilt.open_objects
+        if one.log != log or one.wal_object.key not in filling.given_up
+    ]
+    opened = _by_log(rebuilt.open_objects).get(log, ())
+    found.plans[log] = _plan(log, rebuilt.logs[log], found.grounds.get(log), opened, found)
+
+
+def _living(postgres: RebuildPostgres, catalog: Catalog) -> dict[TopicIdPartition, KnownLog]:
+    """Logs that Postgres has, but for those of topics that were deleted since."""
+    return {
+        known.log: known for known in postgres.logs() if known.log.topic_id not in catalog.deleted
+    }
 
 
 def _lay(
@@ -126,7 +178,7 @@ def _lay(
     for log in sorted({*catalog.logs, *here, *rebuilt.logs}):
         if not wanted(log.topic_id):
             continue
-        told = rebuilt.logs.get(log) or RebuiltLog((), {}, -1, ())
+        told = rebuilt.logs.get(log) or NOTHING_TOLD
         known = _with_rows(here.get(log), postgres)
         name = names.get(log.topic_id, "")
         ground = _ground(log, name, catalog.logs.get(log), known, told.batches, segments)
@@ -148,7 +200,7 @@ def _ground(
         return ground_of(log, topic, facts, known, rows)
     unread: list[str] = []
 
-    def snapshot(segment: MergedSegment) -> tuple[SegmentProducer, ...]:
+    def snapshot(segment: MergedSegment) -> tuple[StoredProducerState, ...]:
         found = segments.producers(topic, log, segment)
         if found is None:
             unread.append(f"the snapshot of segment {segment.segment_id} cannot be read")
@@ -241,12 +293,15 @@ def _wanted(names: Mapping[UUID, str], topics: frozenset[str]) -> Callable[[UUID
 
 def _start(
     log: TopicIdPartition, catalog: Catalog, here: Mapping[TopicIdPartition, KnownLog]
-) -> int:
-    """First offset that must be in the bucket; below it Postgres and segments have everything."""
+) -> tuple[int, bool]:
+    """First offset that must be in the bucket; below it Postgres and segments have everything. And
+    whether it is only where somebody has deleted up to."""
     ground = ground_of(log, "", catalog.logs.get(log), here.get(log))
     if ground is None or ground.known.boundary < 0:
-        return -1
-    return max(ground.known.first, here[log].high_watermark if log in here else -1)
+        return -1, False
+    known = ground.known
+    held = max(known.boundary, known.frontier, here[log].high_watermark if log in here else -1)
+    return max(known.first, held), known.suffix_start > held
 
 
 def _with_rows(known: KnownLog | None, postgres: RebuildPostgres | None) -> KnownLog | None:

@@ -1,13 +1,15 @@
 """Writes what a survey found into a Postgres that nobody uses: one log, one transaction.
 
 What always holds: it may be ended anywhere and run again. What is written stays, what is not is
-written by the next run, and nobody is served before the last step, a new history.
+written by the next run, and nobody is served before the last step, a new history. An object that
+Postgres knows is not placed again, so that all logs in which a batch was inferred are written
+together with their objects, or none of them is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -79,16 +81,31 @@ def write(
     ``progress`` hears of how many logs how many are done.
     """
     _write_topics(found, postgres)
-    _write_files(found, postgres)
-    changed = 0
-    for number, (log, plan) in enumerate(found.plans.items(), 1):
-        ground = found.grounds.get(log)
-        if ground is not None and _is_to_be_written(found, plan, ground):
+    rows = _rows_by_object(found)
+    _write_files(found, rows, postgres)
+    wanted = [
+        (log, plan, ground)
+        for log, plan in found.plans.items()
+        if (ground := found.grounds.get(log)) and _is_to_be_written(found, plan, ground)
+    ]
+    done = 0
+
+    def write_log(log: TopicIdPartition, plan: LogPlan, ground: Ground) -> None:
+        nonlocal done
+        _write_log(log, plan, ground, postgres, tiered_prefix)
+        done += 1
+        progress(done, len(wanted))
+
+    with postgres.transaction():
+        _write_inferred_files(found, rows, postgres)
+        for one in wanted:
+            if one[1].inferred:
+                write_log(*one)
+    for one in wanted:
+        if not one[1].inferred:
             with postgres.transaction():
-                _write_log(log, plan, ground, postgres, tiered_prefix)
-            changed += plan.has_changes
-        progress(number, len(found.plans))
-    return changed
+                write_log(*one)
+    return sum(plan.has_changes for _, plan, _ in wanted)
 
 
 def tell_catalog(found: Survey, history_id: UUID, put: Callable[[str, bytes], object]) -> None:
@@ -118,6 +135,9 @@ def _crossed(found: Survey) -> set[object]:
 
 
 def _write_topics(found: Survey, postgres: RebuildPostgres) -> None:
+    if not found.choices.topics:
+        # First: the name of one that was deleted may be another one's by now.
+        postgres.tombstones(found.catalog.deleted)
     crossed = _crossed(found)
     topics = {i: facts for i, facts in found.catalog.topics.items() if i in crossed}
     postgres.topics(
@@ -136,10 +156,8 @@ def _write_topics(found: Survey, postgres: RebuildPostgres) -> None:
             {"key": key, "override_value": one.override_value, "user_value": one.user_value}
             for key, one in facts.held.items()
         ]
-        if held:
-            postgres.overrides(topic_id, held)
-    if not found.choices.topics:
-        postgres.tombstones(found.catalog.deleted)
+        if held or facts.let_go:
+            postgres.overrides(topic_id, held, facts.let_go)
 
 
 def _write_log(
@@ -161,20 +179,33 @@ def _write_log(
     postgres.end_log(log, plan.high_watermark, plan.max_timestamp, plan.producers)
 
 
-def _write_files(found: Survey, postgres: RebuildPostgres) -> None:
-    """Objects of the rows that are added, and those that tell of them."""
-    rows: dict[str, dict[int, tuple[int, int]]] = {}
+Places = dict[int, tuple[int, int]]
+"""Base offset and time of the commit by byte offset, of batches of one object that are added."""
+
+
+def _rows_by_object(found: Survey) -> dict[str, Places]:
+    rows: dict[str, Places] = {}
     for plan in found.plans.values():
         for row in plan.add:
             places = rows.setdefault(row.object_key, {})
             places[row.footer.byte_offset] = (row.base_offset, row.append_time)
+    return rows
+
+
+def _write_files(found: Survey, rows: Mapping[str, Places], postgres: RebuildPostgres) -> None:
+    """Objects of the rows that are added and told of, and those that tell of them."""
     told = {key: one for key in rows if (one := found.rebuilt.told.get(key)) is not None}
-    inferred = {o.wal_object.key: o.wal_object for o in found.rebuilt.open_objects}
     carriers = {c.key: c for one in told.values() if (c := one.carrier) is not None}
     postgres.files(_carrier(one) for key, one in carriers.items() if key not in rows)
     postgres.files(map(_told_file, told.values()))
-    postgres.files(_inferred_file(inferred[k], rows[k]) for k in rows if k in inferred)
     postgres.carriers({key: one.carrier.key for key, one in told.items() if one.carrier})
+
+
+def _write_inferred_files(
+    found: Survey, rows: Mapping[str, Places], postgres: RebuildPostgres
+) -> None:
+    inferred = {o.wal_object.key: o.wal_object for o in found.rebuilt.open_objects}
+    postgres.files(_inferred_file(inferred[k], rows[k]) for k in rows if k in inferred)
 
 
 def _told_file(found: ToldObject) -> dict[str, Any]:
@@ -190,7 +221,7 @@ def _told_file(found: ToldObject) -> dict[str, Any]:
     }
 
 
-def _inferred_file(found: WalObject, places: dict[int, tuple[int, int]]) -> dict[str, Any]:
+def _inferred_file(found: WalObject, places: Places) -> dict[str, Any]:
     """Its outcome is told by nobody yet: the next gateway of its id tells what is written here."""
     placed = {
         number: places[b.byte_offset] for number, b in found.batches if b.byte_offset in places
@@ -208,10 +239,7 @@ def _inferred_file(found: WalObject, places: dict[int, tuple[int, int]]) -> dict
 
 def _carrier(found: Carrier) -> dict[str, Any]:
     return {
-        "object_key": found.key,
-        "gateway_id": found.gateway_id,
-        "incarnation": str(found.incarnation),
-        "size": found.size,
+        **_object(found),
         "sequence": None,
         "withdrawn": None,
         "errors": [],
@@ -220,7 +248,7 @@ def _carrier(found: Carrier) -> dict[str, Any]:
     }
 
 
-def _object(found: WalObject) -> dict[str, Any]:
+def _object(found: WalObject | Carrier) -> dict[str, Any]:
     return {
         "object_key": found.key,
         "gateway_id": found.gateway_id,

@@ -115,7 +115,7 @@ def environment_of(
     endpoints = endpoints_of(state, credentials)
     s3 = endpoints.s3
     kind, _, node = role.partition("-")
-    environment = {
+    environment = state.settings | {
         "TIDELINE_POSTGRES_DSN": endpoints.postgres_dsn(kind),
         "TIDELINE_S3_ENDPOINT": s3.url,
         "TIDELINE_S3_REGION": s3.region,

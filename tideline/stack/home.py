@@ -42,6 +42,14 @@ class StackState(BaseModel):
     runtime_dir: str
     """Holds the supervisor's socket; a short path."""
     ports: dict[str, int]
+    racks: int = 0
+    """Over which the brokers go round; 0: each has a rack of its own."""
+    settings: dict[str, str] = {}
+    """``TIDELINE_*`` variables of all processes of this stack, beside its own."""
+
+    def rack(self, node: int) -> str:
+        """The rack of a broker."""
+        return f"rack-{(node - 1) % self.racks + 1 if self.racks else node}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from tideline.stack.home import Home, StackState, exclusive, write_private
 from tideline.stack.parts import ALL_PARTS, KINDS, ON_REQUEST, parts_of
 from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
-from tideline.stack.parts.postgres import data_directory
+from tideline.stack.parts.postgres import Postgres, data_directory
 from tideline.stack.ports import PortReservations, allocate, is_free, preferred
 from tideline.stack.startup import Report, Startup, await_ready
 from tideline.stack.supervision import ProcessInfo, Supervisor
@@ -77,14 +77,20 @@ class Stack:
         brokers: int | None = None,
         parts: Collection[str] = ALL_PARTS,
         progress: Report | None = None,
+        *,
+        racks: int | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Stack:
         """Start what does not run yet; returns when every part answers.
 
         ``home`` defaults to ``TIDELINE_HOME``, ``brokers`` to the home's own number, else 3.
+        ``racks``: over which the brokers go round; ``settings``: ``TIDELINE_*`` variables of the
+        stack's processes. Both hold from the next start of what they concern, and for the home;
+        ``None`` leaves them: at first a rack for each broker, and no variables.
         Raises :class:`StackError` that names the part; what was started is stopped again, unless
         the stack ran before.
         """
-        _check(brokers, parts)
+        _check(brokers, racks, parts)
         place = Home.locate(home)
         place.create()
         with place.locked():
@@ -97,6 +103,10 @@ class Stack:
                     f"number is fixed at the first start. Use --brokers {state.brokers}, or "
                     "another TIDELINE_HOME."
                 )
+            if racks is not None:
+                state.racks = racks
+            if settings is not None:
+                state.settings = dict(settings)
             credentials = load_or_create(place)
             supervisor = _supervisor(StackPlan(place, state, credentials))
             if supervisor.is_running():
@@ -261,9 +271,17 @@ class Stack:
         self.kill("postgres", restart=False)
         shutil.rmtree(self.data_path("postgres"))
 
-    def start_postgres_anew(self) -> None:
-        """Start one after :meth:`lose_postgres`: empty but for the schema, the roles and what this
-        stack attests."""
+    def back_up_postgres(self) -> Path:
+        """A base backup, beside its data, while it runs; only the newest is kept."""
+        part = self._part("postgres")
+        assert isinstance(part, Postgres)
+        return part.back_up()
+
+    def start_postgres_anew(self, backup: Path | None = None) -> None:
+        """Start one after :meth:`lose_postgres`: as ``backup`` has it, which is used up, or empty
+        but for the schema, the roles and what this stack attests."""
+        if backup is not None:
+            backup.rename(self.data_path("postgres"))
         self.start("postgres")
         self._part("postgres").finish()
 
@@ -341,9 +359,11 @@ def _supervisor(plan: StackPlan) -> Supervisor:
     return Supervisor(plan.home, plan.state, plan.credentials.supervisor)
 
 
-def _check(brokers: int | None, parts: Collection[str]) -> None:
+def _check(brokers: int | None, racks: int | None, parts: Collection[str]) -> None:
     if brokers is not None and not 1 <= brokers <= MAX_BROKERS:
         raise UsageError(f"{brokers} brokers: choose 1 to {MAX_BROKERS}")
+    if racks is not None and not 1 <= racks <= MAX_BROKERS:
+        raise UsageError(f"{racks} racks: choose 1 to {MAX_BROKERS}")
     unknown = sorted(set(parts) - set(KINDS))
     if unknown or not parts:
         raise UsageError(

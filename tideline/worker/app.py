@@ -33,6 +33,7 @@ from tideline.domain.messages import TopicMigrationInput, TopicRef, waits_queue
 from tideline.errors import UnreachableError
 from tideline.kafka.topic_identity import TopicIdentity
 from tideline.migration.connections import WorkerServices, open_services
+from tideline.migration.replicas import ReplicaKeeper
 from tideline.object_store.client import WORKER, ObjectStoreClient
 from tideline.ownership import establish
 from tideline.settings import WorkerSettings
@@ -48,9 +49,11 @@ from tideline.worker.metrics import (
     keep_migration_metrics,
     keep_tiering_metrics,
 )
+from tideline.worker.replicas import ReplicaWatch
 from tideline.worker.requests import RequestDispatcher
 from tideline.worker.watches import KafkaWatch
 from workflows.partition_migration import PartitionMigration
+from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
 
 log = structlog.get_logger()
@@ -129,6 +132,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         ("topic-identity", _reconciler(services).run()),
         ("kafka-watch", KafkaWatch(services).run()),
         ("attendance", _attendance(services, client).run()),
+        ("replicas", _replicas(services).run()),
     ):
         stack.push_async_callback(cancel_and_wait, keep(background, name))
 
@@ -139,6 +143,14 @@ def _attendance(services: WorkerServices, client: Client) -> Attendance:
         partial(temporal.running_topics, client),
         partial(temporal.outcome_of, client),
     )
+
+
+def _replicas(services: WorkerServices) -> ReplicaWatch:
+    settings = services.settings
+    keeper = ReplicaKeeper(
+        services.control_plane, services.cluster, settings.kafka_request_timeout_ms
+    )
+    return ReplicaWatch(keeper, settings.replicas_moved_at_once)
 
 
 def _reconciler(services: WorkerServices) -> IdentityReconciler:
@@ -168,7 +180,7 @@ def workers(settings: WorkerSettings, client: Client, services: WorkerServices) 
         Worker(
             client,
             task_queue=queue,
-            workflows=[TopicMigration, PartitionMigration],
+            workflows=[TopicMigration, PartitionMigration, TieredStorageChange],
             max_concurrent_activities=settings.worker_max_concurrent_activities,
             **common,
         ),

@@ -279,7 +279,7 @@ BEGIN
             WHERE file_id = v_file.file_id RETURNING * INTO v_file;
         UPDATE wal_files AS t SET carried_by = v_file.file_id
             WHERE cardinality(p_topic_ids) = 0
-                AND t.object_key = ANY (p_tells) AND t.gateway_id = p_gateway_id
+                AND t.object_key = ANY (p_tells)
                 AND t.status = 'committed' AND t.carried_by IS NULL;
         IF NOT EXISTS (SELECT FROM unnest(v_given.log_ids) AS id WHERE id >= 0) THEN
             INSERT INTO lessened_files (file_id) VALUES (v_file.file_id);
@@ -291,7 +291,9 @@ END
 $$;
 
 -- Commits of ended incarnations of a gateway whose outcomes no object tells yet, in the order of their
--- streams: what the process had no time for.
+-- streams: what the process had no time for. Of other gateways those that nobody has told of for a
+-- minute (ANYBODY_TELLS_AFTER_MS): theirs may never come back, and what is committed may be told by
+-- anybody.
 CREATE FUNCTION untold_commits(p_gateway_id integer, p_incarnation uuid, p_limit integer)
 RETURNS TABLE (
     incarnation uuid, sequence bigint, object_key text, withdrawn integer[],
@@ -305,7 +307,9 @@ BEGIN
     SELECT f.incarnation, f.stream_sequence, f.object_key, coalesce(f.withdrawn, '{}'),
            f.outcome_errors, f.outcome_base_offsets, f.outcome_append_times
         FROM wal_files AS f
-        WHERE f.gateway_id = p_gateway_id AND f.incarnation <> p_incarnation
+        WHERE f.incarnation <> p_incarnation
+            AND (f.gateway_id = p_gateway_id
+                OR f.committed_at < clock_timestamp() - interval '60 seconds')
             AND f.status = 'committed' AND f.stream_sequence IS NOT NULL AND f.carried_by IS NULL
         ORDER BY f.incarnation, f.stream_sequence LIMIT p_limit;
 END

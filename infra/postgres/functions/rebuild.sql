@@ -78,7 +78,8 @@ LANGUAGE sql IMMUTABLE AS $$
         timestamp_after_max_ms bigint)
 $$;
 
--- Topics that have a B0, made if they are not here; of a limit that is not told Kafka's default.
+-- Topics that have a B0, made if they are not here; of a limit that is not told Kafka's default, or
+-- what is here: it is older than what is told.
 CREATE FUNCTION rebuild_topics(p_topics jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
@@ -97,6 +98,12 @@ BEGIN
     UPDATE topics AS t SET status = 'active', tracked = true
         FROM told_topics(p_topics) AS n
         WHERE n.topic_id = t.topic_id AND t.status IN ('tracking', 'aborted');
+    UPDATE topics AS t SET
+            timestamp_type = coalesce(n.timestamp_type, t.timestamp_type),
+            max_message_bytes = coalesce(n.max_message_bytes, t.max_message_bytes),
+            timestamp_before_max_ms = coalesce(n.timestamp_before_max_ms, t.timestamp_before_max_ms),
+            timestamp_after_max_ms = coalesce(n.timestamp_after_max_ms, t.timestamp_after_max_ms)
+        FROM told_topics(p_topics) AS n WHERE n.topic_id = t.topic_id;
     INSERT INTO topics (name, topic_id, kind, status, timestamp_type, max_message_bytes,
             timestamp_before_max_ms, timestamp_after_max_ms)
         SELECT n.name, n.topic_id, n.kind, 'active', coalesce(n.timestamp_type, 'CreateTime'),
@@ -122,10 +129,12 @@ LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         ON CONFLICT (topic_id) DO NOTHING
 $$;
 
--- {key, override_value, user_value} of a topic; what is here is older.
-CREATE FUNCTION rebuild_overrides(p_topic_id uuid, p_overrides jsonb) RETURNS void
+-- {key, override_value, user_value} of a topic, and the keys that it was let go of; what is here is
+-- older.
+CREATE FUNCTION rebuild_overrides(p_topic_id uuid, p_overrides jsonb, p_let_go text[]) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT assert_rebuilding();
+    DELETE FROM config_overrides WHERE topic_id = p_topic_id AND key = ANY (p_let_go);
     INSERT INTO config_overrides AS c (topic_id, key, override_value, user_value)
         SELECT p_topic_id, o.key, o.override_value, o.user_value
         FROM jsonb_to_recordset(p_overrides)
@@ -382,11 +391,11 @@ CREATE FUNCTION rebuild_known_batches(
     p_topic_id uuid, p_partition integer, p_after bigint, p_limit integer
 ) RETURNS TABLE (
     base_offset bigint, last_offset bigint, object_key text, byte_offset bigint,
-    byte_size integer, running_max_timestamp bigint
+    byte_size integer, running_max_timestamp bigint, append_time bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT b.base_offset, b.last_offset, f.object_key, b.byte_offset, b.byte_size,
-           b.running_max_timestamp
+           b.running_max_timestamp, b.append_time
     FROM logs AS l JOIN batches AS b USING (log_id) JOIN wal_files AS f USING (file_id)
     WHERE l.topic_id = p_topic_id AND l.partition = p_partition AND b.last_offset > p_after
     ORDER BY b.last_offset LIMIT p_limit

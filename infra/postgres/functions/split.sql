@@ -33,51 +33,117 @@ LANGUAGE sql STABLE AS $$
         AND (b.max_timestamp < p_cutoff OR b.append_time <= p_requested_until)
 $$;
 
--- The files that hold the oldest eligible batches, oldest first; none that is claimed, parked or
--- waits after a failure. Logs whose oldest eligible batch is the oldest come first; of each the
--- index gives the oldest rows alone. A batch of the largest timestamp there is chooses no file: it
--- goes with others.
-CREATE FUNCTION oldest_wal_files(
-    p_max_files integer, p_max_batches integer, p_topic_ids uuid[], p_cutoffs bigint[]
-) RETURNS bigint[]
+-- Files that nobody may claim at that time: claimed, parked, or waiting after a failure.
+CREATE FUNCTION withheld_wal_files(p_at timestamptz) RETURNS TABLE (file_id bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT c.file_id FROM wal_file_claims AS c WHERE c.expires_at > p_at
+    UNION ALL SELECT f.key FROM tiering_failures AS f
+        WHERE f.scope = 'split' AND (f.parked OR f.retry_at > p_at)
+$$;
+
+-- Of each log the oldest eligible batch from p_from on (ms, inclusive) that lies in none of p_passed:
+-- one look into an index a log. A batch of the largest timestamp there is chooses no file: it goes
+-- with others.
+CREATE FUNCTION oldest_eligible(
+    p_from bigint, p_passed bigint[], p_topic_ids uuid[], p_cutoffs bigint[]
+) RETURNS TABLE (log_id bigint, file_id bigint, max_timestamp bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT h.log_id, found.file_id, found.max_timestamp
+    FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL (
+        SELECT b.file_id, b.max_timestamp FROM eligible_batches(
+                h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
+            WHERE b.max_timestamp >= p_from AND b.max_timestamp < 9223372036854775807
+                AND b.file_id NOT IN (SELECT unnest(p_passed))
+            ORDER BY b.max_timestamp LIMIT 1
+    ) AS found
+$$;
+
+-- The batches of the files that may be split now, with their logs.
+CREATE FUNCTION eligible_in_files(p_files bigint[], p_topic_ids uuid[], p_cutoffs bigint[])
+RETURNS TABLE (
+    file_id bigint, topic text, topic_id uuid, partition integer, log_id bigint,
+    base_offset bigint, last_offset bigint, byte_offset bigint, byte_size integer,
+    log_append_time boolean, append_time bigint, max_timestamp bigint, boundary_epoch integer
+)
+LANGUAGE sql STABLE AS $$
+    SELECT b.file_id, h.topic, h.topic_id, h.partition, b.log_id, b.base_offset, b.last_offset,
+           b.byte_offset, b.byte_size, b.log_append_time, b.append_time, b.max_timestamp,
+           h.boundary_epoch
+    FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL eligible_batches(
+        h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
+    WHERE b.file_id = ANY (p_files)
+$$;
+
+-- Whether the file is this transaction's to claim: no other one is claiming it, nor has it since it
+-- was found. Two statements, so that the second sees what was committed before the lock was had.
+CREATE FUNCTION try_wal_file(p_file_id bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
-DECLARE
-    v_blocked bigint[] := ARRAY(
-        SELECT c.file_id FROM wal_file_claims AS c WHERE c.expires_at > clock_timestamp()
-        UNION SELECT f.key FROM tiering_failures AS f
-            WHERE f.scope = 'split' AND (f.parked OR f.retry_at > clock_timestamp()));
 BEGIN
-    RETURN ARRAY(
-        WITH horizons AS MATERIALIZED (
-            SELECT * FROM split_horizons(p_topic_ids, p_cutoffs)
-        ), oldest AS MATERIALIZED (
-            SELECT h.*, found.max_timestamp
-            FROM horizons AS h CROSS JOIN LATERAL (
-                SELECT b.max_timestamp FROM eligible_batches(
-                        h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
-                    WHERE b.file_id <> ALL (v_blocked) AND b.max_timestamp < 9223372036854775807
-                    ORDER BY b.max_timestamp LIMIT 1
-            ) AS found
-            ORDER BY found.max_timestamp LIMIT p_max_files * 4
-        )
-        SELECT found.file_id
-        FROM oldest AS h CROSS JOIN LATERAL (
-            SELECT b.file_id, b.max_timestamp FROM eligible_batches(
-                    h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
-                WHERE b.file_id <> ALL (v_blocked) AND b.max_timestamp < 9223372036854775807
-                ORDER BY b.max_timestamp LIMIT p_max_batches
-        ) AS found
-        GROUP BY found.file_id
-        ORDER BY min(found.max_timestamp), found.file_id LIMIT p_max_files);
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('tideline split claim', p_file_id)) THEN
+        RETURN false;
+    END IF;
+    RETURN NOT EXISTS (SELECT FROM withheld_wal_files(clock_timestamp()) AS w
+        WHERE w.file_id = p_file_id);
+END
+$$;
+
+-- The files that hold the oldest eligible batches, oldest first: as many as have at most
+-- p_max_batches to split, now or later, and the first in any case. Begins with the file in which the oldest batch
+-- of any log lies and goes on with the oldest that its logs have elsewhere, so that it reads a row
+-- of each log and then no more than it takes.
+CREATE FUNCTION oldest_wal_files(
+    p_max_files integer, p_max_batches integer, p_from bigint, p_topic_ids uuid[],
+    p_cutoffs bigint[]
+) RETURNS bigint[]
+-- The planner takes all that is eligible of a log for a few rows, which it would read and sort; and
+-- planning for the very files takes longer than reading them.
+LANGUAGE plpgsql SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    -- Files of which no log has anything older elsewhere, with that age, oldest first.
+    v_next bigint[];
+    v_ages bigint[];
+    v_passed bigint[] := ARRAY(SELECT w.file_id FROM withheld_wal_files(clock_timestamp()) AS w);
+    v_taken bigint[] := '{}';
+    v_batches bigint := 0;
+    v_logs bigint[];
+    -- Each file costs a lock of a table that all connections share.
+    v_most integer := least(p_max_files, 250);
+BEGIN
+    SELECT array_agg(f.file_id ORDER BY f.age, f.file_id),
+           array_agg(f.age ORDER BY f.age, f.file_id)
+        INTO v_next, v_ages
+        FROM (SELECT o.file_id, min(o.max_timestamp) AS age
+            FROM oldest_eligible(p_from, v_passed, p_topic_ids, p_cutoffs) AS o
+            GROUP BY o.file_id) AS f;
+    WHILE cardinality(v_taken) < v_most AND cardinality(v_next) > 0 LOOP
+        v_logs := ARRAY(SELECT b.log_id FROM batches AS b
+            WHERE b.file_id = v_next[1] AND b.split_id IS NULL);
+        IF try_wal_file(v_next[1]) THEN
+            v_batches := v_batches + cardinality(v_logs);
+            EXIT WHEN v_batches > p_max_batches AND cardinality(v_taken) > 0;
+            v_taken := v_taken || v_next[1];
+        END IF;
+        v_passed := v_passed || v_next[1];
+        SELECT array_agg(f.file_id ORDER BY f.age, f.file_id),
+               array_agg(f.age ORDER BY f.age, f.file_id)
+            INTO v_next, v_ages
+            FROM (SELECT n.file_id, min(n.age) AS age FROM (
+                    SELECT * FROM unnest(v_next[2:], v_ages[2:])
+                    UNION ALL SELECT o.file_id, o.max_timestamp
+                        FROM oldest_eligible(v_ages[1], v_passed, p_topic_ids, p_cutoffs) AS o
+                        WHERE o.log_id = ANY (v_logs)
+                ) AS n (file_id, age) GROUP BY n.file_id) AS f;
+    END LOOP;
+    RETURN v_taken;
 END
 $$;
 
 -- The files that hold the oldest eligible batches, one row per batch: as many files as have at most
--- p_max_batches together, and the first in any case. Claims are handed out one call at a time, so
--- that no two workers choose the same file.
+-- p_max_batches to split, now or later, and the first in any case. p_from (ms): no file is chosen
+-- for an older batch. Calls at once share the files out: what another one is taking is passed over.
 CREATE FUNCTION claim_wal_files(
     p_worker uuid, p_max_files integer, p_max_batches integer, p_claim_ms bigint,
-    p_topic_ids uuid[], p_cutoffs bigint[]
+    p_topic_ids uuid[], p_cutoffs bigint[], p_from bigint DEFAULT NULL
 ) RETURNS TABLE (
     file_id bigint, object_key text, token bigint, topic text, topic_id uuid, partition integer,
     log_id bigint, base_offset bigint, last_offset bigint, byte_offset bigint, byte_size integer,
@@ -90,8 +156,8 @@ DECLARE
 BEGIN
     PERFORM assert_positive(p_max_files, 'WAL files to claim'),
         assert_positive(p_max_batches, 'batches to claim'), assert_claim_time(p_claim_ms);
-    PERFORM pg_advisory_xact_lock(hashtextextended('tideline split claims', 0));
-    v_files := oldest_wal_files(p_max_files, p_max_batches, p_topic_ids, p_cutoffs);
+    v_files := oldest_wal_files(p_max_files, p_max_batches,
+        coalesce(p_from, -9223372036854775808), p_topic_ids, p_cutoffs);
     IF cardinality(v_files) = 0 THEN
         RETURN;
     END IF;
@@ -101,22 +167,13 @@ BEGIN
             WHERE c.file_id = ANY (v_files) ORDER BY c.file_id FOR UPDATE) AS lost;
     RETURN QUERY
     WITH eligible AS MATERIALIZED (
-        SELECT b.*, h.topic, h.topic_id, h.partition, h.boundary_epoch,
-               array_position(v_files, b.file_id) AS rank
-        FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL eligible_batches(
-            h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
-        WHERE b.file_id = ANY (v_files)
-    ), bounded AS (
-        SELECT file_id FROM (
-            SELECT file_id, rank, sum(count(*)) OVER (ORDER BY rank) AS batches
-            FROM eligible GROUP BY file_id, rank
-        ) AS sums
-        WHERE rank = (SELECT min(rank) FROM eligible) OR batches <= p_max_batches
+        SELECT * FROM eligible_in_files(v_files, p_topic_ids, p_cutoffs)
     ), claimed AS (
         INSERT INTO wal_file_claims AS c (file_id, worker, token, expires_at)
-            SELECT file_id, p_worker, nextval('tiering_tokens'),
+            SELECT f, p_worker, nextval('tiering_tokens'),
                    clock_timestamp() + p_claim_ms * interval '1 millisecond'
-            FROM bounded
+            FROM unnest(v_files) AS f
+            WHERE EXISTS (SELECT FROM eligible AS e WHERE e.file_id = f)
             ON CONFLICT (file_id) DO UPDATE SET worker = excluded.worker,
                 token = excluded.token, claimed_at = excluded.claimed_at,
                 expires_at = excluded.expires_at
@@ -125,8 +182,10 @@ BEGIN
     SELECT e.file_id, f.object_key, c.token, e.topic, e.topic_id, e.partition, e.log_id,
            e.base_offset, e.last_offset, e.byte_offset, e.byte_size, e.log_append_time,
            e.append_time, e.max_timestamp, e.boundary_epoch
-    FROM eligible AS e JOIN claimed AS c USING (file_id) JOIN wal_files AS f USING (file_id)
-    ORDER BY e.rank, e.log_id, e.base_offset;
+    FROM unnest(v_files) WITH ORDINALITY AS v (file_id, place)
+    JOIN claimed AS c USING (file_id) JOIN wal_files AS f USING (file_id)
+    JOIN eligible AS e USING (file_id)
+    ORDER BY v.place, e.log_id, e.base_offset;
 END
 $$;
 

@@ -301,7 +301,8 @@ LANGUAGE sql STABLE AS $$
         'prefix_max_timestamp', p_log.prefix_max_timestamp,
         'prefix_max_timestamp_offset', p_log.prefix_max_timestamp_offset,
         'ready', p_log.tiering_complete,
-        'accepted_gap_from', p_log.accepted_gap_from)
+        'accepted_gap_from', p_log.accepted_gap_from,
+        'prefix_gone', p_log.diskless_log_start_offset >= 0 AND NOT has_prefix(p_log))
 $$;
 
 -- Tracked topics with their partitions and overrides, in one snapshot. Deleted topics and those

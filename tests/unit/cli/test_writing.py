@@ -28,14 +28,19 @@ CHANGING = (
     ("gateway retire 1 --cut-off",),
     ("gc adopt", *WHY),
     (f"gc allow {ID}", *WHY),
+    ("migrate", "orders"),
+    ("replicas cancel orders",),
+    ("replicas normalise", "--run"),
     ("request call-off orders", *WHY),
+    ("tiered-storage disable orders --delete",),
+    ("tiered-storage enable orders",),
+    ("tiered-storage read-only orders",),
     ("tiering pause orders",),
     ("tiering resume orders",),
     ("tiering trigger orders",),
     (f"topic forget orders --id {ID}", *WHY),
 )
 ELSEWHERE = {
-    "migrate": "looks at the topic first, then asks must_own",
     "coverage": "as a job, which asks for itself",
     "retention": "as a job, which asks for itself",
     "gc": "as a job, which asks for itself",
@@ -48,8 +53,9 @@ ELSEWHERE = {
 }
 LOOKING = {
     "cluster show", "export remote-log-metadata", "gap show", "gateway list", "gc runs",
-    "installation show", "preflight", "request list", "status", "tiering status", "topic check",
-    "topic deleted",
+    "installation show", "preflight", "replicas report", "request list", "status",
+    "tiered-storage show",
+    "tiering status", "topic check", "topic deleted",
 }  # fmt: skip
 OWN_STACK = {"demo", "stack down", "stack logs", "stack status", "stack up"}
 
@@ -108,6 +114,8 @@ def a_wrong_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "command_must_own", refused)
     monkeypatch.setattr(writing, "job_must_own", refused_job)
     monkeypatch.setattr(operators, "load", lambda kind: None)
+    monkeypatch.setattr(migrate, "load", lambda kind: None)
+    monkeypatch.setattr(migrate, "open_services", opened)
     monkeypatch.setattr(operators, "find_topic", found)
     monkeypatch.setattr(operators, "update", no_workflow)
 
@@ -125,7 +133,6 @@ def test_every_command_is_known_to_change_something_or_not() -> None:
     changing = {" ".join(w for w in line[0].split()[:2]) for line in CHANGING}
     named = changing | LOOKING | ELSEWHERE.keys() | OWN_STACK
     assert set(_commands(app)) == named
-    assert migrate.must_own is writing.must_own
     assert collection.changing_jobs_plane is writing.changing_jobs_plane
 
 

@@ -7,7 +7,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.scenes import GatewayProcess, batch, seed
@@ -86,7 +86,12 @@ async def _driven(
     return scene, logs
 
 
+TOLD_AGAIN = [("cross", 0, 0), ("cross", 1, 1), ("gap", 1, 0), ("cross", 1, 0), ("persist", 1, 1)]
+"""A boundary that has a gap is set again, in a later generation."""
+
+
 @settings(max_examples=300, deadline=None)
+@example(TOLD_AGAIN)
 @given(_CALLS)
 def test_with_a_bucket_that_answers_the_catalog_tells_every_fact(
     calls: list[tuple[str, int, int]],

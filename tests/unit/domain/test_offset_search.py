@@ -15,6 +15,7 @@ from tideline.domain.offset_search import (
     earliest,
     end_below,
     end_in_suffix,
+    end_without_prefix,
     latest_of_maxima,
     smallest,
 )
@@ -70,6 +71,13 @@ def test_epochs_from_the_boundarys_on_end_at_the_high_watermark() -> None:
     assert end_in_suffix(7, 7, 250) == EpochEnd(7, 250)
     assert end_in_suffix(9, 7, 250) == EpochEnd(7, 250)
     assert end_in_suffix(6, 7, 250) is None
+
+
+def test_epochs_that_went_with_the_prefix_end_at_the_boundary() -> None:
+    assert end_without_prefix(7, 7, 100, 250) == EpochEnd(7, 250)
+    assert end_without_prefix(6, 7, 100, 250) == EpochEnd(6, 100)
+    assert end_without_prefix(-1, 7, 100, 250) == EpochEnd(-1, -1)
+    assert end_without_prefix(0, 0, 0, 250) == EpochEnd(0, 250)
 
 
 def test_older_epochs_end_at_most_at_the_boundary() -> None:

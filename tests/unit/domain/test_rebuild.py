@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from uuid import UUID
 
@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contract.scenes import GatewayProcess, MemoryScene, batch
+from tests.contract.scenes import GatewayProcess, MemoryScene
+from tests.contract.traffic import Traffic
 from tideline.control_plane.model import BatchToCommit
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.rebuild import KnownPlace, Rebuilt, rebuild
 from tideline.domain.wal_footer import (
+    UNANSWERED,
+    WANTED,
     WITHDRAWN,
     BatchOutcome,
     EarlierCommit,
@@ -26,6 +29,7 @@ from tideline.domain.wal_footer import (
 )
 from tideline.domain.wal_placing import Hole
 from tideline.domain.wal_streams import Streams
+from tideline.gateway.produce.commit_stream import described
 
 HISTORY, TOPIC = UUID(int=1), UUID(int=2)
 LOG = TopicIdPartition(TOPIC, 0)
@@ -52,37 +56,25 @@ class Stream:
     committed_whole: set[str] = field(default_factory=set)
 
 
-def footer_batch(found: BatchToCommit) -> FooterBatch:
-    return FooterBatch(
-        found.log.topic_id,
-        found.log.partition,
-        found.byte_offset,
-        found.byte_size,
-        found.record_count,
-        found.producer_id,
-        found.producer_epoch,
-        found.base_sequence,
-        found.last_sequence,
-        found.max_timestamp,
-        found.timestamp_type == "LogAppendTime",
-    )
-
-
 class Run:
     """Gateways that commit through the rules of the control plane, and keep their footers."""
 
-    def __init__(self, random: Random) -> None:
-        self.random = random
+    def __init__(
+        self, random: Random, *, version: int = 1, gateways: int = 3, unknown: float = 0.0
+    ) -> None:
+        """From version 2 on they say what they give up and leave out before they commit again, and
+        what became of a part of the commits, ``unknown``, they never hear."""
+        self.random, self.version, self.gateways = random, version, gateways
+        self.unknown = unknown
         self.scene = MemoryScene()
         self.streams: list[Stream] = []
         self.logs: list[TopicIdPartition] = []
-        self.next_sequence: dict[tuple[TopicIdPartition, int], int] = defaultdict(int)
-        self.sent: list[BatchToCommit] = []
+        self.traffic = Traffic(random, again=0.1, plain=0.5)
 
     async def play(self, steps: int) -> None:
         for _ in range(2):
             self.logs += (await self.scene.diskless_topic(2))[1]
-        self.streams = [Stream(await self.scene.gateway()) for _ in range(3)]
+        self.streams = [Stream(await self.scene.gateway()) for _ in range(self.gateways)]
         for _ in range(steps):
             stream = self.random.choice(self.streams)
             action = self.random.choice(("upload", "upload", "commit", "commit", "give up", "tell"))
@@ -91,54 +83,52 @@ class Run:
             elif action == "commit" and stream.pending:
                 await self.commit(stream, stream.pending.pop(0))
             elif action == "give up" and stream.pending and self.random.random() < 0.3:
-                stream.pending.pop(0)
+                self.give_up(stream, stream.pending.pop(0))
             elif action == "tell" and self.random.random() < 0.3:
                 await self.upload(stream, [])
 
     def batches(self) -> list[BatchToCommit]:
-        made: list[BatchToCommit] = []
-        position = 0
-        for _ in range(self.random.randint(1, 4)):
-            one = replace(self.a_batch(), byte_offset=position)
-            position += one.byte_size
-            made.append(one)
-            self.sent.append(one)
-        return made
-
-    def a_batch(self) -> BatchToCommit:
-        if self.sent and self.random.random() < 0.1:
-            return self.random.choice(self.sent)  # a retry, or the like of it
-        log = self.random.choice(self.logs)
-        kind = self.random.choice(("CreateTime", "LogAppendTime"))
-        records, time = self.random.randint(1, 3), self.random.randint(0, 10**13)
-        if self.random.random() < 0.5:
-            return batch(log, records=records, timestamp=time, timestamp_type=kind)
-        producer = self.random.randint(1, 3)
-        base = self.next_sequence[log, producer]
-        if self.random.random() < 0.9:  # else its next batch is out of order
-            self.next_sequence[log, producer] += records
-        return batch(
-            log, records=records, timestamp=time, timestamp_type=kind, producer=(producer, 0, base)
-        )
+        return self.traffic.batches(self.logs)
 
     async def upload(self, stream: Stream, batches: list[BatchToCommit]) -> None:
         earlier, stream.untold = tuple(stream.untold), []
         stream.sequence += 1
         for attempt in range(2 if batches and self.random.random() < 0.1 else 1):
             key = f"wal/{stream.process.gateway_id}-{stream.sequence}-{attempt}"
-            made = Footer(
-                HISTORY,
-                stream.process.gateway_id,
-                stream.process.incarnation,
-                stream.sequence,
-                self.scene.clock.now,
-                tuple(map(footer_batch, batches)),
-                earlier,
-            )
-            upload = Upload(key, made, batches)
+            upload = Upload(key, self.footer(stream, batches, earlier), batches)
             stream.uploads.append(upload)
         if batches:
             stream.pending.append(upload)
+
+    def footer(
+        self,
+        stream: Stream,
+        batches: list[BatchToCommit],
+        earlier: tuple[EarlierCommit, ...],
+    ) -> Footer:
+        return Footer(
+            HISTORY,
+            stream.process.gateway_id,
+            stream.process.incarnation,
+            stream.sequence,
+            self.scene.clock.now,
+            tuple(map(described, batches)),
+            earlier,
+            self.version,
+        )
+
+    def give_up(self, stream: Stream, upload: Upload) -> None:
+        if self.version > 1:
+            self.state(stream, upload, [WITHDRAWN] * len(upload.batches))
+
+    def state(self, stream: Stream, upload: Upload, outcomes: list[str]) -> None:
+        """An object that nobody commits."""
+        told = tuple(BatchOutcome(outcome, -1, -1) for outcome in outcomes)
+        commit = EarlierCommit(upload.footer.sequence, upload.key, told)
+        key = f"wal/{stream.process.gateway_id}-said-{len(stream.uploads)}"
+        # Behind what is told by then: its own place tells nothing.
+        earlier = (*stream.untold, commit)
+        stream.uploads.append(Upload(key, self.footer(stream, [], earlier), []))
 
     async def commit(self, stream: Stream, upload: Upload) -> None:
         process = stream.process
@@ -146,9 +136,28 @@ class Run:
             process.gateway_id, process.incarnation, [upload.key]
         )
         left = [b for b in upload.batches if self.random.random() < 0.95]
-        answers = iter(await self.scene.commit(process, *left, key=upload.key))
+        if len(left) < len(upload.batches) and self.version > 1:
+            wanted = {id(b) for b in left}
+            if not left:
+                self.give_up(stream, upload)
+                return
+            self.state(
+                stream, upload, [WANTED if id(b) in wanted else WITHDRAWN for b in upload.batches]
+            )
         # By identity: a retry may stand beside its equal.
         chosen = {id(b) for b in left}
+        unheard = self.random.random() < self.unknown
+        if unheard:
+            self.state(
+                stream,
+                upload,
+                [UNANSWERED if id(b) in chosen else WITHDRAWN for b in upload.batches],
+            )
+            if self.random.random() < 0.5:
+                return
+        answers = iter(await self.scene.commit(process, *left, key=upload.key))
+        if unheard:
+            return
         outcomes = []
         for one in upload.batches:
             if id(one) in chosen:
@@ -246,6 +255,45 @@ def test_what_is_inferred_in_a_hole_lies_there_and_what_is_not_told_is_named(
                 assert (inferred[0], inferred[1]) in places
 
 
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.integers(0, 60),
+    gateways=st.integers(1, 3),
+    unknown=st.sampled_from([0.0, 0.2]),
+)
+def test_what_is_inferred_of_streams_in_order_is_what_was_committed(
+    seed: int, steps: int, gateways: int, unknown: float
+) -> None:
+    """Decision 0022. Beyond the last offset that Postgres gave, it may never have been."""
+    run = Run(Random(seed), version=2, gateways=gateways, unknown=unknown)
+    asyncio.run(run.play(steps))
+    found = run.fold([upload for stream in run.streams for upload in stream.uploads])
+    assert not found.contradictions
+    named = {(o.log, o.wal_object.key) for o in found.open_objects}
+    for log in run.logs:
+        truth = {(row[0], row[1], str(row[2])[:-1]) for row in run.rows(log)}
+        end = max((int(str(row[1])) for row in truth), default=-1)
+        here = {(b.base_offset, b.last_offset, b.object_key[:-1]) for b in found.logs[log].batches}
+        assert {row for row in here if row[0] <= end} <= truth
+        for _, _, key in truth - here:
+            assert {(log, f"{key}0"), (log, f"{key}1")} & named
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(0, 60))
+def test_of_one_stream_in_order_nothing_is_left_open(seed: int, steps: int) -> None:
+    """Where no batch was refused: whether one was is for the producers' state to say, of which the
+    bucket may not have all."""
+    run = Run(Random(seed), version=2, gateways=1)
+    run.traffic = Traffic(run.random, again=0.1, plain=0.9, disorder=0.0)
+    asyncio.run(run.play(steps))
+    found = run.fold([upload for stream in run.streams for upload in stream.uploads])
+    refused = {o.log for o in found.open_objects if "sequences do not follow" in o.why}
+    for log in {*run.logs} - refused:
+        truth = [(row[0], row[1], str(row[2])[:-1]) for row in run.rows(log)]
+        here = [(b.base_offset, b.last_offset, b.object_key[:-1]) for b in found.logs[log].batches]
+        assert here[: len(truth)] == truth
+
+
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 60), lost=st.integers(1, 4))
 def test_objects_that_are_lost_leave_holes_or_an_early_end(
     seed: int, steps: int, lost: int
@@ -288,9 +336,17 @@ def a_batch(records: int, *, at: int = 0, producer: tuple[int, int] = (-1, -1)) 
 
 
 def an_object(
-    gateway: int, sequence: int, *batches: FooterBatch, earlier: tuple[EarlierCommit, ...] = ()
+    gateway: int,
+    sequence: int,
+    *batches: FooterBatch,
+    earlier: tuple[EarlierCommit, ...] = (),
+    version: int = 1,
 ) -> Footer:
-    return Footer(HISTORY, gateway, UUID(int=100 + gateway), sequence, 50, batches, earlier)
+    stream = UUID(int=100 + gateway)
+    return Footer(HISTORY, gateway, stream, sequence, 50, batches, earlier, version)
+
+
+an_object_in_order = partial(an_object, version=2)
 
 
 def told(key: str, sequence: int, *bases: int) -> EarlierCommit:
@@ -379,6 +435,158 @@ def test_what_is_alone_at_the_end_is_placed_there() -> None:
     assert placed(folded({**objects, "2a": an_object(2, 1, a_batch(4))})) == {"2a": 2}
     two = {"2a": an_object(2, 1, a_batch(4)), "2b": an_object(2, 2, a_batch(1))}
     assert placed(folded({**objects, **two})) == {"2a": None, "2b": None}
+
+
+def said(key: str, sequence: int, *outcomes: str) -> EarlierCommit:
+    return EarlierCommit(sequence, key, tuple(BatchOutcome(o, -1, -1) for o in outcomes))
+
+
+def test_of_one_stream_in_order_all_that_is_left_is_placed_at_the_end() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(4)),
+        "2b": an_object_in_order(2, 2, a_batch(1), a_batch(2, at=10)),
+    }
+    assert placed(folded({**a_log_with_a_hole(0), **tail})) == {"2a": 2, "2b": 6}
+    tail["3a"] = an_object_in_order(3, 1, a_batch(1))
+    assert set(placed(folded({**a_log_with_a_hole(0), **tail})).values()) == {None}
+
+
+def test_nothing_is_placed_at_a_start_that_was_moved_past_what_is_told() -> None:
+    """Records were deleted up to offset 5 in the last second: 2a holds some of them."""
+    streams = Streams()
+    objects = {**a_log_with_a_hole(0), "2a": an_object_in_order(2, 1, a_batch(4))}
+    for key, footer in objects.items():
+        streams.add(key, 100, footer)
+    assert placed(rebuild(streams, {LOG: 5}, moved={LOG})) == {"2a": None}
+    assert placed(rebuild(streams, {LOG: 2}, moved={LOG})) == {"2a": 2}, "all below is told"
+
+
+def test_what_is_said_to_be_given_up_or_left_out_is_passed_over() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(4)),
+        "2b": an_object_in_order(2, 2, a_batch(1), a_batch(2, at=10)),
+        "2c": an_object_in_order(2, 3, a_batch(5)),
+        "2s": an_object_in_order(
+            2, 3, earlier=(said("2a", 1, WITHDRAWN), said("2b", 2, WANTED, WITHDRAWN))
+        ),
+    }
+    found = folded({**a_log_with_a_hole(0), **tail})
+    assert placed(found) == {"2b": 2, "2c": 3}
+    assert [b.footer.record_count for b in found.logs[LOG].batches] == [1, 1, 1, 5]
+
+
+def test_a_notice_of_another_number_of_batches_is_a_contradiction_that_is_told_once() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(4)),
+        "2s": an_object_in_order(2, 1, earlier=(said("2a", 1, UNANSWERED, UNANSWERED),)),
+    }
+    streams = Streams()
+    for key, footer in tail.items():
+        streams.add(key, 100, footer)
+    known = {one.key: {} for one in streams.tail() if one.key != "2a"}
+    assert rebuild(streams, {LOG: 0}, known=known).contradictions == [
+        "2a is told of with 2 batches, and has 1"
+    ]
+
+
+def test_what_was_sent_when_a_gateway_stopped_is_placed_and_what_was_not_is_not() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(4)),
+        "2b": an_object_in_order(2, 2, a_batch(1)),
+        "2s": an_object_in_order(
+            2, 2, earlier=(said("2a", 1, UNANSWERED), said("2b", 2, WITHDRAWN))
+        ),
+    }
+    found = folded({**a_log_with_a_hole(0), **tail})
+    assert placed(found) == {"2a": 2}
+    assert [o.wal_object.unanswered for o in found.open_objects] == [True]
+
+
+def test_another_attempt_of_what_was_noticed_was_never_committed() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(4)),
+        "2b": an_object_in_order(2, 1, a_batch(4)),
+        "2s": an_object_in_order(2, 1, earlier=(said("2b", 1, UNANSWERED),)),
+    }
+    found = folded({**a_log_with_a_hole(0), **tail})
+    assert placed(found) == {"2b": 2}
+    assert found.never_committed == ["2a"]
+
+
+def test_a_commit_that_nobody_knows_of_stays_open_when_later_ones_are_told() -> None:
+    """It may lie behind the last known offset of this log, and nothing orders it there."""
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(4)),
+        "2b": an_object_in_order(2, 2, replace(a_batch(1), partition=1)),
+        "2s": an_object_in_order(2, 2, earlier=(said("2a", 1, UNANSWERED), told("2b", 2, 0))),
+    }
+    objects = {**a_log_with_a_hole(0), **tail}
+    found = folded(objects)
+    assert placed(found) == {"2a": 2}, "alone at the end"
+    tail["3a"] = an_object_in_order(3, 1, a_batch(1))
+    assert placed(folded({**objects, **tail})) == {"2a": None, "3a": None}
+
+
+def test_what_comes_behind_a_commit_that_nobody_knows_of_may_lie_in_its_place() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(1)),
+        "2b": an_object_in_order(2, 2, a_batch(1)),
+        "2s": an_object_in_order(2, 1, earlier=(said("2a", 1, UNANSWERED),)),
+    }
+    assert placed(folded({**a_log_with_a_hole(0), **tail})) == {"2a": None, "2b": None}
+    assert placed(folded({**a_log_with_a_hole(1), **tail})) == {"2a": None, "2b": None}
+    tail["2b"] = an_object_in_order(2, 2, a_batch(2))
+    assert placed(folded({**a_log_with_a_hole(2), **tail}))["2b"] == 1
+
+
+def test_what_was_wanted_and_then_given_up_is_not_waited_for() -> None:
+    """Any later outcome says that it was given up."""
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(1), a_batch(1, at=10)),
+        "2s": an_object_in_order(2, 1, earlier=(said("2a", 1, WANTED, WITHDRAWN),)),
+        "2t": an_object_in_order(2, 2, earlier=(said("2b", 2, WITHDRAWN),)),
+        "2c": an_object_in_order(2, 3, a_batch(1)),
+    }
+    found = folded({**a_log_with_a_hole(0), **tail})
+    assert placed(found) == {"2c": 2}
+    assert found.never_committed == ["2a"]
+
+
+def test_a_commit_that_nobody_knows_of_may_lie_before_what_is_told_behind_it() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(1)),
+        "2b": an_object_in_order(2, 2, a_batch(1)),
+        "2s": an_object_in_order(2, 2, earlier=(said("2a", 1, UNANSWERED), told("2b", 2, 3))),
+    }
+    objects = {**a_log_with_a_hole(1), **tail}
+    assert placed(folded(objects)) == {"2a": 1}
+    objects["3a"] = an_object_in_order(3, 1, a_batch(1))
+    assert placed(folded(objects)) == {"2a": None, "3a": None}
+    objects = {**a_log_with_a_hole(0), **tail, "2s": an_object_in_order(
+        2, 2, earlier=(said("2a", 1, UNANSWERED), told("2b", 2, 2))
+    ), "2c": an_object_in_order(2, 3, a_batch(1))}  # fmt: skip
+    assert placed(folded(objects)) == {"2a": None, "2c": 3}, "not at the end, then"
+
+
+def test_a_batch_that_its_producer_sent_again_is_placed_once() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(2, producer=(7, 0))),
+        "2b": an_object_in_order(2, 2, a_batch(2, producer=(7, 0)), a_batch(1, at=10)),
+    }
+    found = folded({**a_log_with_a_hole(0), **tail})
+    assert [(b.object_key, b.base_offset) for b in found.logs[LOG].batches[2:]] == [
+        ("2a", 2),
+        ("2b", 4),
+    ]
+
+
+def test_where_sequences_stop_to_follow_the_rest_of_a_stream_stays_open() -> None:
+    tail = {
+        "2a": an_object_in_order(2, 1, a_batch(2, producer=(7, 0))),
+        "2b": an_object_in_order(2, 2, a_batch(2, producer=(7, 4))),
+        "2c": an_object_in_order(2, 3, a_batch(1)),
+    }
+    assert placed(folded({**a_log_with_a_hole(0), **tail})) == {"2a": 2, "2b": None, "2c": None}
 
 
 def test_nothing_is_inferred_beside_an_object_that_cannot_be_read() -> None:

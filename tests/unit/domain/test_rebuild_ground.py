@@ -8,8 +8,9 @@ from uuid import uuid4
 from tests.unit.domain.test_rebuild_plan import EMPTY, LOG, known, row
 from tideline.domain.catalog import Boundary, MergedSegment
 from tideline.domain.catalog_fold import LogFacts
+from tideline.domain.producer_state import StoredProducerState
 from tideline.domain.producer_tail import ProducerSeed
-from tideline.domain.rebuild_ground import Ground, SegmentProducer, ground_of
+from tideline.domain.rebuild_ground import Ground, ground_of
 from tideline.domain.rebuild_plan import KnownLog
 from tideline.domain.wal_tail import LogBatch
 
@@ -35,7 +36,7 @@ def laid(
     told: LogFacts | None,
     here: KnownLog | None = None,
     *rows: LogBatch,
-    producers: tuple[SegmentProducer, ...] = (),
+    producers: tuple[StoredProducerState, ...] = (),
 ) -> Ground:
     found = ground_of(LOG, "orders", told, here, rows, lambda _: producers)
     assert found is not None
@@ -58,7 +59,7 @@ def test_without_a_catalog_postgres_stands_as_it_is() -> None:
 
 
 def test_segments_that_postgres_does_not_know_take_the_place_of_their_batches() -> None:
-    producer = SegmentProducer(7, 1, 4, 14, 2, 777)
+    producer = StoredProducerState(7, 1, 4, 14, 2, 777)
     here = replace(EMPTY, high_watermark=13, batches=[known(10, 3)])
     told = facts(segments=(segment(10, 12), segment(13, 14)))
     found = laid(told, here, producers=(producer,))
@@ -71,7 +72,7 @@ def test_segments_that_postgres_does_not_know_take_the_place_of_their_batches() 
 
 def test_of_a_segment_in_the_middle_of_what_postgres_knows_its_producers_stay() -> None:
     here = replace(EMPTY, high_watermark=15, batches=[known(10, 3), known(13, 2)], producers={})
-    producer = SegmentProducer(7, 1, 4, 12, 0, 1)
+    producer = StoredProducerState(7, 1, 4, 12, 0, 1)
     found = laid(facts(segments=(segment(10, 12),)), here, producers=(producer,))
     assert found.producers == (producer,)
     assert (found.known.frontier, found.known.high_watermark) == (13, 15)

@@ -114,3 +114,15 @@ def test_readers_go_on_behind_an_accepted_gap_and_positions_inside_it_are_out_of
     )
     assert position_of(route, offset) == position
     assert region_of(route, position) is region
+
+
+@given(boundary=st.integers(1, 2**40), below=offsets)
+def test_below_the_boundary_nobody_is_asked_once_the_prefix_is_gone(
+    boundary: int, below: int
+) -> None:
+    """Any gateway may be asked then, also one whose broker knows nothing of the partition."""
+    route = route_tracked(
+        generation=1, quiesced=False, boundary=boundary, boundary_epoch=3, prefix_gone=True
+    )
+    expected = FetchRegion.LOST if below < boundary else FetchRegion.SUFFIX
+    assert region_of(route, below) is expected

@@ -1,6 +1,7 @@
 """What a WAL object says of itself: nothing but what was written is ever read back."""
 
 import struct
+from dataclasses import replace
 from uuid import UUID
 
 import crc32c
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from tideline.control_plane.model import CommitError
 from tideline.domain.wal_footer import (
+    NOTICED,
     OUTCOMES,
     WITHDRAWN,
     BatchOutcome,
@@ -140,8 +142,15 @@ def test_an_object_from_before_footers_is_told_from_a_damaged_one():
 
 def test_a_newer_version_is_named():
     encoded = encode(_footer())
-    with pytest.raises(UnknownFooterVersion, match="version 2"):
-        decode_tail(encoded[:-1] + b"\x02", len(encoded))
+    with pytest.raises(UnknownFooterVersion, match="version 3"):
+        decode_tail(encoded[:-1] + b"\x03", len(encoded))
+
+
+def test_the_version_before_this_one_is_read():
+    old = replace(_footer(), version=1)
+    encoded = encode(old)
+    assert encoded.endswith(b"TLWALF\x00\x01")
+    assert decode_tail(encoded, len(encoded)) == old
 
 
 def test_a_count_beyond_the_bytes_is_refused_before_anything_is_built():
@@ -173,7 +182,7 @@ def test_what_could_not_be_read_back_is_not_written(footer: Footer):
 
 
 def test_every_outcome_of_a_commit_has_a_number():
-    assert {*OUTCOMES} == {*map(str, CommitError), WITHDRAWN}
+    assert {*OUTCOMES} == {*map(str, CommitError), WITHDRAWN, *NOTICED}
 
 
 def test_a_batch_takes_about_sixty_bytes():

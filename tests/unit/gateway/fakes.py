@@ -29,6 +29,7 @@ from tideline.control_plane.model import (
     TrackedTopic,
     TrackingKind,
 )
+from tideline.domain.history import WrongHistory
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState
 from tideline.object_store import (
@@ -190,6 +191,8 @@ class GatewayPlane(PlacedPlane):
         self.server = ("7001", 1)
         self.down = False
         """Every call finds Postgres away."""
+        self.refused = ""
+        """Why every connection is refused, as the pool of a gateway does with another Postgres."""
         self.lose_answers = 0
         """So many commits are done and then look as if Postgres had not answered."""
         self.refusals: dict[int, CommitError] = {}
@@ -204,6 +207,8 @@ class GatewayPlane(PlacedPlane):
         found = super().__getattribute__(name)
         if name in _CALLS and super().__getattribute__("down"):
             raise ControlPlaneUnavailable("Postgres is down")
+        if name in _CALLS and (why := super().__getattribute__("refused")):
+            raise WrongHistory(why)
         return found
 
     def put_row(self, row: TrackedPartition, name: str = TOPIC) -> None:

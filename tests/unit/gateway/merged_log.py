@@ -103,7 +103,7 @@ class MergedLog:
         for number, spec in enumerate(specs):
             self._append(f"wal-{number // 3}", spec, offset)
             self.finals.append(build(spec, offset, EPOCH))
-            offset += len(spec.timestamps)
+            offset += spec.offsets
         for count in segments:
             if count and self.suffix.batches:
                 merge(
@@ -131,14 +131,14 @@ class MergedLog:
                 byte_offset=len(before),
                 byte_size=len(body),
                 base_offset=offset,
-                last_offset=offset + len(spec.timestamps) - 1,
+                last_offset=offset + spec.offsets - 1,
                 timestamp_type="CreateTime" if append_time is None else "LogAppendTime",
                 append_time=9_000 if append_time is None else append_time,
-                max_timestamp=max(spec.timestamps) if append_time is None else append_time,
+                max_timestamp=spec.max_timestamp,
             )
         )
 
-        self.suffix.high_watermark = offset + len(spec.timestamps)
+        self.suffix.high_watermark = offset + spec.offsets
 
     @property
     def segment(self) -> SegmentCoordinates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -61,6 +61,7 @@ from tideline.gateway.admin import create_topics
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.held_configs import HeldConfigs
+from tideline.gateway.admin.placing import ReplicaPlacing
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import TopicsHandler
@@ -82,16 +83,20 @@ from tideline.kafka.protocol import (
 class AdminRules:
     """The rules for Admin requests, and what is told in the background."""
 
-    def __init__(self, view: TrackingView, plane: Any, tellings: Tellings) -> None:
+    def __init__(
+        self, view: TrackingView, plane: Any, tellings: Tellings, gateways: Collection[int] = ()
+    ) -> None:
         self._view, self._plane, self._tellings = view, plane, tellings
+        self._gateways = gateways
 
     def __call__(self, cluster: KafkaCluster) -> Rules:
         view, plane, told = self._view, self._plane, self._tellings
+        placing = ReplicaPlacing(cluster, self._gateways) if self._gateways else None
         return {
             **ConfigsHandler(view, plane, cluster, HeldConfigs(plane, cluster, told)).rules(),
-            **CreateTopicsHandler(view, plane, cluster, told).rules(),
+            **CreateTopicsHandler(view, plane, cluster, told, placing).rules(),
             **ShareGroupsHandler(view).rules(),
-            **TopicsHandler(view, plane, cluster, told).rules(),
+            **TopicsHandler(view, plane, cluster, told, placing).rules(),
             **TransactionsHandler(view).rules(),
         }
 
@@ -100,11 +105,15 @@ class AdminRules:
 
 
 def admin(
-    tracking: TrackingView | None = None, plane: Any = None, tellings: Tellings | None = None
+    tracking: TrackingView | None = None,
+    plane: Any = None,
+    tellings: Tellings | None = None,
+    placing_on: Collection[int] = (),
 ) -> AdminRules:
-    """Over ``tracking`` and a control plane."""
+    """Over ``tracking`` and a control plane; ``placing_on``: the brokers with a gateway, where the
+    cluster manages the number of replicas."""
     view = TrackingView(lambda: True) if tracking is None else tracking
-    return AdminRules(view, plane, tellings or Tellings())
+    return AdminRules(view, plane, tellings or Tellings(), placing_on)
 
 
 TRACKED_ID, CLASSIC_ID = uuid4(), uuid4()

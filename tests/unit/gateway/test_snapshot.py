@@ -59,6 +59,7 @@ WRITTEN = {
                     "prefix_max_timestamp_offset": 39,
                     "ready": True,
                     "accepted_gap_from": -1,
+                    "prefix_gone": False,
                 }
             ],
             "overrides": [

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.gateway.fakes import LOG, until
-from tests.unit.gateway.wal_bench import Bench
+from tests.unit.gateway.wal_bench import Bench, goes_on
 from tideline.control_plane.errors import ControlPlaneUnavailable, GatewayFenced
 from tideline.domain.rebuild import rebuild
 from tideline.domain.wal_footer import decode_tail
-from tideline.domain.wal_streams import Streams
 from tideline.gateway.produce import teller
-from tideline.gateway.produce.wal import AppendFailed
+from tideline.gateway.produce.appends import AppendFailed
 from tideline.object_store import ObjectStoreUnavailable
 
 
@@ -26,16 +25,9 @@ async def bench() -> AsyncIterator[Bench]:
     await made.writer.close(0.0)
 
 
-def told_keys(bench: Bench) -> list[str]:
-    return [commit.object_key for footer in bench.footers().values() for commit in footer.earlier]
-
-
-def goes_on(bench: Bench) -> None:
-    """The lease was fenced, and the process lives on as another incarnation."""
-    bench.plane.fence(bench.lease.incarnation)
-    bench.lease.end_incarnation("fenced in this test")
-    bench.plane.activate(bench.lease.incarnation)
-    bench.lease.gained()
+def carried_keys(bench: Bench) -> set[str]:
+    """Whose outcomes are in an object that stays for that."""
+    return {key for key, file in bench.plane.files.by_key.items() if file.carried_by is not None}
 
 
 async def test_what_a_dropped_commit_ends_with_says_nothing_of_the_next_stream(
@@ -122,9 +114,8 @@ async def test_an_outage_of_the_store_leaves_nothing_to_tell_but_its_end(bench: 
 async def test_what_was_not_told_is_told_although_postgres_was_away_when_it_was_asked(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
-    bench.writer._stream.fall_silent("in this test")
     await bench.append(0)
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
     (key,) = bench.store.objects
     ask, asked = bench.plane.untold_commits, []
 
@@ -136,44 +127,41 @@ async def test_what_was_not_told_is_told_although_postgres_was_away_when_it_was_
 
     monkeypatch.setattr(bench.plane, "untold_commits", away_at_first)
     goes_on(bench)
-    await until(lambda: key in told_keys(bench))
+    await until(lambda: key in carried_keys(bench))
 
 
 async def test_what_was_not_told_is_told_although_the_store_was_away(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
-    bench.writer._stream.fall_silent("in this test")
     await bench.append(0)
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
     (key,) = bench.store.objects
     bench.store.down = True
     puts = len(bench.store.puts)
     goes_on(bench)
     await until(lambda: len(bench.store.puts) > puts)
     bench.store.down = False
-    await until(lambda: key in told_keys(bench))
+    await until(lambda: key in carried_keys(bench))
 
 
 async def test_more_than_is_asked_for_at_once_is_told_all_the_same(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
     monkeypatch.setattr("tideline.gateway.produce.commit_stream.INHERITED_AT_ONCE", 2)
-    bench.writer._stream.fall_silent("in this test")
     for number in range(5):
         await bench.append(number)
     keys = list(bench.store.objects)
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
     goes_on(bench)
-    await until(lambda: set(keys) <= set(told_keys(bench)))
+    await until(lambda: set(keys) <= carried_keys(bench))
     await until(lambda: not bench.writer._pipeline)
 
 
 async def test_a_fence_while_it_is_asked_for_makes_it_asked_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
-    bench.writer._stream.fall_silent("in this test")
     await bench.append(0)
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
     (key,) = bench.store.objects
     ask, asked, hold = bench.plane.untold_commits, [], asyncio.Event()
 
@@ -189,23 +177,22 @@ async def test_a_fence_while_it_is_asked_for_makes_it_asked_again(
     await until(lambda: asked)
     goes_on(bench)
     hold.set()
-    await until(lambda: key in told_keys(bench))
+    await until(lambda: key in carried_keys(bench))
 
 
 async def test_a_commit_that_ends_after_its_incarnation_was_asked_for_is_told_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a gateway is active is asked before the locks of the logs are waited for."""
-    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
-    bench.writer._stream.fall_silent("in this test")
     await bench.append(0)
+    monkeypatch.setattr(teller, "TELL_AFTER_S", 0.0)
     (key,) = bench.store.objects
     late = bench.plane.files.by_key.pop(key)
     goes_on(bench)
     await until(lambda: bench.writer._teller._task is None or bench.writer._teller._task.done())
     bench.plane.files.by_key[key] = late
     await bench.append(0, producer=8)
-    await until(lambda: key in told_keys(bench))
+    await until(lambda: key in carried_keys(bench))
 
 
 async def test_an_attempt_that_outlives_who_told_of_it_is_not_appended_again(
@@ -234,10 +221,7 @@ async def test_an_attempt_that_outlives_who_told_of_it_is_not_appended_again(
     bench.plane.append_time += 3_600_000
     await bench.append()
     await bench.writer.close(5.0)
-    streams = Streams()
-    for key, footer in bench.footers().items():
-        streams.add(key, len(bench.store.objects[key]), footer)
-    found = rebuild(streams, {LOG: 101})
+    found = rebuild(bench.streams(), {LOG: 101})
     assert [(b.base_offset, b.inferred) for b in found.logs[LOG].batches] == [(101, False)]
     assert [(o.wal_object.key, o.placed_at) for o in found.open_objects] == [(attempt, None)]
 

@@ -174,6 +174,12 @@ async def test_below_the_log_start_of_the_prefix_out_of_range_is_told(
     assert (await ask(bench, 50)).error == "not_leader_or_follower"
 
 
+async def test_where_the_prefix_is_gone_kafka_is_not_asked_for_it(bench: TrackedBench) -> None:
+    bench.show(replace(SUFFIX, prefix_gone=True))
+    assert (await ask(bench, 99)).error == "offset_out_of_range"
+    assert not bench.client.forwarded
+
+
 async def test_a_stale_replica_is_not_believed_to_be_at_the_end(bench: TrackedBench) -> None:
     """Schedule 4."""
     bench.show(SUFFIX)

@@ -33,6 +33,7 @@ SUFFIX = tracked_row(
     prefix_max_timestamp=900,
     prefix_max_timestamp_offset=42,
 )
+PREFIX_GONE = replace(SUFFIX, prefix_gone=True)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
 
 
@@ -129,6 +130,32 @@ async def test_a_topic_born_diskless_asks_kafka_nothing(bench: TrackedBench) -> 
     await appended(bench, 500)
     for timestamp, offset in ((EARLIEST, 0), (LATEST, 1), (500, 0), (501, -1), (LATEST_TIERED, -1)):
         assert (await asked(bench, timestamp))[:2] == ("none", offset)
+    assert not bench.client.forwarded
+
+
+async def test_without_a_prefix_kafka_is_asked_nothing(bench: TrackedBench) -> None:
+    """So any gateway can say it, also one whose broker knows nothing of the partition."""
+    bench.show(PREFIX_GONE)
+    await appended(bench, 500, 700)
+    bench.plane.suffix(LOG).start = 101
+    told = {
+        EARLIEST: (101, 7),
+        EARLIEST_LOCAL: (101, 7),
+        LATEST: (102, 7),
+        LATEST_TIERED: (-1, -1),
+        PENDING_UPLOAD: (-1, -1),
+        600: (101, 7),
+        701: (-1, -1),
+    }
+    for timestamp, (offset, epoch) in told.items():
+        error, found, _, leader_epoch = await asked(bench, timestamp)
+        assert (error, found, leader_epoch) == ("none", offset, epoch), timestamp
+    assert await ended(bench, 7) == ("none", 7, 102)
+    assert await ended(bench, 6) == ("none", 6, 100)
+    assert await deleted(bench, 40) == ("none", 101)
+    assert await deleted(bench, 102) == ("none", 102)
+    assert await deleted(bench, 103) == ("offset_out_of_range", -1)
+    assert await deleted(bench, -2) == ("offset_out_of_range", -1)
     assert not bench.client.forwarded
 
 

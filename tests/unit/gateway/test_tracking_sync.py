@@ -284,6 +284,22 @@ async def test_a_rollback_that_keeps_system_and_timeline_is_noticed(
     assert f"beat {taken_back}" in str(bench.tracking.stopped)
 
 
+async def test_a_gateway_whose_connections_are_all_refused_stops_until_one_is_not(
+    bench: Bench, plane: GatewayPlane
+) -> None:
+    """A Postgres that is restored under it has broken every connection of before."""
+    plane.put(tracked_topic(tracked_row(boundary=40, boundary_epoch=3)))
+    await bench.sync.start()
+    plane.refused = "timeline 1 has not got beat 7"
+    await until(lambda: bench.tracking.stopped)
+    assert plane.refused in str(bench.tracking.stopped)
+    assert not bench.tracking.lease_valid()
+    assert bench.kind() is RouteKind.SUFFIX
+    plane.refused = ""
+    await until(lambda: bench.tracking.stopped is None)
+    assert bench.tracking.lease_valid()
+
+
 async def test_who_belongs_elsewhere_is_refused_at_the_start_and_stopped_later(
     plane: GatewayPlane, tmp_path: Path
 ) -> None:

@@ -20,8 +20,8 @@ from tests.unit.gateway.fakes import (
 from tests.unit.gateway.wal_bench import OTHER, Bench, a_lease
 from tideline.control_plane.model import CommitError
 from tideline.domain.request_handling import Failure
+from tideline.gateway.produce.appends import AppendDropped, AppendFailed
 from tideline.gateway.produce.object_keys import KEY_POOL_SIZE, ObjectKeys
-from tideline.gateway.produce.wal import AppendDropped, AppendFailed
 from tideline.kafka.batches import parse_at
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.gateway.fakes import LOG, until
 from tests.unit.gateway.wal_bench import OTHER, Bench
 from tideline.gateway.produce import commit_stream
-from tideline.gateway.produce.wal import AppendFailed
+from tideline.gateway.produce.appends import AppendFailed
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -105,7 +105,9 @@ class TrackedBench:
         self.settings = gateway_settings(
             "127.0.0.1:1", directory, **{"suffix_poll_ms": "5", **settings}
         )
-        self.cluster: Any = SimpleNamespace(node=self._no_broker)
+        self.cluster: Any = SimpleNamespace(
+            node=self._no_broker, leader_id=self._no_leader, described=self._nothing_described
+        )
         self.transactions = FakeTransactions()
         self.parts = build_parts(
             self.settings,
@@ -118,6 +120,12 @@ class TrackedBench:
         self.client = FakeConnection()
 
     async def _no_broker(self, node: int) -> Any:
+        raise KafkaUnavailable("no broker in this test")
+
+    async def _nothing_described(self, topics: Sequence[str]) -> Any:
+        raise KafkaUnavailable("no broker in this test")
+
+    async def _no_leader(self, topic: str, partition: int) -> int:
         raise KafkaUnavailable("no broker in this test")
 
     def use(self, parts: Parts) -> None:
@@ -153,9 +161,10 @@ class TrackedBench:
         self,
         message: Any,
         client: FakeConnection | None = None,
+        client_id: str = "a client",
     ) -> Any:
         """Send one request and decode its answer."""
-        frame = encode_request(message, 5, "a client")
+        frame = encode_request(message, 5, client_id)
         context = RequestContext(parse_header(frame), frame, client or self.client)
         answer = await self.rules[int(message.__api_key__)].handler(context)
         if answer is None:

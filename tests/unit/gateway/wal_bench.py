@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import pytest
+
 from tests.unit.gateway.fakes import (
     LOG,
     TOPIC_ID,
@@ -14,15 +16,18 @@ from tests.unit.gateway.fakes import (
     record_batch,
     tracked_row,
     tracked_topic,
+    until,
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch, RefusedSequences
 from tideline.domain.wal_footer import Footer, decode_tail
+from tideline.domain.wal_streams import Streams
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.produce.appends import Append, AppendFailed
 from tideline.gateway.produce.commit_stream import CommitStream
 from tideline.gateway.produce.object_keys import ObjectKeys
-from tideline.gateway.produce.wal import Append, WalWriter
+from tideline.gateway.produce.wal import WalWriter
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.view import TrackingView
 
@@ -30,8 +35,10 @@ OTHER = TopicIdPartition(TOPIC_ID, 1)
 HISTORY = UUID(int=77)
 
 
-def a_lease(plane: GatewayPlane) -> Lease:
-    return Lease(plane, gateway_id=1, broker_id=1, address="here:1", version="0", duration_ms=3000)
+def a_lease(plane: GatewayPlane, gateway_id: int = 1) -> Lease:
+    return Lease(
+        plane, gateway_id=gateway_id, broker_id=1, address="here:1", version="0", duration_ms=3000
+    )
 
 
 class NotedRefusals(RefusedSequences[tuple[TopicIdPartition, object]]):
@@ -49,17 +56,21 @@ class NotedRefusals(RefusedSequences[tuple[TopicIdPartition, object]]):
 class Bench:
     """A writer over fakes."""
 
-    def __init__(self, **changes: float) -> None:
-        self.store = FakeObjectStore()
-        self.plane = GatewayPlane()
-        self.lease = a_lease(self.plane)
-        self.plane.activate(self.lease.incarnation)
-        self.plane.put(
-            tracked_topic(
-                tracked_row(boundary=100, boundary_epoch=1),
-                tracked_row(OTHER.partition, boundary=0, boundary_epoch=1),
+    def __init__(
+        self, beside: Bench | None = None, *, gateway_id: int = 1, **changes: float
+    ) -> None:
+        """``beside``: another gateway of the same store and plane."""
+        self.store = beside.store if beside else FakeObjectStore()
+        self.plane = beside.plane if beside else GatewayPlane()
+        self.lease = a_lease(self.plane, gateway_id)
+        self.plane.activate(self.lease.incarnation, self.lease.gateway_id)
+        if beside is None:
+            self.plane.put(
+                tracked_topic(
+                    tracked_row(boundary=100, boundary_epoch=1),
+                    tracked_row(OTHER.partition, boundary=0, boundary_epoch=1),
+                )
             )
-        )
         self.keys = ObjectKeys(self.plane, self.lease, clock=FakeClock())
         self.refused = NotedRefusals(FakeClock())
         values = {"max_bytes": 1000, "max_delay_s": 30.0, "buffer_max_bytes": 4000} | changes
@@ -112,3 +123,38 @@ class Bench:
     def footers(self) -> dict[str, Footer]:
         """Of all objects in the bucket, in the order in which they came there."""
         return {key: decode_tail(body, len(body)) for key, body in self.store.objects.items()}
+
+    def streams(self) -> Streams:
+        """What the footers of the bucket tell."""
+        streams = Streams()
+        for key, footer in self.footers().items():
+            streams.add(key, len(self.store.objects[key]), footer)
+        return streams
+
+
+def goes_on(bench: Bench) -> None:
+    """The lease was fenced, and the process lives on as another incarnation."""
+    bench.plane.fence(bench.lease.incarnation)
+    bench.lease.end_incarnation("fenced in this test")
+    bench.plane.activate(bench.lease.incarnation, bench.lease.gateway_id)
+    bench.lease.gained()
+
+
+async def two_of_which_the_first_fails(
+    bench: Bench,
+) -> tuple[asyncio.Future[object], asyncio.Future[object], asyncio.Future[object]]:
+    """An upload that is given up, a batch behind it, and one of another producer in its object."""
+    bench.store.down = True
+    bench.store.holds[0] = asyncio.Event()
+    doomed = bench.append(0, payload=950)
+    await until(lambda: bench.store.puts)
+    behind = bench.append(1, payload=600)
+    other = bench.append(0, producer=8, payload=300)
+    bench.store.down = False
+    await until(lambda: len(bench.store.objects) == 1)
+    bench.store.down = True
+    bench.store.holds[0].set()
+    with pytest.raises(AppendFailed):
+        await asyncio.wait_for(doomed, 5)
+    bench.store.down = False
+    return behind, other

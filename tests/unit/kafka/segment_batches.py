@@ -9,7 +9,7 @@ from pathlib import Path
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import strategies as st
 
-from tideline.kafka.batches import iter_batches, patch
+from tideline.kafka.batches import empty_batch, iter_batches, patch
 from tideline.kafka.segment_lookup import SegmentExtent
 from tideline.kafka.segment_writer import WrittenSegment, write_segment
 
@@ -19,7 +19,8 @@ EPOCH = 5
 
 @dataclass(frozen=True)
 class Spec:
-    """One batch to build: record timestamps, a value size, a codec, a producer."""
+    """One batch to build: record timestamps, a value size, a codec, a producer; or an empty one,
+    without any."""
 
     timestamps: tuple[int, ...]
     value_bytes: int = 20
@@ -27,9 +28,29 @@ class Spec:
     producer_id: int = -1
     base_sequence: int = -1
     log_append_time: int | None = None
+    empty: int = 0
+    """So many offsets without a record."""
+
+    @property
+    def offsets(self) -> int:
+        return self.empty or len(self.timestamps)
+
+    @property
+    def max_timestamp(self) -> int:
+        if self.log_append_time is not None:
+            return self.log_append_time
+        return max(self.timestamps, default=-1)
+
+
+def empty(offsets: int) -> Spec:
+    return Spec((), empty=offsets)
 
 
 def build(spec: Spec, base_offset: int, leader_epoch: int = EPOCH) -> bytes:
+    if spec.empty:
+        given_up = bytearray(empty_batch(spec.empty))
+        patch(given_up, base_offset, leader_epoch)
+        return bytes(given_up)
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=CODECS[spec.codec],
@@ -54,7 +75,7 @@ def build_all(
     built = []
     for spec in specs:
         built.append(build(spec, base_offset, leader_epoch))
-        base_offset += len(spec.timestamps)
+        base_offset += spec.offsets
     return built
 
 
@@ -94,10 +115,13 @@ def sized(records: int, value_bytes: int, timestamp: int = 1_000) -> Spec:
 
 @st.composite
 def spec_lists(draw: st.DrawFn, max_batches: int = 40) -> list[Spec]:
-    """Batches of all codecs and of many producers, whose sequences follow."""
+    """Batches of all codecs and of many producers, whose sequences follow, and empty ones."""
     following: dict[int, int] = {}
     specs = []
     for _ in range(draw(st.integers(1, max_batches))):
+        if draw(st.integers(0, 7)) == 7:
+            specs.append(empty(draw(st.sampled_from([1, 2, 30]))))
+            continue
         timestamps = draw(st.lists(st.integers(0, 500), min_size=1, max_size=8))
         producer = draw(st.sampled_from([-1, 4_000, 4_001, 2**40]))
         sequence = following.setdefault(producer, draw(st.integers(0, 2**31 - 1)))

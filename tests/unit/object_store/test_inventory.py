@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -66,6 +66,10 @@ class Buckets:
             if where == bucket and key.startswith(prefix):
                 yield ObjectEntry(key, size, datetime(2026, 1, 1, tzinfo=UTC))
 
+    def delete(self, bucket: str, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.sizes.pop((bucket, key), None)
+
     def copy(self, bucket: str, key: str, to_bucket: str, to_key: str) -> None:
         if (bucket, key) not in self.sizes:
             raise ObjectMissing(f"bucket {bucket}: copy {key}: no such key")
@@ -126,3 +130,15 @@ async def test_an_object_that_a_broker_deletes_meanwhile_is_an_error(
     )
     with pytest.raises(ObjectMissing):
         await inventory.keep("orders", LOG, {SEGMENT})
+
+
+async def test_the_segments_of_one_partition_go_log_objects_first_and_nothing_else_does(
+    inventory: SegmentInventory, buckets: Buckets
+) -> None:
+    prefix = partition_prefix(SETTINGS.s3_tiered_prefix, "orders", LOG)
+    buckets.sizes["tiered", f"{prefix}readme.txt"] = 1
+    keys = await inventory.keys("orders", LOG)
+    assert [key.endswith(".log") for key in keys] == [True, True, False, False, False, False]
+    await inventory.delete(keys)
+    assert list(buckets.sizes) == [("tiered", f"{prefix}readme.txt")]
+    await inventory.delete(keys)

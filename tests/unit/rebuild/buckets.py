@@ -18,8 +18,11 @@ from tideline.domain.wal_footer import (
     encode,
 )
 from tideline.object_store.client import ObjectEntry, ObjectMissing, ObjectStoreUnavailable
+from tideline.rebuild.reader import BucketReader
+from tideline.rebuild.survey import Choices, Survey, survey
 
 HISTORY = UUID(int=1)
+TOPIC, OTHER = UUID(int=21), UUID(int=22)
 
 
 @dataclass
@@ -115,3 +118,16 @@ def footer_batch(
 
 
 NOT_COMMITTED = BatchOutcome(WITHDRAWN, -1, -1)
+
+
+def note_orders_and_births(bucket: Bucket) -> None:
+    """Topic ``orders`` migrated with B0 = 10, topic ``births`` was born diskless."""
+    bucket.note(
+        catalog.Topic(TOPIC, "orders", False, 1, 1),
+        catalog.Boundary(TOPIC, 0, 3, 5, 10, (), 2, 900, 4),
+        catalog.Topic(OTHER, "births", True, 1, 0),
+    )
+
+
+def look(bucket: Bucket, **choices: object) -> Survey:
+    return survey(BucketReader(bucket, "wal", ""), None, Choices(**choices))  # type: ignore[arg-type]

@@ -7,32 +7,29 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.unit.rebuild.buckets import HISTORY, Bucket, Stream, footer_batch
-from tideline.domain.catalog import Boundary, SuffixStart, Topic, TopicDeleted
+from tests.unit.rebuild.buckets import (
+    HISTORY,
+    OTHER,
+    TOPIC,
+    Bucket,
+    Stream,
+    footer_batch,
+    look,
+    note_orders_and_births,
+)
+from tideline.domain.catalog import SuffixStart, TopicDeleted
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.rebuild_plan import Verdict
 from tideline.rebuild import report
-from tideline.rebuild.reader import BucketReader
-from tideline.rebuild.survey import Choices, Survey, survey
 
-TOPIC, OTHER = UUID(int=21), UUID(int=22)
 LOG = TopicIdPartition(TOPIC, 0)
 
 
 @pytest.fixture
 def bucket() -> Bucket:
-    """Topic ``orders`` migrated with B0 = 10, topic ``births`` was born diskless."""
     made = Bucket()
-    made.note(
-        Topic(TOPIC, "orders", False, 1, 1),
-        Boundary(TOPIC, 0, 3, 5, 10, (), 2, 900, 4),
-        Topic(OTHER, "births", True, 1, 0),
-    )
+    note_orders_and_births(made)
     return made
-
-
-def look(bucket: Bucket, **choices: object) -> Survey:
-    return survey(BucketReader(bucket, "wal", ""), None, Choices(**choices))  # type: ignore[arg-type]
 
 
 def test_a_bucket_that_tells_everything_is_fine(bucket: Bucket) -> None:
@@ -137,9 +134,9 @@ def test_only_the_topics_that_are_asked_for_are_told(bucket: Bucket) -> None:
 
 
 def test_the_report_is_one_json_document(bucket: Bucket) -> None:
-    stream = Stream(bucket, history=UUID(int=99))
-    stream.store(footer_batch(TOPIC))
-    stream.store(footer_batch(TOPIC))
+    for gateway in (1, 2):
+        stream = Stream(bucket, gateway, history=UUID(int=99))
+        stream.store(footer_batch(TOPIC), key=f"wal/{gateway}")
     told = report.document(look(bucket, current=HISTORY))
     assert json.loads(json.dumps(told)) == told
     assert told["fine"] is False

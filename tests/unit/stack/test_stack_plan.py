@@ -52,6 +52,32 @@ def test_the_worker_reads_its_settings_from_its_environment(
     assert "tideline_worker:" in settings.postgres_dsn.get_secret_value()
 
 
+def test_brokers_go_round_the_racks_or_have_one_each(plan: StackPlan) -> None:
+    assert [plan.state.rack(n) for n in (1, 2, 3)] == ["rack-1", "rack-2", "rack-3"]
+    plan.state.racks = 2
+    assert [plan.state.rack(n) for n in (1, 2, 3)] == ["rack-1", "rack-2", "rack-1"]
+
+
+def test_settings_of_a_stack_reach_its_processes_and_never_hide_its_own(plan: StackPlan) -> None:
+    plan.state.settings = {
+        "TIDELINE_DISKLESS_MANAGED_RF_ENABLED": "true",
+        "TIDELINE_GATEWAY_ID": "9",
+    }
+    plan.home.remember(plan.state)
+    state = plan.home.state()
+    assert state is not None
+    settings = GatewaySettings.of(
+        StackPlan(plan.home, state, plan.credentials).environment("gateway-2")
+    )
+    assert settings.diskless_managed_rf_enabled
+    assert settings.gateway_id == 2
+
+
+def test_a_number_of_racks_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="0 racks: choose 1 to"):
+        Stack.up(tmp_path / "home", racks=0)
+
+
 def test_an_unknown_role_is_refused_by_name(plan: StackPlan) -> None:
     with pytest.raises(UsageError, match="'gateway-4' is no gateway"):
         plan.environment("gateway-4")

@@ -11,7 +11,12 @@ from enum import StrEnum
 from uuid import UUID
 
 from tideline.control_plane.errors import ObjectKeyRejected
-from tideline.control_plane.model import CommittedBatch, StreamPlace, UntoldCommit
+from tideline.control_plane.model import (
+    ANYBODY_TELLS_AFTER_MS,
+    CommittedBatch,
+    StreamPlace,
+    UntoldCommit,
+)
 
 
 class FileStatus(StrEnum):
@@ -33,6 +38,7 @@ class WalFile:
     """The answer of the commit, so that a retry with an unknown outcome finds its own success."""
     unreferenced_ms: int | None = None
     """Since when no batch is known to lie in it."""
+    committed_ms: int = -1
     stream: StreamPlace | None = None
     carried_by: str | None = None
 
@@ -81,11 +87,12 @@ class WalFiles:
     def carry(self, carrier: str, keys: Sequence[str]) -> None:
         """The object of ``carrier`` tells the outcomes of ``keys``, where no other one does."""
         for known in (self.by_key[key] for key in keys if key in self.by_key):
-            same = known.gateway_id == self.by_key[carrier].gateway_id
-            if same and known.status is FileStatus.COMMITTED and known.carried_by is None:
+            if known.status is FileStatus.COMMITTED and known.carried_by is None:
                 known.carried_by = carrier
 
-    def untold(self, gateway_id: int, incarnation: UUID, limit: int) -> list[UntoldCommit]:
+    def untold(
+        self, gateway_id: int, incarnation: UUID, limit: int, now_ms: int
+    ) -> list[UntoldCommit]:
         """As the control plane's ``untold_commits``."""
         found = [
             UntoldCommit(
@@ -98,8 +105,11 @@ class WalFiles:
                 tuple(outcome.append_time for outcome in known.outcomes),
             )
             for key, known in self.by_key.items()
-            if known.gateway_id == gateway_id
-            and known.incarnation != incarnation
+            if known.incarnation != incarnation
+            and (
+                known.gateway_id == gateway_id
+                or known.committed_ms < now_ms - ANYBODY_TELLS_AFTER_MS
+            )
             and known.status is FileStatus.COMMITTED
             and known.stream is not None
             and known.carried_by is None

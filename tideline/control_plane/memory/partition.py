@@ -388,6 +388,7 @@ class Partition:
             prefix_max_timestamp_offset=self.prefix_max_timestamp_offset,
             ready=self.tiering_complete,
             accepted_gap_from=self.accepted_gap_from,
+            prefix_gone=self.suffix is not None and not self.suffix.has_prefix,
         )
 
     def status(self) -> PartitionMigrationStatus:

@@ -115,6 +115,7 @@ class MemoryControlPlane(ControlPlane):
         version: str,
         lease_ms: int,
         watched: LeaseReading | None = None,
+        rack: str | None = None,
     ) -> None:
         self.gateways.register(
             GatewayRegistration(
@@ -127,6 +128,7 @@ class MemoryControlPlane(ControlPlane):
                 address=address,
                 version=version,
                 registered_at=self._now(),
+                rack=rack,
             ),
             watched,
         )
@@ -693,7 +695,7 @@ class MemoryControlPlane(ControlPlane):
             self.gateways.assert_active(gateway_id, incarnation)
             now = self.now_ms()
             file.outcomes = [self._append(batch, object_key, now) for batch in batches]
-            file.status, file.size = FileStatus.COMMITTED, size
+            file.status, file.size, file.committed_ms = FileStatus.COMMITTED, size, now
             self.files.place(object_key, stream if batches else None)
             self.files.carry(object_key, stream.tells if stream and not batches else ())
         return list(file.outcomes)
@@ -702,7 +704,7 @@ class MemoryControlPlane(ControlPlane):
         self, gateway_id: int, incarnation: UUID, limit: int
     ) -> list[UntoldCommit]:
         self.gateways.assert_active(gateway_id, incarnation)
-        return self.files.untold(gateway_id, incarnation, limit)
+        return self.files.untold(gateway_id, incarnation, limit, self.now_ms())
 
     def _append(self, batch: BatchToCommit, object_key: str, now_ms: int) -> CommittedBatch:
         partition = self.topics.partition(batch.log)

@@ -220,6 +220,11 @@ class Suffix:
             self.prefix_start = start if start < self.boundary else UNDEFINED_OFFSET
 
     @property
+    def has_prefix(self) -> bool:
+        """Whether Kafka has anything below B0."""
+        return 0 <= self.prefix_start < self.boundary
+
+    @property
     def tiered_start(self) -> int:
         """The first readable offset in tiered storage, or -1."""
         if self.prefix_start >= 0:

@@ -33,6 +33,7 @@ from tideline.gateway.per_partition import (
     failure_code,
     refusal_when_stopped,
 )
+from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 
@@ -56,12 +57,13 @@ class DeleteRecordsHandler:
     tracking: TrackingView
     fences: Fences
     control_plane: ControlPlane
+    leaders: PrefixLeaders
 
     def rules(self) -> Rules:
         return {ApiKey.DELETE_RECORDS: Rule(self.delete_records, self.tracking.has_topics)}
 
     async def delete_records(self, context: RequestContext) -> bytes | None:
-        split = SplitRequest(context, self.tracking, NAMES)
+        split = SplitRequest(context, self.tracking, NAMES, self.leaders)
         if not split.is_tracked:
             return await context.forward()
         rows: dict[PartitionEntry, Any] = {}
@@ -87,7 +89,7 @@ class DeleteRecordsHandler:
                     rows[item] = split.row(item, refused, low_watermark=-1)
                     continue
                 split_logs.append(item)
-                if route.boundary > 0:
+                if route.has_prefix:
                     kafkas.append((item, _prefix_row(item, route)))
         for item, row in (await split.forward(kafkas)).items():
             rows[item] = await self._told(split, item, row)

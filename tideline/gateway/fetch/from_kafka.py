@@ -15,6 +15,7 @@ import structlog
 
 from tideline.domain.ack_gate import told_as
 from tideline.domain.ids import TopicPartition
+from tideline.domain.leader_choice import may_be_led_elsewhere
 from tideline.domain.read_ceiling import (
     NO_CEILING,
     UNKNOWN_CEILING,
@@ -43,6 +44,7 @@ from tideline.gateway.messages import (
     group_by_topic,
     key_fields,
     topic_key,
+    without_leader_hint,
 )
 from tideline.gateway.metrics import LOCAL_READS, TIERED_READS
 from tideline.gateway.paired_broker import PairedBroker
@@ -179,7 +181,9 @@ class KafkaSide:
         if told_as(code) != code:
             return PartitionResult.refusal(KafkaErrorCode(told_as(code)))
         if code != 0:
-            return PartitionResult(relayed=row, settled=True)
+            # Kafka's leader need not be who Metadata names here.
+            told = without_leader_hint(row) if may_be_led_elsewhere(route) else row
+            return PartitionResult(relayed=told, settled=True)
         epoch = UNKNOWN_EPOCH
         if route.in_kafka:
             epoch = await self._leader_epoch(asked, row)
@@ -255,6 +259,8 @@ class KafkaSide:
         if topic is not None and route.kind is RouteKind.SUFFIX:
             named = TopicPartition(topic.name, asked.at.partition)
             log_start = await self._paired_broker.log_start(named)
+            if log_start is None and may_be_led_elsewhere(route):
+                log_start = await self._paired_broker.log_start_of_leader(named)
         is_true = may_say_out_of_range(
             route,
             lease_valid=self._tracking.lease_valid(),

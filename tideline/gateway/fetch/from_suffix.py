@@ -223,6 +223,13 @@ class SuffixSide:
         answers |= zip((asked[n] for n in tiered), located, strict=True)
         return {one: self._found(one, rows) for one, rows in answers.items()}
 
+    def sent_on(self, asked: PartitionFetch, node: int) -> PartitionResult:
+        """No records, but a replica that is nearer to the consumer (KIP-392), told at once."""
+        end = self._watermarks.known(_log(asked))
+        return PartitionResult(
+            high_watermark=end, last_stable_offset=end, nearer=node, settled=True
+        )
+
     def _found(self, asked: PartitionFetch, rows: FoundBatches) -> PartitionResult:
         at = _log(asked)
         code = named(FIND_ERRORS.get(rows.error, FETCH_FAILURE), asked.at.key)

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from tideline.domain.leader_choice import zone_of
 from tideline.domain.request_handling import (
     FetchRegion,
     KafkaErrorCode,
@@ -32,6 +33,7 @@ from tideline.gateway.fetch.partition import (
     partitions_of,
 )
 from tideline.gateway.fetch.suffix_reader import SuffixReader
+from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
@@ -75,6 +77,9 @@ class TrackedFetch:
         self.request = request
         self.tracking = handler.tracking
         self.room = handler.room
+        self.leaders = handler.leaders
+        self.rack = str(getattr(request, "rack_id", ""))
+        self.zone = self.rack or zone_of(context.header.client_id)
         self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
         self.asked = asked
         self.kafka = KafkaSide(
@@ -122,7 +127,10 @@ class TrackedFetch:
                 case FetchRegion.KAFKA | FetchRegion.PREFIX:
                     in_kafka.append(asked)
                 case FetchRegion.SUFFIX:
-                    in_suffix.append(asked)
+                    if (node := await self._nearer(asked)) is None:
+                        in_suffix.append(asked)
+                    else:
+                        answers[asked] = self.suffix.sent_on(asked, node)
                 case FetchRegion.LOST:
                     answers[asked] = PartitionResult.refusal(KafkaErrorCode.OFFSET_OUT_OF_RANGE)
                 case FetchRegion.NOWHERE:
@@ -142,6 +150,12 @@ class TrackedFetch:
             found = await self.suffix.find(in_suffix, max_bytes)
         return answers | found
 
+    async def _nearer(self, asked: PartitionFetch) -> int | None:
+        """The replica in the consumer's zone that it is sent on to."""
+        if asked.at.log is None:
+            return None
+        return await self.leaders.nearer(asked.at.log, self.rack)
+
     async def _respond(
         self, answers: dict[PartitionFetch, PartitionResult], max_bytes: int
     ) -> bytes:
@@ -149,6 +163,8 @@ class TrackedFetch:
         found = sum(a.size for a in answers.values() if a.found is not None)
         with self.room.answer(max(0, min(left, found))) as granted:
             await self.suffix.read(answers, min(left, granted) if granted < found else left)
+            read = sum(len(a.records or b"") for a in answers.values() if a.found is not None)
+            self.leaders.count("fetched", read, self.zone)
             if len(self.asked) > AT_ONCE_PARTITIONS:
                 return await beside_the_loop(self._response, answers)
             return self._response(answers)
@@ -246,6 +262,7 @@ class FetchHandler:
     reader: SuffixReader
     watermarks: HighWatermarks
     paired_broker: PairedBroker
+    leaders: LeaderNaming
     room: Room = field(default_factory=Room)
 
     def rules(self) -> Rules:

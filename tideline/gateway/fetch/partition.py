@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kio.schema.types import BrokerId
+
 from tideline.control_plane.model import FoundBatches
 from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute
 from tideline.gateway.messages import Messages, RequestedPartition, error, locate, topic_key
@@ -65,6 +67,8 @@ class PartitionResult:
     settled: bool = field(default=False)
     """Waiting longer cannot make the answer better: an error, or a read that ends at B0."""
     expected_bytes: int = 0
+    nearer: int = -1
+    """Node id of a replica that the consumer is sent on to; -1: none."""
 
     @property
     def size(self) -> int:
@@ -92,4 +96,5 @@ class PartitionResult:
             log_start_offset=self.log_start,
             aborted_transactions=None,
             records=self.records,
+            preferred_read_replica=BrokerId(self.nearer),
         )

@@ -50,6 +50,7 @@ from tideline.gateway.per_partition import (
     failure_code,
     refusal_when_stopped,
 )
+from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import FoundRecord
@@ -82,12 +83,13 @@ class ListOffsetsHandler:
     fences: Fences
     reader: SuffixReader
     control_plane: ControlPlane
+    leaders: PrefixLeaders
 
     def rules(self) -> Rules:
         return {ApiKey.LIST_OFFSETS: Rule(self.list_offsets, self.tracking.has_topics)}
 
     async def list_offsets(self, context: RequestContext) -> bytes | None:
-        split = SplitRequest(context, self.tracking, NAMES)
+        split = SplitRequest(context, self.tracking, NAMES, self.leaders)
         if not split.is_tracked:
             return await context.forward()
         to_kafka = [
@@ -212,7 +214,7 @@ def _asks_kafka(route: PartitionRoute, timestamp: int) -> bool:
         case Behaviour.PASS | Behaviour.GATE:
             return True
         case Behaviour.SPLIT:
-            return route.boundary > 0 and timestamp not in _SUFFIX_ALONE
+            return route.has_prefix and timestamp not in _SUFFIX_ALONE
         case _:
             return False
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from tideline.background import spawn
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, is_final, told_as
+from tideline.domain.leader_choice import zone_of
 from tideline.domain.request_handling import (
     Behaviour,
     KafkaErrorCode,
@@ -24,6 +25,7 @@ from tideline.domain.request_handling import (
 from tideline.errors import TidelineError
 from tideline.gateway import metrics
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
+from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
@@ -36,10 +38,11 @@ from tideline.gateway.messages import (
     timestamp,
     topic_key,
 )
+from tideline.gateway.produce.appends import AppendDropped
 from tideline.gateway.produce.examination import Allowance, Examiner
 from tideline.gateway.produce.parking import ParkedProduce, ParkingLot
 from tideline.gateway.produce.partition import PartitionProduce, ProduceOutcome
-from tideline.gateway.produce.wal import AppendDropped, RefusedProduces, WalWriter
+from tideline.gateway.produce.wal import RefusedProduces, WalWriter
 from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions
@@ -69,6 +72,7 @@ class ProduceRequest:
         self._fences = handler.fences
         self._parking = handler.parking
         self._refused = handler.refused
+        self._leaders = handler.leaders
         self._patience_s = handler.patience_s
         self.messages: Messages = messages(ApiKey.PRODUCE, context.header.api_version)
         self.acks = int(request.acks)
@@ -302,6 +306,7 @@ class ProduceRequest:
             if part.answer.result().relayed is None:
                 self._whole_answer = None
             rows.append((part.at.key, self._row(part, part.answer.result())))
+        self._count_bytes()
         if self._whole_answer is not None:
             return self._whole_answer
         message = self.messages.response(
@@ -315,6 +320,14 @@ class ProduceRequest:
             node_endpoints=tuple(self.endpoints.values()),
         )
         return await self.context.respond_of(message, len(self.all))
+
+    def _count_bytes(self) -> None:
+        appended = (
+            part.size
+            for part in self.all
+            if (told := part.answer.result()).relayed is None and told.code == 0
+        )
+        self._leaders.count("produced", sum(appended), zone_of(self.context.header.client_id))
 
     def _row(self, part: PartitionProduce, answer: ProduceOutcome) -> Any:
         if answer.relayed is not None:
@@ -360,6 +373,7 @@ class ProduceHandler:
     writer: WalWriter
     transactions: OpenTransactions
     examiner: Examiner
+    leaders: LeaderNaming
     patience_s: float
     """How long a produce may wait for its outcome in the suffix or behind the ack gate."""
     _background: set[asyncio.Task[None]] = field(default_factory=set)

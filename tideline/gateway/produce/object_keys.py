@@ -53,10 +53,15 @@ class ObjectKeys:
     def low(self) -> bool:
         return len(self._pool) < KEY_POOL_SIZE // 2
 
+    def unregistered(self) -> str:
+        """A key for what is never committed: once it is of no use, it is an orphan to the
+        collection."""
+        return f"{self._prefix}wal/{uuid4().hex}"
+
     async def refill(self) -> None:
         """Register fresh keys. Raises what the control plane raises."""
         owner, started = self._lease.incarnation, self._clock()
-        keys = [f"{self._prefix}wal/{uuid4().hex}" for _ in range(KEY_POOL_SIZE)]
+        keys = [self.unregistered() for _ in range(KEY_POOL_SIZE)]
         await self._registry.register_object_keys(
             self._lease.gateway_id, incarnation=owner, keys=keys
         )

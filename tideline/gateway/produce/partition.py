@@ -16,9 +16,10 @@ from tideline.domain.request_handling import COMMIT_ERRORS, FAILURE_ERRORS, Kafk
 from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.gateway import metrics
 from tideline.gateway.messages import RequestedPartition, error
+from tideline.gateway.produce.appends import Append, AppendFailed
 from tideline.gateway.produce.examination import Allowance, Examined, Examiner
 from tideline.gateway.produce.parking import Admission
-from tideline.gateway.produce.wal import Append, AppendFailed, WalWriter
+from tideline.gateway.produce.wal import WalWriter
 from tideline.gateway.transactions import refuse_new_transaction
 from tideline.kafka.batches import BatchHeader, InvalidBatch, parse_at
 from tideline.kafka.produced import RefusedBatch
@@ -56,6 +57,8 @@ class PartitionProduce:
         """``source`` is the client's connection; ``to_kafka`` forwards the part at once."""
         self.at = at
         self.records = records if records is not None else b""
+        self.size = len(self.records)
+        """bytes, as they came"""
         self.header = _header(self.records)
         self.answer: asyncio.Future[ProduceOutcome] = asyncio.get_running_loop().create_future()
         self._version = version

@@ -1,49 +1,77 @@
-"""Objects that hold no batches and carry outcomes of earlier commits (decision 0019).
+"""Objects that hold no batches and tell of other objects (decisions 0019, 0022).
 
-They are beside the commits of the gateway: no produce waits for one. What always holds: what is to
-be told is tried again, ever more slowly, until it is told or the incarnation is over; one object at
-a time.
+*Carriers* are committed, so that collection keeps them while what they tell of is read. They are
+beside the commits of the gateway: no produce waits for one, and one is under way at a time.
+*Statements* are put and nobody commits them, so that they need no Postgres: of what was given up,
+before the next commit is sent; of what no stored object tells after a second, as while Postgres
+does not answer; and of what is left when the stream ends.
+What always holds: what is to be told is tried again until it is told or the incarnation is over, by
+carriers ever more slowly; a statement at most a second later, because the store may be back and
+Postgres away by then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
 
 import structlog
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from tideline.background import spawn
+from tideline.background import cancel_and_wait, spawn
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.model import BatchToCommit, CommittedBatch, StreamPlace
+from tideline.domain.wal_footer import EarlierCommit
 from tideline.errors import TidelineError
 from tideline.gateway import metrics
-from tideline.gateway.produce.commit_stream import CommitStream, Inherited
+from tideline.gateway.produce.commit_stream import CommitStream, Ending, Inherited
 from tideline.gateway.tracking.lease import Lease
 
 log = structlog.get_logger()
 TELL_AFTER_S = 0.75
 """Without a new object for so long, the last outcomes get one of their own."""
+TELL_WITHIN_S = 0.9
+"""What no stored object tells for so long is stated."""
+LEAVE_WITHIN_S = 2.0
+"""How long the last statement of a stream may take."""
 LONGEST_PAUSE_S = 30.0
 CARRIED_AT_ONCE = 64
 """So many commits get a carrier also without a pause."""
 Put = Callable[[bytes, Callable[[str], None]], Awaitable[None]]
 """Stores an object, and names each key that it tries before it does."""
+PutAside = Callable[[bytes], Awaitable[None]]
+"""Stores an object under a key of which Postgres knows nothing."""
+Commit = Callable[
+    [UUID, str, int, Sequence[BatchToCommit], StreamPlace], Awaitable[Sequence[CommittedBatch]]
+]
+"""Commits an object until its outcome is known: incarnation, key, bytes, batches, place."""
 
 
 class Teller:
     """Sees to it that the outcome of every commit is in an object that collection keeps."""
 
     def __init__(
-        self, stream: CommitStream, control_plane: ControlPlane, lease: Lease, put: Put
+        self,
+        stream: CommitStream,
+        control_plane: ControlPlane,
+        lease: Lease,
+        put: Put,
+        put_aside: PutAside,
+        commit: Commit,
     ) -> None:
         self._stream = stream
         self._control_plane = control_plane
         self._lease = lease
         self._put = put
+        self._put_aside = put_aside
+        self._commit = commit
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._look_again: asyncio.TimerHandle | None = None
+        self._stating: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._finished = False
+        stream.hides.add(self._watch)
 
     def object_begins(self) -> None:
         """A new object will tell the last outcomes."""
@@ -84,9 +112,73 @@ class Teller:
 
     def stop(self) -> None:
         self.object_begins()
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None
+        for task in (self._task, self._stating):
+            if task is not None:
+                task.cancel()
+        self._task = self._stating = None
+
+    async def state(self, told: Sequence[EarlierCommit], incarnation: UUID | None = None) -> None:
+        """Put what is ``told`` of the stream of ``incarnation``, or of the present one. Raises what
+        the store raises."""
+        ending = await self._stream.statement(told, incarnation or self._stream.incarnation)
+        await self._put_aside(ending.footer)
+        self._stated(ending)
+
+    def leave(self, told: Sequence[EarlierCommit]) -> None:
+        """The stream has ended: the last thing that is said of it."""
+        if told:
+            task = spawn(self._leave(told, self._stream.incarnation), "wal-statement")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def left(self) -> None:
+        """Until everything is said, or cannot be."""
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=LEAVE_WITHIN_S)
+        await cancel_and_wait(*self._leaving)
+
+    async def _leave(self, told: Sequence[EarlierCommit], incarnation: UUID) -> None:
+        try:
+            async with asyncio.timeout(LEAVE_WITHIN_S):
+                await self.state(told, incarnation)
+        except (TidelineError, TimeoutError) as error:
+            log.warning("wal.last_outcomes_not_told", commits=len(told), error=str(error))
+
+    def _stated(self, ending: Ending) -> None:
+        self._stream.stored(ending)
+        metrics.WAL_OBJECTS.labels("statement").inc()
+
+    def _watch(self) -> None:
+        """Look whether something stays hidden for too long."""
+        since = self._stream.hidden_since
+        states = self._stating is not None and not self._stating.done()
+        if self._look_again is None and not states and since is not None:
+            loop = asyncio.get_running_loop()
+            if not self._finished:
+                self._look_again = loop.call_at(since + TELL_WITHIN_S, self._look)
+
+    def _look(self) -> None:
+        self._look_again = None
+        since = self._stream.hidden_since
+        if since is None or asyncio.get_running_loop().time() < since + TELL_WITHIN_S:
+            self._watch()
+        else:
+            self._stating = spawn(self._until_stated(), "wal-statement")
+
+    async def _until_stated(self) -> None:
+        pause, incarnation = TELL_WITHIN_S, self._lease.incarnation
+        while self._lease.incarnation == incarnation and (hidden := self._stream.hidden):
+            try:
+                await self.state(hidden)
+                break
+            except TidelineError as error:
+                log.warning("wal.outcomes_not_told", again_after_s=pause, error=str(error))
+            await asyncio.sleep(pause)
+        self._stating = None
+        self._watch()
 
     def _begin(self) -> None:
         self.object_begins()
@@ -116,25 +208,14 @@ class Teller:
                 await self._carry(inherited)
 
     async def _carry(self, inherited: Inherited | None) -> None:
-        """Put and commit one object; again and again while the outcome of its commit is unknown."""
+        """Put and commit one object."""
         incarnation, sequence = self._lease.incarnation, self._stream.next()
         ending = await self._stream.ending(sequence, (), inherited)
         keys: list[str] = []
         await self._put(ending.footer, keys.append)
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(ControlPlaneUnavailable),
-            wait=wait_random_exponential(multiplier=0.05, max=1.0),
-            reraise=True,
-        ):
-            with attempt:
-                await self._control_plane.commit_file(
-                    self._lease.gateway_id,
-                    incarnation=incarnation,
-                    object_key=keys[-1],
-                    size=len(ending.footer),
-                    batches=(),
-                    stream=self._stream.carrying(sequence, ending),
-                )
+        self._stream.stored(ending)
+        stream = self._stream.carrying(sequence, ending)
+        await self._commit(incarnation, keys[-1], len(ending.footer), (), stream)
         metrics.WAL_OBJECTS.labels("carrier").inc()
         if self._lease.incarnation == incarnation:
             self._stream.carried(ending)

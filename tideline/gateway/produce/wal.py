@@ -5,7 +5,8 @@ as one object, and committed in one call that assigns their offsets. What always
 side by side but commits go in the order of the objects; a commit of unknown outcome is repeated
 under its key until its outcome is known; when a batch fails, everything accepted behind it of its
 producer and partition fails too (schedule 10). Each object tells what it holds, and what became of
-the commits before it; the last ones before a pause are told by an object of their own.
+the commits before it; the last ones before a pause are told by an object of their own, and what was
+given up or left out is in the bucket before anything is committed behind it (decision 0022).
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeAlias
+from uuid import UUID
 
 import structlog
 from tenacity import (
@@ -33,16 +34,28 @@ from tideline.control_plane.errors import (
     GatewayFenced,
     ObjectKeyRejected,
 )
-from tideline.control_plane.model import BatchToCommit, CommitError, CommittedBatch
+from tideline.control_plane.model import (
+    BatchToCommit,
+    CommitError,
+    CommittedBatch,
+    StreamPlace,
+)
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.pipelining import ProducerBatch, RefusedSequences
+from tideline.domain.pipelining import RefusedSequences
 from tideline.domain.request_handling import Failure
 from tideline.errors import RefusedError, TidelineError
 from tideline.gateway import metrics
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.listeners import Listeners
-from tideline.gateway.produce.commit_stream import CommitStream, Ending
+from tideline.gateway.produce.appends import (
+    Append,
+    AppendDropped,
+    AppendFailed,
+    WalObject,
+    placed,
+)
+from tideline.gateway.produce.commit_stream import CommitStream
 from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.produce.teller import Teller
 from tideline.gateway.room import Room
@@ -58,69 +71,6 @@ _TRANSIENT = (ControlPlaneUnavailable, ObjectStoreUnavailable)
 
 COPIES = 2
 """Of a batch that is under way: itself, and within the object that is put."""
-
-
-class AppendFailed(TidelineError):
-    """A batch was not appended, and will not be. The producer may send it again."""
-
-    def __init__(self, failure: Failure, reason: str) -> None:
-        super().__init__(reason)
-        self.failure = failure
-
-
-class AppendDropped(TidelineError):
-    """The incarnation that accepted the batch is fenced: nothing may be answered for it."""
-
-
-@dataclass(slots=True, eq=False)
-class Append:
-    """One accepted batch."""
-
-    log: TopicIdPartition
-    source: object
-    batch: bytes
-    producer: ProducerBatch
-    last_sequence: int
-    record_count: int
-    max_timestamp: int
-    timestamp_type: str
-    outcome: asyncio.Future[CommittedBatch]
-    accepted: float = 0.0
-
-    @property
-    def order(self) -> Hashable:
-        """Batches with the same order must not overtake each other."""
-        idempotent = self.producer.producer_id >= 0
-        return self.log, self.producer.producer_id if idempotent else self.source
-
-    @property
-    def wanted(self) -> bool:
-        """Whether nothing was answered yet; who has gone away may have it appended all the same.
-        Otherwise its bytes are gone."""
-        return not self.outcome.done() or self.outcome.cancelled()
-
-
-@dataclass(slots=True, eq=False)
-class WalObject:
-    """One object under way: ``appends`` in the order of the body."""
-
-    appends: list[Append]
-    sequence: int
-    key: str = ""
-    body: bytes = b""
-    """With its footer."""
-    upload: asyncio.Task[None] | None = None
-    placed: list[BatchToCommit] = field(default_factory=list)
-    """All batches of the body."""
-    live: list[int] = field(default_factory=list)
-    """Places of those that go to the commit; ``appends`` are these alone from then on."""
-    sent: bool = False
-    """To Postgres: it may be committed."""
-    ending: Ending = field(default_factory=Ending)
-
-    @property
-    def size(self) -> int:
-        return len(self.body)
 
 
 class WalWriter:
@@ -167,7 +117,9 @@ class WalWriter:
         self._timer: asyncio.Handle | None = None
         self._committer: asyncio.Task[None] | None = None
         self._refill: asyncio.Task[None] | None = None
-        self._teller = Teller(stream, control_plane, lease, self._put)
+        self._teller = Teller(
+            stream, control_plane, lease, self._put, self._put_aside, self._commit_known
+        )
         self.made_room: Listeners[[]] = Listeners()
         """Called when something has left the buffer and it is not full."""
         lease.fenced.add(self.drop_all)
@@ -221,6 +173,7 @@ class WalWriter:
         await self._teller.finish(max(0.0, end - self._clock()))
         for append in self._drain_everything():
             self._finish(append, AppendFailed(Failure.TRANSIENT, "the gateway is stopping"))
+        await self._teller.left()
         for task in (self._committer, self._refill):
             if task is not None:
                 task.cancel()
@@ -230,6 +183,7 @@ class WalWriter:
         for obj in self._pipeline:
             if obj.upload is not None:
                 obj.upload.cancel()
+        self._teller.leave(self._stream.closing([obj.left_over() for obj in self._pipeline]))
         self._pipeline.clear()
         if self._committer is not None:
             self._committer.cancel()
@@ -266,14 +220,23 @@ class WalWriter:
                 return
             started = self._clock()
             await self._put(obj.body, partial(setattr, obj, "key"))
+            self._stream.stored(obj.ending)
             metrics.WAL_UPLOAD_SECONDS.observe(self._clock() - started)
 
     async def _put(self, body: bytes, named: Callable[[str], None]) -> None:
+        await self._put_under(self._take_key, body, named)
+
+    async def _put_aside(self, body: bytes) -> None:
+        await self._put_under(self._any_key, body, lambda _: None)
+
+    async def _put_under(
+        self, take_key: Callable[[], Awaitable[str]], body: bytes, named: Callable[[str], None]
+    ) -> None:
         async for attempt in self._attempts():
             with attempt:
                 # A key for each attempt: one that was given up may end at the server later,
                 # and a server that keeps what it got of it would lay that over the whole.
-                key = await self._take_key()
+                key = await take_key()
                 named(key)
                 await self._store.put(key, body)
         metrics.WAL_BYTES.inc(len(body))
@@ -287,7 +250,7 @@ class WalWriter:
             return
         batches, position = [append.batch for append in obj.appends], 0
         for append in obj.appends:
-            obj.placed.append(_place(append, position))
+            obj.placed.append(placed(append, position))
             position += len(append.batch)
         obj.ending = await self._stream.ending(obj.sequence, obj.placed)
         obj.body = b"".join([*batches, obj.ending.footer])
@@ -310,6 +273,9 @@ class WalWriter:
         if self._keys.low and (self._refill is None or self._refill.done()):
             self._refill = spawn(self._refill_quietly(), "wal-keys")
         return key
+
+    async def _any_key(self) -> str:
+        return self._keys.unregistered()
 
     async def _refill_quietly(self) -> None:
         try:
@@ -345,7 +311,7 @@ class WalWriter:
             return error
 
     async def _commit(self, obj: WalObject) -> list[CommittedBatch]:
-        """Commit ``obj``, again and again while the outcome is unknown."""
+        """Commit what is still wanted of ``obj``."""
         appends = obj.appends
         obj.live = [place for place, append in enumerate(appends) if append.wanted]
         obj.appends = [appends[place] for place in obj.live]
@@ -353,9 +319,28 @@ class WalWriter:
             return []
         batches = [obj.placed[place] for place in obj.live]
         stream = self._stream.place(obj.sequence, len(obj.placed), obj.live)
+        if first := self._stream.before(obj.sequence, obj.key, len(obj.placed), obj.live):
+            await self._teller.state(first)
+            if not self._pipeline or self._pipeline[0] is not obj:
+                # Its stream has said meanwhile that it was not sent, and the cancellation of this
+                # task was swallowed.
+                raise AppendDropped("it was dropped before its commit")
         started = self._clock()
         incarnation = self._lease.incarnation
         obj.sent = True
+        committed = await self._commit_known(incarnation, obj.key, obj.size, batches, stream)
+        metrics.WAL_COMMIT_SECONDS.observe(self._clock() - started)
+        return committed
+
+    async def _commit_known(
+        self,
+        incarnation: UUID,
+        key: str,
+        size: int,
+        batches: Sequence[BatchToCommit],
+        stream: StreamPlace,
+    ) -> list[CommittedBatch]:
+        """Commit one object, again and again while the outcome is unknown."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(ControlPlaneUnavailable), wait=_FAST_RETRY, reraise=True
         ):
@@ -363,12 +348,11 @@ class WalWriter:
                 committed = await self._control_plane.commit_file(
                     self._lease.gateway_id,
                     incarnation=incarnation,
-                    object_key=obj.key,
-                    size=obj.size,
+                    object_key=key,
+                    size=size,
                     batches=batches,
                     stream=stream,
                 )
-        metrics.WAL_COMMIT_SECONDS.observe(self._clock() - started)
         return committed
 
     def _committed(self, obj: WalObject, committed: Sequence[CommittedBatch]) -> None:
@@ -390,7 +374,7 @@ class WalWriter:
         metrics.WAL_OBJECTS.labels("failed").inc()
         log.warning("wal.object_failed", key=obj.key, batches=len(obj.appends), error=str(error))
         if obj.sent and not isinstance(error, ObjectKeyRejected):
-            self._stream.fall_silent(str(error))
+            self._stream.unanswered(obj.sequence, obj.key, len(obj.placed), obj.live)
         else:
             self._stream.not_committed(obj.sequence, obj.key, len(obj.placed))
         if isinstance(error, GatewayFenced):
@@ -425,18 +409,3 @@ class WalWriter:
     def _report_room(self) -> None:
         if self.has_room:
             self.made_room()
-
-
-def _place(append: Append, position: int) -> BatchToCommit:
-    return BatchToCommit(
-        log=append.log,
-        byte_offset=position,
-        byte_size=len(append.batch),
-        record_count=append.record_count,
-        max_timestamp=append.max_timestamp,
-        timestamp_type=append.timestamp_type,
-        producer_id=append.producer.producer_id,
-        producer_epoch=append.producer.producer_epoch,
-        base_sequence=append.producer.base_sequence,
-        last_sequence=append.last_sequence,
-    )

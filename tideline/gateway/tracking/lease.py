@@ -56,6 +56,7 @@ class Lease:
         address: str,
         version: str,
         duration_ms: int,
+        rack: str | None = None,
         clock: Clock = boot_clock,
         directory: StateDirectory | None = None,
     ) -> None:
@@ -68,6 +69,7 @@ class Lease:
         self._broker_id = broker_id
         self._address = address
         self._version = version
+        self._rack = rack
         self._duration_ms = duration_ms
         self._clock = clock
         self._valid_until = float("-inf")
@@ -149,6 +151,7 @@ class Lease:
                 version=self._version,
                 lease_ms=self._duration_ms,
                 watched=self._takes_over,
+                rack=self._rack,
             )
         except GatewayIdHeld:
             # Another one goes on elsewhere: what was here before is dead all the same.

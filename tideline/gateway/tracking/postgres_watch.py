@@ -8,7 +8,8 @@ lease; a promotion that lost nothing goes on by itself (schedule 16).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 
@@ -97,6 +98,16 @@ class PostgresWatch:
         self._go_on(now)
         await self._keep(now)
         return True
+
+    @contextmanager
+    def noticing(self) -> Iterator[None]:
+        """Around a reading: where every connection is to another Postgres the pool gives none, and
+        what is read raises :class:`WrongHistory` before anybody could ask who answered."""
+        try:
+            yield
+        except WrongHistory as error:
+            self._stop(str(error))
+            raise
 
     def _unlike_pinned(self, before: ServerIdentity | None, now: ServerIdentity) -> str | None:
         """The snapshot's pin is all there is when no beat was seen yet."""

@@ -8,7 +8,8 @@ snapshot and everything that reached Kafka before it was tracked is done (schedu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import structlog
@@ -107,7 +108,7 @@ class TrackingSync:
         """Read what has changed since the last reading, or everything: at first, after another
         registration, where Postgres does not know any more what has changed since, and once in a
         while. Raises :class:`ControlPlaneUnavailable`."""
-        async with self._reading:
+        async with self._one_reading():
             now = asyncio.get_running_loop().time()
             changes = TrackedChanges(None)
             if self._since is not None and now < self._whole_at:
@@ -141,6 +142,12 @@ class TrackingSync:
         if whole is not None or changes.names or dead:
             self._after_change()
 
+    @asynccontextmanager
+    async def _one_reading(self) -> AsyncIterator[None]:
+        async with self._reading:
+            with self._postgres.noticing():
+                yield
+
     def _within_ms(self) -> int:
         """How old tombstones may be: all that count at first, then those since the reads before,
         with room for commits that were slow."""
@@ -149,7 +156,7 @@ class TrackingSync:
 
     async def reload_partition(self, at: TopicIdPartition) -> None:
         """Read one row anew. Raises :class:`ControlPlaneUnavailable`."""
-        async with self._reading:
+        async with self._one_reading():
             row = await self._control_plane.tracked_partition(at.topic_id, at.partition)
             known = row is not None and self._tracking.topic_by_id(at.topic_id) is not None
             if known and await self._postgres.is_the_same():

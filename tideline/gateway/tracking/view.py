@@ -112,6 +112,10 @@ class TrackingView:
         """Whether requests that name topics have to be looked into."""
         return not self.is_empty
 
+    def has_suffixes(self) -> bool:
+        """Whether B0 is known of any partition."""
+        return self._counts[RouteKind.SUFFIX] > 0
+
     def topics(self) -> list[TrackedTopic]:
         return list(self._by_name.values())
 
@@ -315,4 +319,6 @@ def _route(row: TrackedPartition) -> PartitionRoute:
         boundary=row.boundary,
         boundary_epoch=row.boundary_epoch,
         accepted_gap_from=row.accepted_gap_from,
+        prefix_gone=row.prefix_gone,
+        ready=row.ready,
     )

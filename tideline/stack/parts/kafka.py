@@ -1,4 +1,4 @@
-"""Stock Kafka brokers: combined KRaft nodes in racks of their own, tiered storage on S3."""
+"""Stock Kafka brokers: combined KRaft nodes in racks, tiered storage on S3."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Kafka(StackPart):
         nodes = range(1, state.brokers + 1)
         text = template.substitute(
             node_id=self.node,
-            rack=f"rack-{self.node}",
+            rack=state.rack(self.node),
             voters=",".join(
                 f"{node}@{show(self.plan.address(f'controller-{node}'))}" for node in nodes
             ),

@@ -88,26 +88,31 @@ class Postgres(StackPart):
             for path in (Path(directory), password, self.data):
                 if owner is not None:
                     os.chown(path, owner.pw_uid, owner.pw_gid)
-            made = subprocess.run(
-                [
-                    *as_system_user(),
-                    str(self.binaries / "initdb"),
-                    f"--pgdata={self.data}",
-                    f"--username={SUPERUSER}",
-                    f"--pwfile={password}",
-                    "--auth=scram-sha-256",
-                    "--encoding=UTF8",
-                    "--locale=C",
-                ],
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60,
+            self._run(
+                "initdb",
+                f"--pgdata={self.data}",
+                f"--username={SUPERUSER}",
+                f"--pwfile={password}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C",
+                within_s=60,
             )
+
+    def _run(self, tool: str, *arguments: str, within_s: int, password: str = "") -> None:
+        """One of Postgres' own programs, to its end. Raises :class:`StackError`."""
+        made = subprocess.run(
+            [*as_system_user(), str(self.binaries / tool), *arguments],
+            cwd="/",
+            env={"PGPASSWORD": password} if password else None,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=within_s,
+        )
         if made.returncode != 0:
-            raise StackError(f"initdb failed: {made.stderr.strip()[-2000:]}")
+            raise StackError(f"{tool} failed: {made.stderr.strip()[-2000:]}")
 
     def probe(self) -> None:
         try:
@@ -115,6 +120,26 @@ class Postgres(StackPart):
                 return
         except psycopg.OperationalError as error:
             raise NotReadyError(str(error).strip().splitlines()[0]) from None
+
+    def back_up(self) -> Path:
+        """A base backup of the running server, in place of an older one; where it lies."""
+        backup = self.data.with_name(f"{self.data.name}-backup")
+        shutil.rmtree(backup, ignore_errors=True)
+        backup.mkdir(mode=0o700)
+        if os.getuid() == 0:
+            owner = system_user()
+            os.chown(backup, owner.pw_uid, owner.pw_gid)
+        host, port = self.plan.address("postgres")
+        self._run(
+            "pg_basebackup",
+            f"--dbname=host={host} port={port} user={SUPERUSER}",
+            f"--pgdata={backup}",
+            "--wal-method=stream",
+            "--checkpoint=fast",
+            within_s=300,
+            password=self.plan.credentials.postgres_superuser,
+        )
+        return backup
 
     def finish(self) -> None:
         with self._connect("postgres") as connection:

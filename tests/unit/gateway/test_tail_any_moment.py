@@ -1,0 +1,172 @@
+"""Several gateways, each of them fenced at times, and a bucket that is collected: who loses
+Postgres at any moment finds nothing anywhere but where Postgres had it (decisions 0020, 0022)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.gateway.fakes import LOG
+from tests.unit.gateway.wal_bench import OTHER, Bench, goes_on
+from tideline.control_plane.errors import ControlPlaneFailure
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.rebuild import rebuild
+from tideline.domain.wal_footer import decode_tail
+from tideline.domain.wal_tail import END_WITHIN_MS
+from tideline.gateway.produce import teller
+from tideline.object_store import ObjectStoreUnavailable
+
+Place = tuple[int, UUID, int, int]
+"""Base offset; incarnation, sequence and byte of the batch: attempts of one object are alike."""
+
+
+class Faults:
+    """One of so many calls fails, before or after it has been done."""
+
+    def __init__(self, random: Random, bench: Bench) -> None:
+        self.random, self.store, self.commit = random, 0.0, 0.0
+        self._put, self._commit = bench.store.put, bench.plane.commit_file
+        bench.store.put = self.put  # type: ignore[method-assign]
+        bench.plane.commit_file = self.commit_file  # type: ignore[method-assign]
+
+    async def put(self, key: str, body: bytes) -> None:
+        await self._turns(6)
+        fails, late = self.random.random() < self.store, self.random.random() < 0.5
+        if not fails or late:
+            await self._put(key, body)
+        if fails:
+            raise ObjectStoreUnavailable("in this test")
+
+    async def commit_file(self, *args: Any, **named: Any) -> Any:
+        await self._turns(4)
+        fails, late = self.random.random() < self.commit, self.random.random() < 0.5
+        answer = None
+        if not fails or late:
+            answer = await self._commit(*args, **named)
+        if fails:
+            raise ControlPlaneFailure("in this test")
+        return answer
+
+    async def _turns(self, most: int) -> None:
+        for _ in range(self.random.randrange(most)):
+            await asyncio.sleep(0)
+
+
+def collect(bench: Bench, log: TopicIdPartition) -> None:
+    """Retention, and the collection behind it, which comes when all is told, and after a grace
+    that is longer than anything is placed at an end; orphans stay."""
+    files = bench.plane.files.by_key.values()
+    if any(f.carried_by is None for f in files if f.outcomes):
+        return
+    partition, suffix = bench.plane.partition(log), bench.plane.suffix(log)
+    if suffix.high_watermark > suffix.start:
+        partition.delete_records(suffix.high_watermark)
+    bench.plane.append_time += END_WITHIN_MS + 1
+    bench.plane.prune_batches()
+    for key in bench.plane.claim_dead_files(0):
+        bench.store.objects.pop(key, None)
+
+
+def places(bench: Bench, rows: Sequence[tuple[int, str, int]]) -> list[Place]:
+    named = {key: decode_tail(body, len(body)) for key, body in bench.store.objects.items()}
+    return [(base, named[key].incarnation, named[key].sequence, at) for base, key, at in rows]
+
+
+def judge(bench: Bench) -> None:
+    """As if Postgres and all gateways were lost in this moment."""
+    start = {log: bench.plane.suffix(log).start for log in (LOG, OTHER)}
+    found = rebuild(bench.streams(), start)
+    assert not found.contradictions
+    for log in (LOG, OTHER):
+        suffix = bench.plane.suffix(log)
+        truth = places(
+            bench,
+            [
+                (b.base_offset, b.object_key, b.byte_offset)
+                for b in suffix.batches
+                if b.base_offset >= start[log]
+            ],
+        )
+        rows = found.logs[log].batches if log in found.logs else ()
+        here = places(bench, [(b.base_offset, b.object_key, b.footer.byte_offset) for b in rows])
+        inside = [p for p in here if start[log] <= p[0] < suffix.high_watermark]
+        assert set(inside) <= set(truth)
+        opened = {
+            (o.wal_object.incarnation, o.wal_object.sequence)
+            for o in found.open_objects
+            if o.log == log
+        }
+        assert {(p[1], p[2]) for p in set(truth) - set(inside)} <= opened
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.integers(1, 40),
+    gateways=st.integers(1, 3),
+    fenced=st.booleans(),
+    unheard=st.booleans(),
+)
+async def test_a_bucket_of_any_moment_and_of_several_streams_misplaces_nothing(
+    seed: int, steps: int, gateways: int, fenced: bool, unheard: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teller, "TELL_AFTER_S", 0.0)
+        await play(Random(seed), steps, gateways, fenced=fenced, unheard=unheard)
+
+
+async def play(random: Random, steps: int, gateways: int, *, fenced: bool, unheard: bool) -> None:
+    first = Bench(buffer_max_bytes=1 << 20, patience_s=0.0)
+    faults = Faults(random, first)
+    benches = [first]
+    benches += [
+        Bench(first, gateway_id=number, buffer_max_bytes=1 << 20, patience_s=0.0)
+        for number in range(2, gateways + 1)
+    ]
+    sequences: dict[tuple[TopicIdPartition, int], int] = {}
+    outcomes: list[asyncio.Future[object]] = []
+    actions = ["append"] * 8 + ["again", "lose", "store", "commit", "fence", "collect", "turn"]
+    for _ in range(steps):
+        bench = random.choice(benches)
+        match random.choice(actions):
+            case "append" | "again" as what:
+                log, producer = random.choice([LOG, OTHER]), random.choice([-1, -1, 7, 8])
+                number = sequences.get((log, producer), 0)
+                number -= what == "again" and number > 0
+                sequences[log, producer] = number + 1
+                outcomes.append(
+                    bench.append(
+                        number if producer >= 0 else -1,
+                        log=log,
+                        producer=producer,
+                        source=random.choice("ab"),
+                        records=random.choice([1, 1, 2]) if producer < 0 else 1,
+                        payload=random.choice([50, 950]),
+                    )
+                )
+                outcomes[-1].add_done_callback(lambda done: done.cancelled() or done.exception())
+            case "lose":
+                bench.plane.lose_answers = 1
+            case "store":
+                faults.store = random.choice([0.0, 0.5, 1.0])
+            case "commit" if unheard:
+                faults.commit = random.choice([0.0, 0.5])
+            case "fence" if fenced:
+                goes_on(bench)
+            case "collect":
+                collect(first, random.choice([LOG, OTHER]))
+        for _ in range(random.choice([0, 1, 3, 10])):
+            await asyncio.sleep(0)
+            judge(first)
+    faults.store = faults.commit = 0.0
+    for bench in benches:
+        await bench.writer.close(1.0)
+    judge(first)
+    await asyncio.gather(*outcomes, return_exceptions=True)
