@@ -2,9 +2,10 @@
 
 Goes through the ways to fill every hole between known batches; whoever asks stops at the second. An
 object may never have been committed, so it may be passed over, and of one that was committed single
-batches may be missing. One way is enough to know only because
-what fills a hole must be in the bucket: an object that was committed is not deleted before Postgres
-says so (decision 0020). Whoever has lost objects of the bucket cannot rely on it.
+batches may be missing, but where its stream keeps the order of decision 0022. One way is enough to
+know only because what fills a hole must be in the bucket: an object that was committed is not
+deleted before Postgres says so (decision 0020). Whoever has lost objects of the bucket cannot rely
+on it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Candidate:
     sequence: int
     records: tuple[int, ...]
     """Of each of its batches."""
+    in_order: bool = False
+    """It was committed whole, and before what comes behind it in its stream, or not at all."""
 
     @property
     def whole(self) -> int:
@@ -46,6 +49,8 @@ class Candidate:
     def amounts(self, limit: int) -> list[int]:
         """All numbers of records up to ``limit`` that it may have added: any of its batches may be
         missing. Raises :class:`TooManyWays`."""
+        if self.in_order:
+            return [self.whole] if self.whole <= limit else []
         sums = {0}
         for count in self.records:
             sums |= {known + count for known in sums if known + count <= limit}
@@ -68,8 +73,9 @@ class Search:
 
     holes: Sequence[Hole]
     candidates: Sequence[Candidate]
-    floors: Mapping[UUID, int]
-    """First offset at which the next object of a stream may lie: behind its told ones."""
+    floors: Mapping[str, int]
+    """By key, the first offset at which the object may lie: behind what its stream has told before
+    it."""
     steps: int = 0
     _streams: list[list[Candidate]] = field(init=False)
 
@@ -97,8 +103,8 @@ class Search:
             start = next_of[index]
             for place in range(start, len(stream)):
                 candidate = stream[place]
-                if self.floors.get(candidate.stream, 0) > base:
-                    continue
+                if self.floors.get(candidate.key, 0) > base:
+                    break
                 next_of[index] = place + 1
                 for amount in candidate.amounts(left):
                     self.steps += 1
@@ -109,6 +115,8 @@ class Search:
                     following = (hole + 1, 0) if amount == left else (hole, filled + amount)
                     yield from self._fill(*following, next_of, placed)
                 placed.pop(candidate.key, None)
+                if candidate.in_order:
+                    break  # nothing behind it without it
             next_of[index] = start
 
 

@@ -48,6 +48,7 @@ from tideline.domain.topic_configs import (
     TIMESTAMP_TYPE,
 )
 from tideline.errors import RefusedError, UnreachableError
+from tideline.gateway.admin.placing import PlacementRefused, ReplicaPlacing
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import kafka_topic
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
@@ -86,6 +87,8 @@ class CreateTopicsHandler:
     control_plane: ControlPlane
     cluster: KafkaCluster
     tellings: Tellings = field(default_factory=Tellings)
+    placing: ReplicaPlacing | None = None
+    """``None``: Kafka places the replicas, as many as the request says."""
 
     def rules(self) -> Rules:
         return {ApiKey.CREATE_TOPICS: Rule(self.create_topics, always)}
@@ -172,6 +175,8 @@ class _Creation:
             raise CreationRefused(ErrorCode.invalid_config, reason)
         try:
             async with asyncio.timeout(max(self.timeout_s, 0.1)):
+                if self.handler.placing is not None:
+                    self.topic = await self._placed(self.handler.placing)
                 would = await self._ask_kafka(self.topic, validate_only=True)
                 if would.error_code is ErrorCode.topic_already_exists:
                     await self._finish_earlier()
@@ -191,6 +196,14 @@ class _Creation:
             ) from None
         except RefusedError as error:
             raise CreationRefused(ErrorCode.invalid_request, str(error)) from None
+
+    async def _placed(self, placing: ReplicaPlacing) -> CreatableTopic:
+        try:
+            return await placing.birth(
+                self.topic, lambda topic: self._ask_kafka(topic, validate_only=True)
+            )
+        except PlacementRefused as refusal:
+            raise CreationRefused(refusal.code, refusal.message) from None
 
     async def _create(
         self, configs: dict[str, str | None], would: CreatableTopicResult

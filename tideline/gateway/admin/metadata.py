@@ -1,4 +1,5 @@
-"""Metadata and DescribeTopicPartitions, while some name must not lead a client anywhere."""
+"""Metadata and DescribeTopicPartitions, while some name must not lead a client anywhere, or some
+partition may be asked of another gateway than that of Kafka's leader."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
+from tideline.gateway.leaders import Client, LeaderNaming
+from tideline.gateway.messages import TopicKey
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.decoding import decoded_response
+from tideline.kafka.protocol import RequestHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,28 +21,56 @@ class MetadataHandler:
     """Forwards; topics that are hidden are answered as topics that do not exist (yet)."""
 
     tracking: TrackingView
+    leaders: LeaderNaming
 
     def rules(self) -> Rules:
-        rule = Rule(self.metadata, self.tracking.hides_names)
+        rule = Rule(self.metadata, self.is_due)
         return {ApiKey.METADATA: rule, ApiKey.DESCRIBE_TOPIC_PARTITIONS: rule}
+
+    def is_due(self) -> bool:
+        return self.tracking.hides_names() or self.leaders.is_due()
 
     async def metadata(self, ctx: RequestContext) -> bytes | None:
         """Both APIs. A retriable error for a hidden topic that was asked for; it is left out of all
         topics. A cursor passes: it says where Kafka goes on, and shows nothing but a name."""
+        header = ctx.header
         request: Any = ctx.request()
         response = await ctx.forward()
-        answer: Any = await decoded_response(response, ctx.header.api_key, ctx.header.api_version)
+        if self._asks_of_others_only(request, header):
+            return response
+        answer: Any = await decoded_response(response, header.api_key, header.api_version)
+        client = Client.of(header.client_id, header.api_key, header.api_version)
+        rewritten = await self.leaders.rewritten(answer, client)
+        shown = self._without_hidden(request, rewritten, header)
+        if shown is answer:
+            return response
+        return await ctx.respond_of(shown, sum(len(topic.partitions) for topic in shown.topics))
+
+    def _asks_of_others_only(self, request: Any, header: RequestHeader) -> bool:
+        """Whether only topics are named of which nothing would be changed."""
+        if self.tracking.hides_names():
+            return False
+        if _means_all(request.topics, header.api_key, header.api_version):
+            return False
+        return all(self.tracking.is_classic(_key(topic)) for topic in request.topics)
+
+    def _without_hidden(self, request: Any, answer: Any, header: RequestHeader) -> Any:
         names = {t.name for t in answer.topics if t.name is not None}
         hidden = {name for name in names if self.tracking.is_hidden(name)}
         if not hidden:
-            return response
+            return answer
         asked = request.topics
-        if _means_all(asked, ctx.header.api_key, ctx.header.api_version):
+        if _means_all(asked, header.api_key, header.api_version):
             kept = tuple(t for t in answer.topics if t.name not in hidden)
         else:
             by_id = {t.topic_id for t in asked if getattr(t, "topic_id", None) is not None}
             kept = tuple(_unknown(t, by_id) if t.name in hidden else t for t in answer.topics)
-        return ctx.respond(replace(answer, topics=kept))
+        return replace(answer, topics=kept)
+
+
+def _key(topic: Any) -> TopicKey:
+    name: str | None = topic.name
+    return name if name is not None else topic.topic_id
 
 
 def _means_all(asked: tuple[Any, ...] | None, api_key: int, version: int) -> bool:

@@ -24,6 +24,7 @@ from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import TrackedTopic
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.errors import TidelineError, UnreachableError
+from tideline.gateway.admin.placing import PlacementRefused, ReplicaPlacing
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import build, nested, no_throttle
@@ -74,6 +75,8 @@ class TopicsHandler:
     control_plane: ControlPlane
     cluster: KafkaCluster
     tellings: Tellings = field(default_factory=Tellings)
+    placing: ReplicaPlacing | None = None
+    """``None``: Kafka places the replicas of new partitions."""
 
     def rules(self) -> Rules:
         return {
@@ -209,12 +212,19 @@ class TopicsHandler:
             for name in tracked
             for code, message in await self._no_growth(name)
         }
-        rest = tuple(topic for topic in request.topics if topic.name not in refused)
+        rest = []
+        for asked in (t for t in request.topics if t.name not in refused):
+            try:
+                rest.append(await self._placed(asked) if asked.name in tracked else asked)
+            except PlacementRefused as refusal:
+                refused[asked.name] = result(
+                    name=asked.name, error_code=refusal.code, error_message=refusal.message
+                )
         answers: dict[str, Any] = dict(refused)
         throttle = no_throttle()
         if rest:
             answer: Any = await self.tellings.whatever_the_client_does(
-                self._grow(ctx, replace(request, topics=rest), tracked)
+                self._grow(ctx, replace(request, topics=tuple(rest)), tracked)
             )
             throttle = answer.throttle_time
             answers |= {found.name: found for found in answer.results}
@@ -225,6 +235,9 @@ class TopicsHandler:
                 results=tuple(answers[topic.name] for topic in request.topics),
             )
         )
+
+    async def _placed(self, asked: Any) -> Any:
+        return asked if self.placing is None else await self.placing.growth(asked)
 
     async def _grow(
         self, ctx: RequestContext, request: Any, tracked: dict[str, TrackedTopic]

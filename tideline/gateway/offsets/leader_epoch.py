@@ -14,7 +14,7 @@ from typing import Any
 from tideline.control_plane import ControlPlane
 from tideline.domain.ack_gate import told_as
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.offset_search import EpochEnd, end_below, end_in_suffix
+from tideline.domain.offset_search import EpochEnd, end_below, end_without_prefix
 from tideline.domain.request_handling import KafkaErrorCode, Request, RouteKind, handling
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
@@ -25,6 +25,7 @@ from tideline.gateway.per_partition import (
     failure_code,
     refusal_when_stopped,
 )
+from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 
@@ -45,12 +46,13 @@ class LeaderEpochHandler:
     tracking: TrackingView
     fences: Fences
     control_plane: ControlPlane
+    leaders: PrefixLeaders
 
     def rules(self) -> Rules:
         return {ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(self.end_of_epoch, self.tracking.has_topics)}
 
     async def end_of_epoch(self, context: RequestContext) -> bytes | None:
-        split = SplitRequest(context, self.tracking, NAMES)
+        split = SplitRequest(context, self.tracking, NAMES, self.leaders)
         if not split.is_tracked:
             return await context.forward()
         ours, kafkas = [], []
@@ -75,7 +77,7 @@ class LeaderEpochHandler:
         route = item.at.route(self.tracking)
         if route.kind is not RouteKind.SUFFIX:
             return False
-        return route.boundary == 0 or int(item.row.leader_epoch) >= route.boundary_epoch
+        return not route.has_prefix or int(item.row.leader_epoch) >= route.boundary_epoch
 
     async def _told(self, split: SplitRequest, item: PartitionEntry, row: Any) -> Any:
         """Kafka's answer as far as it is true of the whole log. While B0 is unknown here it may be
@@ -112,7 +114,7 @@ class LeaderEpochHandler:
             if log is None or log not in ends:
                 rows[item] = split.row(item, code, leader_epoch=-1, end_offset=-1)
                 continue
-            epoch = item.at.route(self.tracking).boundary_epoch
-            end = end_in_suffix(int(item.row.leader_epoch), epoch, ends[log]) or EpochEnd(-1, -1)
+            route, asked = item.at.route(self.tracking), int(item.row.leader_epoch)
+            end = end_without_prefix(asked, route.boundary_epoch, route.boundary, ends[log])
             rows[item] = split.row(item, leader_epoch=end.leader_epoch, end_offset=end.end_offset)
         return rows

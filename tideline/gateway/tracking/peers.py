@@ -1,0 +1,130 @@
+"""Which gateways live, and in which zone each is, as the registry tells.
+
+Nobody is told here that a gateway may not act: that is fencing. A gateway that is taken for dead
+without being it is only not named to clients for a while, so this goes by what was read last. While
+Postgres does not answer nothing changes, and silence is counted anew from the first answer on: in
+between nobody could renew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+
+import structlog
+
+from tideline.background import cancel_and_wait, keep
+from tideline.control_plane import ControlPlane
+from tideline.domain.leader_choice import LiveGateways
+from tideline.domain.quiescence import LeaseReading, LeaseWatch
+from tideline.errors import TidelineError
+from tideline.gateway.metrics import LIVE_GATEWAYS
+from tideline.gateway.tracking.lease import boot_clock
+from tideline.gateway.tracking.view import TrackingView
+
+log = structlog.get_logger()
+ACTIVE = "active"
+SLOW_MS = 500.0
+"""An answer that takes longer was given by a Postgres that others could not renew at either."""
+
+
+class Peers:
+    """Reads the registry while there is a partition that another gateway might serve."""
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        tracking: TrackingView,
+        *,
+        node: int,
+        rack: str | None,
+        addressed: Collection[int],
+        poll_s: float,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        """``node``: this gateway's own, which lives while it is asked. ``addressed``: the nodes
+        that clients are told an address of."""
+        self._control_plane = control_plane
+        self._tracking = tracking
+        self._node, self._rack = node, rack
+        self._addressed = frozenset(addressed)
+        self._poll_s = poll_s
+        self._clock = clock
+        self._watch = LeaseWatch()
+        self._registered: dict[int, str | None] = {}
+        self._brokers: Mapping[int, str | None] | None = None
+        self._live: LiveGateways = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def live(self) -> LiveGateways:
+        """Those that live, of the brokers that Kafka named last; empty while nothing is known."""
+        return self._live
+
+    @property
+    def zone(self) -> str | None:
+        """Of this gateway."""
+        return self._rack or (self._brokers or {}).get(self._node) or None
+
+    @property
+    def known(self) -> bool:
+        """Whether the registry was read."""
+        return bool(self._registered)
+
+    def brokers_are(self, racks: Mapping[int, str | None]) -> None:
+        """Kafka names these brokers, and the rack of each. One that it does not name is away, and
+        its gateway accepts nobody."""
+        if racks != self._brokers:
+            self._brokers = dict(racks)
+            self._settle()
+
+    async def look(self) -> None:
+        """Read the registry once. Raises :class:`~tideline.errors.TidelineError`."""
+        sent = self._clock() * 1000
+        try:
+            gateways = await self._control_plane.list_gateways()
+        except TidelineError:
+            self._watch = LeaseWatch()
+            raise
+        readings = {
+            g: LeaseReading(g.gateway_id, g.incarnation, g.renewals, g.lease_ms)
+            for g in gateways
+            if g.status == ACTIVE
+        }
+        received = self._clock() * 1000
+        if received - sent > SLOW_MS:
+            self._watch = LeaseWatch()
+        self._watch.observe(readings.values(), sent_ms=sent, received_ms=received)
+        self._registered = {
+            g.broker_id: g.rack
+            for g, reading in readings.items()
+            if not self._watch.lapsed(reading, sent_ms=sent)
+        } | {self._node: self._rack}
+        self._settle()
+
+    def _settle(self) -> None:
+        brokers, before = self._brokers, self._live
+        self._live = {
+            node: rack or (brokers or {}).get(node) or None
+            for node, rack in sorted(self._registered.items())
+            if node in self._addressed and (brokers is None or node in brokers)
+        }
+        if before and before.keys() != self._live.keys():
+            log.info("peers.changed", live=list(self._live), before=list(before))
+        LIVE_GATEWAYS.set(len(self._live))
+
+    def start(self) -> None:
+        self._tasks = [keep(self._follow(), "peers")]
+
+    async def close(self) -> None:
+        await cancel_and_wait(*self._tasks)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_s)
+            if not self._tracking.has_suffixes():
+                continue
+            try:
+                await self.look()
+            except TidelineError as error:
+                log.warning("peers.not_read", error=str(error))
