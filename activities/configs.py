@@ -1,4 +1,4 @@
-"""The reconciler: the only writer of topic configs, once per stage and topic.
+"""The reconciler: the only writer of a tracked topic's configs, once per stage and topic.
 
 Postgres has the overrides and what the user had. A stage first changes Postgres, key by key,
 keeping the user's value from before the first change; then Postgres is read once more and Kafka
@@ -10,14 +10,13 @@ refused by what Postgres says by then: it cannot undo a later stage (schedules.m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from uuid import UUID
 
 import structlog
 from kio.schema.errors import ErrorCode
 
 from activities.attempt import failure, heartbeat, refuse_forgotten, typed_failures, waiting
-from activities.readiness import prefix_coverage
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStep, PartitionRef, TopicRef, TopicStep
@@ -30,8 +29,9 @@ from tideline.domain.topic_configs import (
     refusal,
 )
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.observer import OffsetSpec, PartitionLayout
+from tideline.kafka.observer import PartitionLayout
 from tideline.migration.connections import WorkerServices
+from tideline.migration.prefix import claimed_prefix
 from tideline.migration.side_by_side import side_by_side
 
 log = structlog.get_logger()
@@ -52,13 +52,7 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
     ref, stage = step.ref, step.stage
     written: dict[str, str | None] = {}
     with typed_failures():
-        for number in range(ROUNDS):
-            heartbeat()
-            if number:
-                await asyncio.sleep(SETTLE_S)
-            own, tiered = await _dynamic_of_this(services, ref)
-            if own is None:
-                continue
+        async for own, tiered in looks(services, ref):
             overridden = await _override(services, step, own, tiered=tiered)
             # Read again, because what was decided above may be out of date by now.
             topic = await _topic(services, ref)
@@ -75,11 +69,25 @@ async def reconcile_configs(services: WorkerServices, step: ConfigStep) -> None:
                 log.info("topic_configs", topic=ref.topic, stage=stage.value, written=written)
                 return
             # Kafka alters by name only, and another topic of the name would be sealed.
-            await _same_topic(services, ref)
+            await same_topic(services, ref)
             await services.admin.alter_configs(ref.topic, changes)
             written |= {change.key: change.value for change in changes}
     what = written or "not every broker agrees on them"
     raise waiting(f"Kafka does not show the configs of {ref.topic!r} that were written: {what}")
+
+
+async def looks(
+    services: WorkerServices, ref: TopicRef
+) -> AsyncIterator[tuple[dict[str, str | None], bool]]:
+    """What is set on the topic itself and whether it is tiered, again and again, with a pause, each
+    time that brokers agree; at most :data:`ROUNDS` times."""
+    for number in range(ROUNDS):
+        heartbeat()
+        if number:
+            await asyncio.sleep(SETTLE_S)
+        own, tiered = await own_configs(services, ref)
+        if own is not None:
+            yield own, tiered
 
 
 async def _released(
@@ -95,27 +103,27 @@ async def _released(
     return all(done)
 
 
-async def _same_topic(services: WorkerServices, ref: TopicRef) -> None:
+async def same_topic(services: WorkerServices, ref: TopicRef) -> None:
     """Fails as TopicChanged when the name is another topic's now, or no topic's."""
     await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
 
 
-async def _dynamic_of_this(
+async def own_configs(
     services: WorkerServices, ref: TopicRef
 ) -> tuple[dict[str, str | None] | None, bool]:
-    """The same, and no endless wait for a topic that is gone. Fails as TopicChanged."""
+    """What is set on the topic itself, ``None`` while brokers differ, and whether it is tiered. No
+    endless wait for a topic that is gone: fails as TopicChanged."""
     try:
         return await _dynamic(services, ref)
     except KafkaError as error:
         if error.code is ErrorCode.unknown_topic_or_partition:
-            await _same_topic(services, ref)
+            await same_topic(services, ref)
         raise
 
 
 async def _dynamic(
     services: WorkerServices, ref: TopicRef
 ) -> tuple[dict[str, str | None] | None, bool]:
-    """What is set on the topic itself, if all brokers agree, and whether it is tiered."""
     views = await services.topics.configs_by_broker(ref.topic)
     owns = [{k: e.value for k, e in view.items() if e.own} for view in views]
     tiered = views[0].get("remote.storage.enable")
@@ -200,21 +208,13 @@ async def _proven_for_roll(
     services: WorkerServices, partition: PartitionRef, layout: PartitionLayout
 ) -> int:
     """The proven end of one partition (exclusive)."""
-    name = f"{partition.topic}-{partition.partition}"
-    tiered, local = await asyncio.gather(
-        services.observer.on_replicas(partition.topic, layout, OffsetSpec.LATEST_TIERED),
-        services.observer.on_replicas(partition.topic, layout, OffsetSpec.EARLIEST_LOCAL),
-    )
-    silent = [str(node) for node, answer in tiered.items() if isinstance(answer, str)]
-    if silent:
-        raise waiting(f"{name}: replica {', '.join(silent)} does not answer")
-    highest = max(answer for answer in tiered.values() if isinstance(answer, int))
-    lowest = min((a for a in local.values() if isinstance(a, int)), default=0)
-    coverage = await prefix_coverage(services, partition, layout, highest + 1, lowest)
-    if not coverage.complete:
-        raise waiting(
-            f"{name}: Kafka says that offsets up to {highest} are in remote storage, but "
-            f"{coverage.reason()}. If tiering was turned off and on again, these offsets exist "
+    claimed = await claimed_prefix(services, partition, layout)
+    if why := claimed.problem():
+        hint = (
+            ""
+            if claimed.silent
+            else ". If tiering was turned off and on again, these offsets exist "
             "locally only and must not be rolled"
         )
-    return coverage.wanted.end
+        raise waiting(f"{partition.topic}-{partition.partition}: {why}{hint}")
+    return claimed.coverage.wanted.end

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -41,6 +41,14 @@ from tideline.domain.messages import (
 )
 from tideline.domain.migration_input import to_json
 from tideline.domain.options import MigrationOptions
+from tideline.domain.tiered_storage_change import (
+    TIERED_STORAGE_WORKFLOW,
+    TieredStorageInput,
+    TieredStorageOutcome,
+    TieredStorageStatus,
+    TieredStorageUpdate,
+)
+from tideline.domain.tiered_storage_change import to_json as change_to_json
 from tideline.errors import RefusedError, TidelineError, UnreachableError
 from tideline.settings import TemporalSettings
 
@@ -50,6 +58,7 @@ _TYPES = {
     "Text": IndexedValueType.INDEXED_VALUE_TYPE_TEXT,
 }
 
+R = TypeVar("R")
 _LOOK_FOR = timedelta(seconds=5)
 _ANSWER_SOON = timedelta(seconds=2)
 
@@ -60,6 +69,10 @@ class TemporalUnavailable(UnreachableError):
 
 class NoSuchMigration(RefusedError):
     """No workflow runs for the topic."""
+
+
+class AnotherWorkflowRuns(RefusedError):
+    """Something else is being done to the topic, under the same workflow id."""
 
 
 class MigrationFailed(TidelineError):
@@ -104,9 +117,12 @@ async def register_search_attributes(client: Client) -> None:
 async def start_or_join(
     client: Client, task_queue: str, ref: TopicRef, given: TopicMigrationInput
 ) -> WorkflowHandle[Any, TopicOutcome]:
-    """The one workflow of the topic's migration: started now, or found running."""
+    """The one workflow of the topic's migration: started now, or found running.
+
+    Raises :class:`AnotherWorkflowRuns` while tiered storage of the topic is being switched.
+    """
     with temporal_errors():
-        return await client.start_workflow(
+        handle: WorkflowHandle[Any, TopicOutcome] = await client.start_workflow(
             TOPIC_WORKFLOW,
             to_json(given),
             id=ref.workflow_id,
@@ -117,6 +133,81 @@ async def start_or_join(
             static_summary=f"topic {ref.topic}",
             static_details=f"Moves topic {ref.topic} from tiered to diskless storage, in place.",
         )
+    await _must_be(TOPIC_WORKFLOW, handle, ref.topic)
+    return handle
+
+
+async def start_or_redirect(
+    client: Client, task_queue: str, ref: TopicRef, given: TieredStorageInput
+) -> WorkflowHandle[Any, TieredStorageOutcome]:
+    """The workflow that switches the topic's tiered storage: started now, or given this target.
+
+    Raises :class:`AnotherWorkflowRuns` while the topic migrates, and :class:`RefusedError` when
+    the workflow that runs refuses the target.
+    """
+    with temporal_errors():
+        try:
+            return await client.start_workflow(
+                TIERED_STORAGE_WORKFLOW,
+                change_to_json(given),
+                id=ref.workflow_id,
+                task_queue=task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                result_type=TieredStorageOutcome,
+                static_summary=f"tiered storage of {ref.topic}",
+                static_details=f"Brings tiered storage of topic {ref.topic} to {given.target}.",
+            )
+        except WorkflowAlreadyStartedError:
+            handle: WorkflowHandle[Any, TieredStorageOutcome] = client.get_workflow_handle(
+                ref.workflow_id, result_type=TieredStorageOutcome
+            )
+    await _must_be(TIERED_STORAGE_WORKFLOW, handle, ref.topic)
+    with temporal_errors("the workflow that ran has just ended: try again"):
+        await handle.execute_update(TieredStorageUpdate.TARGET.value, given)
+    return handle
+
+
+async def result_of(handle: WorkflowHandle[Any, R]) -> R:
+    """What the workflow ends with. Raises what Temporal says as errors of ours."""
+    with temporal_errors():
+        return await handle.result()
+
+
+async def _must_be(wanted: str, handle: WorkflowHandle[Any, Any], topic: str) -> None:
+    """Migrations and switches of tiered storage share the topic's workflow id."""
+    try:
+        found = (await handle.describe()).workflow_type
+    except RPCError as error:
+        raise TemporalUnavailable(f"Temporal: {error.message}") from error
+    if found == wanted:
+        return
+    doing = (
+        f"tiered storage of {topic!r} is being switched: `tideline tiered-storage show {topic}`"
+        if found == TIERED_STORAGE_WORKFLOW
+        else f"{topic!r} migrates: `tideline status {topic}`; `tideline abort` ends it before B0"
+    )
+    raise AnotherWorkflowRuns(f"{doing}. Only one of them runs at a time; nothing was changed")
+
+
+async def tiered_storage_status(
+    client: Client, topic: str, topic_id: UUID
+) -> TieredStorageStatus | None:
+    """Of the workflow that switches the topic's tiered storage; ``None``: none runs."""
+    ref = TopicRef(topic, topic_id.hex, 0)
+    handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(ref.workflow_id)
+    try:
+        with temporal_errors():
+            found = await handle.describe(rpc_timeout=_LOOK_FOR)
+            running = found.status is WorkflowExecutionStatus.RUNNING
+            if not running or found.workflow_type != TIERED_STORAGE_WORKFLOW:
+                return None
+            status: TieredStorageStatus = await handle.query(
+                Query.STATUS.value, result_type=TieredStorageStatus, rpc_timeout=_ANSWER_SOON
+            )
+            return status
+    except NoSuchMigration:
+        return None
 
 
 async def options_in_force(handle: WorkflowHandle[Any, TopicOutcome]) -> MigrationOptions | None:
@@ -148,7 +239,11 @@ async def outcome_of(client: Client, ref: TopicRef) -> TopicOutcome | None:
         ref.workflow_id, result_type=TopicOutcome
     )
     with temporal_errors(f"Temporal knows no workflow {ref.workflow_id}"):
-        status = (await handle.describe(rpc_timeout=_LOOK_FOR)).status
+        description = await handle.describe(rpc_timeout=_LOOK_FOR)
+        if description.workflow_type != TOPIC_WORKFLOW:
+            # Its id is that of the newest workflow, which switches tiered storage.
+            raise NoSuchMigration(f"{ref.workflow_id} is no migration any more")
+        status = description.status
         if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW):
             return None
         return await handle.result(rpc_timeout=_LOOK_FOR)

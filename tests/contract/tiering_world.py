@@ -207,26 +207,26 @@ class World:
                     log,
                     len(body),
                     len(raw),
-                    header.record_count,
+                    spec.offsets,
                     header.max_timestamp,
                     "LogAppendTime" if timed else "CreateTime",
                     *producer,
                 )
             )
-            raws.append((log, raw, header.record_count, timed))
+            raws.append((log, raw, spec.offsets, timed))
             body += raw
         key = f"wal/{uuid4()}"
         gateway, plane = self.gateway, self.scene.plane
         self.runner.run(plane.register_object_keys(gateway.gateway_id, gateway.incarnation, [key]))
         self.store.put(DISKLESS, key, bytes(body))
         outcomes = self.runner.run(self.scene.commit(gateway, *coordinates, key=key))
-        for (log, raw, records, timed), outcome in zip(raws, outcomes, strict=True):
+        for (log, raw, offsets, timed), outcome in zip(raws, outcomes, strict=True):
             assert outcome.error == CommitError.NONE, outcome
             self.appended[log].append(
                 Appended(
                     raw,
                     outcome.base_offset,
-                    outcome.base_offset + records - 1,
+                    outcome.base_offset + offsets - 1,
                     outcome.append_time if timed else None,
                     self.epochs[log],
                 )

@@ -19,11 +19,14 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.conftest import KEYS, program
+from tests.unit.workflows.tiering_world import TieringWorld
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
 from tideline.domain.messages import TopicActivity, Update
 from tideline.domain.migration import Phase
 from tideline.domain.operator_choices import ConfigureRequest, Decider, GapRequest
+from tideline.domain.tiered_storage import LocalRetention
+from tideline.domain.tiered_storage_change import Remaining, TieredStorageInput
 
 HISTORIES = Path(__file__).parent / "histories"
 Scenario = Callable[[World, Client], Awaitable[WorkflowHandle[Any, Any]]]
@@ -166,6 +169,40 @@ async def follower(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     return by_hand
 
 
+async def switched_off(world: TieringWorld, client: Client) -> WorkflowHandle[Any, Any]:
+    """Tiered storage is turned off; Kafka leaves objects behind, which are collected."""
+    world.left = Remaining(1, 3)
+    handle = await world.start(client, "disabled", collect_after_s=4)
+    await handle.result()
+    return handle
+
+
+async def enabled_again(world: TieringWorld, client: Client) -> WorkflowHandle[Any, Any]:
+    """Local retention is held over two looks, and one change of it by hand."""
+    world.configs = {"remote.storage.enable": "false", "local.retention.ms": "5"}
+    world.by_hand, world.not_proven = [LocalRetention("7")], 2
+    handle = await world.start(client, "enabled")
+    await handle.result()
+    return handle
+
+
+async def redirected(world: TieringWorld, client: Client) -> WorkflowHandle[Any, Any]:
+    """Enabling waits for its proof, and is given another target."""
+    world.not_proven = 1_000
+    handle = await world.start(client, "enabled")
+    await world.proving.wait()
+    await handle.execute_update("target", TieredStorageInput(world.topic, "read-only"))
+    await handle.result()
+    return handle
+
+
+SWITCHES: dict[str, Callable[[TieringWorld, Client], Awaitable[WorkflowHandle[Any, Any]]]] = {
+    "switched_off": switched_off,
+    "enabled_again": enabled_again,
+    "redirected": redirected,
+}
+"""Of tiered storage, which has no partitions' workflows."""
+
 LONG = {"continued": 45}
 """Scenarios for which a history of so many events is long: the server's word for it stands in the
 history, so that the replay continues as new where the run did."""
@@ -220,6 +257,12 @@ async def record(names: list[str]) -> None:
                 f"--dynamic-config-value=limit.historyCount.suggestContinueAsNew={long}"
             ],
         ) as server:
+            if name in SWITCHES:
+                topic = TieringWorld(f"recorded-{name}")
+                async with topic.worker(server.client):
+                    handle = await SWITCHES[name](topic, server.client)
+                    await keep(server.client, name, {"topic": handle.id})
+                continue
             world = World(topic=f"recorded-{name}")
             async with world.worker(server.client):
                 handle = await SCENARIOS[name](world, server.client)
@@ -229,11 +272,16 @@ async def record(names: list[str]) -> None:
                 }
                 if handle.id not in ids.values():
                     ids = {"topic": handle.id}
-                for kind, workflow_id in ids.items():
-                    history = await (await first_run(server.client, workflow_id)).fetch_history()
-                    file = HISTORIES / f"{name}.{kind}.json.gz"
-                    write(file, json.loads(history.to_json()))
-                    print(f"{file.name}: {len(history.events)} events")
+                await keep(server.client, name, ids)
+
+
+async def keep(client: Client, name: str, ids: dict[str, str]) -> None:
+    """Write the history of the first run of each of ``ids``."""
+    for kind, workflow_id in ids.items():
+        history = await (await first_run(client, workflow_id)).fetch_history()
+        file = HISTORIES / f"{name}.{kind}.json.gz"
+        write(file, json.loads(history.to_json()))
+        print(f"{file.name}: {len(history.events)} events")
 
 
 if __name__ == "__main__":

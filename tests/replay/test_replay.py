@@ -11,6 +11,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from workflows.partition_migration import PartitionMigration
+from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
@@ -18,7 +19,8 @@ HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
 
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.name.removesuffix(".json.gz"))
 async def test_a_recorded_history_replays(file: Path) -> None:
-    await Replayer(workflows=[TopicMigration, PartitionMigration]).replay_workflow(recorded(file))
+    known = [TopicMigration, PartitionMigration, TieredStorageChange]
+    await Replayer(workflows=known).replay_workflow(recorded(file))
 
 
 def recorded(file: Path) -> WorkflowHistory:
@@ -33,3 +35,4 @@ def test_every_ending_and_interruption_has_been_recorded() -> None:
     assert {"success", "abort", "late_abort", "retries", "pause_and_resume"} <= names
     assert {"configure", "accepted_gap", "forced", "continued"} <= names
     assert {"joined", "follower"} <= names
+    assert {"switched_off", "enabled_again", "redirected"} <= names

@@ -79,6 +79,9 @@ async def _migrate(
             report = await preflight_command.check(services, given.topic, given.options)
             preflight_command.show(report, output)
             raise typer.Exit(ExitCode.OK if report.accepted else ExitCode.REFUSED)
+        # First: preflight would find gateways that do not live in this Postgres, and advise to
+        # retire them.
+        await must_own(services)
         report = await run_preflight(services, given.topic, given.options)
         if not report.accepted:
             if output is Format.JSON:
@@ -86,7 +89,6 @@ async def _migrate(
             raise RefusedError(
                 f"{given.topic!r} may not migrate, nothing was changed: {report.refusal()}"
             )
-        await must_own(services)
         ref = TopicRef(given.topic, UUID(report.topic_id).hex, report.partitions)
         client = await temporal.connect(settings)
         handle = await temporal.start_or_join(client, settings.temporal_task_queue, ref, given)
@@ -121,7 +123,7 @@ async def _follow(
 ) -> TopicOutcome:
     """Show the progress until the workflow ends. Exits with TIMED_OUT at ``timeout`` seconds."""
     overviews = Overviews(settings, services.control_plane)
-    result = asyncio.ensure_future(_result(handle))
+    result = asyncio.ensure_future(temporal.result_of(handle))
     screen = console(stderr=output is Format.JSON)
     ends = None if timeout is None else asyncio.get_running_loop().time() + timeout
     with Live(console=screen, auto_refresh=False, transient=True) as live:
@@ -141,11 +143,6 @@ async def _follow(
                     live.update(str(error), refresh=True)
             await asyncio.wait([result], timeout=REFRESH_EVERY_S)
     return result.result()
-
-
-async def _result(handle: WorkflowHandle[Any, TopicOutcome]) -> TopicOutcome:
-    with temporal.temporal_errors():
-        return await handle.result()
 
 
 def _answer(outcome: TopicOutcome, workflow_id: str, url: str | None, output: Format) -> None:

@@ -113,6 +113,8 @@ class PreflightObservation:
     stuck_copies: int = 0
     bucket_error: str | None = None
     remote_objects: RemoteObjects | None = RemoteObjects(0)
+    claimed_not_there: tuple[str, ...] | None = ()
+    """Partitions of which Kafka takes more for tiered than is in remote storage, and why."""
     transactional_ids: tuple[str, ...] | None = ()
     """Transactional ids whose producers the topic's leaders remember."""
     acls: TopicAcls | None = TopicAcls(authorizer=False)
@@ -374,6 +376,29 @@ def _recognised_objects(o: PreflightObservation) -> CheckResult:
     )
 
 
+def _enabled_again(o: PreflightObservation) -> CheckResult:
+    name = "tiered_offsets_proven"
+    if o.claimed_not_there is None:
+        return CheckResult(
+            name,
+            Verdict.WARNING,
+            "what Kafka takes for tiered could not be compared with what is",
+            "a topic that was disabled and enabled again by hand may lose local records; make the "
+            "bucket and __remote_log_metadata readable",
+        )
+    bad = o.claimed_not_there
+    more = f" (and {len(bad) - 3} more)" if bad[3:] else ""
+    return _result(
+        name,
+        bad,
+        f"{'; '.join(bad[:3])}{more}" if bad else "what Kafka takes for tiered is, or has expired",
+        "it was disabled and enabled again: Kafka may delete these records locally and has them "
+        f"nowhere else. `tideline tiered-storage enable {o.topic}` holds local retention until they"
+        " have expired; the migration would wait for that before its roll",
+        warn=True,
+    )
+
+
 def _no_transactions(o: PreflightObservation) -> CheckResult:
     name = "transactional_producers"
     if o.transactional_ids is None:
@@ -581,6 +606,7 @@ CHECKS: tuple[Check, ...] = (
     _no_share_group,
     _healthy_tiering,
     _recognised_objects,
+    _enabled_again,
     _no_transactions,
     _no_acls,
     _postgres,

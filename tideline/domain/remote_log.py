@@ -100,6 +100,9 @@ class RemoteLogIndex:
     segments: dict[TopicIdPartition, dict[UUID, RemoteSegment]] = field(default_factory=dict)
     anomalies: int = 0
     """Events that no legal history contains: unknown segments, states going back."""
+    finished_once: dict[TopicIdPartition, dict[int, int]] = field(default_factory=dict)
+    """By leader epoch the highest offset (inclusive) of a segment that was ever finished; deleting
+    it changes nothing, as in Kafka (``RemoteLogLeaderEpochState.highestLogOffset``)."""
 
     def apply(self, event: RemoteLogEvent) -> None:
         """Fold one event. Never raises: an impossible event is counted and cannot add data."""
@@ -111,12 +114,15 @@ class RemoteLogIndex:
             case PartitionDelete():
                 if event.state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
                     self.segments.pop(event.log, None)
+                    self.finished_once.pop(event.log, None)
 
     def _apply_segment(self, segment: RemoteSegment) -> None:
         known = self.segments.setdefault(segment.log, {})
         current = known.get(segment.segment_id)
         if current is None:
             known[segment.segment_id] = segment
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED:
+                self._remember(segment)
         else:
             self._move(current, segment.state, segment.event_timestamp)
 
@@ -136,11 +142,20 @@ class RemoteLogIndex:
             self.anomalies += 1
             if state < current.state:
                 return
+        if state is SegmentState.COPY_SEGMENT_FINISHED:
+            self._remember(current)
         log = self.segments[current.log]
         if state is SegmentState.DELETE_SEGMENT_FINISHED:
             del log[current.segment_id]
         else:
             log[current.segment_id] = replace(current, state=state, event_timestamp=event_timestamp)
+
+    def _remember(self, segment: RemoteSegment) -> None:
+        highest = self.finished_once.setdefault(segment.log, {})
+        starts = segment.leader_epochs
+        ends = [entry.start_offset - 1 for entry in starts[1:]] + [segment.end_offset]
+        for entry, end in zip(starts, ends, strict=True):
+            highest[entry.epoch] = max(highest.get(entry.epoch, -1), end)
 
     def of(self, log: TopicIdPartition) -> tuple[RemoteSegment, ...]:
         """The partition's segments in every state, by start offset."""

@@ -159,17 +159,25 @@ class KafkaObserver:
         """
         return await self._topics_from(names, await self._cluster.any())
 
+    async def all_topics(self) -> dict[str, TopicLayout]:
+        """Every topic of the cluster, as any one broker knows them."""
+        found = await self._topics_from(None, await self._cluster.any())
+        return {name: layout for name, layout in found.items() if layout is not None}
+
     async def _topics_from(
-        self, names: Sequence[str], connection: KafkaConnection
+        self, names: Sequence[str] | None, connection: KafkaConnection
     ) -> dict[str, TopicLayout | None]:
+        """``None``: all of them."""
+        asked = names or ()
+        topics = tuple(md.MetadataRequestTopic(topic_id=None, name=TopicName(n)) for n in asked)
         request = md.MetadataRequest(
-            topics=tuple(md.MetadataRequestTopic(topic_id=None, name=TopicName(n)) for n in names),
+            topics=None if names is None else topics,
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
         response = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(response, MetadataResponse)
-        layouts: dict[str, TopicLayout | None] = dict.fromkeys(names)
+        layouts: dict[str, TopicLayout | None] = dict.fromkeys(asked)
         for found in response.topics:
             if found.error_code is ErrorCode.unknown_topic_or_partition or found.topic_id is None:
                 continue

@@ -68,12 +68,14 @@ class _Fold:
         """What ``other`` has of its topics, up to the same positions."""
         self.watched |= other.watched
         self.index.segments |= other.index.segments
+        self.index.finished_once |= other.index.finished_once
         self.index.anomalies += other.index.anomalies
 
     def forget(self, topic_id: UUID) -> None:
         self.watched.discard(topic_id)
-        for known in [k for k in self.index.segments if k.topic_id == topic_id]:
-            del self.index.segments[known]
+        for kept in (self.index.segments, self.index.finished_once):
+            for known in [k for k in kept if k.topic_id == topic_id]:
+                del kept[known]
 
 
 @dataclass(slots=True)
@@ -108,6 +110,11 @@ class RemoteLogFollower:
         first. Raises :class:`KafkaError` or :class:`KafkaUnavailable`."""
         await self.refresh(wanted.topic_id)
         return self._state.index.of(wanted)
+
+    async def finished_once(self, wanted: TopicIdPartition) -> Mapping[int, int]:
+        """By leader epoch the highest offset (inclusive) that was ever in remote storage."""
+        await self.refresh(wanted.topic_id)
+        return dict(self._state.index.finished_once.get(wanted, {}))
 
     async def topic_segments(self, topic_id: UUID) -> tuple[RemoteSegment, ...]:
         await self.refresh(topic_id)

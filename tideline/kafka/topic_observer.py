@@ -206,21 +206,29 @@ class TopicObserver:
 
     async def reassigning(self, topic: str, partitions: Iterable[int]) -> frozenset[int]:
         """Partitions that are being reassigned."""
+        asked = lr.ListPartitionReassignmentsTopics(
+            name=TopicName(topic), partition_indexes=tuple(map(i32, partitions))
+        )
+        found = await self._reassigning((asked,), f"reassignments of topic {topic!r}")
+        return frozenset(each.partition for each in found)
+
+    async def all_reassigning(self) -> frozenset[TopicPartition]:
+        """Every partition of the cluster that is being reassigned."""
+        return await self._reassigning(None, "reassignments")
+
+    async def _reassigning(
+        self, topics: tuple[lr.ListPartitionReassignmentsTopics, ...] | None, what: str
+    ) -> frozenset[TopicPartition]:
         request = lr.ListPartitionReassignmentsRequest(
-            timeout=i32Timedelta.parse(milliseconds(self._timeout_ms)),
-            topics=(
-                lr.ListPartitionReassignmentsTopics(
-                    name=TopicName(topic), partition_indexes=tuple(map(i32, partitions))
-                ),
-            ),
+            timeout=i32Timedelta.parse(milliseconds(self._timeout_ms)), topics=topics
         )
         connection = await self._cluster.any()
         response = await connection.send(request, timeout_ms=self._timeout_ms)
         assert isinstance(response, ListPartitionReassignmentsResponse)
         if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, f"reassignments of topic {topic!r}")
+            raise KafkaError(response.error_code, what)
         return frozenset(
-            int(p.partition_index)
+            TopicPartition(str(found.name), int(p.partition_index))
             for found in response.topics
             for p in found.partitions
             if p.adding_replicas or p.removing_replicas

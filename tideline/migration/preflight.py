@@ -11,6 +11,7 @@ from tideline import __version__
 from tideline.control_plane.model import GatewayRegistration, in_force, unaccounted_reason
 from tideline.domain.coverage import object_problem
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.messages import PartitionRef
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import (
     GatewayHealth,
@@ -26,6 +27,7 @@ from tideline.errors import TidelineError
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
 from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
 from tideline.migration.connections import WorkerServices, monotonic_ms
+from tideline.migration.prefix import claimed_prefix
 from tideline.migration.side_by_side import side_by_side
 
 T = TypeVar("T")
@@ -94,6 +96,7 @@ async def observe(
     attested = await _or_none(_attested(services))
     unaccounted = await _or_none(services.control_plane.unaccounted_incarnations())
     metadata_error, stuck, objects = await _remote_metadata(services, layout, configs, alive)
+    claimed = await _or_none(_claimed_not_there(services, layout, configs, alive))
     acls, transactional = await asyncio.gather(
         _or_none(services.topics.acls(topic)),
         _or_none(_transactional_ids(services, layout, alive)),
@@ -111,6 +114,7 @@ async def observe(
         stuck_copies=stuck,
         bucket_error=bucket_error,
         remote_objects=objects,
+        claimed_not_there=claimed,
         transactional_ids=transactional,
         acls=acls,
         brokers=tuple(nodes),
@@ -269,6 +273,27 @@ async def _remote_objects(
             for s, problem in told
         ),
     )
+
+
+async def _claimed_not_there(
+    services: WorkerServices,
+    layout: TopicLayout,
+    configs: dict[str, str],
+    alive: Callable[[], None],
+) -> tuple[str, ...]:
+    """Partitions that were disabled and enabled again, and whose local records are not safe yet."""
+    if configs.get("remote.storage.enable") != "true":
+        return ()
+
+    async def look(number: int) -> str:
+        ref = PartitionRef(layout.name, layout.topic_id.hex, number)
+        found = await claimed_prefix(services, ref, layout.partitions[number])
+        alive()
+        why = "" if found.silent else found.problem()
+        return f"partition {number}: {why}" if why else ""
+
+    led = [number for number, where in sorted(layout.partitions.items()) if where.leader >= 0]
+    return tuple(why for why in await side_by_side(look, led) if why)
 
 
 async def _transactional_ids(

@@ -28,6 +28,7 @@ def world() -> World:
         observer=cast(Any, kafka),
         topics=cast(Any, kafka),
         admin=cast(Any, kafka),
+        deletion=cast(Any, kafka),
         reader=cast(Any, kafka),
         tails=cast(Any, kafka.tails),
         remote_log=cast(Any, store),

@@ -33,6 +33,7 @@ from tideline.domain import failures
 from tideline.domain.coverage import SegmentObjects
 from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import (
+    TOPIC_WORKFLOW,
     Followed,
     JoinRequest,
     TopicMigrationInput,
@@ -423,6 +424,7 @@ async def test_a_migration_that_ended_while_it_was_followed_is_not_started_again
 
     class Ended:
         status = WorkflowExecutionStatus.COMPLETED
+        workflow_type = TOPIC_WORKFLOW
 
         def get_workflow_handle(self, *_: object, **__: object) -> Any:
             return self

@@ -32,6 +32,7 @@ from tideline.domain.producer_tail import ProducerTail
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.domain.topic_configs import ConfigChange
 from tideline.domain.transactions import CoordinatorTransaction
+from tideline.kafka.admin import Deletion, NotDeleted
 from tideline.kafka.batches import iter_fetched
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, TopicReplaced
 from tideline.kafka.log_reader import FetchedPiece
@@ -229,9 +230,22 @@ class FakeKafka:
     lagging: list[dict[str, ConfigEntry]] = field(default_factory=list)
     """What one broker says first, while it follows the controller."""
     before_end: Any = None
+    broker_configs: dict[str, str] = field(
+        default_factory=lambda: {
+            "remote.log.storage.system.enable": "true",
+            "log.local.retention.ms": "-2",
+            "log.local.retention.bytes": "-2",
+        }
+    )
 
     async def cluster_id(self) -> str:
         return "the cluster"
+
+    async def nodes(self) -> dict[int, str]:
+        return dict.fromkeys(self.layout.replicas, "127.0.0.1")
+
+    async def broker_config(self, node: int, key: str) -> str | None:
+        return self.broker_configs.get(key)
 
     async def topic(
         self, name: str, node: int | None = None, *, topic_id: UUID | None = None
@@ -364,6 +378,12 @@ class FakeKafka:
             else:
                 self.own_configs[change.key] = change.value
 
+    async def delete(self, wanted: Collection[Deletion]) -> dict[Any, int | NotDeleted]:
+        for deletion in wanted:
+            self.done.append(f"delete before {deletion.before_offset}")
+            self.log_start = deletion.before_offset
+        return {deletion.name: deletion.before_offset for deletion in wanted}
+
     async def fence_transaction(self, transactional_id: str) -> bool:
         self.done.append(f"fence {transactional_id}")
         self.transactions = [t for t in self.transactions if t.transactional_id != transactional_id]
@@ -425,11 +445,16 @@ class FakeStore:
     listing: dict[UUID, SegmentObjects] = field(
         default_factory=lambda: {UUID(int=9): SegmentObjects(10, OWN_KINDS)}
     )
+    once: dict[int, int] = field(default_factory=dict)
+    """By leader epoch what was ever in remote storage."""
     exported: dict[str, bytes] = field(default_factory=dict)
     copied: dict[UUID, SegmentObjects] = field(default_factory=dict)
 
     async def segments(self, log: TopicIdPartition) -> tuple[RemoteSegment, ...]:
         return tuple(self.found)
+
+    async def finished_once(self, log: TopicIdPartition) -> Mapping[int, int]:
+        return self.once
 
     async def topic_segments(self, topic_id: UUID) -> tuple[RemoteSegment, ...]:
         return tuple(self.found)
@@ -439,6 +464,20 @@ class FakeStore:
 
     async def copies(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:
         return self.copied
+
+    async def keys(self, topic: str, log: TopicIdPartition) -> list[str]:
+        return [
+            f"{segment_id}.{kind}"
+            for segment_id, found in self.listing.items()
+            for kind in ("log", *found.kinds)
+        ]
+
+    async def delete(self, keys: Collection[str]) -> None:
+        self.listing = {
+            segment_id: found
+            for segment_id, found in self.listing.items()
+            if f"{segment_id}.log" not in keys
+        }
 
     async def keep(
         self, topic: str, log: TopicIdPartition, segments: Collection[UUID]

@@ -97,3 +97,21 @@ def test_a_state_never_becomes_more_readable(states: list[SegmentState]) -> None
         now = index.of(LOG)[0].state if index.of(LOG) else SegmentState.DELETE_SEGMENT_FINISHED
         assert now >= reached
         reached = now
+
+
+def test_what_was_finished_once_stays_known_by_leader_epoch_after_its_deletion() -> None:
+    """Kafka never forgets it, and takes everything below it for uploaded."""
+    epochs = (EpochStart(0, 0), EpochStart(2, 4))
+    index = RemoteLogIndex()
+    index.apply(replace(STARTED, leader_epochs=epochs))
+    assert index.finished_once == {}
+    for state in list(SegmentState)[1:]:
+        index.apply(SegmentUpdate(LOG, STARTED.segment_id, state))
+    assert index.of(LOG) == ()
+    assert index.finished_once == {LOG: {0: 3, 2: 9}}
+    index.apply(PartitionDelete(LOG, PartitionDeleteState.DELETE_PARTITION_FINISHED))
+    assert index.finished_once == {}
+
+
+def test_a_copy_that_never_finished_was_never_there() -> None:
+    assert folded(SegmentState.DELETE_SEGMENT_STARTED).finished_once == {}

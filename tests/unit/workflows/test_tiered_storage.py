@@ -1,0 +1,241 @@
+"""Tiered storage is switched step by step; local retention is held until coverage is proven."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from tests.unit.workflows.test_steering import soon
+from tests.unit.workflows.tiering_world import TieringWorld
+from tests.unit.workflows.world import fails
+from tideline.domain import failures
+from tideline.domain.messages import TASK_QUEUE, TopicMigrationInput
+from tideline.domain.tiered_storage import HELD, LocalRetention
+from tideline.domain.tiered_storage_change import (
+    Remaining,
+    TieredStorageInput,
+    TieredStorageStatus,
+)
+from tideline.temporal import (
+    AnotherWorkflowRuns,
+    NoSuchMigration,
+    outcome_of,
+    running_topics,
+    start_or_join,
+    start_or_redirect,
+    tiered_storage_status,
+)
+
+
+@pytest.fixture
+def world() -> TieringWorld:
+    return TieringWorld(f"orders-{uuid4().hex[:8]}")
+
+
+OFF: dict[str, str | None] = {"remote.storage.enable": "false", "local.retention.ms": "3600000"}
+
+
+async def test_read_only_is_one_request(world: TieringWorld, client: Client) -> None:
+    async with world.worker(client):
+        outcome = await world.run(client, "read-only")
+    assert (outcome.was, outcome.state) == ("enabled", "read-only")
+    assert world.sets == [{"remote.log.copy.disable": "true", **HELD}]
+
+
+async def test_off_is_over_when_remote_storage_is_empty(
+    world: TieringWorld, client: Client
+) -> None:
+    async with world.worker(client):
+        outcome = await world.run(client, "disabled")
+    assert world.done == ["review", "set", "look"]
+    assert (outcome.state, outcome.collected) == ("disabled", 0)
+
+
+async def test_what_kafka_leaves_behind_is_collected_after_the_grace_and_not_before(
+    world: TieringWorld, client: Client
+) -> None:
+    world.left = Remaining(segments=1, objects=5)
+    async with world.worker(client):
+        outcome = await world.run(client, "disabled", collect_after_s=300)
+    assert world.done.count("look") > 5
+    assert world.done.index("collect") > world.done.index("look")
+    assert outcome.collected == 5
+    assert "1 segments, of which nothing is in the bucket" in outcome.note
+
+
+async def test_enabling_again_holds_local_retention_until_coverage_is_proven(
+    world: TieringWorld, client: Client
+) -> None:
+    world.configs, world.not_proven = dict(OFF), 4
+    async with world.worker(client):
+        await world.run(client, "enabled")
+    assert HELD.items() <= world.sets[0].items()
+    assert world.done == ["review", "set", *["prove"] * 5, "set"]
+    assert world.configs["local.retention.ms"] == "3600000"
+    assert world.configs["local.retention.bytes"] is None
+
+
+async def test_another_local_retention_may_be_asked_for_with_the_enabling(
+    world: TieringWorld, client: Client
+) -> None:
+    world.configs = dict(OFF)
+    async with world.worker(client):
+        await world.run(client, "enabled", local_retention_ms=60_000)
+    assert world.configs["local.retention.ms"] == "60000"
+
+
+async def test_a_local_retention_set_by_hand_meanwhile_is_held_and_given_back(
+    world: TieringWorld, client: Client
+) -> None:
+    world.configs, world.by_hand = dict(OFF), [LocalRetention("5", None)]
+    async with world.worker(client):
+        await world.run(client, "enabled")
+    assert [sets["local.retention.ms"] for sets in world.sets] == ["-2", "-2", "5"]
+
+
+async def test_enabling_while_a_deletion_runs_waits_for_it(
+    world: TieringWorld, client: Client
+) -> None:
+    world.configs, world.left = dict(OFF), Remaining(0, 3)
+    async with world.worker(client):
+        await world.run(client, "enabled", collect_after_s=60)
+    assert world.done.index("collect") < world.done.index("set")
+
+
+async def test_a_refusal_ends_it_with_kafkas_words(world: TieringWorld, client: Client) -> None:
+    world.script["review"] = fails(failures.REFUSED, "Remote log storage only supports …")
+    async with world.worker(client):
+        with pytest.raises(WorkflowFailureError) as refused:
+            await world.run(client, "enabled")
+    assert isinstance(refused.value.cause, ApplicationError)
+    assert refused.value.cause.message.startswith("Remote log storage only supports")
+    assert world.sets == []
+
+
+async def test_a_start_under_another_id_is_refused_with_the_right_one(
+    world: TieringWorld, client: Client
+) -> None:
+    async with world.worker(client):
+        handle = await world.start(client, "enabled", f"by-hand-{world.topic}")
+        with pytest.raises(WorkflowFailureError) as refused:
+            await handle.result()
+    assert isinstance(refused.value.cause, ApplicationError)
+    assert world.ref.workflow_id in refused.value.cause.message
+
+
+async def test_a_wrong_input_is_refused_with_the_choice(
+    world: TieringWorld, client: Client
+) -> None:
+    async with world.worker(client):
+        with pytest.raises(WorkflowFailureError) as refused:
+            await world.run(client, "gone")
+    assert isinstance(refused.value.cause, ApplicationError)
+    assert "choose among read-only, disabled, enabled" in refused.value.cause.message
+
+
+async def test_another_target_ends_the_wait_and_the_users_retention_is_given_back(
+    world: TieringWorld, client: Client
+) -> None:
+    world.configs, world.not_proven = dict(OFF), 1_000_000
+    async with world.worker(client):
+        handle = await world.start(client, "enabled")
+        await asyncio.wait_for(world.proving.wait(), 20)
+        redirected = await start_or_redirect(
+            client, TASK_QUEUE, world.ref, TieredStorageInput(world.topic, "disabled")
+        )
+        outcome = await asyncio.wait_for(redirected.result(), 30)
+    assert redirected.id == handle.id
+    assert outcome.state == "disabled"
+    assert world.configs["remote.storage.enable"] == "false"
+    assert world.configs["local.retention.ms"] == "3600000"
+
+
+async def test_a_target_that_is_refused_leaves_the_one_that_runs(
+    world: TieringWorld, client: Client
+) -> None:
+    world.configs, world.not_proven = dict(OFF), 1_000_000
+    async with world.worker(client):
+        handle = await world.start(client, "enabled")
+        await asyncio.wait_for(world.proving.wait(), 20)
+        world.script["review"] = fails(failures.REFUSED, "not now")
+        with pytest.raises(WorkflowUpdateFailedError):
+            await handle.execute_update("target", TieredStorageInput(world.topic, "read-only"))
+        world.not_proven = 0
+        assert (await asyncio.wait_for(handle.result(), 30)).state == "enabled"
+
+
+async def test_what_was_held_is_named_when_it_fails(world: TieringWorld, client: Client) -> None:
+    world.configs = dict(OFF)
+    world.script["prove"] = fails(failures.REFUSED, "turned off by hand")
+    async with world.worker(client):
+        with pytest.raises(WorkflowFailureError) as failed:
+            await world.run(client, "enabled")
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert "before it was local.retention.ms=3600000" in failed.value.cause.message
+
+
+async def test_a_release_that_kafka_refuses_waits(world: TieringWorld, client: Client) -> None:
+    """The total was lowered meanwhile: the topic is safe as it is, an operator decides."""
+    world.configs, world.refused_releases = dict(OFF), 2
+    async with world.worker(client):
+        await world.run(client, "enabled")
+    assert world.done.count("set") == 4
+    assert world.sets[-1]["local.retention.ms"] == "3600000"
+
+
+class TestTheTopicsId:
+    """One workflow id for both: whichever runs keeps the other out."""
+
+    @pytest.fixture
+    def client(self, server: WorkflowEnvironment) -> Client:
+        return server.client
+
+    async def test_a_migration_does_not_begin_while_tiered_storage_is_switched(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        world.not_proven = 1_000_000
+        async with world.worker(client):
+            handle = await world.start(client, "enabled")
+            await asyncio.wait_for(world.proving.wait(), 20)
+            with pytest.raises(AnotherWorkflowRuns, match="is being switched"):
+                await start_or_join(client, TASK_QUEUE, world.ref, TopicMigrationInput(world.topic))
+            assert await running_topics(client, world.topic) == []
+            with pytest.raises(NoSuchMigration):
+                await outcome_of(client, world.ref)
+            await handle.terminate()
+
+    async def test_tiered_storage_is_not_switched_while_the_topic_migrates(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        migration = await start_or_join(
+            client, TASK_QUEUE, world.ref, TopicMigrationInput(world.topic)
+        )
+        with pytest.raises(AnotherWorkflowRuns, match="migrates"):
+            await start_or_redirect(
+                client, TASK_QUEUE, world.ref, TieredStorageInput(world.topic, "disabled")
+            )
+        await migration.terminate()
+
+    async def test_what_it_waits_for_is_shown(self, world: TieringWorld, client: Client) -> None:
+        world.not_proven = 1_000_000
+        async with world.worker(client):
+            handle = await world.start(client, "enabled")
+
+            async def waits() -> bool:
+                known = await tiered_storage_status(client, world.topic, world.topic_id)
+                return known is not None and "are nowhere" in known.waiting_reason
+
+            await soon(waits)
+            known: TieredStorageStatus = await handle.query(
+                "status", result_type=TieredStorageStatus
+            )
+            assert known.step == "prove coverage"
+            assert known.holds_local_retention
+            assert known.then == ["release local retention"]
+            await handle.terminate()
+        assert await tiered_storage_status(client, world.topic, world.topic_id) is None

@@ -1,0 +1,252 @@
+"""``tideline tiered-storage``: switch a topic's tiered storage off and on, and look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from dataclasses import asdict
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from rich.table import Table
+from temporalio.client import Client, WorkflowHandle
+
+from tideline import temporal
+from tideline.cli.output import Format, FormatOption, console, echo_json, run, topic_name
+from tideline.cli.writing import changing_services
+from tideline.domain.messages import TopicRef
+from tideline.domain.tiered_storage import NOT_WITHOUT_DELETING, Target
+from tideline.domain.tiered_storage_change import (
+    COLLECT_AFTER_S,
+    TieredStorageInput,
+    TieredStorageOutcome,
+    TieredStorageStatus,
+)
+from tideline.errors import ExitCode, RefusedError, TidelineError, UsageError
+from tideline.migration.connections import open_services
+from tideline.migration.tiered_storage import PartitionTiering, TopicTiering, look, review
+from tideline.settings import WorkerSettings, load
+
+LOOK_EVERY_S = 1.0
+app = typer.Typer(
+    help="Make a tiered topic read-only, switch it off, or enable it again (KIP-950).",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Show what it waits for until it is done.")
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option(help="Seconds to --wait; the workflow goes on.", min=0)
+]
+CollectOption = Annotated[
+    int, typer.Option(help="Seconds after which what Kafka has not deleted is collected.", min=0)
+]
+
+
+@app.command("read-only")
+def read_only(
+    topic: TopicArgument,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Upload nothing more of TOPIC; what is tiered stays readable and expires by retention.
+
+    Local retention becomes the topic's whole retention: Kafka takes no other one.
+    """
+    _switch(topic, Target.READ_ONLY, wait=wait, timeout=timeout, output=output)
+
+
+@app.command()
+def disable(
+    topic: TopicArgument,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep what is tiered: the same as read-only.")
+    ] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete what is tiered, from the log too.")
+    ] = False,
+    collect_after_s: CollectOption = COLLECT_AFTER_S,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Switch tiered storage of TOPIC off, and keep or delete what is tiered."""
+    if keep and delete:
+        raise UsageError("--keep and --delete: choose one of them")
+    if not (keep or delete):
+        raise RefusedError(
+            f"{topic!r}: choose `--keep` or `--delete`; Kafka would say: {NOT_WITHOUT_DELETING}"
+        )
+    target = Target.READ_ONLY if keep else Target.DISABLED
+    about = {"collect_after_s": collect_after_s}
+    _switch(topic, target, wait=wait, timeout=timeout, output=output, **about)
+
+
+@app.command()
+def enable(
+    topic: TopicArgument,
+    local_retention_ms: Annotated[
+        int | None, typer.Option(help="To have at the end (default: the topic's own).", min=-2)
+    ] = None,
+    local_retention_bytes: Annotated[
+        int | None, typer.Option(help="To have at the end (default: the topic's own).", min=-2)
+    ] = None,
+    collect_after_s: CollectOption = COLLECT_AFTER_S,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Enable tiered storage of TOPIC again, or make one safe that was enabled by hand.
+
+    Local retention is held until all that Kafka takes for tiered is, or has expired.
+    """
+    _switch(
+        topic,
+        Target.ENABLED,
+        wait=wait,
+        timeout=timeout,
+        output=output,
+        local_retention_ms=local_retention_ms,
+        local_retention_bytes=local_retention_bytes,
+        collect_after_s=collect_after_s,
+    )
+
+
+@app.command()
+def show(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
+    """The state of TOPIC's tiered storage, what is where, and what a switch waits for."""
+    found, running = run(_look(topic_name(topic)))
+    if output is Format.JSON:
+        echo_json({**asdict(found), "proven": found.proven, "switch": running})
+        return
+    screen = console()
+    screen.print(topic_table(found))
+    for key, value in found.configs.items():
+        screen.print(f"{key}={value}", markup=False)
+    for partition in found.partitions:
+        if partition.not_proven:
+            why = f"note: partition {partition.partition}: {partition.not_proven}"
+            screen.print(why, style="yellow", markup=False)
+    if running is not None:
+        screen.print(_line(running), markup=False)
+    elif not found.proven:
+        screen.print(
+            f"note: local retention is not held: run `tideline tiered-storage enable {topic}`",
+            style="yellow",
+            markup=False,
+        )
+
+
+def topic_table(found: TopicTiering) -> Table:
+    table = Table(
+        "partition", "log start", "local start", "log end", "highest tiered", "segments", "bytes",
+        "objects", title=f"{found.topic}: {found.state}", title_justify="left", box=None,
+        pad_edge=False,
+    )  # fmt: skip
+    for p in found.partitions:
+        table.add_row(*_cells(p))
+    return table
+
+
+def _cells(p: PartitionTiering) -> tuple[str, ...]:
+    tiered = "" if p.highest_tiered < 0 else p.highest_tiered
+    row = (p.partition, p.log_start, p.local_start, p.log_end, tiered, p.segments, p.remote_bytes)
+    return tuple(map(str, (*row, p.objects)))
+
+
+async def _look(topic: str) -> tuple[TopicTiering, TieredStorageStatus | None]:
+    settings = load(WorkerSettings)
+    async with open_services(settings) as services:
+        found = await look(services, topic)
+    try:
+        client = await temporal.connect(settings)
+        running = await temporal.tiered_storage_status(client, topic, UUID(found.topic_id))
+    except TidelineError as error:
+        typer.echo(f"note: whether a switch runs is not known: {error}", err=True)
+        running = None
+    return found, running
+
+
+def _switch(
+    topic: str, target: Target, *, wait: bool, timeout: float | None, output: Format, **about: Any
+) -> None:
+    given = TieredStorageInput(
+        topic_name(topic), target.value, requested_by=f"cli: {getpass.getuser()}", **about
+    )
+    run(_start(given, wait=wait, timeout=timeout, output=output))
+
+
+async def _start(
+    given: TieredStorageInput, *, wait: bool, timeout: float | None, output: Format
+) -> None:
+    async with changing_services() as services:
+        found = await look(services, given.topic)
+        ref = TopicRef(given.topic, UUID(found.topic_id).hex, len(found.partitions))
+        await review(services, ref, given)
+        settings = services.settings
+    client = await temporal.connect(settings)
+    queue = settings.temporal_task_queue
+    handle = await temporal.start_or_redirect(client, queue, ref, given)
+    url = temporal.workflow_url(settings, handle.id)
+    about = {"topic": given.topic, "target": given.target, "workflow_id": handle.id}
+    if output is Format.TABLE:
+        typer.echo(f"{given.topic} becomes {given.target}: {url or handle.id}")
+    elif not wait:
+        echo_json({**about, "workflow_url": url})
+    if wait:
+        outcome = await _follow(client, handle, ref, timeout)
+        if output is Format.JSON:
+            echo_json({**asdict(outcome), "workflow_id": handle.id, "workflow_url": url})
+        else:
+            typer.echo(_said(outcome))
+        if outcome.state != given.target:
+            raise typer.Exit(ExitCode.FAILED)
+
+
+async def _follow(
+    client: Client,
+    handle: WorkflowHandle[Any, TieredStorageOutcome],
+    ref: TopicRef,
+    timeout: float | None,
+) -> TieredStorageOutcome:
+    """Say on stderr what it waits for. Exits with TIMED_OUT at ``timeout`` seconds."""
+    loop = asyncio.get_running_loop()
+    result = asyncio.ensure_future(temporal.result_of(handle))
+    ends, said = None if timeout is None else loop.time() + timeout, ""
+    while not result.done():
+        if ends is not None and loop.time() > ends:
+            result.cancel()
+            typer.echo(
+                f"error: {ref.topic!r} is not there after {timeout:g} s; the workflow goes on. "
+                f"`tideline tiered-storage show {ref.topic}` shows what it waits for",
+                err=True,
+            )
+            raise typer.Exit(ExitCode.TIMED_OUT)
+        try:
+            topic_id = UUID(ref.topic_id)
+            status = await temporal.tiered_storage_status(client, ref.topic, topic_id)
+        except TidelineError as error:
+            typer.echo(str(error), err=True)
+        else:
+            if status is not None and (line := _line(status)) != said:
+                said = line
+                typer.echo(line, err=True)
+        await asyncio.wait([result], timeout=LOOK_EVERY_S)
+    return result.result()
+
+
+def _line(status: TieredStorageStatus) -> str:
+    why = f": {status.waiting_reason}" if status.waiting_reason else ""
+    held = "; local retention is held" if status.holds_local_retention else ""
+    return f"to {status.target}: {status.step}{held}{why}"
+
+
+def _said(outcome: TieredStorageOutcome) -> str:
+    text = f"{outcome.topic} is {outcome.state}, it was {outcome.was}."
+    if outcome.collected:
+        text += f" {outcome.collected} objects that Kafka had left behind were collected."
+    return f"{text} {outcome.note}".rstrip()
