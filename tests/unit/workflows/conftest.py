@@ -35,9 +35,13 @@ def program(name: str) -> str:
     return str(Path(sysconfig.get_path("scripts")) / name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 async def skipping() -> AsyncIterator[WorkflowEnvironment]:
-    """A server on which hours of waiting take milliseconds."""
+    """A server on which hours of waiting take milliseconds: one for each test.
+
+    An activity that is under way when its workflow ends stops the clock of this server for ever
+    (temporalio/sdk-java#1138): tests that shared one waited for real hours.
+    """
     async with await WorkflowEnvironment.start_time_skipping(
         test_server_existing_path=program("temporal-test-server")
     ) as environment:
