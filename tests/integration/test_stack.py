@@ -18,11 +18,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.conftest import HOMES_VARIABLE
+from tests.harness import until
 from tideline.stack import Stack, StackError, StackNotRunningError, supervision
 from tideline.stack.home import Home
 from tideline.stack.ports import LOOPBACK, is_free
 from tideline.stack.probes import kafka_nodes
-from tideline.stack.processes import MARKER, marked
+from tideline.stack.processes import MARKER, PROGRAM_MARKER, Program, marked
+from tideline.stack.supervision import Supervisor
 
 SMALL = ("postgres", "temporal")
 """Parts that start within a second."""
@@ -229,3 +231,42 @@ def test_parts_can_be_added_to_a_running_stack(home: Path) -> None:
         "postgres": True,
         "temporal": True,
     }
+
+
+def test_a_program_has_other_settings_from_its_next_start_on(home: Path) -> None:
+    place = Home.locate(home)
+    place.create()
+    state = place.new_state(brokers=1, parts=[], cluster_id="none")
+
+    def sleeping(setting: str) -> Program:
+        return Program("x", ("sleep", "600"), place.logs / "x.log", {"TIDELINE_X": setting})
+
+    supervisor = Supervisor(place, state, "secret")
+    supervisor.launch([sleeping("before")])
+    try:
+        supervisor.start("x")
+        before = _environment(supervisor)
+        supervisor.update([sleeping("after")])
+        supervisor.start("x")
+        assert _environment(supervisor) == before, "it runs"
+        assert before["TIDELINE_X"] == "before"
+        supervisor.stop("x")
+        supervisor.start("x")
+        assert _environment(supervisor)["TIDELINE_X"] == "after"
+        supervisor.stop("x")
+    finally:
+        ended = psutil.Process(supervisor.pid())
+        supervisor.shut_down()
+        ended.wait(20)
+
+
+def _environment(supervisor: Supervisor) -> dict[str, str]:
+    """Of the program, once it is not the supervisor's fork any more."""
+    found: dict[str, str] = {}
+
+    def own() -> bool:
+        found.update(psutil.Process(supervisor.process("x").pid).environ())
+        return found.get(PROGRAM_MARKER) == "x"
+
+    until("the program", own)
+    return found

@@ -18,6 +18,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 
+from tideline.background import cancel_and_wait, keep
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.leader_choice import (
     Placement,
@@ -91,13 +92,17 @@ class LeaderNaming:
         """By topic: when its placements are asked for anew, on the event loop's clock."""
         self._away: dict[TopicIdPartition, Why] = {}
         """Partitions whose leader does not live, by what was logged of them last."""
+        self._tasks: list[asyncio.Task[None]] = []
         tracking.changed.add(self._routes_changed)
 
     def start(self) -> None:
         if self._enabled:
             self.peers.start()
+        elif self.peers.zone is None:
+            self._tasks.append(keep(self._follow_zones(), "zones"))
 
     async def close(self) -> None:
+        await cancel_and_wait(*self._tasks)
         await self.peers.close()
 
     def is_due(self) -> bool:
@@ -155,6 +160,16 @@ class LeaderNaming:
         for found in answer.topics:
             if found.topic_id == topic_id:
                 self._note_placements(topic_id, found.partitions)
+
+    async def _follow_zones(self) -> None:
+        """Where no answer is looked into: what :meth:`count` goes by, asked of Kafka."""
+        while True:
+            wait_s = KNOWN_FOR_S
+            try:
+                self._note_brokers(await self._cluster.described([]))
+            except TidelineError:
+                wait_s = UNKNOWN_FOR_S
+            await asyncio.sleep(wait_s)
 
     def _note_brokers(self, answer: Any) -> None:
         brokers = getattr(answer, "brokers", ())

@@ -22,6 +22,8 @@ from tideline.stack.errors import StackError
 SOCKET_PATH_LIMIT = 100
 """Bytes. The kernel takes 107; supervisord binds a temporary name a little longer than ours."""
 
+MIN_QUORUM = 3
+"""The fewest voters of which one may be lost."""
 
 FORBIDDEN_IN_PATHS = frozenset(",;%\"'\\\n")
 
@@ -44,12 +46,20 @@ class StackState(BaseModel):
     ports: dict[str, int]
     racks: int = 0
     """Over which the brokers go round; 0: each has a rack of its own."""
+    controllers: int = 0
+    """The first so many nodes are controllers, too; 0: all. Kept: the voters of a quorum that was
+    formatted do not change."""
     settings: dict[str, str] = {}
     """``TIDELINE_*`` variables of all processes of this stack, beside its own."""
 
     def rack(self, node: int) -> str:
         """The rack of a broker."""
         return f"rack-{(node - 1) % self.racks + 1 if self.racks else node}"
+
+    @property
+    def voters(self) -> range:
+        """The nodes that are controllers."""
+        return range(1, (self.controllers or self.brokers) + 1)
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,10 @@ class Home:
     def remember(self, state: StackState) -> None:
         write_private(self.state_file, state.model_dump_json(indent=2) + "\n")
 
-    def new_state(self, *, brokers: int, parts: list[str], cluster_id: str) -> StackState:
+    def new_state(
+        self, *, brokers: int, parts: list[str], cluster_id: str, racks: int = 0
+    ) -> StackState:
+        """From three racks on one broker of each is a controller: the quorum outlives a rack."""
         identity = secrets.token_hex(8)
         socket = self.run / "supervisor.sock"
         runtime = self.run
@@ -138,6 +151,7 @@ class Home:
             postgres_data=str(self.data / "postgres"),
             runtime_dir=str(runtime),
             ports={},
+            controllers=racks if MIN_QUORUM <= racks < brokers else 0,
         )
 
     def purge(self) -> None:

@@ -95,7 +95,10 @@ class Stack:
         place.create()
         with place.locked():
             state = place.state() or place.new_state(
-                brokers=brokers or DEFAULT_BROKERS, parts=[], cluster_id=new_cluster_id()
+                brokers=brokers or DEFAULT_BROKERS,
+                parts=[],
+                cluster_id=new_cluster_id(),
+                racks=racks or 0,
             )
             if brokers is not None and brokers != state.brokers:
                 raise UsageError(
@@ -265,6 +268,13 @@ class Stack:
         self._supervisor.start(name)
         if wait:
             self.wait_ready(name, within_s=within_s)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Other ``settings`` than :meth:`up` was given; a program has them from its next
+        :meth:`start` on."""
+        self._plan.state.settings = dict(settings)
+        self._plan.home.remember(self._plan.state)
+        self._supervisor.update([part.program() for part in self._parts.values()])
 
     def lose_postgres(self) -> None:
         """SIGKILL, and its data is gone for good. It stays down."""

@@ -99,7 +99,8 @@ class Supervisor:
         self._await(self.is_running, wait_s, f"supervisord at {self._socket}")
 
     def update(self, programs: Sequence[Program]) -> None:
-        """Give a running supervisord programs that it does not know yet."""
+        """Give a running supervisord programs that it does not know yet. Of what has changed about
+        the others each hears at its next :meth:`start`."""
         self._write_configuration(programs)
         added, _, _ = self._rpc("supervisor.reloadConfig")[0]
         for name in added:
@@ -127,7 +128,15 @@ class Supervisor:
 
     def start(self, name: str) -> None:
         """Ask for a start without waiting; a program that runs already is left alone."""
+        self._take_over_changes(name)
         self._call("startProcess", name, Faults.ALREADY_STARTED)
+
+    def _take_over_changes(self, name: str) -> None:
+        """supervisord keeps a program as it was added, also when its file says otherwise."""
+        _, changed, _ = self._rpc("supervisor.reloadConfig")[0]
+        if name in changed and self.process(name).pid is None:
+            self._rpc("supervisor.removeProcessGroup", name)
+            self._rpc("supervisor.addProcessGroup", name)
 
     def stop(self, name: str, wait_s: float = 20) -> None:
         """The program's own stop signal, SIGKILL after its bound; returns when it is gone."""

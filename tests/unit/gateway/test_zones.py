@@ -22,6 +22,7 @@ from tests.unit.gateway.fakes import (
     GatewayPlane,
     tracked_row,
     tracked_topic,
+    until,
 )
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tests.unit.kafka.fake_broker import FakeBroker
@@ -123,8 +124,9 @@ async def kafka(header: RequestHeader, frame: bytes) -> bytes | None:
 
 
 @asynccontextmanager
-async def fleet(directory: Path, transformer: bool) -> AsyncIterator[str]:
-    """Three gateways, each in its rack, before one control plane; their addresses."""
+async def fleet(directory: Path, transformer: bool, racks: str = "told") -> AsyncIterator[str]:
+    """Three gateways, each in its rack, before one control plane; their addresses. ``racks``: they
+    are ``told``, or each goes by its ``broker``."""
     ports = dict(zip(RACKS, free_ports(len(RACKS)), strict=True))
     peers = ",".join(f"{node}=127.0.0.1:{port}" for node, port in ports.items())
     plane, store = GatewayPlane(), FakeObjectStore()
@@ -145,7 +147,7 @@ async def fleet(directory: Path, transformer: bool) -> AsyncIterator[str]:
                 gateway_listen=f"127.0.0.1:{port}",
                 gateway_advertised=f"127.0.0.1:{port}",
                 gateway_peers=peers,
-                gateway_rack=RACKS[node],
+                gateway_rack=RACKS[node] if racks == "told" else "",
                 diskless_transformer_enabled=str(transformer).lower(),
                 suffix_poll_ms="5",
             )
@@ -162,6 +164,9 @@ async def fleet(directory: Path, transformer: bool) -> AsyncIterator[str]:
             fleet.append(parts)
         for parts in fleet:
             await parts.leaders.peers.look()
+            if racks == "broker":
+                parts.leaders.start()
+                await until(lambda p=parts: p.leaders.peers.zone is not None, "its zone")
         yield peers.replace("1=", "").replace("2=", "").replace("3=", "")
 
 
@@ -202,11 +207,13 @@ def crossed() -> dict[tuple[str, str], float]:
     }
 
 
-async def shares(directory: Path, transformer: bool, tell: str) -> dict[tuple[str, str], float]:
+async def shares(
+    directory: Path, transformer: bool, tell: str, racks: str = "told"
+) -> dict[tuple[str, str], float]:
     """Bytes by direction and by whether they leave the client's zone. ``tell``: how consumers say
     where they are."""
     before = crossed()
-    async with fleet(directory, transformer) as bootstrap:
+    async with fleet(directory, transformer, racks) as bootstrap:
         for zone in RACKS.values():
             await asyncio.to_thread(produce_from, zone, bootstrap)
         wanted = len(RACKS) * PARTITIONS * PER_PARTITION
@@ -218,10 +225,11 @@ async def shares(directory: Path, transformer: bool, tell: str) -> dict[tuple[st
     return {key: value - before[key] for key, value in crossed().items()}
 
 
+@pytest.mark.parametrize("racks", ["told", "broker"])
 async def test_with_leaders_of_kafkas_two_thirds_of_the_bytes_leave_the_zone(
-    tmp_path: Path,
+    tmp_path: Path, racks: str
 ) -> None:
-    found = await shares(tmp_path, False, "diskless_az")
+    found = await shares(tmp_path, False, "diskless_az", racks)
     for direction in ("produced", "fetched"):
         assert found[direction, "unknown"] == 0
         assert found[direction, "other"] > 1.8 * found[direction, "same"] > 0

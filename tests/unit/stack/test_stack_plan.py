@@ -58,6 +58,25 @@ def test_brokers_go_round_the_racks_or_have_one_each(plan: StackPlan) -> None:
     assert [plan.state.rack(n) for n in (1, 2, 3)] == ["rack-1", "rack-2", "rack-1"]
 
 
+@pytest.mark.parametrize(
+    ("brokers", "racks", "voters"),
+    [
+        (3, 0, [1, 2, 3]),
+        (3, 2, [1, 2, 3]),
+        (3, 3, [1, 2, 3]),
+        (4, 3, [1, 2, 3]),
+        (7, 3, [1, 2, 3]),
+        (2, 3, [1, 2]),
+    ],
+)
+def test_from_three_racks_on_each_has_one_controller_so_that_the_quorum_outlives_a_rack(
+    tmp_path: Path, brokers: int, racks: int, voters: list[int]
+) -> None:
+    home = Home.locate(tmp_path / "home")
+    state = home.new_state(brokers=brokers, parts=[], cluster_id=new_cluster_id(), racks=racks)
+    assert list(state.voters) == voters
+
+
 def test_settings_of_a_stack_reach_its_processes_and_never_hide_its_own(plan: StackPlan) -> None:
     plan.state.settings = {
         "TIDELINE_DISKLESS_MANAGED_RF_ENABLED": "true",

@@ -1,4 +1,4 @@
-"""Stock Kafka brokers: combined KRaft nodes in racks, tiered storage on S3."""
+"""Stock Kafka brokers in racks, KRaft controllers in the same processes, tiered storage on S3."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.home import write_private
 from tideline.stack.kafka_jars import ensure, is_current, java, libraries, tool_command
 from tideline.stack.parts.base import StackPart, StackPlan
+from tideline.stack.ports import LOOPBACK
 from tideline.stack.probes import kafka_nodes, show
 from tideline.stack.processes import Program
 
@@ -110,15 +111,18 @@ class Kafka(StackPart):
     def _write_properties(self) -> None:
         state, credentials = self.plan.state, self.plan.credentials
         template = Template((self._jars.config / "broker.properties.template").read_text())
-        nodes = range(1, state.brokers + 1)
+        listeners = {"PLAINTEXT": self.plan.port(self.name)}
+        if self.node in state.voters:
+            listeners["CONTROLLER"] = self.plan.port(f"controller-{self.node}")
         text = template.substitute(
             node_id=self.node,
             rack=state.rack(self.node),
             voters=",".join(
-                f"{node}@{show(self.plan.address(f'controller-{node}'))}" for node in nodes
+                f"{node}@{show(self.plan.address(f'controller-{node}'))}" for node in state.voters
             ),
-            port=self.plan.port(self.name),
-            controller_port=self.plan.port(f"controller-{self.node}"),
+            roles="broker,controller" if "CONTROLLER" in listeners else "broker",
+            listeners=",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items()),
+            port=listeners["PLAINTEXT"],
             log_dir=self.data,
             replication_factor=min(3, state.brokers),
             min_insync_replicas=min(2, state.brokers),
