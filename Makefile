@@ -66,6 +66,10 @@ rehearse: $(STAMP) ## the demo, then Postgres is lost and rebuilt out of the buc
 demo-disable: $(STAMP) ## tiered storage is switched off and on again, and nothing is lost
 	@$(BIN)/python -m tideline.demo.disable
 
+.PHONY: demo-racks
+demo-racks: $(STAMP) ## a broker and a whole rack are lost; what leaves a rack is counted
+	@$(BIN)/python -m tideline.demo.racks $(DEMO_FLAGS)
+
 .PHONY: airflow
 airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/tideline stack up --airflow

@@ -111,11 +111,16 @@ class Ledger:
     def for_another_reader(self) -> Ledger:
         """The same acknowledgements, and nothing consumed yet."""
         other = Ledger()
-        with self._lock:
-            for partition, log in self._logs.items():
-                other._logs[partition].acknowledged.extend(log.acknowledged)
-                other._logs[partition].empty |= log.empty
+        other.compare_with(self)
         return other
+
+    def compare_with(self, producers: Ledger) -> None:
+        """Take over what another one knows of acknowledgements: of several readers each has a
+        ledger of its own."""
+        with producers._lock, self._lock:
+            for partition, log in producers._logs.items():
+                self._logs[partition].acknowledged.extend(log.acknowledged)
+                self._logs[partition].empty |= log.empty
 
     def acknowledgements(self, partition: int) -> list[Acknowledgement]:
         with self._lock:

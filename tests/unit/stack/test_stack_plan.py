@@ -13,7 +13,7 @@ from tideline.stack.credentials import load_or_create
 from tideline.stack.home import Home
 from tideline.stack.parts import ALL_PARTS, parts_of
 from tideline.stack.parts.base import StackPlan
-from tideline.stack.parts.kafka import new_cluster_id
+from tideline.stack.parts.kafka import Kafka, new_cluster_id
 from tideline.stack.ports import preferred
 from tideline.stack.processes import MARKER, Program
 from tideline.stack.stack import Stack
@@ -75,6 +75,23 @@ def test_from_three_racks_on_each_has_one_controller_so_that_the_quorum_outlives
     home = Home.locate(tmp_path / "home")
     state = home.new_state(brokers=brokers, parts=[], cluster_id=new_cluster_id(), racks=racks)
     assert list(state.voters) == voters
+
+
+def test_a_broker_that_is_no_controller_listens_for_clients_only(tmp_path: Path) -> None:
+    home = Home.locate(tmp_path / "home")
+    home.create()
+    state = home.new_state(brokers=4, parts=[], cluster_id=new_cluster_id(), racks=3)
+    state.racks, state.ports = 3, preferred(4)
+    written = {}
+    for node in (1, 4):
+        broker = Kafka(StackPlan(home, state, load_or_create(home)), node)
+        broker.write_properties()
+        written[node] = broker.properties.read_text().splitlines()
+    voters = "controller.quorum.voters=1@127.0.0.1:19291,2@127.0.0.1:19292,3@127.0.0.1:19293"
+    assert {voters, "process.roles=broker", "broker.rack=rack-1"} < set(written[4])
+    assert "listeners=PLAINTEXT://127.0.0.1:19094" in written[4]
+    assert {voters, "process.roles=broker,controller"} < set(written[1])
+    assert "listeners=PLAINTEXT://127.0.0.1:19091,CONTROLLER://127.0.0.1:19291" in written[1]
 
 
 def test_settings_of_a_stack_reach_its_processes_and_never_hide_its_own(plan: StackPlan) -> None:

@@ -86,7 +86,7 @@ class Kafka(StackPart):
 
     def prepare(self) -> None:
         ensure(self._jars)
-        self._write_properties()
+        self.write_properties()
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(exist_ok=True)
         if (self.data / "meta.properties").exists():
@@ -108,7 +108,8 @@ class Kafka(StackPart):
                 f"formatting {self.data} failed: {(made.stderr + made.stdout).strip()[-2000:]}"
             )
 
-    def _write_properties(self) -> None:
+    def write_properties(self) -> None:
+        """Anew at each start: ports may have moved."""
         state, credentials = self.plan.state, self.plan.credentials
         template = Template((self._jars.config / "broker.properties.template").read_text())
         listeners = {"PLAINTEXT": self.plan.port(self.name)}
