@@ -142,6 +142,43 @@ def test_a_diskless_partition_outlives_its_only_replica(stack: Stack) -> None:
             assert consumed(stack, topic, lambda found: len(found) >= 40) == numbered(0, 40)
 
 
+def read_from(stack: Stack, topic: str, offset: int) -> Consumer:
+    consumer = Consumer(
+        {"bootstrap.servers": stack.endpoints.gateway_bootstrap, "group.id": f"from-{offset}"}
+    )
+    consumer.assign([Position(topic, 0, offset)])
+    return consumer
+
+
+def test_of_a_hybrid_partition_without_a_live_replica_the_prefix_waits_and_the_suffix_goes_on(
+    stack: Stack,
+) -> None:
+    """Gateways whose broker is no replica serve from B0 on, and nothing below."""
+    with migration_case(stack, name="only-hybrid-replica-dies", placed=(2,)) as case:
+        case.produce()
+        case.trigger()
+        case.until_ready()
+        boundary = case.boundaries()[0]
+        case.consume()
+        with killed(stack, "kafka-2"):
+            until("another leader", lambda: named_leader(stack, case.topic) in (1, 3))
+            case.until_acknowledged(50)
+            below = read_from(stack, case.topic, boundary - 1)
+            above = read_from(stack, case.topic, boundary)
+            found: list[int | None] = []
+            until(
+                "the suffix",
+                lambda: found.extend(m.offset() for m in above.consume(100, 0.5)) or found,
+            )
+            assert found[0] == boundary
+            assert [m for m in below.consume(100, 2.0) if m.error() is None] == []
+            above.close()
+        until("the prefix", lambda: [m.offset() for m in below.consume(1, 0.5)] == [boundary - 1])
+        below.close()
+        case.until_acknowledged(50)
+        case.settle()
+
+
 def test_a_gateway_that_dies_takes_no_hybrid_partition_away(stack: Stack) -> None:
     """The prefix is read from a replica that follows, and what followers refuse from the leader,
     whose broker lives."""

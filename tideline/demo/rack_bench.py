@@ -11,10 +11,13 @@ from functools import partial
 from typing import TypeVar
 
 import httpx
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tideline import control_plane
+from tideline.control_plane.model import RequestState
+from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.patience import Patience
 from tideline.demo.report import Check
@@ -54,6 +57,7 @@ WINDOW_S = 5.0
 QUIET_S = 2.5
 """Nobody leaves a rack any more when nobody has for so long: longer than ``REFRESH``."""
 WAIT_S = 90.0
+TRIES = 3
 
 
 @dataclass
@@ -67,7 +71,8 @@ class RackBench:
 
     def __post_init__(self) -> None:
         self.bootstrap = self.stack.endpoints.gateway_bootstrap
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": QUIET})
+        self.admin = self._looker("looks")
+        self._lookers = {"": self.admin}
         self.meter = Meter()
         self.acknowledged = {topic: Ledger() for topic in PARTITIONS}
         self.producers: list[LibrdkafkaProducer] = []
@@ -77,6 +82,10 @@ class RackBench:
         nodes = self.admin.describe_cluster().result(30).nodes
         self.rack_of = {node.id: str(node.rack) for node in nodes}
         self.racks = sorted(set(self.rack_of.values()))
+
+    def _looker(self, client_id: str) -> AdminClient:
+        config = {"bootstrap.servers": self.bootstrap, "client.id": client_id}
+        return AdminClient({**config, "log_level": QUIET})
 
     def produce(
         self,
@@ -106,16 +115,21 @@ class RackBench:
         self.readers.append((topic, name, reader, ledger))
 
     def until_all_go_on(self, at: float) -> None:
+        """:meth:`until_goes_on` of every topic."""
+        for topic in PARTITIONS:
+            self.until_goes_on(topic, at)
+
+    def until_goes_on(self, topic: str, at: float) -> None:
         """Each producer was answered in each partition after ``at``, and each reader has read
         what was."""
-        for topic, count in PARTITIONS.items():
-            names = self.racks if topic == BORN else [PLAIN]
-            probe = partial(acknowledged_since, self.acknowledged[topic], names, count, at)
-            answered = self.until(f"acknowledgements in every partition of {topic}", probe)
-            for read, name, _, ledger in self.readers:
-                if read == topic:
-                    passed = partial(has_passed, ledger, answered)
-                    self.until(f"{name} to read {topic} on", passed)
+        names = self.racks if topic == BORN else [PLAIN]
+        written = self.acknowledged[topic]
+        probe = partial(acknowledged_since, written, names, PARTITIONS[topic], at)
+        answered = self.until(f"acknowledgements in every partition of {topic}", probe)
+        for read, name, _, ledger in self.readers:
+            if read == topic:
+                passed = partial(has_passed, ledger, answered)
+                self.until(f"{name} to read {topic} on", passed)
 
     def reader(self, topic: str, offset: int) -> Consumer:
         """Of the only partition of a migrated topic."""
@@ -139,27 +153,41 @@ class RackBench:
             consumer.close()
         return found
 
-    async def migrated(self, topics: Sequence[str]) -> dict[str, int]:
-        """B0 of topics of one partition, once they are ready."""
+    async def migrated(self, asked: Sequence[str]) -> dict[str, int]:
+        """B0 of topics of one partition, once they are ready. What the preflight could not look at
+        for a moment is asked for again."""
         settings = WorkerSettings.of(self.stack.environment("worker"))
         found: dict[str, int] = {}
+        again = dict.fromkeys(asked, TRIES)
         async with control_plane.connect(settings, application_name="tideline-demo") as plane:
             patience = Patience(2 * WAIT_S)
-            while len(found) < len(topics):
+            while len(found) < len(asked):
                 if patience.over:
-                    raise TidelineError(f"of {topics} only {list(found)} became hybrid")
+                    raise TidelineError(f"of {asked} only {list(found)} became hybrid")
                 await asyncio.sleep(0.25)
-                for topic in topics:
+                for topic in asked:
                     for status in await plane.migration_status(topic):
                         if is_ready(status):
                             found[topic] = status.boundary
+                    for request in await plane.list_requests(topic):
+                        if request.state is RequestState.REFUSED:
+                            if not again[topic]:
+                                raise TidelineError(request.reason)
+                            again[topic] -= 1
+                            await asyncio.to_thread(topics.trigger_migration, self.admin, topic)
         return found
 
+    @retry(
+        retry=retry_if_exception_type(KafkaException),
+        stop=stop_after_delay(30),
+        wait=wait_fixed(0.2),
+        reraise=True,
+    )
     def placed(self, topic: str, rack: str = "") -> list[Placed]:
         """By partition, as a client in ``rack`` is told."""
-        words = {"client.id": f"looks,diskless_az={rack}"} if rack else {}
-        client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": QUIET, **words})
-        found = client.list_topics(topic, timeout=30).topics[topic].partitions
+        if rack not in self._lookers:
+            self._lookers[rack] = self._looker(f"looks,diskless_az={rack}")
+        found = self._lookers[rack].list_topics(topic, timeout=30).topics[topic].partitions
         return [
             Placed(tuple(p.replicas), tuple(p.isrs), p.leader) for _, p in sorted(found.items())
         ]
@@ -187,7 +215,7 @@ class RackBench:
                 seen, at = now, time.monotonic()
             return time.monotonic() - at >= QUIET_S
 
-        self.until("clients to stay in their racks", quiet)
+        self.until("clients to stay in their racks", quiet, every_s=0.5)
 
     def _leaving(self) -> float:
         return sum(crossing.other for crossing in self.read_meter().values())
@@ -207,10 +235,11 @@ class RackBench:
     def check(self, name: str, ok: bool, found: str) -> None:
         self.checks.append(Check(name, ok, found))
 
-    def until(self, what: str, probe: Callable[[], T | None]) -> T:
+    def until(self, what: str, probe: Callable[[], T | None], every_s: float = 0.2) -> T:
+        """Ask until there is an answer that is true. Raises :class:`TidelineError`."""
         patience = Patience(WAIT_S)
         while not (found := probe()):
             if patience.over:
                 raise TidelineError(f"waited {WAIT_S:.0f} s for {what}")
-            time.sleep(0.1)
+            time.sleep(every_s)
         return found

@@ -67,16 +67,17 @@ class RackTour(RackBench):
             one_in_each_rack(placed, self.rack_of),
             f"{len(placed)} partitions, replicas by broker: {by_broker(placed)}",
         )
+        for rack in self.racks:
+            words: dict[str, str | int] = {"client.id": f"{rack}-clients,diskless_az={rack}"}
+            self.produce(BORN, rack, {**REFRESH, **words})
+            self.consume(BORN, rack, {**REFRESH, **words, "client.rack": rack})
+        self.until_goes_on(BORN, time.monotonic())
         migrating = {WIDE: sorted(self.rack_of)[:RACKS], NARROW: [EXTRA]}
         for topic, replicas in migrating.items():
             self.say(f"tiered topic {topic} on brokers {replicas}: {HISTORY} records; migrates")
             topics.create_tiered(self.admin, topic, 1, len(replicas), placed=replicas)
             self.produce(topic, "history", limit=HISTORY).wait()
             topics.trigger_migration(self.admin, topic)
-        for rack in self.racks:
-            words: dict[str, str | int] = {"client.id": f"{rack}-clients,diskless_az={rack}"}
-            self.produce(BORN, rack, {**REFRESH, **words})
-            self.consume(BORN, rack, {**REFRESH, **words, "client.rack": rack})
         self.boundaries = asyncio.run(self.migrated(list(migrating)))
         for topic in migrating:
             self.produce(topic, PLAIN, REFRESH)
