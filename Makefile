@@ -104,6 +104,7 @@ bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
 .PHONY: docs
 docs: $(STAMP) ## the pages that are made from code
 	@$(BIN)/python -m infra.settings_page docs/settings.md
+	@$(BIN)/python -m infra.apis_page docs/apis.md
 
 .PHONY: schema-dump
 schema-dump: $(STAMP) ## the schema of VERSION=x.y.z as upgrades are tested from it

@@ -15,7 +15,7 @@ GRANT EXECUTE ON FUNCTION
     acknowledge_tracking, acknowledge_quiesce,
     confirm_partitions,
     void_expired_quiesce, register_object_keys, commit_file, untold_commits, find_batches,
-    delete_records, advance_prefix_start,
+    describe_producers, delete_records, advance_prefix_start,
     -- A gateway creates topics that are born diskless, with their classic log sealed, and reports
     -- what clients do to topics.
     begin_tracking, complete_creation, tracking_barrier, activate_topic, add_partitions,

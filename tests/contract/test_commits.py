@@ -44,6 +44,26 @@ async def test_offsets_follow_each_other_across_partitions_and_files(scene: Scen
     assert await scene.plane.high_watermarks([first, second]) == {first: 6, second: 5}
 
 
+async def test_producers_of_a_suffix_are_described_by_their_newest_batch(scene: Scene) -> None:
+    """Of more than are asked for those that wrote last; none of a log without B0."""
+    gateway = await scene.gateway()
+    _, (log, other) = await scene.diskless_topic(2)
+    _, (unset,) = await scene.tracking_topic()
+    (first,) = await scene.commit(gateway, batch(log, records=3, producer=(5, 0, 0)))
+    await scene.commit(gateway, batch(log, records=2, producer=(5, 0, 3)))
+    (newest,) = await scene.commit(gateway, batch(log, producer=(4, 0, 0)))
+    asked = [log, other, unset, TopicIdPartition(uuid4(), 0)]
+    found = await scene.plane.describe_producers(asked, 10)
+    assert {at: [(p.producer_id, p.last_sequence) for p in ps] for at, ps in found.items()} == {
+        log: [(4, 0), (5, 4)]
+    }
+    assert found[log][0].last_timestamp == newest.append_time
+    assert found[log][1].last_timestamp >= first.append_time
+    latest = await scene.plane.describe_producers(asked, 1)
+    assert [p.producer_id for p in latest[log]] == [4]
+    assert await scene.plane.describe_producers([], 10) == {}
+
+
 async def test_of_high_watermarks_only_what_is_past_what_is_known_is_answered(
     scene: Scene,
 ) -> None:

@@ -108,6 +108,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "register_object_keys": "an object that was never committed tells nothing",
         "commit_file": "WAL objects tell it themselves, by their footers",
         "untold_commits": _READS,
+        "describe_producers": _READS,
         "find_batches": _READS,
         "list_offsets": _READS,
         "high_watermarks": _READS,

@@ -664,3 +664,16 @@ class CommitDurability:
 
     def __bool__(self) -> bool:
         return self.durable
+
+
+@dataclass(frozen=True, slots=True)
+class LogProducer:
+    """A producer of a suffix by its newest batch, as DescribeProducers shows it. A suffix has no
+    transactions."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    """ms, when that batch was committed; the batch's own for one that has written nothing since
+    B0."""

@@ -26,6 +26,7 @@ from tideline.control_plane.model import (
     GatewayRegistration,
     ListOffsetsKind,
     LiveTopic,
+    LogProducer,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
@@ -595,6 +596,13 @@ class ControlPlane(Protocol):
     ) -> dict[TopicIdPartition, int]:
         """Next offset of each suffix; a partition without one is left out, and so is one whose next
         offset is not above what is ``known`` of it."""
+
+    async def describe_producers(
+        self, logs: Sequence[TopicIdPartition], limit: int
+    ) -> dict[TopicIdPartition, list[LogProducer]]:
+        """The producers of each suffix that are not forgotten, by their ids; of all together at
+        most ``limit``, those that wrote last. A log without B0, or without a producer, is left out.
+        """
 
     async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
         """Advance the suffix's start to ``before_offset`` (exclusive; -1: the high watermark) and

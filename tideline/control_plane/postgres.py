@@ -43,6 +43,7 @@ from tideline.control_plane.model import (
     GatewayRegistration,
     ListOffsetsKind,
     LiveTopic,
+    LogProducer,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
@@ -548,6 +549,14 @@ class PostgresControlPlane(ControlPlane):
         below = [(known or {}).get(log, -1) for log in logs]
         return await self._call(function, *columns(logs, "topic_id", "partition"), below)
 
+    async def describe_producers(
+        self, logs: Sequence[TopicIdPartition], limit: int
+    ) -> dict[TopicIdPartition, list[LogProducer]]:
+        if not logs:
+            return {}
+        function = Function("describe_producers", _log_producers)
+        return await self._call(function, *columns(logs, "topic_id", "partition"), limit)
+
     async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
         return await self._call(DELETE_RECORDS, log, before_offset)
 
@@ -667,6 +676,13 @@ def _standings(found: Sequence[Row]) -> dict[TopicIdPartition, Standing]:
 
 def _high_watermarks(found: Sequence[Row]) -> dict[TopicIdPartition, int]:
     return {mapper(TopicIdPartition)(row): row["high_watermark"] for row in found}
+
+
+def _log_producers(found: Sequence[Row]) -> dict[TopicIdPartition, list[LogProducer]]:
+    told: dict[TopicIdPartition, list[LogProducer]] = {}
+    for row in found:
+        told.setdefault(mapper(TopicIdPartition)(row), []).append(mapper(LogProducer)(row))
+    return told
 
 
 def _durability(settings: dict[str, str]) -> CommitDurability:

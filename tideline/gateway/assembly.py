@@ -22,9 +22,11 @@ from tideline.gateway.admin.delete_records import DeleteRecordsHandler
 from tideline.gateway.admin.held_configs import HeldConfigs
 from tideline.gateway.admin.metadata import MetadataHandler
 from tideline.gateway.admin.placing import ReplicaPlacing
+from tideline.gateway.admin.producers import ProducersHandler
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.admin.topics import TopicsHandler
+from tideline.gateway.admin.txn_markers import TxnMarkersHandler
 from tideline.gateway.context import ConnectionRegistry, Rules
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.handler import FetchHandler
@@ -303,4 +305,6 @@ def build_rules(
         ).rules(),
         **DeleteRecordsHandler(tracking, parts.fences, control_plane, leaders).rules(),
         **ShareGroupsHandler(tracking).rules(),
+        **ProducersHandler(tracking, parts.fences, control_plane).rules(),
+        **TxnMarkersHandler(tracking).rules(),
     }

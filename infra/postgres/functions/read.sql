@@ -287,3 +287,26 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     JOIN logs AS l USING (topic_id, partition)
     WHERE l.high_watermark > coalesce(wanted.known, -1) AND l.deleted_at IS NULL
 $$;
+
+-- Who has written to these suffixes and is not forgotten yet, of their newest batch each: at most
+-- p_limit, those that wrote last. None of a log without B0.
+CREATE FUNCTION describe_producers(
+    p_topic_ids uuid[], p_partitions integer[], p_limit integer
+) RETURNS TABLE (
+    topic_id uuid, partition integer, producer_id bigint, producer_epoch integer,
+    last_sequence integer, last_timestamp bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    WITH newest AS (
+        SELECT l.topic_id, l.partition, p.*
+        FROM unnest(p_topic_ids, p_partitions) AS wanted (topic_id, partition)
+        JOIN logs AS l USING (topic_id, partition)
+        JOIN producer_state AS p USING (log_id)
+        WHERE l.diskless_log_start_offset >= 0 AND l.deleted_at IS NULL
+        ORDER BY p.updated_at DESC, p.producer_id LIMIT p_limit
+    )
+    SELECT topic_id, partition, producer_id, producer_epoch,
+           coalesce(last_sequences[cardinality(last_sequences)], -1),
+           coalesce(append_times[cardinality(append_times)], -1)
+    FROM newest ORDER BY topic_id, partition, producer_id
+$$;

@@ -39,6 +39,7 @@ from tideline.control_plane.model import (
     GatewayRegistration,
     ListOffsetsKind,
     LiveTopic,
+    LogProducer,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
@@ -747,6 +748,24 @@ class MemoryControlPlane(ControlPlane):
             and partition.read_error() == "NONE"
             and partition.high_watermark > (known or {}).get(log, -1)
         }
+
+    async def describe_producers(
+        self, logs: Sequence[TopicIdPartition], limit: int
+    ) -> dict[TopicIdPartition, list[LogProducer]]:
+        found = [
+            (log, number, entry)
+            for log, partition in ((log, self.topics.partition(log)) for log in logs)
+            if partition is not None and partition.read_error() == "NONE"
+            for number, entry in partition.producers.items()
+        ]
+        newest = sorted(found, key=lambda f: (-f[2].updated_at, f[1]))[:limit]
+        told: dict[TopicIdPartition, list[LogProducer]] = {}
+        for log, number, entry in sorted(newest, key=lambda f: f[1]):
+            at = entry.batches[-1].append_time if entry.batches else -1
+            told.setdefault(log, []).append(
+                LogProducer(number, entry.epoch, entry.last_sequence, at)
+            )
+        return told
 
     async def delete_records(self, log: TopicIdPartition, before_offset: int) -> int:
         start = self.topics.live_partition(log).delete_records(before_offset)

@@ -31,6 +31,14 @@ Rewrite = Callable[[bytes, int], bytes]
 UNSUPPORTED_VERSION = int(ErrorCode.unsupported_version)
 
 
+def offered_versions(decoded: Iterable[int]) -> dict[int, range]:
+    """The versions that a gateway takes, by API key, whatever its broker has. ``decoded``: the APIs
+    that it looks into."""
+    return {key: range(highest + 1) for key, highest in PASSED.items()} | {
+        key: decodable_versions(key) for key in decoded
+    }
+
+
 class ResponseRewriter:
     """Rewrites each response of the paired broker on its way to a client."""
 
@@ -48,9 +56,7 @@ class ResponseRewriter:
             ApiKey.SHARE_ACKNOWLEDGE: self._share_endpoints_of(ApiKey.SHARE_ACKNOWLEDGE),
             ApiKey.API_VERSIONS: self._api_versions,
         }
-        self._offered = {key: range(highest + 1) for key, highest in PASSED.items()} | {
-            key: decodable_versions(key) for key in {*map(int, decoded), *self._rewrites}
-        }
+        self._offered = offered_versions({*map(int, decoded), *self._rewrites})
 
     def offers(self, api_key: int, version: int) -> bool:
         """Whether a request is taken: its answer can be looked into, or need not be."""

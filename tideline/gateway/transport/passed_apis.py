@@ -22,7 +22,6 @@ PASSED: Mapping[int, int] = {
     17: 1,  # SaslHandshake
     22: 5,  # InitProducerId; version 6 is not stable
     25: 4,  # AddOffsetsToTxn
-    27: 2,  # WriteTxnMarkers: an administrator ends a transaction by it
     28: 5,  # TxnOffsetCommit
     29: 3,  # DescribeAcls
     30: 3,  # CreateAcls
@@ -45,7 +44,6 @@ PASSED: Mapping[int, int] = {
     51: 0,  # AlterUserScramCredentials
     55: 2,  # DescribeQuorum: controllers' own listeners, which no client uses
     57: 2,  # UpdateFeatures
-    61: 0,  # DescribeProducers
     64: 0,  # UnregisterBroker
     65: 0,  # DescribeTransactions
     66: 2,  # ListTransactions
