@@ -10,7 +10,7 @@ from tideline.domain.api_answers import (
     BROKER_HIGHEST,
     CAPPED,
     NOT_OFFERED,
-    UNSTABLE,
+    REMARKS,
     ApiAnswer,
     Whose,
 )
@@ -92,7 +92,7 @@ def render() -> str:
     for key, highest in BROKER_HIGHEST.items():
         name, why = NOT_OFFERED.get(key) or (
             API_RULES[key].name,
-            CAPPED.get(key) or UNSTABLE.get(key, ""),
+            CAPPED.get(key) or REMARKS.get(key, ""),
         )
         shown = offered.get(key, "not offered")
         text += f"| {key} | {name} | {shown} | {highest} | {why} |\n"

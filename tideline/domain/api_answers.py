@@ -253,5 +253,10 @@ BROKER_HIGHEST: Mapping[int, int] = {
 
 CAPPED: Mapping[int, str] = {}
 """Why an API is offered in fewer versions than the broker has; none is."""
-UNSTABLE = {22: "version 6 is not stable: a broker offers it with `unstable.api.versions.enable`"}
-"""What a broker may be told to offer, and the gateway does not."""
+WITH_A_PLUGIN = frozenset({71, 72})
+"""Offered by a broker, and so by its gateway, that has a plugin for clients' metrics."""
+REMARKS: Mapping[int, str] = {
+    22: "version 6 is not stable: not offered, whatever `unstable.api.versions.enable` says",
+    **dict.fromkeys(WITH_A_PLUGIN, "only where the broker has a plugin for clients' metrics"),
+}
+"""What is to be known of the versions of an API."""
