@@ -37,6 +37,14 @@ BOUND_REACHED = Counter(
     "inkless_gateway_bound_reached", "times a bound held something back, or refused it", ["bound"]
 )
 
+FETCH_SESSIONS = Gauge(
+    "inkless_gateway_fetch_sessions", "incremental fetch sessions that name tracked topics"
+)
+FETCH_SESSION_PARTITIONS = Gauge("inkless_gateway_fetch_session_partitions", "their partitions")
+FETCH_SESSIONS_EVICTED = Counter(
+    "inkless_gateway_fetch_sessions_evicted", "of them, those that gave way to others"
+)
+
 SUFFIX_UNREADABLE = Counter(
     "inkless_gateway_suffix_unreadable",
     "partition reads of offsets that the suffix has and that cannot be read",

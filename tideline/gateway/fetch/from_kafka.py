@@ -6,6 +6,7 @@ replica's word about its end of the log is not passed on (schedules 2, 3, 4).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -31,6 +32,7 @@ from tideline.domain.request_handling import (
 )
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_suffix import HighWatermarks
+from tideline.gateway.fetch.late_answers import LateAnswer, LateAnswers
 from tideline.gateway.fetch.partition import (
     MAX_BYTES,
     PartitionFetch,
@@ -49,6 +51,7 @@ from tideline.gateway.messages import (
 from tideline.gateway.metrics import LOCAL_READS, TIERED_READS
 from tideline.gateway.paired_broker import PairedBroker
 from tideline.gateway.per_partition import CONSUMER
+from tideline.gateway.room import Room
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import InvalidBatch, newest_epoch, truncate_at, until_epoch
@@ -58,6 +61,8 @@ from tideline.kafka.protocol import encode_request
 T = TypeVar("T")
 log = structlog.get_logger()
 NO_REPLICA = -1
+_SAME = ("replica_id", "replica_state", "isolation_level", "rack_id")
+"""Fields of a request that have to be the same for an answer to be the same."""
 FINAL_EPOCH = -1
 """Session epoch of a fetch that asks for no session (``FetchMetadata.FINAL_EPOCH``)."""
 
@@ -74,8 +79,10 @@ class KafkaSide:
         fences: Fences,
         watermarks: HighWatermarks,
         paired_broker: PairedBroker,
+        room: Room,
     ) -> None:
         self._context = context
+        self._room = room
         self._tracking = tracking
         self._fences = fences
         self._watermarks = watermarks
@@ -91,16 +98,58 @@ class KafkaSide:
     async def ask(
         self, asked: Sequence[PartitionFetch], wait_s: float, min_bytes: int
     ) -> dict[PartitionFetch, PartitionResult]:
-        """One round: Kafka may wait ``wait_s`` for ``min_bytes``."""
+        """One round: Kafka may wait ``wait_s`` for ``min_bytes``. If the caller goes on without
+        the answer the next fetch of the connection has it."""
+        late = self._context.connection.state(LateAnswers)
+        await late.settled()
+        answers: dict[PartitionFetch, PartitionResult] = {}
+        if (before := late.taken()) is not None:
+            try:
+                answers = await self._of_before(before, asked)
+            except asyncio.CancelledError:
+                late.keep(before, self._room)
+                raise
+        size = sum(answer.size for answer in answers.values())
+        rest = [one for one in asked if one not in answers]
+        left = min(int(self._request.max_bytes), MAX_BYTES) - size
+        if not rest or left <= 0:
+            return answers | {one: PartitionResult() for one in rest}
+        request = self._message(rest, 0.0 if size else wait_s, min_bytes, left)
         header = self._context.header
-        frame = encode_request(
-            self._message(asked, wait_s, min_bytes), header.correlation_id, header.client_id
-        )
+        frame = encode_request(request, header.correlation_id, header.client_id)
+        question = asyncio.ensure_future(self._context.forward(frame))
+        try:
+            return answers | await self._judged(rest, await asyncio.shield(question))
+        except asyncio.CancelledError:
+            late.leave(request, question, self._room)
+            raise
+
+    async def _of_before(
+        self, before: LateAnswer, asked: Sequence[PartitionFetch]
+    ) -> dict[PartitionFetch, PartitionResult]:
+        """The records that came too late for an earlier fetch, for those that ask the same."""
+        if type(before.request) is not type(self._request) or any(
+            getattr(before.request, name, None) != getattr(self._request, name, None)
+            for name in _SAME
+        ):
+            return {}
+        questions = {
+            (topic_key(topic), int(row.partition)): row
+            for topic in before.request.topics
+            for row in topic.partitions
+        }
+        same = [
+            one for one in asked if questions.get((one.at.key, one.at.partition)) == one.structure
+        ]
+        judged = await self._judged(same, before.frame) if same else {}
+        return {one: a for one, a in judged.items() if a.size and a.code is KafkaErrorCode.NONE}
+
+    async def _judged(
+        self, asked: Sequence[PartitionFetch], frame: bytes
+    ) -> dict[PartitionFetch, PartitionResult]:
+        """What of Kafka's answer may be told now."""
         response: Any = await decoded_response(
-            await self._context.forward(frame),
-            ApiKey.FETCH,
-            self._api.version,
-            partitions=len(asked),
+            frame, ApiKey.FETCH, self._api.version, partitions=len(asked)
         )
         self.throttle = max(self.throttle, response.throttle_time)
         for endpoint in getattr(response, "node_endpoints", ()):
@@ -130,7 +179,9 @@ class KafkaSide:
                 answers[one] = await self._clipped(one, row)
         return answers
 
-    def _message(self, asked: Sequence[PartitionFetch], wait_s: float, min_bytes: int) -> Any:
+    def _message(
+        self, asked: Sequence[PartitionFetch], wait_s: float, min_bytes: int, max_bytes: int
+    ) -> Any:
         prefix = any(one.at.route(self._tracking).kind is RouteKind.SUFFIX for one in asked)
         topics = group_by_topic([(one.at.key, one.structure) for one in asked])
         return self._api.request(
@@ -142,7 +193,7 @@ class KafkaSide:
             rack_id=getattr(self._request, "rack_id", ""),
             max_wait=timedelta(milliseconds=int(wait_s * 1000)),
             min_bytes=1 if prefix else min_bytes,
-            max_bytes=min(int(self._request.max_bytes), MAX_BYTES),
+            max_bytes=max_bytes,
             session_id=0,
             session_epoch=FINAL_EPOCH,
             topics=tuple(

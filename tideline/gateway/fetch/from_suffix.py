@@ -255,16 +255,25 @@ class SuffixSide:
         positions = {_log(one): answer.high_watermark for one, answer in found.items()}
         return await self._watermarks.wait(positions, timeout_s)
 
-    async def read(self, answers: dict[PartitionFetch, PartitionResult], max_bytes: int) -> None:
-        """Fill in the records of what was found, ``max_bytes`` in all, but at least one batch."""
-        gone = await self._fill(_chosen(answers, max_bytes))
-        if not gone:
-            return
-        again = await self.find([part.asked for part in gone], sum(part.bytes for part in gone))
-        answers |= again
-        for part in await self._fill(_chosen(again, sum(part.bytes for part in gone))):
-            unreadable("missing", _log(part.asked), part.batches[0].base_offset)
-            part.answer.fail(FETCH_FAILURE)
+    async def read(
+        self,
+        answers: dict[PartitionFetch, PartitionResult],
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+    ) -> None:
+        """Fill in the records of what was found, ``max_bytes`` in all; ``at_least_one`` batch,
+        however large it is."""
+        gone = await self._fill(_chosen(answers, max_bytes, at_least_one))
+        if gone:
+            size = sum(part.bytes for part in gone)
+            again = await self.find([part.asked for part in gone], size)
+            answers |= again
+            for part in await self._fill(_chosen(again, size, at_least_one=True)):
+                unreadable("missing", _log(part.asked), part.batches[0].base_offset)
+                part.answer.fail(FETCH_FAILURE)
+        for answer in answers.values():
+            answer.is_read = answer.found is not None
 
     async def _fill(self, parts: Sequence[_Chosen]) -> list[_Chosen]:
         """Read ``parts``; those whose first object is gone are answered."""
@@ -302,11 +311,13 @@ class _Chosen:
         return sum(batch.byte_size for batch in self.batches)
 
 
-def _chosen(answers: Mapping[PartitionFetch, PartitionResult], max_bytes: int) -> list[_Chosen]:
-    """What goes into one answer: up to ``max_bytes``, but one batch at least, out of
-    :data:`OBJECTS_PER_ANSWER` objects, which the partitions share."""
+def _chosen(
+    answers: Mapping[PartitionFetch, PartitionResult], max_bytes: int, at_least_one: bool
+) -> list[_Chosen]:
+    """What goes into one answer: up to ``max_bytes``, out of :data:`OBJECTS_PER_ANSWER` objects,
+    which the partitions share."""
     chosen = []
-    left, first = max_bytes, all(not a.size or a.found for a in answers.values())
+    left, first = max_bytes, at_least_one
     objects: set[str] = set()
     share = max(1, OBJECTS_PER_ANSWER // max(1, sum(a.found is not None for a in answers.values())))
     for asked, answer in answers.items():

@@ -9,7 +9,14 @@ from kio.schema.types import BrokerId
 
 from tideline.control_plane.model import FoundBatches
 from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute
-from tideline.gateway.messages import Messages, RequestedPartition, error, locate, topic_key
+from tideline.gateway.messages import (
+    Messages,
+    RequestedPartition,
+    TopicKey,
+    error,
+    locate,
+    topic_key,
+)
 from tideline.gateway.tracking.view import TrackingView
 
 MAX_BYTES = 55 * 1024 * 1024
@@ -35,15 +42,20 @@ def current_route(asked: PartitionFetch, tracking: TrackingView) -> PartitionRou
     return asked.at.route(tracking)
 
 
+def partition_of(key: TopicKey, row: Any, tracking: TrackingView) -> PartitionFetch:
+    """One partition that a request asks by ``row``."""
+    return PartitionFetch(
+        locate(tracking, key, int(row.partition)),
+        int(row.fetch_offset),
+        int(row.partition_max_bytes),
+        row,
+    )
+
+
 def partitions_of(request: Any, tracking: TrackingView) -> list[PartitionFetch]:
     """Every partition that the request names, in its order."""
     return [
-        PartitionFetch(
-            locate(tracking, topic_key(topic), int(row.partition)),
-            int(row.fetch_offset),
-            int(row.partition_max_bytes),
-            row,
-        )
+        partition_of(topic_key(topic), row, tracking)
         for topic in request.topics
         for row in topic.partitions
     ]
@@ -69,6 +81,8 @@ class PartitionResult:
     expected_bytes: int = 0
     nearer: int = -1
     """Node id of a replica that the consumer is sent on to; -1: none."""
+    is_read: bool = False
+    """The bytes of what was found are in ``records``."""
 
     @property
     def size(self) -> int:
@@ -77,8 +91,21 @@ class PartitionResult:
 
     def fail(self, code: KafkaErrorCode) -> None:
         """What was found cannot be given."""
-        self.code, self.found, self.records = code, None, b""
+        self.code, self.found, self.records, self.settled = code, None, b"", True
         self.high_watermark = self.last_stable_offset = self.log_start = -1
+
+    def shorten(self, max_bytes: int, *, at_least_one: bool) -> None:
+        """Keep the first batches of what was read, as far as ``max_bytes`` go; ``at_least_one``:
+        however large it is."""
+        records = self.records or b""
+        if len(records) <= max_bytes or self.found is None:
+            return
+        kept = 0
+        for batch in self.found.batches:
+            if kept + batch.byte_size > max_bytes and not (at_least_one and kept == 0):
+                break
+            kept += batch.byte_size
+        self.records = records[:kept]
 
     @classmethod
     def refusal(cls, code: KafkaErrorCode) -> PartitionResult:

@@ -1,0 +1,373 @@
+"""One fetch that names a tracked topic: both sides are asked at once, and put together.
+
+It ends like Kafka's ``DelayedFetch``: as soon as both sides together have enough bytes, at an
+outcome that waiting cannot improve, or when its time is over. Kafka is asked for short whiles only,
+so that a partition whose B0 becomes known during a long poll is served by the suffix from the next
+one on. What always holds: a side that does not answer holds the other one up for no longer than the
+client is willing to wait (or :data:`FIRST_ANSWER_S`), and its partitions then have no news in the
+answer, which is neither an error nor an end of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+from tideline.background import cancel_and_wait, spawn
+from tideline.domain.leader_choice import zone_of
+from tideline.domain.request_handling import (
+    FetchRegion,
+    KafkaErrorCode,
+    Request,
+    RouteKind,
+    handling,
+    position_of,
+    region_of,
+)
+from tideline.gateway.context import ApiKey, RequestContext
+from tideline.gateway.fetch.from_kafka import KafkaSide
+from tideline.gateway.fetch.from_suffix import HighWatermarks, SuffixSide
+from tideline.gateway.fetch.late_answers import LateAnswers
+from tideline.gateway.fetch.partition import (
+    MAX_BYTES,
+    PartitionFetch,
+    PartitionResult,
+    current_route,
+)
+from tideline.gateway.fetch.suffix_reader import SuffixReader
+from tideline.gateway.fetch.tracked_sessions import Answered
+from tideline.gateway.leaders import LeaderNaming
+from tideline.gateway.messages import (
+    Messages,
+    TopicKey,
+    error,
+    group_by_topic,
+    key_fields,
+    messages,
+    named,
+)
+from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.room import Room
+from tideline.gateway.tracking.quiesce import Fences
+from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.decoding import AT_ONCE_PARTITIONS, beside_the_loop
+
+KAFKA_ROUND_S = 0.1
+"""How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
+LAST_ROUND_S = 0.02
+"""Nearer to the end of the client's patience Kafka is not asked again beside the suffix: its answer
+would come too late."""
+BREATH_S = 0.01
+BESIDE_S = 0.1
+"""How long one side that has enough waits for the other one's first look. A connection whose last
+answer went without one of them gives it all the time that its client has: nobody starves."""
+FIRST_ANSWER_S = 0.5
+"""How long the first look of both sides may take for a client that does not wait itself: Kafka's
+own ``remote.fetch.max.wait.ms``."""
+
+Answers = dict[PartitionFetch, PartitionResult]
+
+
+class Serving(Protocol):
+    """The parts of a gateway that a fetch uses."""
+
+    @property
+    def tracking(self) -> TrackingView: ...
+    @property
+    def fences(self) -> Fences: ...
+    @property
+    def reader(self) -> SuffixReader: ...
+    @property
+    def watermarks(self) -> HighWatermarks: ...
+    @property
+    def paired_broker(self) -> PairedBroker: ...
+    @property
+    def leaders(self) -> LeaderNaming: ...
+    @property
+    def room(self) -> Room: ...
+
+
+class _Side:
+    """The partitions of one side, the question about them that is under way, and the answers."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.asked: list[PartitionFetch] = []
+        self.answers: Answers = {}
+        self.task: asyncio.Task[Answers] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is something to ask, and nothing is asked."""
+        return bool(self.asked) and self.task is None
+
+    def begin(self, question: Coroutine[Any, Any, Answers]) -> None:
+        self.task = spawn(question, self._name)
+
+    def take(self) -> None:
+        """Take the answers, if they have come; raises what the question ended by."""
+        if self.task is not None and self.task.done():
+            task, self.task = self.task, None
+            self.answers = task.result()
+
+    def divide(self, asked: list[PartitionFetch]) -> bool:
+        """From now on these lie here. Returns whether others did."""
+        if asked == self.asked:
+            return False
+        stayed = dict.fromkeys(self.asked)
+        self.asked = asked
+        # What has been elsewhere meanwhile is another log.
+        self.answers = {
+            one: self.answers[one] for one in asked if one in stayed and one in self.answers
+        }
+        return True
+
+    async def leave(self) -> None:
+        """Nobody waits for its question any more."""
+        if self.task is not None:
+            task, self.task = self.task, None
+            await cancel_and_wait(task)
+
+
+class TrackedFetch:
+    """One Fetch request that names a tracked topic."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request: Any,
+        asked: list[PartitionFetch],
+        parts: Serving,
+        answered: Answered,
+    ) -> None:
+        """``answered``: what of the answer the client is told, by its session."""
+        self.context = context
+        self.request = request
+        self.tracking = parts.tracking
+        self.room = parts.room
+        self.leaders = parts.leaders
+        self.watermarks = parts.watermarks
+        self.rack = str(getattr(request, "rack_id", ""))
+        self.zone = self.rack or zone_of(context.header.client_id)
+        self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
+        self.asked = asked
+        self._answered = answered
+        self._max_bytes = min(int(request.max_bytes), MAX_BYTES)
+        self._min_bytes = min(int(request.min_bytes), self._max_bytes)
+        self._told: Answers = {}
+        """Partitions that neither side is asked about."""
+        self._of_kafka, self._of_suffix = _Side("fetch-kafka"), _Side("fetch-suffix")
+        self._takes_breath = False
+        self._late = context.connection.state(LateAnswers)
+        self._held = ExitStack()
+        """Of the room, for bytes of the suffix that were read before it was known how many fit."""
+        self.kafka = KafkaSide(
+            context,
+            request,
+            self.messages,
+            parts.tracking,
+            parts.fences,
+            parts.watermarks,
+            parts.paired_broker,
+            parts.room,
+        )
+        self.suffix = SuffixSide(
+            parts.tracking, parts.reader, parts.watermarks, context.header.api_version
+        )
+
+    async def answer(self) -> bytes:
+        """The response."""
+        with self._held:
+            try:
+                answers = await self._served()
+            finally:
+                # Of one side that failed, of an answer without it, or of a client that went away.
+                await self._of_kafka.leave()
+                await self._of_suffix.leave()
+            return await self._respond(answers)
+
+    async def _served(self) -> Answers:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        patience = max(0.0, self.request.max_wait.total_seconds())
+        deadline = began + patience
+        await self._divide()
+        await self._look(patience, began + max(patience, FIRST_ANSWER_S))
+        while not self._is_enough(answers := self._answers()):
+            left = deadline - loop.time()
+            if left <= 0 or not (self._of_kafka.asked or self._of_suffix.asked):
+                return answers
+            await self._divide()
+            await self._wait(left)
+        return answers
+
+    async def _divide(self) -> None:
+        """Each partition to the side that its offset lies on now."""
+        in_kafka, in_suffix = [], []
+        self._told = {}
+        for asked in self.asked:
+            route = current_route(asked, self.tracking)
+            asked.offset = position_of(route, asked.offset)
+            match region_of(route, asked.offset):
+                case FetchRegion.KAFKA | FetchRegion.PREFIX:
+                    in_kafka.append(asked)
+                case FetchRegion.SUFFIX:
+                    if (node := await self._nearer(asked)) is None:
+                        in_suffix.append(asked)
+                    else:
+                        self._told[asked] = self.suffix.sent_on(asked, node)
+                case FetchRegion.LOST:
+                    self._told[asked] = PartitionResult.refusal(KafkaErrorCode.OFFSET_OUT_OF_RANGE)
+                case FetchRegion.NOWHERE:
+                    self._told[asked] = PartitionResult.refusal(
+                        named(handling(route.kind, Request.FETCH).error, asked.at.key)
+                    )
+        self._of_kafka.divide(in_kafka)
+        if self._of_suffix.divide(in_suffix):
+            await self._of_suffix.leave()  # it would not hear of those that have come
+
+    async def _nearer(self, asked: PartitionFetch) -> int | None:
+        """The replica in the consumer's zone that it is sent on to."""
+        if asked.at.log is None:
+            return None
+        return await self.leaders.nearer(asked.at.log, self.rack)
+
+    async def _look(self, patience_s: float, limit: float) -> None:
+        """Both sides as they are now, at once. One that answers late is waited for until ``limit``,
+        on the event loop's clock, and for as long as it takes if there is no other. Where only
+        Kafka is asked it may wait itself."""
+        kafka, suffix = self._of_kafka, self._of_suffix
+        both = bool(kafka.asked and suffix.asked)
+        if kafka.asked:
+            alone = not (suffix.asked or self._told)
+            wait_s = min(patience_s, KAFKA_ROUND_S) if alone else 0.0
+            kafka.begin(self._asked_kafka(wait_s))
+        if suffix.asked:
+            suffix.begin(self._found_and_read() if both else self._found())
+        await self._next(limit if both else None)
+        late = both and self._under_way() and not self._late.went_without
+        if late and self._is_enough(self._answers()):
+            limit = min(limit, asyncio.get_running_loop().time() + BESIDE_S)
+        await self._next(limit if both else None)
+        self._late.went_without = bool(self._under_way())
+
+    def _under_way(self) -> list[asyncio.Task[Answers]]:
+        sides = (self._of_kafka, self._of_suffix)
+        return [side.task for side in sides if side.task is not None]
+
+    async def _next(self, limit: float | None) -> None:
+        """Until a question that is under way is answered, or until ``limit``, on the event loop's
+        clock."""
+        if not (tasks := self._under_way()):
+            return
+        left = None if limit is None else max(0.0, limit - asyncio.get_running_loop().time())
+        await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        self._of_kafka.take()
+        self._of_suffix.take()
+
+    async def _wait(self, left_s: float) -> None:
+        """Until either side has news, or the time is over."""
+        kafka, suffix = self._of_kafka, self._of_suffix
+        both = bool(kafka.asked and suffix.asked)
+        spare = LAST_ROUND_S if both else 0.0
+        if kafka.idle and left_s > spare:
+            kafka.begin(self._asked_kafka(min(left_s - spare, KAFKA_ROUND_S)))
+        if suffix.idle:
+            suffix.begin(self._found_once_there_is_more(left_s))
+        # One side alone answers in its own time.
+        await self._next(asyncio.get_running_loop().time() + left_s if both else None)
+
+    async def _asked_kafka(self, wait_s: float) -> Answers:
+        if self._takes_breath:
+            await asyncio.sleep(BREATH_S)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        answers = await self.kafka.ask(list(self._of_kafka.asked), wait_s, self._min_bytes)
+        # Kafka may have records that may not be shown: then it does not wait itself.
+        self._takes_breath = wait_s > 0 and loop.time() - began < BREATH_S
+        return answers
+
+    async def _found(self) -> Answers:
+        return await self.suffix.find(self._of_suffix.asked, self._max_bytes)
+
+    async def _found_and_read(self) -> Answers:
+        """With the bytes, so that the object store is read while Kafka is. What is left unread by a
+        fetch that does not wait for it any longer is in the cache when the next one comes."""
+        found = await self._found()
+        size = sum(answer.size for answer in found.values())
+        if size:
+            granted = self._held.enter_context(self.room.answer(min(size, self._max_bytes)))
+            await self.suffix.read(found, granted)
+        return found
+
+    async def _found_once_there_is_more(self, left_s: float) -> Answers:
+        known, asked = self._of_suffix.answers, self._of_suffix.asked
+        if all(one in known for one in asked):
+            await self.suffix.wait({one: known[one] for one in asked}, left_s)
+        return await self._found()
+
+    def _answers(self) -> Answers:
+        """What is known by now, of every partition by the side that it lies on."""
+        answers = dict(self._told)
+        for side in (self._of_kafka, self._of_suffix):
+            for asked in side.asked:
+                answers[asked] = side.answers.get(asked) or self._no_news(asked)
+        return answers
+
+    def _no_news(self, asked: PartitionFetch) -> PartitionResult:
+        """Its side has not answered in time. Clients pass over offsets of -1; that the log ends
+        where they are they must not be told."""
+        end = -1
+        at = asked.at.log
+        if at is not None and asked.at.route(self.tracking).kind is RouteKind.SUFFIX:
+            end = self.watermarks.known(at)
+        if end <= asked.offset:
+            end = -1
+        return PartitionResult(high_watermark=end, last_stable_offset=end)
+
+    def _is_enough(self, answers: Answers) -> bool:
+        size = sum(answer.size for answer in answers.values())
+        return size >= self._min_bytes or any(answer.settled for answer in answers.values())
+
+    async def _respond(self, answers: Answers) -> bytes:
+        of_kafka = sum(a.size for a in answers.values() if a.found is None)
+        left = self._max_bytes - of_kafka
+        read = [answer for answer in answers.values() if answer.is_read]
+        for answer in read:
+            answer.shorten(max(0, left), at_least_one=left == self._max_bytes)
+            left -= len(answer.records or b"")
+        unread = {one: a for one, a in answers.items() if a.found is not None and not a.is_read}
+        found = sum(answer.size for answer in unread.values())
+        with self.room.answer(max(0, min(left, found))) as granted:
+            if unread:
+                first = left == self._max_bytes
+                await self.suffix.read(
+                    unread, min(left, granted) if granted < found else left, at_least_one=first
+                )
+                answers |= unread
+            size = sum(len(a.records or b"") for a in answers.values() if a.found is not None)
+            self.leaders.count("fetched", size, self.zone)
+            return await self._response(answers)
+
+    async def _response(self, answers: Answers) -> bytes:
+        many = len(self.asked) > AT_ONCE_PARTITIONS
+        rows = await beside_the_loop(self._rows, answers) if many else self._rows(answers)
+        code, session_id, told = self._answered(rows)  # sessions are the event loop's
+        message = self.messages.response(
+            throttle_time=self.kafka.throttle,
+            error_code=error(code),
+            session_id=session_id,
+            responses=tuple(
+                self.messages.response_part(
+                    "FetchableTopicResponse", **key_fields(key), partitions=tuple(group)
+                )
+                for key, group in group_by_topic(told)
+            ),
+            node_endpoints=tuple(self.kafka.endpoints.values()),
+        )
+        return await self.context.respond_of(message, len(told))
+
+    def _rows(self, answers: Answers) -> list[tuple[TopicKey, Any]]:
+        return [(asked.at.key, answers[asked].row(self.messages, asked)) for asked in self.asked]
