@@ -1,0 +1,349 @@
+"""Both sides of one fetch: asked at once, and neither held up by the other (seed 002.27)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.gateway.fakes import LOG, TOPIC, record_batch, tracked_row, until
+from tests.unit.gateway.tracked_bench import (
+    Fetched,
+    KafkaLog,
+    TrackedBench,
+    fetch,
+    fetched,
+    forget_everything,
+    produce,
+    serving,
+)
+from tideline.control_plane.model import FindBatchesRequest, FoundBatches
+from tideline.gateway.context import ApiKey
+from tideline.gateway.fetch import late_answers, tracked_fetch
+from tideline.kafka.batches import patch
+from tideline.kafka.errors import KafkaUnavailable
+
+SUFFIX = tracked_row(0, boundary=100, boundary_epoch=7)
+PREFIX = tracked_row(1, boundary=100, boundary_epoch=7)
+IN_SUFFIX, IN_PREFIX = (TOPIC, 0), (TOPIC, 1)
+BOTH = ((TOPIC, 0, 100), (TOPIC, 1, 90))
+NEVER_MS = 600_000
+"""A client's patience that no test waits for."""
+
+
+def batch_at(base: int, payload: int = 50) -> bytes:
+    batch = bytearray(record_batch(1, payload=b"x" * payload))
+    patch(batch, base, 3)
+    return bytes(batch)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
+    made = TrackedBench(tmp_path)
+    await made.lease()
+    made.show(SUFFIX, PREFIX)
+    made.parts.watermarks.observe(LOG, 100)
+    made.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(batch_at(90), 100)})
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+class SlowBroker:
+    """Answers when the test says so, one question after the other."""
+
+    def __init__(self, bench: TrackedBench) -> None:
+        self.client = bench.client
+        self.answer = bench.client.broker[ApiKey.FETCH]
+        self.gate = asyncio.Event()
+        bench.client.broker[ApiKey.FETCH] = self._slowly
+
+    async def _slowly(self, request: Any) -> Any:
+        await self.gate.wait()
+        return self.answer(request)
+
+    @property
+    def asked(self) -> int:
+        return len(self.client.forwarded)
+
+
+class SlowFinding:
+    """Of coordinates in Postgres."""
+
+    def __init__(self, bench: TrackedBench) -> None:
+        self.gate, self.begun, self.cancelled = asyncio.Event(), asyncio.Event(), 0
+        self._find = bench.plane.find_batches
+        bench.plane.find_batches = self._slowly  # type: ignore[method-assign]
+
+    async def _slowly(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
+        self.begun.set()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return await self._find(requests)
+
+
+async def appended(bench: TrackedBench, count: int = 1, payload: int = 50) -> None:
+    for _ in range(count):
+        await bench.ask(produce((TOPIC, 0, record_batch(1, payload=b"x" * payload))))
+
+
+async def ask(bench: TrackedBench, **values: Any) -> dict[tuple[str, int], Fetched]:
+    return fetched(await bench.ask(fetch(*BOTH, **values)))
+
+
+def hurried(patch_: pytest.MonkeyPatch) -> None:
+    """What a side may take is over at once."""
+    patch_.setattr(tracked_fetch, "FIRST_ANSWER_S", 0.02)
+    patch_.setattr(tracked_fetch, "BESIDE_S", 0.02)
+
+
+async def test_each_side_is_asked_before_the_other_has_answered(bench: TrackedBench) -> None:
+    """Events, no clock: one after the other would never end."""
+    await appended(bench)
+    broker, finding = SlowBroker(bench), SlowFinding(bench)
+    asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
+    await until(lambda: broker.asked == 1 and finding.begun.is_set())
+    finding.gate.set()
+    broker.gate.set()
+    answers = await asking
+    assert answers[IN_SUFFIX].offsets == [100]
+    assert answers[IN_PREFIX].offsets == [90]
+    assert broker.asked == 1
+
+
+async def test_the_object_store_is_read_while_kafka_is(bench: TrackedBench) -> None:
+    await appended(bench)
+    forget_everything(bench)
+    broker = SlowBroker(bench)
+    asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
+    await until(lambda: broker.asked == 1 and bench.store.gets)
+    assert not asking.done()
+    broker.gate.set()
+    assert (await asking)[IN_SUFFIX].offsets == [100]
+    assert len(bench.store.gets) == 1
+
+
+async def test_a_slow_broker_does_not_hold_the_suffix_up_and_its_answer_is_not_lost(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried(monkeypatch)
+    await appended(bench)
+    broker = SlowBroker(bench)
+    first = await ask(bench)
+    assert first[IN_SUFFIX].offsets == [100]
+    late = first[IN_PREFIX]
+    assert (late.error, late.offsets) == ("none", [])
+    assert late.high_watermark != 90, "an end where the consumer is would be an end of the log"
+    again = await ask(bench)
+    assert (again[IN_SUFFIX].offsets, again[IN_PREFIX].offsets) == ([100], [])
+    assert broker.asked == 1, "Kafka is not asked again while it owes an answer"
+    broker.gate.set()
+    await until(lambda: bench.parts.room.held("answers") > 0)
+    assert (await ask(bench))[IN_PREFIX].offsets == [90]
+    assert broker.asked == 1
+    assert bench.parts.room.held("answers") == 0
+
+
+async def test_the_next_fetch_waits_for_what_the_broker_owes(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried(monkeypatch)
+    await appended(bench)
+    broker = SlowBroker(bench)
+    await ask(bench)
+    asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
+    await asyncio.sleep(0.05)
+    assert not asking.done(), "the last one went without a side: now both have their time"
+    broker.gate.set()
+    answers = await asking
+    assert (answers[IN_SUFFIX].offsets, answers[IN_PREFIX].offsets) == ([100], [90])
+    assert broker.asked == 1
+
+
+@pytest.mark.parametrize(
+    "late", [KafkaLog(b"", 100), KafkaLog(code=ErrorCode.unknown_server_error)]
+)
+async def test_that_there_was_nothing_is_no_answer_to_a_later_fetch(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch, late: KafkaLog
+) -> None:
+    hurried(monkeypatch)
+    await appended(bench)
+    broker = SlowBroker(bench)
+    good = broker.answer
+    broker.answer = serving({IN_PREFIX: late})
+    await ask(bench)
+    broker.gate.set()
+    await until(lambda: bench.parts.room.held("answers") > 0)
+    broker.answer = good
+    assert (await ask(bench))[IN_PREFIX].offsets == [90]
+    assert broker.asked == 2
+
+
+async def test_a_late_answer_is_not_given_to_who_asks_for_another_offset(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried(monkeypatch)
+    await appended(bench)
+    broker = SlowBroker(bench)
+    await ask(bench)
+    broker.gate.set()
+    await until(lambda: bench.parts.room.held("answers") > 0)
+    broker.answer = serving({IN_PREFIX: KafkaLog(batch_at(80), 100)})
+    found = fetched(await bench.ask(fetch((TOPIC, 0, 100), (TOPIC, 1, 80))))
+    assert found[IN_PREFIX].offsets == [80]
+    assert broker.asked == 2
+
+
+async def test_a_late_answer_is_kept_for_a_while_and_only_where_there_is_room(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_answers, "KEPT_S", 0.01)
+    hurried(monkeypatch)
+    await appended(bench)
+    broker = SlowBroker(bench)
+    await ask(bench)
+    broker.gate.set()
+    await until(lambda: bench.parts.room.held("answers") > 0)
+    await until(lambda: bench.parts.room.held("answers") == 0)
+    assert (await ask(bench))[IN_PREFIX].offsets == [90]
+    assert broker.asked == 2
+
+
+async def test_a_slow_postgres_does_not_hold_the_prefix_up(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried(monkeypatch)
+    await appended(bench)
+    finding = SlowFinding(bench)
+    first = await ask(bench)
+    assert first[IN_PREFIX].offsets == [90]
+    assert (first[IN_SUFFIX].error, first[IN_SUFFIX].offsets) == ("none", [])
+    assert finding.cancelled == 1
+    finding.gate.set()
+    assert (await ask(bench))[IN_SUFFIX].offsets == [100]
+
+
+async def test_a_slow_object_store_does_not_hold_the_prefix_up_and_is_read_once(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried(monkeypatch)
+    await appended(bench)
+    forget_everything(bench)
+    gate, get = asyncio.Event(), bench.store.get
+
+    async def slowly(*args: Any, **named: Any) -> bytes:
+        body = await get(*args, **named)
+        await gate.wait()
+        return body
+
+    monkeypatch.setattr(bench.store, "get", slowly)
+    first = await ask(bench)
+    assert (first[IN_PREFIX].offsets, first[IN_SUFFIX].offsets) == ([90], [])
+    gate.set()
+    assert (await ask(bench))[IN_SUFFIX].offsets == [100]
+    assert len(bench.store.gets) == 1
+    assert bench.parts.room.held("answers") == 0
+
+
+async def test_a_broker_that_fails_ends_the_question_to_the_suffix(bench: TrackedBench) -> None:
+    finding = SlowFinding(bench)
+
+    async def dies(_: Any) -> Any:
+        await finding.begun.wait()
+        raise KafkaUnavailable("the broker is gone")
+
+    bench.client.broker[ApiKey.FETCH] = dies
+    with pytest.raises(KafkaUnavailable):
+        await ask(bench, max_wait_ms=NEVER_MS)
+    assert finding.cancelled == 1
+
+
+async def test_a_client_that_goes_away_ends_both_questions(bench: TrackedBench) -> None:
+    broker, finding = SlowBroker(bench), SlowFinding(bench)
+    asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
+    await until(lambda: broker.asked and finding.begun.is_set())
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert finding.cancelled == 1
+    left = [task for task in asyncio.all_tasks() if task.get_name().startswith("fetch-")]
+    assert left == []
+
+
+async def test_a_commit_wakes_a_fetch_that_kafka_holds(bench: TrackedBench) -> None:
+    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
+    asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
+    await until(lambda: len(bench.client.forwarded) >= 1)
+    broker = SlowBroker(bench)
+    before = broker.asked
+    await until(lambda: broker.asked > before)
+    await appended(bench)
+    answers = await asyncio.wait_for(asking, 5)
+    assert answers[IN_SUFFIX].offsets == [100]
+    broker.gate.set()
+
+
+async def test_records_of_kafka_wake_a_fetch_that_waits_for_a_commit(bench: TrackedBench) -> None:
+    good = bench.client.broker[ApiKey.FETCH]
+    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
+    asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
+    await until(lambda: len(bench.client.forwarded) > 1)
+    bench.client.broker[ApiKey.FETCH] = good
+    assert (await asyncio.wait_for(asking, 5))[IN_PREFIX].offsets == [90]
+
+
+async def test_the_bytes_of_both_sides_count_together(bench: TrackedBench) -> None:
+    await appended(bench)
+    classic = {IN_PREFIX: KafkaLog(b"", 100), ("classic", 0): KafkaLog(batch_at(5), 15)}
+    bench.client.broker[ApiKey.FETCH] = serving(classic)
+    one = len(batch_at(5))
+
+    async def both(min_bytes: int) -> dict[tuple[str, int], Fetched]:
+        message = fetch(
+            (TOPIC, 0, 100), ("classic", 0, 5), max_wait_ms=NEVER_MS, min_bytes=min_bytes
+        )
+        return fetched(await bench.ask(message))
+
+    answers = await asyncio.wait_for(both(2 * one), 5)
+    assert (answers[IN_SUFFIX].offsets, answers["classic", 0].offsets) == ([100], [5])
+    asking = asyncio.create_task(both(2 * one + 1))
+    await until(lambda: len(bench.client.forwarded) > 2)
+    assert not asking.done()
+    await appended(bench)
+    assert (await asyncio.wait_for(asking, 5))[IN_SUFFIX].offsets == [100, 101]
+
+
+@pytest.mark.parametrize("fits", [0, 1, 2, 3])
+async def test_what_both_sides_have_fits_into_max_bytes(bench: TrackedBench, fits: int) -> None:
+    """Kafka's part first; of an answer that has none one batch of the suffix, however large."""
+    await appended(bench, 3)
+    one = len(batch_at(90))
+    answers = await ask(bench, max_bytes=one + fits * one)
+    assert answers[IN_PREFIX].offsets == [90]
+    assert answers[IN_SUFFIX].offsets == list(range(100, 100 + fits))
+    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
+    alone = await ask(bench, max_bytes=10)
+    assert (alone[IN_PREFIX].offsets, alone[IN_SUFFIX].offsets) == ([], [100])
+
+
+async def test_a_partition_whose_boundary_becomes_known_goes_over_in_the_middle_of_a_wait(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 9: both sides wait, and the one that Kafka had is the suffix's now."""
+    bench.show(SUFFIX, tracked_row(1))
+    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
+    asking = asyncio.create_task(
+        bench.ask(fetch((TOPIC, 0, 100), (TOPIC, 1, 100), max_wait_ms=NEVER_MS))
+    )
+    await until(lambda: len(bench.client.forwarded) > 1)
+    bench.show(SUFFIX, PREFIX)
+    await bench.ask(produce((TOPIC, 1, record_batch(1))))
+    assert fetched(await asyncio.wait_for(asking, 5))[IN_PREFIX].offsets == [100]
