@@ -1,6 +1,6 @@
-"""One consumer of classic, pending, hybrid and diskless partitions, with and without a session,
-before a broker, a Postgres and an object store of any speed: whatever comes late, it reads every
-record once, in order, and gets to the end."""
+"""Consumers of classic, pending, hybrid and diskless partitions, with and without a session, before
+a broker, a Postgres and an object store of any speed: whatever comes late, each reads every record
+once, in order, and gets to the end."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ class World:
     """Payloads by offset, zombies included."""
     boundary: dict[int, int] = field(default_factory=dict)
     """B0 of the tracked partitions that have one."""
+    closed: set[int] = field(default_factory=set)
+    """Those that quiesce: B0 will be set where Kafka's log ends."""
     suffix: dict[int, list[bytes]] = field(default_factory=dict)
     slow: float = 0.0
     """How often something is slower than anybody's patience."""
@@ -141,7 +143,9 @@ class World:
             *(
                 tracked_row(n, boundary=self.boundary[n], boundary_epoch=7)
                 if n in self.boundary
-                else tracked_row(n)
+                else tracked_row(
+                    n, generation=2 if n in self.closed else 1, quiesced=n in self.closed
+                )
                 for n in range(PARTITIONS)
             )
         )
@@ -161,8 +165,11 @@ class World:
         (row,) = answer.responses[0].partition_responses
         assert (row.error_code, row.base_offset) == (ErrorCode.none, at)
 
-    def crosses(self, partition: int) -> None:
-        self.boundary[partition] = len(self.kafka[TOPIC, partition])
+    def advances(self, partition: int) -> None:
+        """The migration's next step: it is quiesced, then crosses."""
+        if partition in self.closed:
+            self.boundary[partition] = len(self.kafka[TOPIC, partition])
+        self.closed.add(partition)
         self.show()
 
     def truth(self, log: Log) -> list[bytes]:
@@ -175,13 +182,13 @@ class World:
 class Consumer:
     """After the Java client's ``FetchSessionHandler``."""
 
-    def __init__(self, world: World, with_session: bool) -> None:
+    def __init__(self, world: World, with_session: bool, connection: FakeConnection) -> None:
         self.world, self.with_session = world, with_session
         self.at: dict[Log, int] = dict.fromkeys([*TRACKED, CLASSIC], 0)
         self.asked: dict[Log, int] = {}
         """Offsets as the session has them."""
         self.session = self.epoch = 0
-        self.connection = world.connection()
+        self.connection = connection
 
     def request(self, **values: Any) -> Any:
         if not self.with_session:
@@ -192,9 +199,9 @@ class Consumer:
         self.asked = dict(self.at)
         return fetch(*new, session=(self.session, self.epoch), **values)
 
-    def reconnects(self) -> None:
+    def reconnects(self, connection: FakeConnection) -> None:
         """Its session may have gone on without it."""
-        self.connection, self.epoch = self.world.connection(), 0
+        self.connection, self.epoch = connection, 0
 
     async def polls(self, **values: Any) -> None:
         answer = await self.world.bench.ask(self.request(**values), client=self.connection)
@@ -215,6 +222,16 @@ class Consumer:
         for log, row in rows.items():
             self.takes(log, row)
 
+    async def reads_to_the_end(self) -> None:
+        for _ in range(60):
+            if all(at == len(self.world.truth(log)) for log, at in self.at.items()):
+                break
+            for partition in self.world.closed - self.world.boundary.keys():
+                self.world.advances(partition)  # nobody reads on before it is over
+            await self.polls(max_wait_ms=5)
+        for log, at in self.at.items():
+            assert at == len(self.world.truth(log)), f"{log} stands at {at}"
+
     def takes(self, log: Log, row: Any) -> None:
         truth = self.world.truth(log)
         assert row.error_code in RETRIED, (log, self.at[log], row)
@@ -233,22 +250,27 @@ class Consumer:
             self.at[log] += 1
 
 
-async def play(world: World, steps: int, with_session: bool) -> None:
-    random, consumer = world.random, Consumer(world, with_session)
+async def play(world: World, steps: int, with_session: bool, others: int = 0) -> None:
+    """``others``: consumers without a session that send over the same connection meanwhile."""
+    random, connection = world.random, world.connection()
+    consumers = [Consumer(world, with_session, connection)]
+    consumers += [Consumer(world, False, connection) for _ in range(others)]
     for n in range(PARTITIONS):
         for _ in range(random.randrange(4)):
             world.appended((TOPIC, n))
         if random.random() < 0.6:
             world.boundary[n] = len(world.kafka[TOPIC, n])
     world.show()
-    polling: asyncio.Task[None] | None = None
+    polling: dict[Consumer, asyncio.Task[None]] = {}
     actions = ["poll"] * 6 + ["append", "commit", "commit", "cross", "speed", "down", "cold", "cut"]
     for _ in range(steps):
+        pending = [n for n in range(PARTITIONS) if n not in world.boundary]
         match random.choice(actions):
             case "poll":
-                if polling is not None:
-                    await polling
-                polling = asyncio.create_task(
+                consumer = random.choice(consumers)
+                if consumer in polling:
+                    await polling[consumer]
+                polling[consumer] = asyncio.create_task(
                     consumer.polls(
                         max_wait_ms=random.choice([0, 3, 15]),
                         min_bytes=random.choice([1, 1, 150]),
@@ -259,41 +281,43 @@ async def play(world: World, steps: int, with_session: bool) -> None:
                 world.appended(random.choice([CLASSIC, *TRACKED]))
             case "commit" if world.boundary and not world.bench.plane.down:
                 await world.committed(random.choice(sorted(world.boundary)))
-            case "cross" if not world.bench.plane.down:
-                if pending := [n for n in range(PARTITIONS) if n not in world.boundary]:
-                    world.crosses(random.choice(pending))
+            case "cross" if pending and not world.bench.plane.down:
+                world.advances(random.choice(pending))
             case "speed":
                 world.slow = random.choice([0.0, 0.5, 1.0])
             case "down":
                 world.bench.plane.down = random.random() < 0.3
             case "cold":
                 forget_everything(world.bench)
-            case "cut" if polling is not None:
-                polling.cancel()
-                await asyncio.gather(polling, return_exceptions=True)
-                polling = None
-                consumer.reconnects()
+            case "cut":
+                for task in polling.values():
+                    task.cancel()
+                await asyncio.gather(*polling.values(), return_exceptions=True)
+                polling, connection = {}, world.connection()
+                for consumer in consumers:
+                    consumer.reconnects(connection)
         await asyncio.sleep(random.choice([0.0, 0.0, 0.002]))
-    if polling is not None:
-        await polling
+    for task in polling.values():
+        await task
     world.slow, world.bench.plane.down = 0.0, False
-    for _ in range(60):
-        if all(at == len(world.truth(log)) for log, at in consumer.at.items()):
-            break
-        await consumer.polls(max_wait_ms=5)
-    for log, at in consumer.at.items():
-        assert at == len(world.truth(log)), f"{log} stands at {at}"
-    sessions = world.bench.rules[ApiKey.FETCH].handler.__self__.sessions  # type: ignore[attr-defined]
+    for consumer in consumers:
+        await consumer.reads_to_the_end()
+    handler: Any = world.bench.rules[ApiKey.FETCH].handler
+    sessions = handler.__self__.sessions
     assert sessions.partitions == sum(len(s.partitions) for s in sessions._sessions.values())
-    assert world.bench.parts.room.held("answers") >= 0
 
 
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(seed=st.integers(0, 2**32), steps=st.integers(1, 60), with_session=st.booleans())
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.integers(1, 60),
+    with_session=st.booleans(),
+    others=st.integers(0, 2),
+)
 async def test_a_consumer_reads_everything_once_whatever_is_late(
-    tmp_path: Path, seed: int, steps: int, with_session: bool
+    tmp_path: Path, seed: int, steps: int, with_session: bool, others: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch_:
         for name, seconds in (
@@ -304,7 +328,7 @@ async def test_a_consumer_reads_everything_once_whatever_is_late(
         bench = TrackedBench(tmp_path)
         try:
             await bench.lease()
-            await play(World(bench, Random(seed)), steps, with_session)
+            await play(World(bench, Random(seed)), steps, with_session, others)
         finally:
             bench.plane.down = False
             await bench.close()

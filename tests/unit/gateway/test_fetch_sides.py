@@ -100,8 +100,9 @@ async def ask(bench: TrackedBench, **values: Any) -> dict[tuple[str, int], Fetch
 
 
 def hurried(patch_: pytest.MonkeyPatch) -> None:
-    """What a side may take is over at once."""
-    patch_.setattr(tracked_fetch, "FIRST_ANSWER_S", 0.02)
+    """Who has enough waits for the other side for a moment only; a fetch after one that went
+    without a side for as long as any machine needs to answer."""
+    patch_.setattr(tracked_fetch, "FIRST_ANSWER_S", 1.0)
     patch_.setattr(tracked_fetch, "BESIDE_S", 0.02)
 
 
