@@ -348,3 +348,38 @@ async def test_a_partition_whose_boundary_becomes_known_goes_over_in_the_middle_
     bench.show(SUFFIX, PREFIX)
     await bench.ask(produce((TOPIC, 1, record_batch(1))))
     assert fetched(await asyncio.wait_for(asking, 5))[IN_PREFIX].offsets == [100]
+
+
+async def test_records_of_kafka_wake_a_fetch_whose_first_look_at_the_suffix_is_not_over(
+    bench: TrackedBench,
+) -> None:
+    good = bench.client.broker[ApiKey.FETCH]
+    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
+    finding = SlowFinding(bench)
+    asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
+    await until(lambda: len(bench.client.forwarded) > 1)
+    bench.client.broker[ApiKey.FETCH] = good
+    answers = await asyncio.wait_for(asking, 5)
+    assert (answers[IN_PREFIX].offsets, answers[IN_SUFFIX].offsets) == ([90], [])
+    assert finding.cancelled == 1
+
+
+async def test_what_was_read_is_not_held_while_a_client_waits_for_more(bench: TrackedBench) -> None:
+    await appended(bench)
+    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
+    four = 4 * len(batch_at(100))
+    asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS, min_bytes=four))
+    await until(lambda: len(bench.client.forwarded) > 1)
+    assert bench.parts.room.held("answers") == 0
+    await appended(bench, 3)
+    assert (await asyncio.wait_for(asking, 5))[IN_SUFFIX].offsets == [100, 101, 102, 103]
+
+
+async def test_kafka_is_not_asked_to_wait_for_a_client_that_does_not(bench: TrackedBench) -> None:
+    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
+    finding = SlowFinding(bench)
+    asking = asyncio.create_task(ask(bench))
+    await finding.begun.wait()
+    finding.gate.set()
+    await asking
+    assert [request.max_wait.total_seconds() for request in bench.client.forwarded] == [0.0]

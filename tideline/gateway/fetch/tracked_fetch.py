@@ -193,15 +193,27 @@ class TrackedFetch:
         began = loop.time()
         patience = max(0.0, self.request.max_wait.total_seconds())
         deadline = began + patience
+        limit = began + max(patience, FIRST_ANSWER_S)
         await self._divide()
-        await self._look(patience, began + max(patience, FIRST_ANSWER_S))
+        looking = await self._look(patience, limit)
         while not self._is_enough(answers := self._answers()):
-            left = deadline - loop.time()
+            self._put_back()
+            first = any(not task.done() for task in looking)
+            now = loop.time()
+            left = (limit if first else deadline) - now
             if left <= 0 or not (self._of_kafka.asked or self._of_suffix.asked):
-                return answers
+                break
             await self._divide()
-            await self._wait(left)
+            await self._wait(left, deadline - now)
+        self._late.went_without = any(not task.done() for task in looking)
         return answers
+
+    def _put_back(self) -> None:
+        """It is not enough yet: what was read is not held in memory while the client waits."""
+        for answer in self._of_suffix.answers.values():
+            if answer.is_read:
+                answer.is_read, answer.records = False, b""
+        self._held.close()
 
     async def _divide(self) -> None:
         """Each partition to the side that its offset lies on now."""
@@ -234,10 +246,11 @@ class TrackedFetch:
             return None
         return await self.leaders.nearer(asked.at.log, self.rack)
 
-    async def _look(self, patience_s: float, limit: float) -> None:
-        """Both sides as they are now, at once. One that answers late is waited for until ``limit``,
-        on the event loop's clock, and for as long as it takes if there is no other. Where only
-        Kafka is asked it may wait itself."""
+    async def _look(self, patience_s: float, limit: float) -> list[asyncio.Task[Answers]]:
+        """Both sides as they are now, at once. Who is asked alone is waited for as long as it
+        takes, and Kafka may wait itself; of two the first, and if it has enough the other for a
+        while, until ``limit`` (on the event loop's clock) at most. Returns the looks that are not
+        over."""
         kafka, suffix = self._of_kafka, self._of_suffix
         both = bool(kafka.asked and suffix.asked)
         if kafka.asked:
@@ -247,11 +260,10 @@ class TrackedFetch:
         if suffix.asked:
             suffix.begin(self._found_and_read() if both else self._found())
         await self._next(limit if both else None)
-        late = both and self._under_way() and not self._late.went_without
-        if late and self._is_enough(self._answers()):
-            limit = min(limit, asyncio.get_running_loop().time() + BESIDE_S)
-        await self._next(limit if both else None)
-        self._late.went_without = bool(self._under_way())
+        if self._under_way() and self._is_enough(self._answers()):
+            soon = asyncio.get_running_loop().time() + BESIDE_S
+            await self._next(limit if self._late.went_without else min(limit, soon))
+        return self._under_way()
 
     def _under_way(self) -> list[asyncio.Task[Answers]]:
         sides = (self._of_kafka, self._of_suffix)
@@ -267,13 +279,14 @@ class TrackedFetch:
         self._of_kafka.take()
         self._of_suffix.take()
 
-    async def _wait(self, left_s: float) -> None:
-        """Until either side has news, or the time is over."""
+    async def _wait(self, left_s: float, patience_s: float) -> None:
+        """Until either side has news, or the time is over; Kafka is asked again within what is left
+        of the client's patience."""
         kafka, suffix = self._of_kafka, self._of_suffix
         both = bool(kafka.asked and suffix.asked)
         spare = LAST_ROUND_S if both else 0.0
-        if kafka.idle and left_s > spare:
-            kafka.begin(self._asked_kafka(min(left_s - spare, KAFKA_ROUND_S)))
+        if kafka.idle and patience_s > spare:
+            kafka.begin(self._asked_kafka(min(patience_s - spare, KAFKA_ROUND_S)))
         if suffix.idle:
             suffix.begin(self._found_once_there_is_more(left_s))
         # One side alone answers in its own time.
