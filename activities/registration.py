@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from temporalio import activity
 
-from activities import configs, following, operators, tiered_storage, topic, validate
+from activities import configs, following, operators, places, tiered_storage, topic, validate
 from activities.attempt import heartbeating
 from activities.drain_transactions import drain_transactions
 from activities.quiesce import quiesce
@@ -27,6 +27,8 @@ ACTIVITIES: dict[str, ActivityFunction] = {
     TopicActivity.JOIN_TOPIC_MIGRATION: following.join_topic_migration,
     TopicActivity.FOLLOW_TOPIC_MIGRATION: following.follow_topic_migration,
     TopicActivity.VALIDATE_TOPIC: validate.validate_topic,
+    TopicActivity.TAKE_PLACE: places.take_place,
+    TopicActivity.LEAVE_PLACE: places.leave_place,
     TopicActivity.BEGIN_TRACKING: topic.begin_tracking,
     TopicActivity.AWAIT_TRACKING: topic.await_tracking,
     TopicActivity.RECONCILE_CONFIGS: configs.reconcile_configs,

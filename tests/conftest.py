@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tideline.domain.places import SETTING as PLACES
 from tideline.stack import ALL_PARTS, Stack
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ PARTS_VARIABLE = "TIDELINE_TEST_PARTS"
 
 HOMES_VARIABLE = "TIDELINE_TEST_HOMES"
 """Tells the processes of a run where the homes of their stacks go; set by the first of them."""
+
+
+SHARED = {PLACES: "50"}
+"""Tests that share a stack do not wait for each other's topics."""
 
 
 def is_one_of_several(config: pytest.Config) -> bool:
@@ -65,7 +70,7 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     home = Path(os.environ[HOMES_VARIABLE]) / process
     home.mkdir(mode=0o755)
     try:
-        yield Stack.up(home, brokers=3, parts=parts)
+        yield Stack.up(home, brokers=3, parts=parts, settings=SHARED)
     finally:
         if request.session.testsfailed:
             Stack.take_down(home)

@@ -281,7 +281,20 @@ class PolicySettings(KafkaSettings):
     )
 
 
-class WorkerSettings(ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, PolicySettings):
+class PlacesSettings(_Base):
+    """How many topics migrate at once, whoever started them."""
+
+    migration_parallel_topics: int = Field(
+        5,
+        ge=1,
+        description="topics that migrate at once, over all triggers; others wait in the order of "
+        "their start; inkless.migration.parallel.topics",
+    )
+
+
+class WorkerSettings(
+    ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, PolicySettings, PlacesSettings
+):
     """The Temporal worker, and the commands that steer migrations."""
 
     metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
@@ -317,7 +330,7 @@ class RebuildSettings(ObjectStoreSettings):
     )
 
 
-class ScheduleSettings(_Base):
+class ScheduleSettings(PlacesSettings):
     """How often the periodic jobs run, and how many topics migrate at once."""
 
     tiering_splitter_interval_ms: int = Field(
@@ -327,9 +340,6 @@ class ScheduleSettings(_Base):
     )
     tiering_merger_interval_ms: int = Field(
         300_000, ge=1_000, description="between runs of merge; inkless.tiering.merger.interval.ms"
-    )
-    migration_parallel_topics: int = Field(
-        5, ge=1, description="topics of one wave at once; inkless.migration.parallel.topics"
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NoReturn
 
 from temporalio import workflow
@@ -24,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
         ConfigStep,
         PartitionRef,
         PartitionSituation,
+        PlaceRequest,
         TopicActivity,
         TopicOutcome,
         TopicStep,
@@ -62,6 +64,10 @@ ABORT_PASSES_TRACKING = "an-abort-passes-tracking-that-fails"
 OPEN_AFTER_RESET = "open-the-classic-log-after-a-reset"
 """A partition whose B0 was reset takes classic produces again: the seal goes at once, not only
 with the arming before its write pause."""
+TAKES_A_PLACE = "takes-one-of-the-places-2026-11"
+"""Patch: before it only a wave bounded how many topics migrate at once."""
+PREFLIGHT_LASTS = timedelta(minutes=1)
+"""A topic that waited longer for its place is looked at again before anything of it changes."""
 PROVING_BOUND_S = 20 * 60.0
 """One attempt at what proves, for each partition, what remote storage has. A worker that dies is
 noticed by its heartbeats."""
@@ -92,6 +98,10 @@ class TopicRun:
     def _step(self) -> TopicStep:
         return TopicStep(self.state.ref, self.state.options)
 
+    @property
+    def _place(self) -> PlaceRequest:
+        return PlaceRequest(self.state.ref, workflow.info().first_execution_run_id)
+
     async def migrate(self) -> TopicOutcome:
         """To the end: ``hybrid`` or ``aborted``."""
         state = self.state
@@ -118,6 +128,7 @@ class TopicRun:
                 except asyncio.CancelledError:
                     await self._cancelled()
         except CallFailed as failure:
+            await self._leave_place()
             raise refused(failure) from failure
         finally:
             reconciling.cancel()
@@ -150,6 +161,8 @@ class TopicRun:
             case Stage.VALIDATING:
                 validate = slow(TopicActivity.VALIDATE_TOPIC, seconds=PROVING_BOUND_S)
                 await self._do(validate, reraise=REFUSALS)
+                if workflow.patched(TAKES_A_PLACE) and await self._waited_for_place():
+                    await self._do(validate, reraise=REFUSALS)
                 self._move_to(Stage.TRACKING)
             case Stage.TRACKING:
                 await self._begin_tracking()
@@ -180,7 +193,26 @@ class TopicRun:
                 await self._configs(ConfigStage.FROZEN)
                 if state.forced_by:
                     await self.fan_out.end_all()
+                await self._leave_place()
                 self._move_to(Stage.ENDED)
+
+    async def _waited_for_place(self) -> bool:
+        """Take one of the places of topics that migrate at once. True: it took so long that what
+        the preflight saw is old."""
+        self.state.asked_for_place = True
+        since = workflow.now()
+        await self.retrying.call(slow(TopicActivity.TAKE_PLACE), self._place, self._urgent)
+        return workflow.now() - since > PREFLIGHT_LASTS
+
+    async def _leave_place(self) -> None:
+        """If that fails, whoever waits finds out that this workflow has ended."""
+        if not self.state.asked_for_place:
+            return
+        try:
+            await perform(quick(TopicActivity.LEAVE_PLACE), self._place)
+        except CallFailed as failure:
+            workflow.logger.info("place_not_given_back", extra={"why": failure.message})
+        self.state.asked_for_place = False
 
     async def _begin_tracking(self) -> None:
         """An abort waits while a try is under way, so that it is not overtaken; not for all of
@@ -366,6 +398,7 @@ class TopicRun:
             await self.fan_out.end_all()
             await self._configs(ConfigStage.RESTORED)
             await self.retrying.call(slow(TopicActivity.STOP_TRACKING), self._step)
+        await self._leave_place()
         self._move_to(Stage.ENDED)
         return TopicOutcome(state.ref.topic, state.ref.topic_id, "aborted")
 

@@ -98,6 +98,8 @@ class TopicState:
     stage: Stage = Stage.VALIDATING
     since: str = ""
     partitions: list[PartitionReport] = field(default_factory=list)
+    asked_for_place: bool = False
+    """One of the places of topics that migrate at once: it has one, or waits for it."""
     permits: list[int] = field(default_factory=list)
     """The round up to which each partition's write pause may begin."""
     armed: bool = False

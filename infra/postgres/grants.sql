@@ -34,6 +34,7 @@ GRANT EXECUTE ON FUNCTION
     set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
     pending_requests, settle_request, call_off_request, record_configuration, accept_gap,
     force_completion, list_operator_actions, record_plan_outcome, plan_outcomes_of,
+    take_migration_place, leave_migration_place,
     aborted_topics, record_phase, set_tiering_complete, override_config,
     update_user_config, update_topic_limits, record_findings, release_config,
     advance_prefix_start,

@@ -25,6 +25,7 @@ from tideline.domain import failures
 from tideline.domain.messages import TopicActivity, Update
 from tideline.domain.migration import Phase
 from tideline.domain.operator_choices import ConfigureRequest, Decider, GapRequest
+from tideline.domain.places import waiting_reason
 from tideline.domain.tiered_storage import LocalRetention
 from tideline.domain.tiered_storage_change import Remaining, TieredStorageInput
 
@@ -159,6 +160,27 @@ async def continued(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def waits_for_place(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """Others migrate first."""
+    world.script[TopicActivity.TAKE_PLACE] = fails(failures.WAITING, waiting_reason(5, 1), times=2)
+    handle = await world.start(client)
+    await ended(handle)
+    return handle
+
+
+async def place_never_came(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """Aborted while others migrate."""
+    world.script[TopicActivity.TAKE_PLACE] = fails(
+        failures.WAITING, waiting_reason(5, 1), times=999
+    )
+    handle = await world.start(client)
+    while world.count(TopicActivity.TAKE_PLACE) < 2:  # noqa: ASYNC110 - asks a world
+        await asyncio.sleep(0.05)
+    await handle.execute_update(Update.ABORT)
+    await ended(handle)
+    return handle
+
+
 async def follower(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     """A start by hand, which follows the topic's own workflow to its end."""
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
@@ -203,6 +225,9 @@ SWITCHES: dict[str, Callable[[TieringWorld, Client], Awaitable[WorkflowHandle[An
 }
 """Of tiered storage, which has no partitions' workflows."""
 
+UNBEGUN = ("place_never_came",)
+"""No partition's workflow was started."""
+
 LONG = {"continued": 45}
 """Scenarios for which a history of so many events is long: the server's word for it stands in the
 history, so that the replay continues as new where the run did."""
@@ -220,6 +245,8 @@ SCENARIOS: dict[str, Scenario] = {
     "forced": forced,
     "continued": continued,
     "follower": follower,
+    "waits_for_place": waits_for_place,
+    "place_never_came": place_never_came,
 }
 
 
@@ -270,7 +297,7 @@ async def record(names: list[str]) -> None:
                     "topic": world.ref.workflow_id,
                     "partition": world.ref.partition_workflow_id(0),
                 }
-                if handle.id not in ids.values():
+                if handle.id not in ids.values() or name in UNBEGUN:
                     ids = {"topic": handle.id}
                 await keep(server.client, name, ids)
 

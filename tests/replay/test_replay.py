@@ -35,4 +35,5 @@ def test_every_ending_and_interruption_has_been_recorded() -> None:
     assert {"success", "abort", "late_abort", "retries", "pause_and_resume"} <= names
     assert {"configure", "accepted_gap", "forced", "continued"} <= names
     assert {"joined", "follower"} <= names
+    assert {"waits_for_place", "place_never_came"} <= names
     assert {"switched_off", "enabled_again", "redirected"} <= names

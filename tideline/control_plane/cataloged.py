@@ -103,6 +103,8 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "migration_summary": _READS,
         "set_tiering_complete": "coverage observes it anew",
         "config_overrides_of": _READS,
+        "take_migration_place": _PROGRESS,
+        "leave_migration_place": _PROGRESS,
         "record_findings": "observed anew",
         "findings": _READS,
         "register_object_keys": "an object that was never committed tells nothing",

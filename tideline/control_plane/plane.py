@@ -49,6 +49,7 @@ from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.places import MigrationPlace, PlaceHolder
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
 from tideline.domain.watched import Finding
@@ -527,6 +528,18 @@ class ControlPlane(Protocol):
 
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         """The topic's config overrides, by key."""
+
+    async def take_migration_place(
+        self, asking: PlaceHolder, places: int, doubt_ms: int
+    ) -> MigrationPlace:
+        """Ask for one of ``places`` of topics that migrate at once, or whether there is one by now.
+
+        A topic is one in the order of its first question; a later run takes over what an earlier
+        one has. Who has a place and was not heard of for ``doubt_ms`` is named in one answer.
+        """
+
+    async def leave_migration_place(self, topic_id: UUID, run: str) -> bool:
+        """Give it back, or do not wait any more. False: ``run`` has none and waits for none."""
 
     async def record_findings(self, topic_id: UUID, findings: Sequence[Finding]) -> None:
         """Everything that one look at the topic found: what is not among it has ended. A topic

@@ -25,6 +25,7 @@ from tideline.control_plane.calls import (
     document,
     mapper,
     nothing,
+    only,
     rows,
     value,
 )
@@ -69,6 +70,7 @@ from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.places import MigrationPlace, PlaceHolder
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
@@ -474,6 +476,17 @@ class PostgresControlPlane(ControlPlane):
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         found = await self._call(Function("config_overrides_of", rows(ConfigOverride)), topic_id)
         return {override.key: override for override in found}
+
+    async def take_migration_place(
+        self, asking: PlaceHolder, places: int, doubt_ms: int
+    ) -> MigrationPlace:
+        function = Function("take_migration_place", only(MigrationPlace))
+        return await self._call(
+            function, asking.topic_id, asking.topic, asking.run, places, doubt_ms
+        )
+
+    async def leave_migration_place(self, topic_id: UUID, run: str) -> bool:
+        return await self._call(Function("leave_migration_place", value(bool)), topic_id, run)
 
     async def record_findings(self, topic_id: UUID, findings: Sequence[Finding]) -> None:
         function = Function("record_findings", nothing)

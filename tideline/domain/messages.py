@@ -48,6 +48,11 @@ class TopicActivity(StrEnum):
     """``JoinRequest`` -> ``Followed``: start or join the canonical workflow, look at it once."""
     VALIDATE_TOPIC = "validate_topic"
     """``TopicStep`` -> nothing. Fails as PreflightRefused with every reason and remedy."""
+    TAKE_PLACE = "take_place"
+    """``PlaceRequest`` -> nothing, when the topic has one of the places of topics that migrate at
+    once. Fails as Waiting, with how many come before it."""
+    LEAVE_PLACE = "leave_place"
+    """``PlaceRequest`` -> nothing: give the place back, or do not wait for one any more."""
     BEGIN_TRACKING = "begin_tracking"
     """``TopicStep`` -> nothing."""
     AWAIT_TRACKING = "await_tracking"
@@ -104,6 +109,10 @@ class TopicRef:
     topic_id: str
     """UUID in hexadecimal form."""
     partitions: int
+
+    @property
+    def id(self) -> UUID:
+        return UUID(self.topic_id)
 
     @property
     def workflow_id(self) -> str:
@@ -186,6 +195,15 @@ class TopicOutcome:
 class TopicStep:
     ref: TopicRef
     options: MigrationOptions
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRequest:
+    """For one of the places of topics that migrate at once."""
+
+    ref: TopicRef
+    run: str
+    """The first run of the workflow that asks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import MigrationRequest, RequestState, TrackedTopic
 from tideline.domain.messages import PAUSED_REASON, TopicOutcome, TopicRef
+from tideline.domain.places import waits_for_place
 from tideline.errors import TidelineError
 from tideline.temporal import MigrationFailed, NoSuchMigration, RunningTopic
 
@@ -70,12 +71,17 @@ class AttendanceGauges:
         for topic in seen.unattended:
             self._unattended.labels(topic).set(1)
         for running in seen.running:
-            if running.waiting_reason and running.waiting_reason != PAUSED_REASON:
+            if _needs_looking_after(running.waiting_reason):
                 self._waiting.labels(running.topic, running.stage).set(1)
         states = Counter(request.state for request in seen.requests)
         for state in RequestState:
             self._requests.labels(state.value).set(states[state])
         self._looked.set(now_s)
+
+
+def _needs_looking_after(reason: str) -> bool:
+    """An operator's pause ends by the operator, a wait for a place by itself."""
+    return bool(reason) and reason != PAUSED_REASON and not waits_for_place(reason)
 
 
 class Attendance:

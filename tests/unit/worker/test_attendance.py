@@ -17,6 +17,7 @@ from tideline.control_plane.model import (
 )
 from tideline.domain.messages import PAUSED_REASON, TopicOutcome, TopicRef
 from tideline.domain.migration import MigrationState
+from tideline.domain.places import waiting_reason
 from tideline.temporal import (
     MigrationFailed,
     NoSuchMigration,
@@ -114,10 +115,12 @@ async def test_a_topic_that_waits_is_shown_by_its_stage_and_a_paused_one_is_not(
 ) -> None:
     waits = RunningTopic(REF.workflow_id, "orders", "rolling", "a segment is missing")
     paused = RunningTopic("tideline/topic/paused/x", "paused", "crossing", PAUSED_REASON)
-    scene.running = [waits, paused]
+    place = RunningTopic("tideline/topic/later/x", "later", "validating", waiting_reason(5, 0))
+    scene.running = [waits, paused, place]
     name = "inkless_migration_topic_waiting"
     assert await scene.value(name, topic="orders", stage="rolling") == 1
     assert await scene.value(name, topic="paused", stage="crossing") is None
+    assert await scene.value(name, topic="later", stage="validating") is None
     scene.running = []
     assert await scene.value(name, topic="orders", stage="rolling") is None
 

@@ -31,6 +31,7 @@ from tideline.domain.messages import (
     PartitionRef,
     PartitionSituation,
     PhaseInput,
+    PlaceRequest,
     QuiesceResult,
     TopicActivity,
     TopicMigrationInput,
@@ -95,6 +96,9 @@ class World:
     """By operators: who and why, and what."""
     options: list[MigrationOptions] = field(default_factory=list)
     """With which a drain was asked for."""
+    queue: str = TASK_QUEUE
+    places: list[str] = field(default_factory=list)
+    """Runs that have one of the places of topics that migrate at once."""
     _between: set[int] = field(default_factory=set)
 
     @property
@@ -145,13 +149,24 @@ class World:
         await self._enter(TopicActivity.FOLLOW_TOPIC_MIGRATION)
         assert self.client is not None
         services: Any = SimpleNamespace(
-            temporal=self.client, settings=SimpleNamespace(temporal_task_queue=TASK_QUEUE)
+            temporal=self.client, settings=SimpleNamespace(temporal_task_queue=self.queue)
         )
         return await follow_topic_migration(services, request)
 
     @activity.defn(name=TopicActivity.VALIDATE_TOPIC)
     async def validate_topic(self, step: TopicStep) -> None:
         await self._enter(TopicActivity.VALIDATE_TOPIC)
+
+    @activity.defn(name=TopicActivity.TAKE_PLACE)
+    async def take_place(self, request: PlaceRequest) -> None:
+        await self._enter(TopicActivity.TAKE_PLACE)
+        self.places.append(request.run)
+
+    @activity.defn(name=TopicActivity.LEAVE_PLACE)
+    async def leave_place(self, request: PlaceRequest) -> None:
+        await self._enter(TopicActivity.LEAVE_PLACE)
+        if request.run in self.places:
+            self.places.remove(request.run)
 
     @activity.defn(name=TopicActivity.BEGIN_TRACKING)
     async def begin_tracking(self, step: TopicStep) -> None:
@@ -291,14 +306,14 @@ class World:
         async with (
             Worker(
                 client,
-                task_queue=TASK_QUEUE,
+                task_queue=self.queue,
                 workflows=[TopicMigration, PartitionMigration],
                 activities=self.activities,
                 **options,
             ),
             Worker(
                 client,
-                task_queue=waits_queue(TASK_QUEUE),
+                task_queue=waits_queue(self.queue),
                 activities=self.activities,
                 max_concurrent_activities=waits,
             ),
@@ -313,7 +328,7 @@ class World:
             TOPIC_WORKFLOW,
             given if given is not None else {"topic": self.topic},
             id=workflow_id or self.ref.workflow_id,
-            task_queue=TASK_QUEUE,
+            task_queue=self.queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             result_type=TopicOutcome,
         )

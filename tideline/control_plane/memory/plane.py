@@ -22,6 +22,7 @@ from tideline.control_plane.memory.gateways import Gateways
 from tideline.control_plane.memory.history import History
 from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
+from tideline.control_plane.memory.places import Places
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
 from tideline.control_plane.model import (
@@ -71,6 +72,7 @@ from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.places import MigrationPlace, PlaceHolder
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
 from tideline.domain.watched import Finding
@@ -94,6 +96,7 @@ class MemoryControlPlane(ControlPlane):
         self.gateways = Gateways()
         self.attested = Attestations(self._now)
         self.watched = Findings(self._now)
+        self.places = Places(now_ms)
         self.topics = Topics()
         self.files = WalFiles()
         self.operators = Operators()
@@ -658,6 +661,14 @@ class MemoryControlPlane(ControlPlane):
     async def config_overrides_of(self, topic_id: UUID) -> dict[str, ConfigOverride]:
         topic = self.topics.by_id(topic_id)
         return dict(sorted(topic.overrides.items())) if topic else {}
+
+    async def take_migration_place(
+        self, asking: PlaceHolder, places: int, doubt_ms: int
+    ) -> MigrationPlace:
+        return self.places.take(asking, places, doubt_ms)
+
+    async def leave_migration_place(self, topic_id: UUID, run: str) -> bool:
+        return self.places.leave(topic_id, run)
 
     async def record_findings(self, topic_id: UUID, findings: Sequence[Finding]) -> None:
         topic = self.topics.by_id(topic_id)
