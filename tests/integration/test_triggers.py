@@ -96,7 +96,19 @@ def test_topics_beyond_the_places_wait_visibly_whichever_trigger_started_them(
             # The first has ended, or will: its place is the second's.
             first.until_ready()
             second.until_ready()
-        assert third.rows("state") == []
+        assert third.rows("partition") == []
+        # A candidate still, which only Kafka knows.
+        assert third.topic in in_state(stack, "TIERED_ONLY")
+        assert third.topic not in in_state(stack, "HYBRID")
+        assert {first.topic, second.topic} <= in_state(stack, "HYBRID")
+        assert not {first.topic, second.topic} & in_state(stack, "TIERED_ONLY")
+
+
+def in_state(stack: Stack, state: str) -> set[str]:
+    """Topics that ``tideline status`` lists by state."""
+    shown = command(stack, "status", "--state", state, "-o", "json")
+    assert shown.wait(HANGS_S) == ExitCode.OK, shown.output()
+    return {topic["topic"] for topic in json.loads(shown.answer())["topics"]}
 
 
 @contextmanager

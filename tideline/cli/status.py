@@ -14,7 +14,8 @@ from rich.text import Text
 
 from tideline import control_plane
 from tideline.cli.output import Format, FormatOption, age, console, echo_json, run, topic_name
-from tideline.domain.migration import PHASE_ORDER
+from tideline.domain.migration import PHASE_ORDER, MigrationState
+from tideline.migration.by_state import TopicInState, topics_in_state
 from tideline.migration.overview import Overview, Overviews, TopicRow
 from tideline.settings import WorkerSettings, load
 
@@ -24,9 +25,20 @@ WATCH_EVERY_S = 1.0
 def status(
     topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Until interrupted.")] = False,
+    state: Annotated[
+        MigrationState | None,
+        typer.Option(
+            help="List the topics in this state; TIERED_ONLY: also those that never migrated."
+        ),
+    ] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Per partition: phase, since when, why it waits, B0, and what comes next."""
+    if state is not None:
+        if topic or watch:
+            raise typer.BadParameter("--state lists topics: neither a topic nor --watch with it")
+        run(_by_state(state, output))
+        return
     run(_status(topic_name(topic) if topic else None, watch and output is Format.TABLE, output))
 
 
@@ -44,6 +56,26 @@ async def _status(topic: str | None, watch: bool, output: Format) -> None:
                 while True:
                     await asyncio.sleep(WATCH_EVERY_S)
                     live.update(overview_tables(await overviews.observe(topic)), refresh=True)
+
+
+async def _by_state(state: MigrationState, output: Format) -> None:
+    settings = load(WorkerSettings)
+    async with control_plane.connect(settings, application_name="tideline-cli") as plane:
+        found = await topics_in_state(settings, plane, state)
+    if output is Format.JSON:
+        echo_json({"state": state, "topics": found})
+    else:
+        console().print(state_table(state, found))
+
+
+def state_table(state: MigrationState, topics: list[TopicInState]) -> Table | Text:
+    """Topics in one state, or that there are none."""
+    if not topics:
+        return Text(f"No topic is {state}.")
+    table = Table("topic", "state", "partitions", "tracked", box=None, pad_edge=False)
+    for one in topics:
+        table.add_row(one.topic, one.state, str(one.partitions), "yes" if one.tracked else "no")
+    return table
 
 
 def overview_tables(overview: Overview) -> Group:

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState, Phase, PhaseStatus
+from tideline.domain.migration import PHASES, UNDEFINED_OFFSET, MigrationState, Phase, PhaseStatus
 from tideline.domain.prefix import prefix_end
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.topic_configs import (
@@ -504,7 +504,7 @@ class TopicMigrationSummary:
     """The least advanced of its partitions."""
     partitions: int
     phases_done: int
-    """Over all partitions."""
+    """Over all partitions; all of them where a partition was born diskless."""
     waiting: Mapping[str, int]
     """Partitions that wait, by phase. Those of an aborted migration do not."""
     since_s: Mapping[str, float]
@@ -524,7 +524,7 @@ def summarize(statuses: Iterable[PartitionMigrationStatus]) -> list[TopicMigrati
             topic=topic,
             state=min((one.state for one in of_topic), key=advance.index),
             partitions=len(of_topic),
-            phases_done=sum(r.status is PhaseStatus.DONE for one in of_topic for r in one.phases),
+            phases_done=sum(map(_phases_done, of_topic)),
             waiting=dict(Counter(str(r.phase) for r in _open(of_topic, PhaseStatus.WAITING))),
             since_s={
                 str(r.phase): r.started_at.timestamp()
@@ -540,6 +540,13 @@ def summarize(statuses: Iterable[PartitionMigrationStatus]) -> list[TopicMigrati
         )
         for topic, of_topic in sorted(topics.items())
     ]
+
+
+def _phases_done(one: PartitionMigrationStatus) -> int:
+    """A partition that was born diskless has its B0 without any phase: nothing is left to do."""
+    if not one.phases and one.boundary >= 0:
+        return len(PHASES)
+    return sum(record.status is PhaseStatus.DONE for record in one.phases)
 
 
 def _open(

@@ -150,7 +150,7 @@ def _now_ms() -> int:
 
 
 class MigrationGauges:
-    """``inkless.migration.*`` and the offset gauges, with dots as underscores."""
+    """``inkless.migration.*``, with dots as underscores."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._states = Gauge(
@@ -178,8 +178,8 @@ class MigrationGauges:
             registry=registry,
         )
         self._boundary = Gauge(
-            "inkless_diskless_start_offset",
-            "B0: the first offset of the diskless suffix",
+            "inkless_migration_boundary",
+            "B0: the first offset of the suffix, which never moves",
             ["topic", "partition"],
             registry=registry,
         )
@@ -346,7 +346,8 @@ class TieringLagGauges:
 
 
 class TieringGauges:
-    """``inkless.tiering.*`` and ``inkless.tiered.high.offset``, with dots as underscores."""
+    """``inkless.tiering.*`` and the offsets that tiering moves (``inkless.tiered.high.offset``,
+    ``inkless.diskless.start.offset``), with dots as underscores."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         def by_topic(name: str, text: str) -> Gauge:
@@ -369,6 +370,13 @@ class TieringGauges:
             "inkless_tiering_parked_partitions", "Partitions with something parked"
         )
         self._paused = by_topic("inkless_tiering_paused", "1 while tiering is paused")
+        self._diskless_start = Gauge(
+            "inkless_diskless_start_offset",
+            "First offset that only WAL objects hold: the suffix's start, and the end of what is "
+            "merged once there is something",
+            ["topic", "partition"],
+            registry=registry,
+        )
         self._high_offset = Gauge(
             "inkless_tiered_high_offset",
             "Last offset (inclusive) in tiered storage",
@@ -387,13 +395,16 @@ class TieringGauges:
         topics: dict[str, list[TieringStatusRow]] = defaultdict(list)
         for row in rows:
             topics[row.topic].append(row)
-        for gauge in (*(gauge for gauge, _ in sums), self._paused, self._high_offset):
+        offsets = (self._diskless_start, self._high_offset)
+        for gauge in (*(gauge for gauge, _ in sums), self._paused, *offsets):
             gauge.clear()
         for topic, partitions in topics.items():
             for gauge, value in sums:
                 gauge.labels(topic).set(sum(value(row) for row in partitions))
             self._paused.labels(topic).set(partitions[0].paused)
             for row in partitions:
+                start = self._diskless_start.labels(topic, str(row.partition))
+                start.set(row.diskless_start_offset)
                 if row.tiered_high_offset >= 0:
                     high = self._high_offset.labels(topic, str(row.partition))
                     high.set(row.tiered_high_offset)

@@ -80,7 +80,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     )
     SELECT v.topic_name,
            (ARRAY['TIERED_ONLY', 'MIGRATING', 'HYBRID', 'DISKLESS_ONLY'])[min(v.advance)],
-           count(*), coalesce(p.done, 0), coalesce(p.waiting, '{}'), coalesce(p.since_s, '{}'),
+           count(*),
+           -- A partition that was born diskless has its B0 without any phase: all seven are done.
+           coalesce(p.done, 0) + 7 * count(*) FILTER (WHERE v.boundary >= 0 AND NOT EXISTS
+               (SELECT FROM migration_phases AS m WHERE m.log_id = v.log_id)),
+           coalesce(p.waiting, '{}'), coalesce(p.since_s, '{}'),
            coalesce(jsonb_object_agg(v.partition, v.boundary) FILTER (WHERE v.boundary >= 0), '{}')
     FROM live AS v LEFT JOIN phases AS p USING (topic_name)
     GROUP BY v.topic_name, p.done, p.waiting, p.since_s

@@ -8,11 +8,12 @@ from uuid import UUID
 from rich.console import Console
 
 from tideline.cli.output import age
-from tideline.cli.status import topic_table
+from tideline.cli.status import state_table, topic_table
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionReport, TopicMigrationStatus
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase, PhaseStatus
+from tideline.migration.by_state import TopicInState
 from tideline.migration.overview import partition_row, topic_row
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -65,6 +66,16 @@ def test_a_phase_that_the_workflow_holds_back_is_the_one_that_is_shown() -> None
     report = PartitionReport(0, Phase.READINESS, "", boundary=9, waiting_reason="paused")
     row = partition_row(migration(record(Phase.ZOMBIE_CLEANUP, PhaseStatus.DONE)), report)
     assert (row.phase, row.phase_status) == ("readiness", "waiting")
+
+
+def test_topics_of_a_state_are_listed_and_none_is_said() -> None:
+    console = Console(record=True, width=200)
+    clicks = TopicInState("clicks", MigrationState.TIERED_ONLY, 2, tracked=False)
+    console.print(state_table(MigrationState.TIERED_ONLY, [clicks]))
+    console.print(state_table(MigrationState.MIGRATING, []))
+    shown = console.export_text()
+    assert "clicks" in shown
+    assert "No topic is MIGRATING." in shown
 
 
 def test_b0_is_shown_with_its_leader_epoch() -> None:

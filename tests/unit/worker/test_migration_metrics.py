@@ -56,8 +56,8 @@ def test_a_topic_counts_as_its_least_advanced_partition() -> None:
 
     assert value("inkless_migration_topics_state", state="MIGRATING") == 1
     assert value("inkless_migration_topics_state", state="HYBRID") == 0
-    assert value("inkless_diskless_start_offset", topic="orders", partition="0") == 42
-    assert value("inkless_diskless_start_offset", topic="orders", partition="1") is None
+    assert value("inkless_migration_boundary", topic="orders", partition="0") == 42
+    assert value("inkless_migration_boundary", topic="orders", partition="1") is None
     assert value("inkless_migration_partitions_waiting", topic="orders",
                  phase="drain_transactions") == 1  # fmt: skip
     assert value("inkless_migration_phase_since_timestamp_seconds", topic="orders",
@@ -65,6 +65,17 @@ def test_a_topic_counts_as_its_least_advanced_partition() -> None:
     progress = value("inkless_migration_topic_progress", topic="orders")
     assert progress is not None
     assert round(progress) == 57
+
+
+def test_a_topic_that_was_born_diskless_is_done_and_one_that_has_not_begun_is_not() -> None:
+    for state, boundary, percent in (
+        (MigrationState.DISKLESS_ONLY, 0, 100),
+        (MigrationState.MIGRATING, -1, 0),
+    ):
+        registry = CollectorRegistry()
+        MigrationGauges(registry).update(summarize([partition(0, state, boundary=boundary)]))
+        name = "inkless_migration_topic_progress"
+        assert registry.get_sample_value(name, {"topic": "orders"}) == percent
 
 
 async def test_gauges_that_are_stale_are_logged_and_updated_once_postgres_answers(

@@ -20,14 +20,29 @@ def test_gauges_sum_the_partitions_of_a_topic() -> None:
     gauges = TieringGauges(registry)
     gauges.update(
         [
-            status(partition=0, pending_batches=3, eligible_bytes=10, tiered_high_offset=41),
-            status(partition=1, pending_batches=4, parked=True),
+            status(
+                partition=0,
+                pending_batches=3,
+                eligible_bytes=10,
+                tiered_high_offset=41,
+                diskless_start_offset=42,
+                pending_split_batches=5,
+                pending_bytes=30,
+            ),
+            status(partition=1, pending_batches=4, parked=True, pending_bytes=12),
         ]
     )
     orders = {"topic": "orders"}
     assert registry.get_sample_value("inkless_tiering_batches_pending_split", orders) == 7
     assert registry.get_sample_value("inkless_tiering_eligible_bytes", orders) == 10
     assert registry.get_sample_value("inkless_tiering_parked_partitions", orders) == 1
+    assert registry.get_sample_value("inkless_tiering_batches_pending_merge", orders) == 5
+    assert registry.get_sample_value("inkless_tiering_lag_bytes", orders) == 42
+    for number, start in (("0", 42), ("1", 10)):
+        found = registry.get_sample_value(
+            "inkless_diskless_start_offset", {**orders, "partition": number}
+        )
+        assert found == start
     high = registry.get_sample_value("inkless_tiered_high_offset", {**orders, "partition": "0"})
     assert high == 41
     assert (
@@ -74,11 +89,12 @@ def test_work_that_took_long_rests_as_many_times_as_long_also_when_it_failed() -
 def test_counters_and_histograms_are_what_the_jobs_have_added_up() -> None:
     registry = CollectorRegistry()
     totals = TieringTotals(registry)
-    sums: Counter[str] = Counter({Total.BATCHES_SPLIT: 12})
+    sums: Counter[str] = Counter({Total.BATCHES_SPLIT: 12, Total.SEGMENTS_CREATED: 3})
     for elapsed in (40, 60, 10_000_000):
         sums.update(latency_buckets(Total.SPLIT_LATENCY, elapsed))
     totals.update(sums)
     assert registry.get_sample_value("inkless_tiering_batches_split_total") == 12
+    assert registry.get_sample_value("inkless_tiering_segments_created_total") == 3
     name = "inkless_tiering_split_latency_seconds"
     assert registry.get_sample_value(f"{name}_bucket", {"le": "0.05"}) == 1
     assert registry.get_sample_value(f"{name}_bucket", {"le": "0.1"}) == 2
