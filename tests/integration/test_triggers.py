@@ -81,6 +81,9 @@ def test_topics_beyond_the_places_wait_visibly_whichever_trigger_started_them(
             open_.enter_context(migration_case(stack, name=f"places-{trigger}"))
             for trigger in ("config", "cli", "ui")
         )
+        # The first keeps its place for as long as this looks at the others.
+        stop = Breakpoint(first.superuser_dsn, first.topic_id, Phase.VALIDATE)
+        open_.callback(stop.release)
         with all_places_but_one(stack, first.superuser_dsn) as places:
             first.trigger()
             until("the place to be taken", lambda: waits(places, first.topic) is False)
@@ -93,7 +96,8 @@ def test_topics_beyond_the_places_wait_visibly_whichever_trigger_started_them(
             abort = command(stack, "abort", third.topic)
             assert abort.wait(HANGS_S) == ExitCode.OK, abort.output()
             until("the third to leave", lambda: waits(places, third.topic) is None)
-            # The first has ended, or will: its place is the second's.
+            # The first ends: its place is the second's.
+            stop.release()
             first.until_ready()
             second.until_ready()
         assert third.rows("partition") == []

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from prometheus_client import REGISTRY
 
 from tests.unit.gateway.fakes import (
     LOG,
@@ -416,6 +417,21 @@ async def test_a_long_poll_at_kafka_is_served_by_the_suffix_once_the_boundary_is
     bench.show(SUFFIX)
     await appended(bench, 1)
     assert (await asyncio.wait_for(asking, 2)).offsets == [100]
+
+
+async def test_rounds_of_a_long_poll_that_find_nothing_are_no_reads(bench: TrackedBench) -> None:
+    def local_reads() -> float:
+        return REGISTRY.get_sample_value("inkless_hybrid_local_reads_total") or 0.0
+
+    bench.show(PENDING)
+    kafka(bench, KafkaLog(b"", 20))
+    before = local_reads()
+    assert (await ask(bench, 20, max_wait_ms=250)).offsets == []
+    assert bench.client.forwarded
+    assert local_reads() == before
+    kafka(bench, KafkaLog(batches(0, 10), 20))
+    assert (await ask(bench, 0)).offsets == [0, 10]
+    assert local_reads() == before + 1
 
 
 async def test_a_topic_that_becomes_tracked_during_a_long_poll_is_clipped_in_it(

@@ -243,7 +243,9 @@ class KafkaSide:
         limit = self._fences.ceiling_of(at, route)
         if limit == UNKNOWN_CEILING:
             return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
-        (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
+        if row.records:
+            # A round of a long poll that finds nothing has read nothing.
+            (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()
         if limit == NO_CEILING:
             return PartitionResult(records=row.records, relayed=row, settled=_sent_on(row))
         ceiling = self._fences.of(at).ceiling
