@@ -144,6 +144,7 @@ class TieredStorageChange:
             except Interrupted:
                 if not self._redirected:
                     await workflow.wait_condition(workflow.all_handlers_finished)
+                if not self._redirected:  # nor was it by a handler that was waited for
                     workflow.continue_as_new(ContinuedChange(progress))
             if not self._redirected:
                 break

@@ -6,7 +6,12 @@ import asyncio
 from uuid import uuid4
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateStage,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
@@ -30,6 +35,7 @@ from tideline.temporal import (
     start_or_redirect,
     tiered_storage_status,
 )
+from workflows import calls
 
 
 @pytest.fixture
@@ -167,6 +173,30 @@ async def test_a_target_that_is_refused_leaves_the_one_that_runs(
             await handle.execute_update("target", TieredStorageInput(world.topic, "read-only"))
         world.not_proven = 0
         assert (await asyncio.wait_for(handle.result(), 30)).state == "enabled"
+
+
+async def test_another_target_that_is_reviewed_while_a_new_run_is_due_is_pursued(
+    world: TieringWorld, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that goes on had the steps of the one target and reported the other as reached."""
+    monkeypatch.setattr(calls, "LONG_HISTORY", 20)
+    world.configs, world.not_proven = dict(OFF), 1_000_000
+    async with world.worker(client):
+        handle = await world.start(client, "enabled")
+        await asyncio.wait_for(world.proving.wait(), 20)
+        world.reviewing = asyncio.Event()
+        update = await handle.start_update(
+            "target",
+            TieredStorageInput(world.topic, "disabled"),
+            wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+        )
+        await soon(lambda: world.only_reviews(handle))
+        world.reviewing.set()
+        await update.result()
+        world.not_proven = 0
+        outcome = await asyncio.wait_for(handle.result(), 30)
+    assert outcome.state == "disabled"
+    assert world.configs["remote.storage.enable"] == "false"
 
 
 async def test_what_was_held_is_named_when_it_fails(world: TieringWorld, client: Client) -> None:

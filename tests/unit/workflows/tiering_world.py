@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalio import activity
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
@@ -36,6 +37,7 @@ from tideline.domain.tiered_storage_change import (
     TieredStorageActivity,
     TieredStorageOutcome,
 )
+from workflows import calls
 from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
 
@@ -58,6 +60,8 @@ class TieringWorld:
     done: list[str] = field(default_factory=list)
     script: dict[str, list[ApplicationError]] = field(default_factory=lambda: defaultdict(list))
     proving: asyncio.Event = field(default_factory=asyncio.Event)
+    reviewing: asyncio.Event | None = None
+    """Reviews end when it is set; ``None``: at once."""
     sets: list[dict[str, str | None]] = field(default_factory=list)
 
     @property
@@ -76,6 +80,8 @@ class TieringWorld:
     @activity.defn(name=TieredStorageActivity.REVIEW)
     async def review(self, request: ReviewRequest) -> Review:
         self._enter("review")
+        if self.reviewing is not None:
+            await self.reviewing.wait()
         state = state_of(self.configs, anything_left=not self.left.nothing)
         return Review(state.value, local_retention(self.configs))
 
@@ -109,6 +115,17 @@ class TieringWorld:
         if look.collect:
             self.left = Remaining(self.left.segments)
         return Remaining(self.left.segments, self.left.objects, collected)
+
+    async def only_reviews(self, handle: WorkflowHandle[Any, Any]) -> bool:
+        """The history is long, no timer runs, and nothing is under way but the review of another
+        target: whatever was to end for a new run has ended."""
+        pending = (await handle.describe()).raw_description.pending_activities
+        if [each.activity_type.name for each in pending] != [TieredStorageActivity.REVIEW]:
+            return False
+        history = await handle.fetch_history()
+        kinds = Counter(EventType.Name(event.event_type) for event in history.events)
+        timers = kinds["EVENT_TYPE_TIMER_STARTED"] == kinds["EVENT_TYPE_TIMER_FIRED"]
+        return timers and len(history.events) > calls.LONG_HISTORY
 
     @asynccontextmanager
     async def worker(self, client: Client) -> AsyncIterator[None]:
