@@ -65,7 +65,11 @@ REVIEWING, ENDED = "reviewing", "ended"
 LOOK_AGAIN = (timedelta(seconds=1), timedelta(seconds=30))
 """First and longest wait between two looks at a deletion."""
 PROVING_BOUND_S = 20 * 60.0
-REVIEW = slow(TieredStorageActivity.REVIEW, Review)
+LISTING_BOUND_S = 20 * 60.0
+"""One attempt that lists the objects of all partitions, and deletes what is left of them. One that
+is cut short begins again at the first partition."""
+REVIEW = slow(TieredStorageActivity.REVIEW, Review, seconds=LISTING_BOUND_S)
+DELETE = slow(TieredStorageActivity.DELETE, Remaining, seconds=LISTING_BOUND_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,8 @@ class TieredStorageChange:
                 case _:
                     await self._set(step, progress)
             progress.steps.pop(0)
+            if self._redirected and progress.steps:
+                raise Interrupted
 
     async def _review(self, progress: TieredStorageProgress) -> None:
         self._enter(REVIEWING)
@@ -218,11 +224,11 @@ class TieredStorageChange:
             after = timedelta(seconds=progress.given.collect_after_s)
             progress.collect_at = (workflow.now() + after).isoformat()
         collect_at = datetime.fromisoformat(progress.collect_at)
-        call, wait = slow(TieredStorageActivity.DELETE, Remaining), LOOK_AGAIN[0]
+        wait = LOOK_AGAIN[0]
         while True:
             late = workflow.now() >= collect_at
             look = DeletionLook(progress.ref, collect=late)
-            found: Remaining = await self._call(call, look)
+            found: Remaining = await self._call(DELETE, look)
             progress.collected += found.collected
             if found.nothing:
                 return
@@ -293,6 +299,10 @@ class TieredStorageChange:
     @target.validator
     def _may_have_target(self, given: TieredStorageInput) -> None:
         topic = self._current().ref.topic
+        try:
+            parse_change(to_json(given))
+        except InvalidMigrationInput as error:
+            raise ApplicationError(str(error), type=failures.REFUSED) from error
         if given.topic != topic or given.target not in list(Target):
             raise ApplicationError(
                 f"{given.topic!r}, {given.target!r}: no target of {topic!r}; choose among "

@@ -18,7 +18,9 @@ from tideline.cli.writing import changing_services
 from tideline.domain.messages import TopicRef
 from tideline.domain.tiered_storage import NOT_WITHOUT_DELETING, Target
 from tideline.domain.tiered_storage_change import (
+    BIGGEST,
     COLLECT_AFTER_S,
+    LONGEST_GRACE_S,
     TieredStorageInput,
     TieredStorageOutcome,
     TieredStorageStatus,
@@ -42,8 +44,14 @@ TimeoutOption = Annotated[
     float | None, typer.Option(help="Seconds to --wait; the workflow goes on.", min=0)
 ]
 CollectOption = Annotated[
-    int, typer.Option(help="Seconds after which what Kafka has not deleted is collected.", min=0)
+    int,
+    typer.Option(
+        help="Seconds after which what Kafka has not deleted is collected.",
+        min=0,
+        max=LONGEST_GRACE_S,
+    ),
 ]
+LOCAL_HELP = "To have at the end (default: the topic's own)."
 
 
 @app.command("read-only")
@@ -90,10 +98,10 @@ def disable(
 def enable(
     topic: TopicArgument,
     local_retention_ms: Annotated[
-        int | None, typer.Option(help="To have at the end (default: the topic's own).", min=-2)
+        int | None, typer.Option(help=LOCAL_HELP, min=-2, max=BIGGEST)
     ] = None,
     local_retention_bytes: Annotated[
-        int | None, typer.Option(help="To have at the end (default: the topic's own).", min=-2)
+        int | None, typer.Option(help=LOCAL_HELP, min=-2, max=BIGGEST)
     ] = None,
     collect_after_s: CollectOption = COLLECT_AFTER_S,
     wait: WaitOption = False,

@@ -18,6 +18,10 @@ from tideline.domain.tiered_storage import LocalRetention, Target
 TIERED_STORAGE_WORKFLOW = "TieredStorageChange"
 COLLECT_AFTER_S = 600
 """Longer than any copy or deletion that a broker has under way takes."""
+LONGEST_GRACE_S = 30 * 24 * 3600
+"""Kafka deletes within minutes, or never."""
+BIGGEST = 2**63 - 1
+"""Of Kafka's configs of this kind."""
 EXAMPLE = '{"topic": "orders", "target": "read-only"}'
 
 
@@ -175,19 +179,21 @@ def parse_change(given: object) -> TieredStorageInput:
     return TieredStorageInput(
         read.topic,
         str(target),
-        _number(given, "local_retention_ms", None, -2),
-        _number(given, "local_retention_bytes", None, -2),
-        _number(given, "collect_after_s", COLLECT_AFTER_S, 0) or 0,
+        _number(given, "local_retention_ms", None, -2, BIGGEST),
+        _number(given, "local_retention_bytes", None, -2, BIGGEST),
+        _number(given, "collect_after_s", COLLECT_AFTER_S, 0, LONGEST_GRACE_S) or 0,
         read.requested_by,
     )
 
 
-def _number(given: Mapping[str, Any], name: str, default: int | None, low: int) -> int | None:
+def _number(
+    given: Mapping[str, Any], name: str, default: int | None, low: int, high: int
+) -> int | None:
     value = given.get(name, default)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise InvalidMigrationInput(f"{name}: {value!r}; write a whole number from {low} on")
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidMigrationInput(f"{name}: {value!r}; write a whole number from {low} to {high}")
     return value
 
 

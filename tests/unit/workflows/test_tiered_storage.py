@@ -199,6 +199,57 @@ async def test_another_target_that_is_reviewed_while_a_new_run_is_due_is_pursued
     assert world.configs["remote.storage.enable"] == "false"
 
 
+async def test_no_further_step_is_taken_to_a_target_that_is_not_wanted_any_more(
+    world: TieringWorld, client: Client
+) -> None:
+    world.configs, world.proven = dict(OFF), asyncio.Event()
+    async with world.worker(client):
+        handle = await world.start(client, "enabled")
+        await asyncio.wait_for(world.proving.wait(), 20)
+        await handle.execute_update("target", TieredStorageInput(world.topic, "disabled"))
+        world.proven.set()
+        await asyncio.wait_for(handle.result(), 30)
+    assert [sets.get("remote.storage.enable") for sets in world.sets] == ["true", "false"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"collect_after_s": 10**15}, {"local_retention_ms": 2**63}, {"collect_after_s": -1}]
+)
+async def test_a_number_that_no_clock_and_no_config_has_is_refused(
+    world: TieringWorld, client: Client, wrong: dict[str, int]
+) -> None:
+    """A grace of a million years stopped the workflow for ever, with the topic switched off."""
+    world.not_proven = 1_000_000
+    async with world.worker(client):
+        with pytest.raises(WorkflowFailureError) as refused:
+            await world.run(client, "disabled", **wrong)
+        handle = await world.start(client, "enabled")
+        await asyncio.wait_for(world.proving.wait(), 20)
+        with pytest.raises(WorkflowUpdateFailedError) as unchanged:
+            given = TieredStorageInput(world.topic, "disabled", **wrong)
+            await handle.execute_update("target", given)
+        await handle.terminate()
+    for error in (refused.value.cause, unchanged.value.cause):
+        assert "write a whole number" in str(error)
+    assert "remote.storage.enable" not in {k for sets in world.sets[1:] for k in sets}
+
+
+async def test_what_lists_the_bucket_has_as_long_as_a_large_topic_takes(
+    world: TieringWorld, client: Client
+) -> None:
+    """With a minute for an attempt a topic of 1,000 partitions was begun anew for ever."""
+    async with world.worker(client):
+        handle = await world.start(client, "disabled")
+        await asyncio.wait_for(handle.result(), 20)
+    scheduled = [
+        event.activity_task_scheduled_event_attributes
+        for event in (await handle.fetch_history()).events
+        if event.HasField("activity_task_scheduled_event_attributes")
+    ]
+    bounds = {each.activity_type.name: each.start_to_close_timeout.seconds for each in scheduled}
+    assert bounds["review_tiered_storage"] == bounds["finish_remote_deletion"] == 1_200
+
+
 async def test_what_was_held_is_named_when_it_fails(world: TieringWorld, client: Client) -> None:
     world.configs = dict(OFF)
     world.script["prove"] = fails(failures.REFUSED, "turned off by hand")

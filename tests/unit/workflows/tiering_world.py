@@ -62,6 +62,8 @@ class TieringWorld:
     proving: asyncio.Event = field(default_factory=asyncio.Event)
     reviewing: asyncio.Event | None = None
     """Reviews end when it is set; ``None``: at once."""
+    proven: asyncio.Event | None = None
+    """The same of proofs."""
     sets: list[dict[str, str | None]] = field(default_factory=list)
 
     @property
@@ -99,6 +101,8 @@ class TieringWorld:
     async def prove(self, ref: TopicRef) -> Proof:
         self._enter("prove")
         self.proving.set()
+        if self.proven is not None:
+            await self.proven.wait()
         if self.by_hand:
             users = self.by_hand.pop()
             self.configs |= users.configs()
