@@ -6,13 +6,16 @@ asked for right before; what is deleted is only of a topic that every broker say
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import UUID
 
 import structlog
+from temporalio.exceptions import ApplicationError
 
 from activities.attempt import failure, heartbeat, typed_failures, waiting
 from activities.configs import looks, own_configs, same_topic
 from tideline.domain import failures
+from tideline.domain.config_changes import REMOTE_STORAGE
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef, TopicRef
 from tideline.domain.tiered_storage import HELD, local_retention
@@ -50,16 +53,28 @@ async def set_tiered_storage(services: WorkerServices, wanted: ConfigsToSet) -> 
     """
     ref = wanted.ref
     with typed_failures():
-        async for own, _ in looks(services, ref):
+        async for own, tiered in looks(services, ref):
             changes = differences(wanted.configs, own)
             if not changes:
                 _forget_proofs(services, ref)
                 return
             await tiered_storage.refuse_configs(services, ref.topic, wanted.configs)
+            if _lets_go(wanted.configs, own):
+                # Also when it was proven a moment ago: a worker may have been away since, and
+                # somebody may have turned tiered storage off and on under the hold.
+                if not tiered:
+                    raise _turned_off(ref)
+                await _prove(services, ref)
             await same_topic(services, ref)
             await services.admin.alter_configs(ref.topic, changes)
             log.info("tiered_storage_configs", topic=ref.topic, written=wanted.configs)
     raise waiting(f"not every broker shows the configs of {ref.topic!r} that were written yet")
+
+
+def _lets_go(wanted: Mapping[str, str | None], own: Mapping[str, str | None]) -> bool:
+    """Whether local retention was held, and would not be, of a topic that stays tiered."""
+    held, stays = not differences(HELD, own), {**own, **wanted}
+    return held and REMOTE_STORAGE not in wanted and bool(differences(HELD, stays))
 
 
 def _forget_proofs(services: WorkerServices, ref: TopicRef) -> None:
@@ -78,25 +93,30 @@ async def prove_tiered_again(services: WorkerServices, ref: TopicRef) -> Proof:
     with typed_failures():
         if (changed := await _changed_by_hand(services, ref)) is not None:
             return changed
-        topic = await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
-        assert topic is not None
-        layouts = dict(sorted(topic.partitions.items()))
-
-        async def unproven(number: int) -> str:
-            partition = PartitionRef(ref.topic, ref.topic_id, number)
-            await _begin_at_readable(services, partition, layouts[number])
-            found = await claimed_prefix(services, partition, layouts[number])
-            heartbeat()
-            why = found.problem()
-            return f"partition {number}: {why}" if why else ""
-
-        if reasons := [why for why in await side_by_side(unproven, layouts) if why]:
-            more = f" (and {len(reasons) - 1} partitions more)" if reasons[1:] else ""
-            raise waiting(
-                f"{reasons[0]}{more}. Kafka does not upload these offsets again: local retention "
-                "is held at the total until they have expired"
-            )
+        await _prove(services, ref)
         return await _changed_by_hand(services, ref) or Proof()
+
+
+async def _prove(services: WorkerServices, ref: TopicRef) -> None:
+    """Fails as Waiting with what is not proven."""
+    topic = await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
+    assert topic is not None
+    layouts = dict(sorted(topic.partitions.items()))
+
+    async def unproven(number: int) -> str:
+        partition = PartitionRef(ref.topic, ref.topic_id, number)
+        await _begin_at_readable(services, partition, layouts[number])
+        found = await claimed_prefix(services, partition, layouts[number])
+        heartbeat()
+        why = found.problem()
+        return f"partition {number}: {why}" if why else ""
+
+    if reasons := [why for why in await side_by_side(unproven, layouts) if why]:
+        more = f" (and {len(reasons) - 1} partitions more)" if reasons[1:] else ""
+        raise waiting(
+            f"{reasons[0]}{more}. Kafka does not upload these offsets again: local retention "
+            "is held at the total until they have expired"
+        )
 
 
 async def _begin_at_readable(
@@ -113,14 +133,17 @@ async def _begin_at_readable(
     log.info("log_start_raised", partition=str(deletion.name), log_start=done)
 
 
+def _turned_off(ref: TopicRef) -> ApplicationError:
+    why = f"tiered storage of {ref.topic!r} was turned off by hand meanwhile"
+    return failure(failures.REFUSED, why)
+
+
 async def _changed_by_hand(services: WorkerServices, ref: TopicRef) -> Proof | None:
     own, tiered = await own_configs(services, ref)
     if own is None:
         raise waiting(f"not every broker shows the same configs of {ref.topic!r}")
     if not tiered:
-        raise failure(
-            failures.REFUSED, f"tiered storage of {ref.topic!r} was turned off by hand meanwhile"
-        )
+        raise _turned_off(ref)
     if differences(HELD, own):
         return Proof(local_retention(own))
     return None

@@ -203,9 +203,10 @@ class TieredStorageChange:
         # A release that Kafka refuses (the total was lowered meanwhile) waits and says so: the
         # topic is safe as it is.
         reraise = TOPIC_IS_GONE if step is Step.RELEASE else REFUSALS
-        await self._call(
-            slow(TieredStorageActivity.SET), ConfigsToSet(progress.ref, configs), reraise
-        )
+        # A release proves once more.
+        seconds = PROVING_BOUND_S if step is Step.RELEASE else 60.0
+        call = slow(TieredStorageActivity.SET, seconds=seconds)
+        await self._call(call, ConfigsToSet(progress.ref, configs), reraise)
         if step is not Step.HOLD:
             progress.held = False
 

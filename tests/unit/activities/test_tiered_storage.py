@@ -220,6 +220,22 @@ class TestTheProof:
         proof = await prove_tiered_again(classic.services, TOPIC)
         assert proof == Proof(LocalRetention("7", "-2"))
 
+    async def test_the_hold_is_not_let_go_of_by_an_older_proof(self, classic: World) -> None:
+        """The worker was away since, and somebody turned tiered storage off and on under it."""
+        assert await prove_tiered_again(classic.services, TOPIC) == Proof()
+        classic.store.found = []
+        release = ConfigsToSet(TOPIC, {"local.retention.ms": "5", "local.retention.bytes": None})
+        error = await error_of(set_tiered_storage(classic.services, release))
+        assert error.type == failures.WAITING
+        assert HELD.items() <= classic.kafka.own_configs.items()
+        off(classic)
+        assert "by hand" in (await error_of(set_tiered_storage(classic.services, release))).message
+        classic.kafka.own_configs["remote.storage.enable"] = "true"
+        classic.kafka.log_start = 100
+        classic.kafka.local_starts = dict.fromkeys((1, 2, 3), 100)
+        await set_tiered_storage(classic.services, release)
+        assert classic.kafka.own_configs["local.retention.ms"] == "5"
+
     async def test_a_topic_that_was_turned_off_meanwhile_ends_the_wait(
         self, classic: World
     ) -> None:
