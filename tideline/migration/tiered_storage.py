@@ -176,7 +176,7 @@ async def _segments(
 
 
 async def remaining(services: WorkerServices, ref: TopicRef) -> Remaining:
-    """What remote storage still has of the topic."""
+    """What remote storage still has of the topic, partitions that came meanwhile included."""
     topic_id = UUID(ref.topic_id)
     segments = await _segments(services, topic_id)
 
@@ -185,8 +185,15 @@ async def remaining(services: WorkerServices, ref: TopicRef) -> Remaining:
         found = await services.inventory.objects(ref.topic, log)
         return sum((each.log_bytes is not None) + len(each.kinds) for each in found.values())
 
-    counts = await side_by_side(objects, range(ref.partitions))
+    counts = await side_by_side(objects, await _partitions(services, ref))
     return Remaining(sum(map(len, segments.values())), sum(counts))
+
+
+async def _partitions(services: WorkerServices, ref: TopicRef) -> range:
+    """Those of now: a switch may wait for weeks, and partitions are added meanwhile."""
+    layout = await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
+    assert layout is not None
+    return range(max(ref.partitions, len(layout.partitions)))
 
 
 async def review(services: WorkerServices, ref: TopicRef, given: TieredStorageInput) -> Review:
@@ -259,7 +266,7 @@ async def collect(services: WorkerServices, ref: TopicRef) -> int:
     Raises :class:`RefusedError` when a broker says that it is on: its segments are in use.
     """
     topic_id, collected = UUID(ref.topic_id), 0
-    for number in range(ref.partitions):
+    for number in await _partitions(services, ref):
         # Listed before the configs are looked at: whoever wakes late and finds it off deletes
         # nothing that was uploaded after it was turned on.
         keys = await services.inventory.keys(ref.topic, TopicIdPartition(topic_id, number))

@@ -20,6 +20,7 @@ from activities.tiered_storage import (
 from tests.unit.activities.world import LOG, TOPIC, World
 from tideline.control_plane.model import TopicStatus
 from tideline.domain import failures
+from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState
 from tideline.domain.tiered_storage import HELD, NOT_COMPACTED, SWITCHED_OFF, LocalRetention
 from tideline.domain.tiered_storage_change import (
@@ -261,6 +262,25 @@ class TestTheDeletion:
         assert (left.objects, left.collected) == (0, 5)
         again = await finish_remote_deletion(classic.services, DeletionLook(TOPIC, collect=True))
         assert again.collected == 0
+
+    async def test_what_is_left_of_a_partition_that_was_added_meanwhile_is_collected(
+        self, classic: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A switch may wait for weeks; its input has the partitions of its start."""
+        of_the_topic, keys = classic.store.objects, classic.store.keys
+
+        async def objects(topic: str, log: TopicIdPartition) -> Any:
+            return await of_the_topic(topic, log) if log.partition == 1 else {}
+
+        async def of_the_second(topic: str, log: TopicIdPartition) -> list[str]:
+            return await keys(topic, log) if log.partition == 1 else []
+
+        monkeypatch.setattr(classic.store, "objects", objects)
+        monkeypatch.setattr(classic.store, "keys", of_the_second)
+        classic.store.found, classic.kafka.partitions = [], TOPIC.partitions + 1
+        left = await finish_remote_deletion(classic.services, DeletionLook(TOPIC, collect=True))
+        assert (left.objects, left.collected) == (0, 5)
+        assert not classic.store.listing
 
     async def test_nothing_is_collected_of_a_topic_that_one_broker_calls_enabled(
         self, classic: World
