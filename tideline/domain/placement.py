@@ -7,8 +7,9 @@ which a gateway stands is given replicas: clients are led to no other.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 MANAGED_RF = "diskless.managed.rf.enabled"
@@ -92,24 +93,34 @@ def place(
     wanted = len(racks_of(usable)) if factor is None else factor
     if not 0 < wanted <= len(usable):
         raise ValueError(f"{wanted} replicas on {len(usable)} brokers with a gateway")
+    racks = {
+        rack: sorted(_rank(b, load) for b in usable if b.rack == rack) for rack in racks_of(usable)
+    }
+    by_node = {b.node: b for b in usable}
     turns: Counter[tuple[int, ...]] = Counter()
     placed = []
     for _ in range(partitions):
-        replicas = _in_order(_chosen(usable, load, wanted), load, turns)
+        chosen = [by_node[node] for node in _chosen(racks, wanted)]
+        replicas = _in_order(chosen, load, turns)
         load.add(replicas)
         placed.append(replicas)
+        for broker in chosen:
+            insort(racks[broker.rack], _rank(broker, load))
     return placed
 
 
-def _chosen(usable: Sequence[Broker], load: Load, wanted: int) -> list[Broker]:
-    """A rack is used twice only when every rack is used."""
-    chosen: list[Broker] = []
+_Rank = tuple[bool, int, int]
+
+
+def _chosen(racks: Mapping[str | None, list[_Rank]], wanted: int) -> list[int]:
+    """Taken out of ``racks``, which has the ranks of each in their order. A rack is used twice only
+    when every rack is used."""
+    chosen: list[int] = []
     used: Counter[str | None] = Counter()
     while len(chosen) < wanted:
-        free = [b for b in usable if b not in chosen]
-        best = min(free, key=lambda b: (used[b.rack], *_rank(b, load)))
-        chosen.append(best)
-        used[best.rack] += 1
+        best = min((r for r, ranks in racks.items() if ranks), key=lambda r: (used[r], racks[r][0]))
+        chosen.append(racks[best].pop(0)[-1])
+        used[best] += 1
     return chosen
 
 
@@ -118,7 +129,7 @@ def least_loaded(candidates: Iterable[Broker], load: Load) -> Broker:
     return min(candidates, key=lambda b: _rank(b, load))
 
 
-def _rank(broker: Broker, load: Load) -> tuple[bool, int, int]:
+def _rank(broker: Broker, load: Load) -> _Rank:
     return not broker.alive, load.held[broker.node], broker.node
 
 

@@ -3,9 +3,11 @@ replicas (seed 003)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -39,9 +41,13 @@ from tests.unit.gateway.test_admin_handlers import (
     tracked,
 )
 from tests.unit.kafka.fake_broker import FakeBroker
+from tideline.domain.placement import Broker
+from tideline.gateway.admin import placing as placing_module
+from tideline.gateway.admin.placing import MOST_PARTITIONS, ReplicaPlacing
 from tideline.gateway.assembly import placing_of
 from tideline.gateway.messages import nested, no_throttle
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.cluster_layout import ClusterLayout
 
 THREE = {1: "a", 2: "b", 3: "c"}
 
@@ -227,6 +233,32 @@ async def test_a_number_of_partitions_that_kafka_refuses_is_not_placed_first() -
     kafka = birth()
     await asked_of(kafka, wanting(partitions=2_000_000_000))
     assert of_kind(kafka, "CreateTopicsRequest")[0].topics[0].assignments == ()
+
+
+async def test_the_gateway_serves_others_while_many_partitions_are_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10,000 on 100 brokers kept it from renewing its lease for seconds, whoever asked."""
+    nodes = {n: Broker(n, f"rack-{n % 3}") for n in range(100)}
+    look = AsyncMock(return_value=ClusterLayout(nodes, {}))
+    monkeypatch.setattr(placing_module, "cluster_layout", look)
+    (topic,) = born("new", 5).topics
+    asked = make_v7.CreatableTopic(
+        name=topic.name,
+        num_partitions=i32(MOST_PARTITIONS),
+        replication_factor=i16(-1),
+        assignments=(),
+        configs=(),
+    )
+    placing = ReplicaPlacing(KafkaCluster([("127.0.0.1", 1)]), frozenset(nodes))
+    loop = asyncio.get_running_loop()
+    at_work = asyncio.create_task(placing.birth(asked, AsyncMock()))
+    longest, last = 0.0, loop.time()
+    while not at_work.done():
+        await asyncio.sleep(0)
+        longest, last = max(longest, loop.time() - last), loop.time()
+    assert len(at_work.result().assignments) == MOST_PARTITIONS
+    assert longest < 1.0
 
 
 async def test_a_cluster_whose_brokers_have_no_gateway_is_told_of() -> None:
