@@ -225,8 +225,8 @@ async def test_a_number_that_no_clock_and_no_config_has_is_refused(
             await world.run(client, "disabled", **wrong)
         handle = await world.start(client, "enabled")
         await asyncio.wait_for(world.proving.wait(), 20)
+        given = TieredStorageInput(world.topic, "disabled", **wrong)
         with pytest.raises(WorkflowUpdateFailedError) as unchanged:
-            given = TieredStorageInput(world.topic, "disabled", **wrong)
             await handle.execute_update("target", given)
         await handle.terminate()
     for error in (refused.value.cause, unchanged.value.cause):
