@@ -122,7 +122,7 @@ def split_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> Spli
             _give_back(plane, worker, claimed)
             raise
         totals.add_to(plane)
-    summary.elapsed_ms = round((time.monotonic() - started) * 1000)
+    summary.end(round((time.monotonic() - started) * 1000))
     return summary
 
 
@@ -192,7 +192,7 @@ def merge_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> Merg
             summary.add(outcome)
             totals.add_merge(outcome)
         totals.add_to(plane)
-    summary.elapsed_ms = round((time.monotonic() - started) * 1000)
+    summary.end(round((time.monotonic() - started) * 1000))
     return summary
 
 

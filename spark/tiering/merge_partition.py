@@ -88,7 +88,8 @@ class MergeOrder:
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """What became of one segment. Offsets inclusive, -1 without a plan; sizes in bytes."""
+    """What became of one segment. Offsets inclusive, -1 without a plan; sizes in bytes.
+    ``object_*``: objects read and written, however many requests each took."""
 
     topic: str
     topic_id: str
@@ -101,6 +102,8 @@ class MergeOutcome:
     batches: int = 0
     records: int = 0
     split_files: int = 0
+    object_reads: int = 0
+    object_writes: int = 0
     elapsed_ms: int = 0
     error: str | None = None
 
@@ -176,6 +179,8 @@ def _one_segment(
         batches=written.batches,
         records=written.records,
         split_files=len(plan.files),
+        object_reads=len(plan.files),
+        object_writes=len(UPLOAD_ORDER),
     )
 
 

@@ -51,14 +51,17 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SplitOutcome:
-    """What became of one claimed WAL file. Sizes in bytes."""
+    """What became of one claimed WAL file. Sizes in bytes, ``object_*`` in requests of which each
+    was answered: a request that was repeated counts once."""
 
     file_id: int
     object_key: str
     ended: Ended
     batches: int = 0
     split_files: int = 0
+    object_reads: int = 0
     bytes_read: int = 0
+    object_writes: int = 0
     bytes_written: int = 0
     elapsed_ms: int = 0
     error: str | None = None
@@ -94,13 +97,15 @@ def split_file(services: Services, worker: UUID, claimed: ClaimedFile) -> SplitO
 def _attempt(services: Services, worker: UUID, claimed: ClaimedFile) -> SplitOutcome:
     nothing = SplitOutcome(claimed.file_id, claimed.object_key, Ended.STALE)
     try:
-        pieces, bytes_read, wrong = _cut(services, claimed)
+        pieces, read, wrong = _cut(services, claimed)
         done = replace(
             nothing,
             ended=Ended.DONE,
             batches=sum(piece.file.batch_count for piece in pieces),
             split_files=len(pieces),
-            bytes_read=bytes_read,
+            object_reads=len(read),
+            bytes_read=sum(part.size for part in read),
+            object_writes=len(pieces),
             bytes_written=sum(piece.file.byte_size for piece in pieces),
         )
         if pieces:
@@ -121,8 +126,8 @@ def _attempt(services: Services, worker: UUID, claimed: ClaimedFile) -> SplitOut
 
 def _cut(
     services: Services, claimed: ClaimedFile
-) -> tuple[list[_Piece], int, BatchMismatch | None]:
-    """The runs of the file that are as committed, the bytes read, and why others are not.
+) -> tuple[list[_Piece], list[ByteRange], BatchMismatch | None]:
+    """The runs of the file that are as committed, what was read, and why others are not.
 
     Holds the wanted part of one WAL object twice: a gateway closes it at ``wal_max_bytes``.
     """
@@ -144,7 +149,7 @@ def _cut(
         pieces.append(
             _Piece(_described(run, services.diskless_prefix), bytes(split_bytes(run, parts)))
         )
-    return pieces, sum(len(body) for body in bodies.values()), wrong
+    return pieces, list(bodies), wrong
 
 
 def _get(services: Services, part: ByteRange) -> bytes:

@@ -91,6 +91,36 @@ async def test_a_stale_leader_epoch_is_rejected_even_after_a_reset(scene: Scene)
     assert await scene.plane.get_diskless_log_start_offset(log) == 12
 
 
+async def test_a_reset_takes_readiness_back_until_it_is_observed_anew(scene: Scene) -> None:
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway, 10)
+    await scene.plane.set_tiering_complete(log, 1, True, "3 segments cover the prefix")
+    assert await is_ready(scene, log)
+    await scene.plane.reset_boundary(log, 1)
+    assert not await is_ready(scene, log)
+    await scene.persist(log, 12, await scene.quiesce(log, [gateway]))
+    assert not await is_ready(scene, log), "what was true of another prefix says nothing"
+
+
+async def is_ready(scene: Scene, log: TopicIdPartition) -> bool:
+    partition = await scene.plane.tracked_partition(log.topic_id, log.partition)
+    assert partition is not None
+    return partition.ready
+
+
+async def test_after_a_reset_the_same_epoch_sets_another_value_under_a_new_quiesce(
+    scene: Scene,
+) -> None:
+    """Seed 000, I2, asks for a higher epoch; the suffix is empty, and the new quiesce is a fence."""
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway, 10)
+    await scene.plane.reset_boundary(log, 1)
+    with pytest.raises(QuiesceNotClosed):
+        await scene.persist(log, 12, 1, epoch=3)
+    await scene.persist(log, 12, await scene.quiesce(log, [gateway]), epoch=3)
+    assert await scene.plane.get_diskless_log_start_offset(log) == 12
+
+
 async def test_a_stale_generation_is_rejected(scene: Scene) -> None:
     gateway = await scene.gateway()
     _, (log,) = await scene.migrating_topic([gateway])

@@ -12,6 +12,7 @@ from tests.contract.conftest import Database
 from tests.contract.tiering_world import ALL_OLD, DISKLESS, World
 from tests.unit.kafka.segment_batches import Spec, build, sized
 from tideline.control_plane.tiering_model import ClaimedBatch, ClaimedFile
+from tideline.domain.ids import TopicIdPartition
 
 TOPIC = UUID(int=7)
 
@@ -124,6 +125,43 @@ def test_a_wrong_run_is_counted_and_the_others_do_not_wait_for_it(world: World) 
     (status,) = [s for s in world.plane.tiering_status() if s.partition == two.partition]
     assert status.parked
     assert "CRC" in str(status.parked_reason)
+
+
+def test_what_becomes_eligible_in_a_parked_file_goes_once_a_person_has_looked_at_it(
+    world: World,
+) -> None:
+    """Seed 002, 10: persistent failures are left to a person. No other file waits with it."""
+    (wrong,), (young,) = world.born_diskless(), world.born_diskless()
+    key = world.append((young, sized(1, 10)), (wrong, sized(2, 10)))
+    body = bytearray(world.store.objects[DISKLESS, key])
+    body[-1] ^= 1
+    world.store.put(DISKLESS, key, bytes(body))
+    world.append((young, sized(3, 10)))
+    worker = uuid4()
+
+    def of(*logs: TopicIdPartition) -> list[ClaimedFile]:
+        return world.plane.claim_wal_files(
+            worker, max_files=10, max_batches=1_000, claim_ms=60_000,
+            cutoffs={log.topic_id: ALL_OLD for log in logs},
+        )  # fmt: skip
+
+    for _ in range(3):
+        (file,) = of(wrong)
+        assert split_file(world.services(), worker, file).ended == Ended.FAILED
+        world.expire_claims()
+    (other,) = of(wrong, young)
+    assert other.object_key != key
+    assert split_file(world.services(), worker, other).ended == Ended.DONE
+    assert of(wrong, young) == []
+    (status,) = [s for s in world.plane.tiering_status() if s.topic_id == young.topic_id]
+    assert status.parked, "the operator of the topic that waits sees it too"
+
+    world.plane.resume_tiering(status.topic)
+    (file,) = of(wrong, young)
+    outcome = split_file(world.services(), worker, file)
+    assert (outcome.ended, outcome.batches) == (Ended.FAILED, 1)
+    (candidate,) = [c for c in world.plane.merge_candidates() if c.topic_id == young.topic_id]
+    assert candidate.batches == 2
 
 
 def test_a_missing_object_is_the_files_own_failure(world: World) -> None:

@@ -128,11 +128,13 @@ def test_frames_split_and_merge_what_the_world_holds(
     assert {o.object_key for o in outcomes} == set(keys), "two workers, no file twice"
     assert {o.ended for o in outcomes} == {Ended.DONE}
     assert sum(o.batches for o in outcomes) == 18
+    assert [(o.object_reads, o.object_writes) for o in outcomes] == [(1, 3)] * 6
 
     orders = [order(candidate) for candidate in world.plane.merge_candidates()]
     frame = to_frame(spark, MergeOrder, orders, 4)
     made = from_frame(MergeOutcome, merge(frame, workers[0], opening, claim_ms=60_000))
     assert [(m.ended, m.batches, m.records) for m in made] == [(Ended.DONE, 6, 12)] * 3
+    assert [(m.object_reads, m.object_writes) for m in made] == [(6, 6)] * 3
     rows = world.plane.merged_segments(*world.plane.log_id_range())
     for row in rows:
         assert store.get(TIERED, f"{row.object_key_stem}.log") == world.expected(row.log)
