@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import coverage, gc, growth, pass_through, tiering, write_pause
+from benchmarks import coverage, gc, growth, pass_through, read_latency, tiering, write_pause
 from tideline import control_plane
 from tideline.demo.context import DemoOptions, DemoOutput
 from tideline.demo.run import machine
@@ -53,8 +53,11 @@ async def _write_pause(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", choices=["coverage", "growth", "write-pause", "pass-through", "tiering", "gc"]
-    )
+        "--only",
+        choices=[
+            "coverage", "growth", "write-pause", "pass-through", "read-latency", "tiering", "gc",
+        ],
+    )  # fmt: skip
     parser.add_argument("--topics", type=int, default=9, help="topics of 12 partitions each")
     parser.add_argument(
         "--rate", type=float, default=OPTIONS.librdkafka_rate, help="records per second per topic"
@@ -66,7 +69,7 @@ def main() -> int:
         help="of the write pause; may be repeated, then the topics take turns",
     )
     parser.add_argument(
-        "--rounds", type=int, default=5, help="rounds of pass-through, coverage and tiering"
+        "--rounds", type=int, default=5, help="rounds of pass-through, reads, coverage and tiering"
     )
     parser.add_argument("--partitions", type=int, default=2_000, help="partitions of coverage")
     parser.add_argument("--segments", type=int, default=2_500, help="segments of each of them")
@@ -121,6 +124,9 @@ def main() -> int:
             if arguments.only in (None, "pass-through"):
                 ways = pass_through.measure(stack, arguments.rounds, step)
                 report("pass-through", pass_through.to_markdown(ways, machine()))
+            if arguments.only in (None, "read-latency"):
+                reads = read_latency.measure(stack, arguments.rounds, step)
+                report("read-latency", read_latency.to_markdown(reads, machine()))
             if arguments.only in (None, "tiering"):
                 tiered = tiering.measure(stack, arguments.rounds, arguments.megabytes, step)
                 report("tiering", tiering.to_markdown(tiered, machine()))

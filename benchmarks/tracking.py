@@ -7,8 +7,10 @@ time in which the event loop did nothing else; a tenth of the lease is 300 ms.
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import count
@@ -49,10 +51,10 @@ def tracked(partitions: int) -> list[TrackedTopic]:
                     state=MigrationState.HYBRID,
                     generation=1,
                     quiesced=False,
-                    boundary=1_000,
+                    boundary=1_000 + partition,
                     boundary_epoch=3,
-                    high_watermark=2_000,
-                    suffix_start=1_000,
+                    high_watermark=2_000 + partition,
+                    suffix_start=1_000 + partition,
                     prefix_max_timestamp=-1,
                     prefix_max_timestamp_offset=-1,
                     ready=True,
@@ -108,6 +110,24 @@ async def full_reading(partitions: int) -> tuple[float, float]:
         view.replace_all(await asyncio.to_thread(view.read_anew, reading))
 
     return await pause(on_the_loop), await pause(from_a_thread)
+
+
+def memory(partitions: int) -> float:
+    """Bytes that a gateway holds for each tracked partition: its row in the view, its offsets, and
+    what each topic adds, spread over its partitions (seed 002, 8.3)."""
+    # What all views share is there before.
+    TrackingView(lambda: True).replace_all(tracked(PARTITIONS_PER_TOPIC))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        view = TrackingView(lambda: True)
+        view.replace_all(tracked(partitions))
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+        assert view.has_topics(), "it is still held"
+        return held / partitions
+    finally:
+        tracemalloc.stop()
 
 
 def by_comparing(batches: Sequence[ByteRange], read: Sequence[ByteRange]) -> None:
@@ -173,6 +193,11 @@ async def main() -> None:
         show(f"matching {batches:,} batches, one per object", *matching(batches))
     for megabytes in (5, 55):
         show(f"pause: {megabytes} MB of small batches", *await prefix_answer(megabytes))
+    print()
+    for partitions in (10_000, 50_000):
+        print(
+            f"memory of each of {partitions:,} tracked partitions: {memory(partitions):,.0f} bytes"
+        )
 
 
 if __name__ == "__main__":

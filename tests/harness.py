@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -238,6 +238,15 @@ class Case:
             phase,
         )
         return None if not found or found[0][0] is None else str(found[0][0])
+
+    def evidence(self, phase: Phase) -> list[dict[str, Any]]:
+        """What the phase has observed, by partition."""
+        found = self._ask(
+            "SELECT evidence FROM tideline.migration_phases JOIN tideline.logs USING (log_id)"
+            " WHERE topic_id = %s AND phase = %s ORDER BY partition",
+            phase,
+        )
+        return [row[0] for row in found]  # type: ignore[misc]
 
     def until_crossed(self, timeout_s: float = 90.0) -> list[int]:
         """Wait until every partition has its B0."""

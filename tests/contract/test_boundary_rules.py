@@ -111,7 +111,7 @@ async def is_ready(scene: Scene, log: TopicIdPartition) -> bool:
 async def test_after_a_reset_the_same_epoch_sets_another_value_under_a_new_quiesce(
     scene: Scene,
 ) -> None:
-    """Seed 000, I2, asks for a higher epoch; the suffix is empty, and the new quiesce is a fence."""
+    """Seed 000, I2, asks for a higher epoch; here the suffix is empty and the quiesce a fence."""
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway, 10)
     await scene.plane.reset_boundary(log, 1)

@@ -11,8 +11,16 @@ from typing import TypeVar
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from kio.schema.errors import ErrorCode
 
 from tests.harness import killed, until
@@ -57,12 +65,7 @@ class Log:
 
     def fill(self) -> None:
         """Until every segment but the active one is in remote storage."""
-        # One record a batch: how full a segment is when it is rolled depends on the next batch.
-        alone = {"batch.num.messages": 1}
-        producer = Producer({"bootstrap.servers": self.stack.endpoints.kafka_bootstrap, **alone})
-        for _ in range(RECORDS):
-            producer.produce(self.name, os.urandom(RECORD_BYTES), partition=0)
-        assert producer.flush(120) == 0
+        self.write([os.urandom(RECORD_BYTES) for _ in range(RECORDS)])
         closed = set(self.bases()[:-1])
         assert len(closed) == 3
 
@@ -74,6 +77,38 @@ class Log:
             }
 
         until(f"{self.name} to be in remote storage", tiered)
+
+    def write(self, values: list[bytes]) -> None:
+        # One record a batch: how full a segment is when it is rolled depends on the next batch.
+        alone = {"batch.num.messages": 1}
+        producer = Producer({"bootstrap.servers": self.stack.endpoints.kafka_bootstrap, **alone})
+        for value in values:
+            producer.produce(self.name, value, partition=0)
+        assert producer.flush(120) == 0
+
+    def set_config(self, key: str, value: str) -> None:
+        change = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=[change])
+        self.admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def values(self, start: int, count: int) -> list[bytes]:
+        """Of so many records from ``start`` on, as a consumer of the broker gets them."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.stack.endpoints.kafka_bootstrap, "group.id": self.name,
+             "auto.offset.reset": "error"}
+        )  # fmt: skip
+        consumer.assign([Position(self.name, 0, start)])
+        found: list[Message] = []
+        try:
+            until(
+                f"{count} records of {self.name}",
+                lambda: found.extend(consumer.consume(500, 0.2)) or len(found) >= count,
+            )
+        finally:
+            consumer.close()
+        assert [each.error() for each in found] == [None] * len(found)
+        assert [each.offset() for each in found[:count]] == list(range(start, start + count))
+        return [each.value() or b"" for each in found[:count]]
 
     def bases(self) -> list[int]:
         return sorted(int(path.stem) for path in self.directory.glob("*.log"))
@@ -166,3 +201,34 @@ def test_kafka_serves_no_remote_segment_past_its_log_end_and_an_empty_leader_del
     )
     copies = asyncio.run(shorter.inventory.copies(shorter.name, log))
     assert all(is_copied(objects[one], copies.get(one)) for one in ids)
+
+
+def test_among_remote_segments_of_the_same_offsets_kafka_reads_those_of_its_leaders(
+    stack: Stack,
+) -> None:
+    """Seed 000, "Tiered storage fetch is ambiguous": an offset and its leader epoch name one."""
+    log = Log(stack, "overlap")
+    log.fill()
+    deposed = log.segments()
+    with killed(stack, f"kafka-{NODE}"):
+        log.cut_behind_the_first_segment()
+    until("a leader", lambda: log.fetch(0) not in (b"", ErrorCode.not_leader_or_follower))
+    end, held_to = log.offset(OffsetSpec.LATEST), deposed[-1].end_offset + 1
+    log.write([b"elected-%d-" % n + os.urandom(RECORD_BYTES) for n in range(RECORDS)])
+    log.set_config("local.retention.bytes", "1")
+    until(
+        "the broker to have only its newest segment",
+        lambda: log.offset(OffsetSpec.EARLIEST_LOCAL) >= held_to,
+    )
+
+    both = [
+        segment
+        for segment in log.segments()
+        if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+        and segment.start_offset < held_to
+        and segment.end_offset >= end
+    ]
+    assert {segment.segment_id for segment in both} > {s.segment_id for s in deposed[1:]}
+    read = log.values(end, held_to - end)
+    assert all(value.startswith(b"elected-%d-" % n) for n, value in enumerate(read))
+    log.delete()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.harness import (
+    Breakpoint,
     Case,
     held_in_phases,
     killed,
@@ -128,3 +129,29 @@ def test_classic_traffic_needs_neither_postgres_nor_s3(stack: Stack) -> None:
         with away(stack, "postgres", "s3"):
             case.until_acknowledged(300, timeout_s=OUTAGE_S)
         case.settle()
+
+
+def test_readiness_waits_with_its_reason_while_s3_is_away_and_goes_on_when_it_is_back(
+    stack: Stack,
+) -> None:
+    """Seed 000, "Failure and edge cases": what is not in remote storage is not called complete."""
+    with migration_case(stack, name="s3-readiness") as case:
+        case.produce()
+        case.consume()
+        case.until_acknowledged(50)
+        # The active segment is copied once it is rolled, which comes after this phase.
+        stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.ZOMBIE_CLEANUP)
+        try:
+            case.trigger()
+            stop.wait_until_hit()
+            with killed(stack, "s3"):
+                stop.let_go()
+                reason = until(
+                    "readiness to wait", lambda: case.waiting_reason(Phase.READINESS), 120.0
+                )
+                assert "has not rolled" in reason
+                assert case.rows("tiering_complete") == [(False,)]
+            case.end_well()
+            assert case.rows("tiering_complete") == [(True,)]
+        finally:
+            stop.release()

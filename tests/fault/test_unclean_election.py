@@ -13,15 +13,19 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
+from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
 
 from tests.go_like import GoLikeProducer
 from tests.harness import HANGS_S, Breakpoint, Case, leader_of, migration_case, until
 from tests.history.operations import Outcome, Produce, Truncated
 from tests.recorder import Recorder
 from tideline.domain.migration import Phase
+from tideline.kafka.batches import iter_batches
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.observer import KafkaObserver
+from tideline.kafka.log_reader import LogReader
+from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
 
@@ -137,25 +141,25 @@ def until_refused(stack: Stack, node: int) -> None:
     assert stack.pid(f"gateway-{node}")
 
 
-def elect(stack: Stack, case: Case) -> None:
+def elect(stack: Stack, case: Case, node: int = BEHIND, *, avoid: int = LEADER) -> None:
     """As an operator does, past the gateways. Of ``safe`` Kafka knows that the other broker has
     all that it promised, and elects it by itself (KIP-966)."""
     brokers = stack.endpoints.brokers
 
     def elected() -> bool:
         with suppress(KafkaError, KafkaUnavailable):
-            if leader_of(stack, case.topic, 0, avoid=LEADER)[0] == BEHIND:
+            if leader_of(stack, case.topic, 0, avoid=avoid)[0] == node:
                 return True
         # The admin client of confluent-kafka cannot be called for this (2.x: SystemError).
         asked = tool_command(
             "org.apache.kafka.tools.LeaderElectionCommand",
-            "--bootstrap-server", f"{brokers[BEHIND]},{brokers[THIRD]}",
+            "--bootstrap-server", f"{brokers[node]},{brokers[THIRD]}",
             "--election-type", "unclean", "--topic", case.topic, "--partition", "0",
         )  # fmt: skip
         subprocess.run(asked, capture_output=True, timeout=HANGS_S, check=False)
         return False
 
-    until(f"broker {BEHIND} to lead {case.topic}", elected)
+    until(f"broker {node} to lead {case.topic}", elected)
 
 
 def truncated_at(stack: Stack, case: Case) -> int:
@@ -167,5 +171,129 @@ def truncated_at(stack: Stack, case: Case) -> int:
             observer = KafkaObserver(cluster)
             layout = await observer.partition(case.topic, 0, BEHIND)
             return (await observer.lineage(case.topic, layout, 0))[-1].start_offset
+
+    return asyncio.run(ask())
+
+
+def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_read(
+    stack: Stack,
+) -> None:
+    """Seed 000, "Failure and edge cases". ``tail`` goes on past B0 behind the gateways' backs, each
+    leader with records of its own; of ``short`` the elected replica has lost the end of the prefix.
+    Then the deposed leader returns and is elected: the other one follows it."""
+    with ExitStack() as held:
+        pair = (LEADER, BEHIND)
+        tail, short = (
+            held.enter_context(migration_case(stack, name=name, history=20, placed=pair))
+            for name in ("tail", "short")
+        )
+        cases = (tail, short)
+        stops = [Breakpoint(c.superuser_dsn, c.topic_id, Phase.ZOMBIE_CLEANUP) for c in cases]
+        for stop in stops:
+            held.callback(stop.release)
+        for case in cases:
+            case.produce()
+            case.consume()
+            case.trigger()
+        for stop in stops:
+            stop.wait_until_hit()
+        boundary, whole = tail.boundaries()[0], short.boundaries()[0]
+
+        held.callback(all_back, stack)
+        stack.kill(f"kafka-{BEHIND}", restart=False)
+        lose_the_last_batch(stack, short.topic, BEHIND)
+        append_past_the_gateways(stack, tail.topic, LEADER, [b"d"] * 7)
+        stack.kill(f"kafka-{LEADER}", restart=False)
+        stack.start(f"kafka-{BEHIND}")
+        for case in cases:
+            elect(stack, case)
+        assert log_end(stack, tail.topic, BEHIND) == boundary, "this one never saw the tail"
+        append_past_the_gateways(stack, tail.topic, BEHIND, [b"e"] * 3)
+        cut = log_end(stack, short.topic, BEHIND)
+        assert 0 < cut < whole
+        until("its leader to be known", lambda: fetched(stack, short, cut - 1) is ErrorCode.none)
+        for offset in (cut, whole - 1):
+            assert fetched(stack, short, offset) is ErrorCode.not_leader_or_follower
+        for case, stop in zip(cases, stops, strict=True):
+            case.until_acknowledged(20)
+            stop.let_go()
+        said = until("the gap to be told", lambda: short.waiting_reason(Phase.ZOMBIE_CLEANUP))
+        assert "log gap" in said
+
+        stack.kill(f"kafka-{BEHIND}", restart=False)
+        stack.start(f"kafka-{LEADER}")
+        for case in cases:
+            elect(stack, case, LEADER, avoid=BEHIND)
+        all_back(stack)
+        for case, end in ((tail, boundary + 7), (short, whole)):
+            until(
+                f"both replicas of {case.topic} to end at {end}",
+                lambda case=case, end=end: (  # type: ignore[misc]
+                    [log_end(stack, case.topic, node) for node in pair] == [end, end]
+                ),
+            )
+        for case in cases:
+            case.end_well()
+        assert (tail.boundaries(), short.boundaries()) == ([boundary], [whole])
+        (found,) = tail.evidence(Phase.ZOMBIE_CLEANUP)
+        assert found["divergent_tail"]["from"] == boundary
+        assert found["divergent_tail"]["object"].startswith("s3://")
+
+
+def lose_the_last_batch(stack: Stack, topic: str, node: int) -> None:
+    """Of a killed broker's replica: recovery cuts a batch that is not whole."""
+    segment = max((stack.data_path(f"kafka-{node}") / f"{topic}-0").glob("*.log"))
+    with segment.open("r+b") as file:
+        written = file.read()
+        *_, last = iter_batches(written)
+        file.truncate(last.end - 1)
+
+
+def fetched(stack: Stack, case: Case, offset: int) -> ErrorCode:
+    """How the gateway of the elected broker answers a consumer there."""
+    host, _, port = stack.endpoints.gateways[BEHIND].rpartition(":")
+
+    async def ask() -> ErrorCode:
+        async with KafkaCluster([(host, int(port))], client_id="fetched") as cluster:
+            try:
+                await LogReader(cluster).fetch(case.topic, 0, offset, node=BEHIND)
+            except KafkaError as error:
+                return error.code
+            return ErrorCode.none
+
+    return asyncio.run(ask())
+
+
+def append_past_the_gateways(stack: Stack, topic: str, node: int, values: list[bytes]) -> None:
+    """As a client does that was given the broker's own address. Each value is a batch: the seal of
+    the classic log lets no larger one in."""
+    failures: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": stack.endpoints.brokers[node],
+            "acks": 1,
+            "batch.num.messages": 1,
+        }
+    )
+    for value in values:
+        producer.produce(
+            topic, value, partition=0, on_delivery=lambda error, _: failures.append(error)
+        )
+    assert producer.flush(60) == 0
+    assert failures == [None] * len(values)
+
+
+def log_end(stack: Stack, topic: str, node: int) -> int:
+    """Of the replica itself, whoever leads; -1 while it does not tell."""
+    host, _, port = stack.endpoints.brokers[node].rpartition(":")
+
+    async def ask() -> int:
+        with suppress(KafkaError, KafkaUnavailable):
+            async with KafkaCluster([(host, int(port))], client_id="log-end") as cluster:
+                answer = await KafkaObserver(cluster).offset(
+                    topic, 0, OffsetSpec.LATEST, node=node, replica_id=DEBUG_CONSUMER
+                )
+                return answer.offset
+        return -1
 
     return asyncio.run(ask())

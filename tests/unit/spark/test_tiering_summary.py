@@ -1,4 +1,4 @@
-"""A run of split or merge says how much it did, what that asked of the object store, and how fast."""
+"""A run of split or merge says what it did, what that asked of the object store, and how fast."""
 
 from __future__ import annotations
 
