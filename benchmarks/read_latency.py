@@ -2,8 +2,8 @@
 
 One partition lies in three tiers: a prefix that its brokers read from remote storage, merged
 segments, and WAL objects. A classic topic of the same records is asked at its broker directly, with
-which all is compared, and through the gateway (seed 002, 8.3). The ways take turns, so that whatever
-else the machine does meets all of them.
+which all is compared, and through the gateway (seed 002, 8.3). The ways take turns: what else the
+machine does meets all of them.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ def to_markdown(result: ReadLatency, machine: str) -> str:
     return "\n".join(
         [
             f"{result.positions} Fetches of {FETCH_BYTES // 1024} KiB of each way, in turn, at "
-            f"random positions of {RECORDS} records of {RECORD_BYTES} bytes. Machine: {machine}, load "
-            f"{before:.0f} to {after:.0f}.",
+            f"random positions of {RECORDS} records of {RECORD_BYTES} bytes. Machine: {machine}, "
+            f"load {before:.0f} to {after:.0f}.",
             "",
             "| way | ms, median | ms, p95 | times the direct read, median |",
             "| --- | ---: | ---: | ---: |",

@@ -184,31 +184,38 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
     with ExitStack() as held:
         pair = (LEADER, BEHIND)
         tail, short = (
-            held.enter_context(migration_case(stack, name=name, history=20, placed=pair))
+            held.enter_context(
+                migration_case(stack, name=name, history=20, placed=pair, partitions=2)
+            )
             for name in ("tail", "short")
         )
         cases = (tail, short)
-        stops = [Breakpoint(c.superuser_dsn, c.topic_id, Phase.ZOMBIE_CLEANUP) for c in cases]
-        for stop in stops:
+        # While another partition has not crossed, the classic log is neither rolled nor sealed.
+        uncrossed, stops = (
+            [Breakpoint(c.superuser_dsn, c.topic_id, phase, partition) for c in cases]
+            for phase, partition in ((Phase.VALIDATE, 1), (Phase.ZOMBIE_CLEANUP, 0))
+        )
+        for stop in (*uncrossed, *stops):
             held.callback(stop.release)
         for case in cases:
+            case.partitions = 1
             case.produce()
             case.consume()
             case.trigger()
-        for stop in stops:
+        for stop in (*uncrossed, *stops):
             stop.wait_until_hit()
         boundary, whole = tail.boundaries()[0], short.boundaries()[0]
 
         held.callback(all_back, stack)
         stack.kill(f"kafka-{BEHIND}", restart=False)
         lose_the_last_batch(stack, short.topic, BEHIND)
-        append_past_the_gateways(stack, tail.topic, LEADER, [b"d"] * 7)
+        append_past_the_gateways(stack, tail.topic, LEADER, [b"deposed"] * 7)
         stack.kill(f"kafka-{LEADER}", restart=False)
         stack.start(f"kafka-{BEHIND}")
         for case in cases:
             elect(stack, case)
         assert log_end(stack, tail.topic, BEHIND) == boundary, "this one never saw the tail"
-        append_past_the_gateways(stack, tail.topic, BEHIND, [b"e"] * 3)
+        append_past_the_gateways(stack, tail.topic, BEHIND, [b"elected"] * 3)
         cut = log_end(stack, short.topic, BEHIND)
         assert 0 < cut < whole
         until("its leader to be known", lambda: fetched(stack, short, cut - 1) is ErrorCode.none)
@@ -232,10 +239,12 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
                     [log_end(stack, case.topic, node) for node in pair] == [end, end]
                 ),
             )
+        for stop in uncrossed:
+            stop.let_go()
         for case in cases:
             case.end_well()
-        assert (tail.boundaries(), short.boundaries()) == ([boundary], [whole])
-        (found,) = tail.evidence(Phase.ZOMBIE_CLEANUP)
+        assert [case.boundaries()[0] for case in cases] == [boundary, whole]
+        found = tail.evidence(Phase.ZOMBIE_CLEANUP)[0]
         assert found["divergent_tail"]["from"] == boundary
         assert found["divergent_tail"]["object"].startswith("s3://")
 
@@ -265,16 +274,9 @@ def fetched(stack: Stack, case: Case, offset: int) -> ErrorCode:
 
 
 def append_past_the_gateways(stack: Stack, topic: str, node: int, values: list[bytes]) -> None:
-    """As a client does that was given the broker's own address. Each value is a batch: the seal of
-    the classic log lets no larger one in."""
+    """As a client does that was given the broker's own address."""
     failures: list[object] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": stack.endpoints.brokers[node],
-            "acks": 1,
-            "batch.num.messages": 1,
-        }
-    )
+    producer = Producer({"bootstrap.servers": stack.endpoints.brokers[node], "acks": 1})
     for value in values:
         producer.produce(
             topic, value, partition=0, on_delivery=lambda error, _: failures.append(error)
