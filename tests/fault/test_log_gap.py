@@ -99,11 +99,13 @@ class Log:
         )  # fmt: skip
         consumer.assign([Position(self.name, 0, start)])
         found: list[Message] = []
+
+        def enough() -> bool:
+            found.extend(consumer.consume(500, 0.2))
+            return len(found) >= count
+
         try:
-            until(
-                f"{count} records of {self.name}",
-                lambda: found.extend(consumer.consume(500, 0.2)) or len(found) >= count,
-            )
+            until(f"{count} records of {self.name}", enough)
         finally:
             consumer.close()
         assert [each.error() for each in found] == [None] * len(found)

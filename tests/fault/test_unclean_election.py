@@ -200,8 +200,8 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
         for case in cases:
             case.partitions = 1
             case.produce()
-            case.consume()
             case.trigger()
+        tail.consume()
         for stop in (*uncrossed, *stops):
             stop.wait_until_hit()
         boundary, whole = tail.boundaries()[0], short.boundaries()[0]
@@ -241,6 +241,7 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
             )
         for stop in uncrossed:
             stop.let_go()
+        short.consume()
         for case in cases:
             case.end_well()
         assert [case.boundaries()[0] for case in cases] == [boundary, whole]
