@@ -105,6 +105,7 @@ bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
 docs: $(STAMP) ## the pages that are made from code
 	@$(BIN)/python -m infra.settings_page docs/settings.md
 	@$(BIN)/python -m infra.apis_page docs/apis.md
+	@$(BIN)/python -m infra.requests_page docs/requests.md
 
 .PHONY: schema-dump
 schema-dump: $(STAMP) ## the schema of VERSION=x.y.z as upgrades are tested from it

@@ -16,8 +16,9 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import TypeAlias
 
+from tideline.domain.answers import SERVED_ANYWHERE, state_of
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.request_handling import PartitionRoute, RouteKind
+from tideline.domain.request_handling import PartitionRoute
 
 _ZONE_IN_CLIENT_ID = re.compile(r"(?:^|[ ,])diskless_az=([^=, ]+)")
 
@@ -60,9 +61,8 @@ def zone_of(client_id: str | None) -> str | None:
 
 
 def may_be_led_elsewhere(route: PartitionRoute) -> bool:
-    """Seed 000's gates: B0 is known, and what lies below it is wholly in tiered storage
-    (readiness), or nothing does. Until then appends and reads need Kafka's leader."""
-    return route.kind is RouteKind.SUFFIX and (route.ready or not route.has_prefix)
+    """Whether appends and reads do without Kafka's leader."""
+    return state_of(route) in SERVED_ANYWHERE
 
 
 def leader_for(

@@ -1,10 +1,9 @@
-"""What kind of partition a request meets, and what each kind answers to each request, as data.
+"""What kind of partition a request meets, where in its log, and how failures are answered.
 
 What always holds: offsets below B0 belong to Kafka's log, offsets from B0 on to the suffix, and
 a partition about which too little is known is served by neither (seed 000 "Fetch routing",
-architecture "Fencing" 3: fail closed). The table is seed 000's "Request handling during migration
-transition" and its error tables, for a gateway in the place of the broker. A handler looks its
-behaviour up here and holds no rule of its own.
+architecture "Fencing" 3: fail closed). What each kind answers to each request is the table in
+:mod:`tideline.domain.answers`.
 """
 
 from __future__ import annotations
@@ -98,17 +97,15 @@ def route_tracked(
 
 
 class FetchRegion(StrEnum):
-    """Where one fetch is served."""
+    """Where in the log an offset lies."""
 
-    KAFKA = "kafka"
-    """The whole log is Kafka's (classic, or tracked with B0 unset)."""
+    UNDIVIDED = "undivided"
+    """There is no B0, or nothing is known of one."""
     PREFIX = "prefix"
-    """Kafka's log, and nothing from B0 on may be returned."""
+    """Kafka's log; nothing from B0 on may be returned of it."""
+    GAP = "gap"
+    """Below B0, in a log gap that an operator gave up: the position does not exist any more."""
     SUFFIX = "suffix"
-    LOST = "lost"
-    """Below B0 where nothing is left: inside a log gap that an operator gave up, or anywhere once
-    the prefix is gone. The position does not exist any more, whoever is asked."""
-    NOWHERE = "nowhere"
 
 
 def position_of(route: PartitionRoute, offset: int) -> int:
@@ -119,16 +116,12 @@ def position_of(route: PartitionRoute, offset: int) -> int:
 
 
 def region_of(route: PartitionRoute, offset: int) -> FetchRegion:
-    """The one region that may answer a fetch at ``offset`` (inclusive)."""
-    if route.kind is RouteKind.CLASSIC or route.in_kafka:
-        return FetchRegion.KAFKA
+    """The one region of ``offset`` (inclusive)."""
     if route.kind is not RouteKind.SUFFIX:
-        return FetchRegion.NOWHERE
+        return FetchRegion.UNDIVIDED
     if offset >= route.boundary:
         return FetchRegion.SUFFIX
-    if not route.has_prefix:
-        return FetchRegion.LOST
-    return FetchRegion.PREFIX if offset < route.prefix_end else FetchRegion.LOST
+    return FetchRegion.PREFIX if offset < route.prefix_end else FetchRegion.GAP
 
 
 class KafkaErrorCode(IntEnum):
@@ -154,80 +147,6 @@ class KafkaErrorCode(IntEnum):
     INVALID_RECORD = 87
     UNKNOWN_TOPIC_ID = 100
     FETCH_SESSION_TOPIC_ID_ERROR = 106
-
-
-class Request(StrEnum):
-    """The requests whose answer depends on a partition's state."""
-
-    PRODUCE = "produce"
-    FETCH = "fetch"
-    LIST_OFFSETS = "list_offsets"
-    LEADER_EPOCH = "leader_epoch"
-    DELETE_RECORDS = "delete_records"
-
-
-class Behaviour(StrEnum):
-    """What a gateway does with one partition of a request."""
-
-    PASS = "pass"
-    """Kafka answers; its answer is relayed as it is."""
-    GATE = "gate"
-    """Kafka answers; the answer goes through the ack gate or the read ceiling, or is confirmed."""
-    PARK = "park"
-    """Waits in arrival order, within bounds of bytes and time."""
-    SPLIT = "split"
-    """Each region answers for its own offsets."""
-    SUFFIX = "suffix"
-    """The suffix answers alone."""
-    REFUSE = "refuse"
-    """Answered with ``Handling.error`` at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handling:
-    behaviour: Behaviour
-    error: KafkaErrorCode = KafkaErrorCode.NONE
-
-
-def _row(
-    produce: Handling,
-    fetch: Handling,
-    list_offsets: Handling,
-    leader_epoch: Handling,
-    delete_records: Handling,
-) -> Mapping[Request, Handling]:
-    return {
-        Request.PRODUCE: produce,
-        Request.FETCH: fetch,
-        Request.LIST_OFFSETS: list_offsets,
-        Request.LEADER_EPOCH: leader_epoch,
-        Request.DELETE_RECORDS: delete_records,
-    }
-
-
-_PASS = Handling(Behaviour.PASS)
-_GATE = Handling(Behaviour.GATE)
-_PARK = Handling(Behaviour.PARK)
-_SPLIT = Handling(Behaviour.SPLIT)
-_SUFFIX = Handling(Behaviour.SUFFIX)
-_WAIT = Handling(Behaviour.REFUSE, KafkaErrorCode.REQUEST_TIMED_OUT)
-_ELSEWHERE = Handling(Behaviour.REFUSE, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
-_GONE = Handling(Behaviour.REFUSE, KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-ANSWERS: Mapping[RouteKind, Mapping[Request, Handling]] = {
-    #                         produce     fetch       list        epoch       delete records
-    RouteKind.CLASSIC: _row(_PASS, _PASS, _PASS, _PASS, _PASS),
-    RouteKind.PENDING: _row(_GATE, _GATE, _GATE, _GATE, _GATE),
-    RouteKind.QUIESCING: _row(_PARK, _GATE, _GATE, _GATE, _WAIT),
-    RouteKind.SUFFIX: _row(_SUFFIX, _SPLIT, _SPLIT, _SPLIT, _SPLIT),
-    RouteKind.DELETED: _row(_GONE, _GONE, _GONE, _GONE, _GONE),
-    RouteKind.UNKNOWN: _row(_ELSEWHERE, _ELSEWHERE, _ELSEWHERE, _ELSEWHERE, _ELSEWHERE),
-}
-
-
-def handling(kind: RouteKind, request: Request) -> Handling:
-    """What to do with one partition of ``request``. Total: every pair has an entry."""
-    return ANSWERS[kind][request]
 
 
 class Failure(StrEnum):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tideline.domain.ack_gate import told_as
+from tideline.domain.answers import Asked, Handling, handling
 from tideline.domain.ids import TopicPartition
 from tideline.domain.request_handling import (
     FAILURE_ERRORS,
@@ -27,7 +29,7 @@ from tideline.gateway.messages import (
     messages,
     topic_key,
 )
-from tideline.gateway.prefix_leader import PrefixLeaders, is_for_the_leader, may_be_told
+from tideline.gateway.prefix_leader import PrefixLeaders, may_be_told
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.decoding import decoded_response
 from tideline.kafka.protocol import encode_request
@@ -65,9 +67,11 @@ class SplitRequest:
         tracking: TrackingView,
         names: ApiNames,
         leaders: PrefixLeaders,
+        asked: Callable[[Any, PartitionRoute], Asked],
     ) -> None:
+        """``asked``: what a structure of the request asks of a partition."""
         self.context = context
-        self._tracking, self._leaders = tracking, leaders
+        self._tracking, self._leaders, self._asked = tracking, leaders, asked
         self.names = names
         self.api = messages(names.api, context.header.api_version)
         request: Any = context.request()
@@ -83,12 +87,17 @@ class SplitRequest:
             item.at.route(tracking).kind is not RouteKind.CLASSIC for item in self.items
         )
 
+    def rule(self, item: PartitionEntry) -> Handling:
+        """What to do with it, as it is now."""
+        route = item.at.route(self._tracking)
+        return handling(self._asked(item.row, route), route, self._tracking.lease)
+
     async def forward(
         self, items: Sequence[tuple[PartitionEntry, Any]]
     ) -> Mapping[PartitionEntry, Any]:
-        """Ask Kafka about ``items``, each with the structure to send; its structures. Of a prefix
-        the leader is asked, if the paired broker does not lead and the client may be here all the
-        same."""
+        """Ask Kafka about ``items``, each with the structure to send; its structures. Where the
+        paired broker refuses because of its role the leader is asked, if the client may be here all
+        the same; and nobody hears that a tracked topic does not exist (seed 000 "Error codes")."""
         if not items:
             return {}
         header = self.context.header
@@ -103,9 +112,16 @@ class SplitRequest:
             TopicPartition(item.at.topic.name, item.at.partition): (item, row)
             for item, row in items
             if item.at.topic is not None
-            and is_for_the_leader(item.at.route(self._tracking), int(answers[item].error_code))
+            and self.rule(item).is_for_the_leader(int(answers[item].error_code))
         }
-        return answers | await self._from_leaders(for_leaders)
+        answers |= await self._from_leaders(for_leaders)
+        return {item: self._told(item, row) for item, row in answers.items()}
+
+    def _told(self, item: PartitionEntry, row: Any) -> Any:
+        code = int(row.error_code)
+        if told_as(code) == code or item.at.route(self._tracking).kind is RouteKind.CLASSIC:
+            return row
+        return replace(row, error_code=error(told_as(code)))
 
     async def _from_leaders(
         self, wanted: Mapping[TopicPartition, tuple[PartitionEntry, Any]]
@@ -162,14 +178,6 @@ class SplitRequest:
             ),
         )
         return await self.context.respond_of(message, len(self.items))
-
-
-def refusal_when_stopped(tracking: TrackingView, route: PartitionRoute) -> KafkaErrorCode | None:
-    """The answer of every tracked partition while Postgres is another one than was pinned: what it
-    says of offsets may be older than what clients were told (schedule 16)."""
-    if tracking.stopped is None or route.kind is RouteKind.CLASSIC:
-        return None
-    return FAILURE_ERRORS[Failure.HARD]
 
 
 def failure_code(failure: TidelineError) -> KafkaErrorCode:

@@ -2,7 +2,8 @@
 
 A broker serves fetches of a replica that follows; ListOffsets, epochs and deletions it refuses
 there. So the paired broker is asked first, on the client's own connection: it says what the client
-may not do. What it refuses for no other reason than that it does not lead is asked of who does.
+may not do. What it refuses for no other reason than its role is asked of who leads
+(:meth:`tideline.domain.answers.Handling.is_for_the_leader`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import structlog
 from kio.static.protocol import RequestPayload
 
 from tideline.domain.ids import TopicPartition
-from tideline.domain.leader_choice import may_be_led_elsewhere
-from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute
 from tideline.errors import TidelineError
 from tideline.kafka.client import KafkaCluster
 
@@ -54,12 +53,6 @@ class PrefixLeaders:
         except TidelineError as error:
             log.info("prefix.leader_does_not_answer", leader=leader, why=str(error))
             return None
-
-
-def is_for_the_leader(route: PartitionRoute, code: int) -> bool:
-    """Whether the paired broker refuses because the client was led to it, not to Kafka's leader."""
-    refused = code == KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
-    return refused and route.has_prefix and may_be_led_elsewhere(route)
 
 
 def may_be_told(code: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which region answers, and what each state answers to each request."""
+"""Which region an offset lies in, and how failures are answered."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from hypothesis import strategies as st
 
 from tideline.control_plane.model import CommitError
 from tideline.domain.request_handling import (
-    ANSWERS,
     CLASSIC,
     COMMIT_ERRORS,
     DELETED,
     FAILURE_ERRORS,
     UNKNOWN,
-    Behaviour,
     Failure,
     FetchRegion,
     KafkaErrorCode,
-    Request,
+    PartitionRoute,
     RouteKind,
-    handling,
     position_of,
     region_of,
     route_tracked,
@@ -43,7 +40,7 @@ def test_kafka_answers_for_the_whole_log_while_the_boundary_is_unset(
     offset: int, quiesced: bool
 ) -> None:
     route = route_tracked(generation=1, quiesced=quiesced, boundary=-1, boundary_epoch=-1)
-    assert region_of(route, offset) is FetchRegion.KAFKA
+    assert region_of(route, offset) is FetchRegion.UNDIVIDED
     assert route.in_kafka
 
 
@@ -53,37 +50,9 @@ def test_a_boundary_outweighs_a_closed_generation() -> None:
     assert (route.boundary, route.boundary_epoch) == (7, 2)
 
 
-def test_a_classic_partition_is_kafkas_and_an_unknown_or_deleted_one_is_nobodys() -> None:
-    assert region_of(CLASSIC, 5) is FetchRegion.KAFKA
-    assert region_of(UNKNOWN, 5) is FetchRegion.NOWHERE
-    assert region_of(DELETED, 5) is FetchRegion.NOWHERE
-
-
-def test_every_state_has_an_answer_to_every_request() -> None:
-    for kind in RouteKind:
-        for request in Request:
-            assert handling(kind, request) is ANSWERS[kind][request]
-
-
-@pytest.mark.parametrize("request_", list(Request))
-def test_a_partition_without_a_row_fails_closed(request_: Request) -> None:
-    """Schedule 22: a partition that was added unseen is never passed through."""
-    answer = handling(RouteKind.UNKNOWN, request_)
-    assert answer.behaviour is Behaviour.REFUSE
-    assert answer.error is KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def test_classic_partitions_pass_whatever_is_asked() -> None:
-    assert {handling(RouteKind.CLASSIC, r).behaviour for r in Request} == {Behaviour.PASS}
-
-
-def test_produces_are_gated_then_parked_then_go_to_the_suffix() -> None:
-    states = (RouteKind.PENDING, RouteKind.QUIESCING, RouteKind.SUFFIX)
-    assert [handling(kind, Request.PRODUCE).behaviour for kind in states] == [
-        Behaviour.GATE,
-        Behaviour.PARK,
-        Behaviour.SUFFIX,
-    ]
+@pytest.mark.parametrize("route", [CLASSIC, UNKNOWN, DELETED])
+def test_without_a_boundary_there_are_no_regions(route: PartitionRoute) -> None:
+    assert region_of(route, 5) is FetchRegion.UNDIVIDED
 
 
 def test_transient_failures_time_out_and_hard_ones_are_storage_errors() -> None:
@@ -101,8 +70,8 @@ def test_every_outcome_of_a_commit_has_an_answer_and_a_duplicate_is_a_success() 
     [
         (79, 79, FetchRegion.PREFIX),
         (80, 100, FetchRegion.SUFFIX),
-        (81, 81, FetchRegion.LOST),
-        (99, 99, FetchRegion.LOST),
+        (81, 81, FetchRegion.GAP),
+        (99, 99, FetchRegion.GAP),
         (100, 100, FetchRegion.SUFFIX),
     ],
 )
@@ -114,15 +83,3 @@ def test_readers_go_on_behind_an_accepted_gap_and_positions_inside_it_are_out_of
     )
     assert position_of(route, offset) == position
     assert region_of(route, position) is region
-
-
-@given(boundary=st.integers(1, 2**40), below=offsets)
-def test_below_the_boundary_nobody_is_asked_once_the_prefix_is_gone(
-    boundary: int, below: int
-) -> None:
-    """Any gateway may be asked then, also one whose broker knows nothing of the partition."""
-    route = route_tracked(
-        generation=1, quiesced=False, boundary=boundary, boundary_epoch=3, prefix_gone=True
-    )
-    expected = FetchRegion.LOST if below < boundary else FetchRegion.SUFFIX
-    assert region_of(route, below) is expected

@@ -29,6 +29,7 @@ from tests.unit.gateway.tracked_bench import (
     produce,
     serving,
 )
+from tideline.control_plane.model import TrackedPartition
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages
 from tideline.kafka.batches import patch
@@ -192,6 +193,16 @@ async def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again(
     assert fetched(await bench.ask(fetch((TOPIC, 0, 5))))[ME].error == "not_leader_or_follower"
     offsets_say(bench, -1, code="unknown_topic_or_partition")
     assert (await asked(bench, LATEST))[0] == "not_leader_or_follower"
+
+
+@pytest.mark.parametrize("row", [PENDING, CROSSED], ids=["pending", "past its boundary"])
+async def test_records_of_a_topic_that_a_broker_does_not_know_yet_are_deleted_later(
+    bench: TrackedBench, row: TrackedPartition
+) -> None:
+    """An Admin client is not told that there is no such topic: it would believe it."""
+    bench.show(row)
+    told = await deleted(bench, 50, code="unknown_topic_or_partition")
+    assert told == ("not_leader_or_follower", -1)
 
 
 async def test_over_another_postgres_no_offset_is_told(bench: TrackedBench) -> None:

@@ -14,16 +14,10 @@ import structlog
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import OffsetOutOfRange
 from tideline.control_plane.model import ListOffsetsKind
+from tideline.domain.answers import DELETE_ALL, READ_AGAIN, Asked, Behaviour, asked_by_deletion
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.prefix import past_gap
-from tideline.domain.request_handling import (
-    FIND_ERRORS,
-    Behaviour,
-    KafkaErrorCode,
-    PartitionRoute,
-    Request,
-    handling,
-)
+from tideline.domain.request_handling import FIND_ERRORS, KafkaErrorCode, PartitionRoute, RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.per_partition import (
@@ -31,7 +25,6 @@ from tideline.gateway.per_partition import (
     PartitionEntry,
     SplitRequest,
     failure_code,
-    refusal_when_stopped,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.tracking.quiesce import Fences
@@ -46,8 +39,6 @@ NAMES = ApiNames(
     "partition_index",
     extra=("timeout",),
 )
-HIGH_WATERMARK = -1
-"""``DeleteRecordsRequest.HIGH_WATERMARK``: everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,51 +54,45 @@ class DeleteRecordsHandler:
         return {ApiKey.DELETE_RECORDS: Rule(self.delete_records, self.tracking.has_topics)}
 
     async def delete_records(self, context: RequestContext) -> bytes | None:
-        split = SplitRequest(context, self.tracking, NAMES, self.leaders)
+        split = SplitRequest(context, self.tracking, NAMES, self.leaders, _asked)
         if not split.is_tracked:
             return await context.forward()
         rows: dict[PartitionEntry, Any] = {}
         kafkas: list[tuple[PartitionEntry, Any]] = []
-        split_logs: list[PartitionEntry] = []
+        split_logs: set[PartitionEntry] = set()
         for item in split.items:
-            route = item.at.route(self.tracking)
-            rule = handling(route.kind, Request.DELETE_RECORDS)
-            stopped = refusal_when_stopped(self.tracking, route)
-            if stopped is not None or rule.behaviour is Behaviour.REFUSE:
-                rows[item] = split.row(item, stopped or rule.error, low_watermark=-1)
-            elif rule.behaviour is Behaviour.PASS:
+            route, rule = item.at.route(self.tracking), split.rule(item)
+            if rule.behaviour is Behaviour.REFUSE:
+                rows[item] = split.row(item, rule.error, low_watermark=-1)
+            elif rule.behaviour in (Behaviour.PASS, Behaviour.GATE):
                 kafkas.append((item, item.row))
-            elif rule.behaviour is Behaviour.GATE:
-                if self.tracking.lease_valid():
-                    kafkas.append((item, item.row))
-                else:
-                    code = KafkaErrorCode.REQUEST_TIMED_OUT
-                    rows[item] = split.row(item, code, low_watermark=-1)
+            elif (refused := await self._refused(item, route)) is not KafkaErrorCode.NONE:
+                rows[item] = split.row(item, refused, low_watermark=-1)
             else:
-                refused = await self._refused(item, route)
-                if refused is not KafkaErrorCode.NONE:
-                    rows[item] = split.row(item, refused, low_watermark=-1)
-                    continue
-                split_logs.append(item)
-                if route.has_prefix:
+                split_logs.add(item)
+                if rule.asks_kafka:
                     kafkas.append((item, _prefix_row(item, route)))
-        for item, row in (await split.forward(kafkas)).items():
-            rows[item] = await self._told(split, item, row)
-        for item in split_logs:
-            rows[item] = await self._whole_log(split, item, rows.get(item))
+        told = await split.forward(kafkas)
+        for item in split.items:
+            if item in split_logs:
+                rows[item] = await self._whole_log(split, item, told.get(item))
+            elif item in told:
+                rows[item] = await self._told(split, item, told[item])
         return await split.respond(rows)
 
     async def _told(self, split: SplitRequest, item: PartitionEntry, row: Any) -> Any:
-        """Kafka's answer, unless B0 may be set without our knowing: then neither its log start nor
-        that an offset is out of range need be true of the whole log."""
-        log, route = item.at.log, item.at.route(self.tracking)
-        if log is None or not route.in_kafka or await self.fences.confirmed(log):
+        """Kafka's answer, unless B0 was set meanwhile or may be set without our knowing: then
+        neither its log start nor that an offset is out of range need be true of the whole log."""
+        if item.at.route(self.tracking).kind is RouteKind.CLASSIC:
             return row
-        return split.row(item, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, low_watermark=-1)
+        confirmed = item.at.log is not None and await self.fences.confirmed(item.at.log)
+        if confirmed and item.at.route(self.tracking).in_kafka:
+            return row
+        return split.row(item, READ_AGAIN, low_watermark=-1)
 
     async def _refused(self, item: PartitionEntry, route: PartitionRoute) -> KafkaErrorCode:
         """Why nothing may be deleted, asked before Kafka deletes what lies below B0."""
-        if not _reaches_suffix(item, route) or int(item.row.offset) == HIGH_WATERMARK:
+        if not _reaches_suffix(item.row, route) or int(item.row.offset) == DELETE_ALL:
             return KafkaErrorCode.NONE
         assert item.at.log is not None
         try:
@@ -125,7 +110,7 @@ class DeleteRecordsHandler:
         assert item.at.log is not None
         if prefix is not None:
             code, low_watermark = int(prefix.error_code), int(prefix.low_watermark)
-            if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE and offset >= HIGH_WATERMARK:
+            if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE and offset >= DELETE_ALL:
                 # No offset up to B0 is out of range but at a broker that is behind (schedule 3).
                 return split.row(item, KafkaErrorCode.NOT_LEADER_OR_FOLLOWER, low_watermark=-1)
             if code != KafkaErrorCode.NONE:
@@ -134,7 +119,7 @@ class DeleteRecordsHandler:
             await self._note_prefix_start(item.at.log, low_watermark)
             if low_watermark < route.boundary:
                 return prefix
-            offset = offset if _reaches_suffix(item, route) else route.boundary
+            offset = offset if _reaches_suffix(item.row, route) else route.boundary
         try:
             start = await self.control_plane.delete_records(item.at.log, offset)
         except OffsetOutOfRange:
@@ -153,11 +138,14 @@ class DeleteRecordsHandler:
             )
 
 
-def _reaches_suffix(item: PartitionEntry, route: PartitionRoute) -> bool:
-    offset = int(item.row.offset)
-    return offset == HIGH_WATERMARK or offset > route.boundary or route.boundary == 0
+def _asked(row: Any, route: PartitionRoute) -> Asked:
+    return asked_by_deletion(route, int(row.offset))
+
+
+def _reaches_suffix(row: Any, route: PartitionRoute) -> bool:
+    return _asked(row, route) is Asked.DELETE_SUFFIX
 
 
 def _prefix_row(item: PartitionEntry, route: PartitionRoute) -> Any:
     offset, end = int(item.row.offset), route.prefix_end
-    return replace(item.row, offset=end) if offset == HIGH_WATERMARK or offset > end else item.row
+    return replace(item.row, offset=end) if offset == DELETE_ALL or offset > end else item.row

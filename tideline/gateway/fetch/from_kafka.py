@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from tideline.domain.ack_gate import told_as
+from tideline.domain.answers import READ_AGAIN, Asked, Behaviour, handling
 from tideline.domain.ids import TopicPartition
 from tideline.domain.leader_choice import may_be_led_elsewhere
 from tideline.domain.read_ceiling import (
@@ -45,6 +46,7 @@ from tideline.gateway.messages import (
     error,
     group_by_topic,
     key_fields,
+    named,
     topic_key,
     without_leader_hint,
 )
@@ -224,9 +226,9 @@ class KafkaSide:
         if route.kind is RouteKind.CLASSIC:
             settled = code != 0 or _sent_on(row)
             return PartitionResult(records=row.records, relayed=row, settled=settled)
-        at = asked.at.log
-        if at is None or route.kind in (RouteKind.DELETED, RouteKind.UNKNOWN):
-            return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+        at, rule = asked.at.log, handling(Asked.FETCH_PREFIX, route, self._tracking.lease)
+        if rule.behaviour is Behaviour.REFUSE or at is None:
+            return PartitionResult.refusal(named(rule.error, asked.at.key))
         if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE:
             return PartitionResult.refusal(await self._out_of_range(asked, route))
         if told_as(code) != code:
@@ -242,7 +244,7 @@ class KafkaSide:
             route = current_route(asked, self._tracking)
         limit = self._fences.ceiling_of(at, route)
         if limit == UNKNOWN_CEILING:
-            return PartitionResult.refusal(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return PartitionResult.refusal(READ_AGAIN)
         if row.records:
             # A round of a long poll that finds nothing has read nothing.
             (TIERED_READS if route.kind is RouteKind.SUFFIX else LOCAL_READS).inc()

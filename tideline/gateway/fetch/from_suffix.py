@@ -21,6 +21,7 @@ from tideline.control_plane.model import (
     FindBatchesRequest,
     FoundBatches,
 )
+from tideline.domain.answers import Asked, Behaviour, handling
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import FETCH_FAILURE, FIND_ERRORS, KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
@@ -196,10 +197,11 @@ class SuffixSide:
         self, asked: Sequence[PartitionFetch], max_bytes: int
     ) -> dict[PartitionFetch, PartitionResult]:
         """What there is now, without reading a byte of it."""
+        refused = self._refused(asked)
+        if refused:
+            asked = [one for one in asked if one not in refused]
         if not asked:
-            return {}
-        if self._tracking.stopped is not None:
-            return {one: PartitionResult.refusal(FETCH_FAILURE) for one in asked}
+            return refused
         requests = [
             FindBatchesRequest(_log(one), one.offset, max(1, min(one.max_bytes, max_bytes)))
             for one in asked
@@ -209,7 +211,7 @@ class SuffixSide:
                 found = await self._reader.find(requests)
         except (TidelineError, TimeoutError) as error:
             log.warning("fetch.suffix_not_found", error=str(error) or "no answer in time")
-            return {one: PartitionResult.refusal(FETCH_FAILURE) for one in asked}
+            return refused | {one: PartitionResult.refusal(FETCH_FAILURE) for one in asked}
         answers = dict(zip(asked, found, strict=True))
         tiered = [n for n, rows in enumerate(found) if rows.segment is not None]
         try:
@@ -221,7 +223,18 @@ class SuffixSide:
             log.warning("fetch.segments_not_located", segments=len(tiered))
             located = [FoundBatches(UNREADABLE, -1, -1) for _ in tiered]
         answers |= zip((asked[n] for n in tiered), located, strict=True)
-        return {one: self._found(one, rows) for one, rows in answers.items()}
+        return refused | {one: self._found(one, rows) for one, rows in answers.items()}
+
+    def _refused(self, asked: Sequence[PartitionFetch]) -> dict[PartitionFetch, PartitionResult]:
+        """What may not be looked for any more: it may have waited long."""
+        refused = {}
+        for one in asked:
+            at = _log(one)
+            route = self._tracking.partition(at.topic_id, at.partition)
+            rule = handling(Asked.FETCH_SUFFIX, route, self._tracking.lease)
+            if rule.behaviour is Behaviour.REFUSE:
+                refused[one] = PartitionResult.refusal(named(rule.error, one.at.key))
+        return refused
 
     def sent_on(self, asked: PartitionFetch, node: int) -> PartitionResult:
         """No records, but a replica that is nearer to the consumer (KIP-392), told at once."""

@@ -16,16 +16,9 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from tideline.background import cancel_and_wait, spawn
+from tideline.domain.answers import Behaviour, asked_by_fetch, handling
 from tideline.domain.leader_choice import zone_of
-from tideline.domain.request_handling import (
-    FetchRegion,
-    KafkaErrorCode,
-    Request,
-    RouteKind,
-    handling,
-    position_of,
-    region_of,
-)
+from tideline.domain.request_handling import RouteKind, position_of
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_kafka import KafkaSide
 from tideline.gateway.fetch.from_suffix import HighWatermarks, SuffixSide
@@ -222,20 +215,15 @@ class TrackedFetch:
         for asked in self.asked:
             route = current_route(asked, self.tracking)
             asked.offset = position_of(route, asked.offset)
-            match region_of(route, asked.offset):
-                case FetchRegion.KAFKA | FetchRegion.PREFIX:
-                    in_kafka.append(asked)
-                case FetchRegion.SUFFIX:
-                    if (node := await self._nearer(asked)) is None:
-                        in_suffix.append(asked)
-                    else:
-                        self._told[asked] = self.suffix.sent_on(asked, node)
-                case FetchRegion.LOST:
-                    self._told[asked] = PartitionResult.refusal(KafkaErrorCode.OFFSET_OUT_OF_RANGE)
-                case FetchRegion.NOWHERE:
-                    self._told[asked] = PartitionResult.refusal(
-                        named(handling(route.kind, Request.FETCH).error, asked.at.key)
-                    )
+            rule = handling(asked_by_fetch(route, asked.offset), route, self.tracking.lease)
+            if rule.behaviour is Behaviour.REFUSE:
+                self._told[asked] = PartitionResult.refusal(named(rule.error, asked.at.key))
+            elif rule.asks_kafka:
+                in_kafka.append(asked)
+            elif (node := await self._nearer(asked)) is None:
+                in_suffix.append(asked)
+            else:
+                self._told[asked] = self.suffix.sent_on(asked, node)
         self._of_kafka.divide(in_kafka)
         if self._of_suffix.divide(in_suffix):
             await self._of_suffix.leave()  # it would not hear of those that have come

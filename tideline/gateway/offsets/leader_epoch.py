@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tideline.control_plane import ControlPlane
-from tideline.domain.ack_gate import told_as
+from tideline.domain.answers import Asked, Behaviour, asked_by_epoch
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.offset_search import EpochEnd, end_below, end_without_prefix
-from tideline.domain.request_handling import KafkaErrorCode, Request, RouteKind, handling
+from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.per_partition import (
@@ -23,7 +23,6 @@ from tideline.gateway.per_partition import (
     PartitionEntry,
     SplitRequest,
     failure_code,
-    refusal_when_stopped,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.tracking.quiesce import Fences
@@ -52,37 +51,29 @@ class LeaderEpochHandler:
         return {ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(self.end_of_epoch, self.tracking.has_topics)}
 
     async def end_of_epoch(self, context: RequestContext) -> bytes | None:
-        split = SplitRequest(context, self.tracking, NAMES, self.leaders)
+        split = SplitRequest(context, self.tracking, NAMES, self.leaders, _asked)
         if not split.is_tracked:
             return await context.forward()
         ours, kafkas = [], []
         rows: dict[PartitionEntry, Any] = {}
         for item in split.items:
-            route = item.at.route(self.tracking)
-            rule = handling(route.kind, Request.LEADER_EPOCH)
-            refused = refusal_when_stopped(self.tracking, route) or rule.error
-            if refused is not KafkaErrorCode.NONE:
-                rows[item] = split.row(item, refused, leader_epoch=-1, end_offset=-1)
-            elif self._ends_in_suffix(item):
-                ours.append(item)
-            else:
+            rule = split.rule(item)
+            if rule.behaviour is Behaviour.REFUSE:
+                rows[item] = split.row(item, rule.error, leader_epoch=-1, end_offset=-1)
+            elif rule.asks_kafka:
                 kafkas.append((item, item.row))
+            else:
+                ours.append(item)
         answers = await split.forward(kafkas)
         told = await asyncio.gather(*(self._told(split, *answer) for answer in answers.items()))
         rows |= dict(zip(answers, told, strict=True))
         rows |= await self._from_suffix(split, ours)
         return await split.respond(rows)
 
-    def _ends_in_suffix(self, item: PartitionEntry) -> bool:
-        route = item.at.route(self.tracking)
-        if route.kind is not RouteKind.SUFFIX:
-            return False
-        return not route.has_prefix or int(item.row.leader_epoch) >= route.boundary_epoch
-
     async def _told(self, split: SplitRequest, item: PartitionEntry, row: Any) -> Any:
         """Kafka's answer as far as it is true of the whole log. While B0 is unknown here it may be
         set: a consumer past it would be sent back to Kafka's log end (schedule 8)."""
-        code, log = told_as(int(row.error_code)), item.at.log
+        code, log = int(row.error_code), item.at.log
         route = item.at.route(self.tracking)
         if route.kind is RouteKind.CLASSIC:
             return row
@@ -90,9 +81,7 @@ class LeaderEpochHandler:
             confirmed = log is not None and await self.fences.confirmed(log)
             route = item.at.route(self.tracking)
             if not confirmed and route.in_kafka:
-                code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
-        if code != int(row.error_code):
-            return split.row(item, code, leader_epoch=-1, end_offset=-1)
+                return split.row(item, split.rule(item).error, leader_epoch=-1, end_offset=-1)
         if route.kind is not RouteKind.SUFFIX or code != KafkaErrorCode.NONE:
             return row
         end = end_below(EpochEnd(int(row.leader_epoch), int(row.end_offset)), route.boundary)
@@ -118,3 +107,7 @@ class LeaderEpochHandler:
             end = end_without_prefix(asked, route.boundary_epoch, route.boundary, ends[log])
             rows[item] = split.row(item, leader_epoch=end.leader_epoch, end_offset=end.end_offset)
         return rows
+
+
+def _asked(row: Any, route: PartitionRoute) -> Asked:
+    return asked_by_epoch(route, int(row.leader_epoch))

@@ -18,7 +18,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     TrackedPartition,
 )
-from tideline.domain.ack_gate import told_as
+from tideline.domain.answers import READ_AGAIN, Asked, Behaviour, asked_by_listing
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.offset_search import (
     NOTHING,
@@ -33,11 +33,8 @@ from tideline.domain.offset_search import (
 from tideline.domain.read_ceiling import UNKNOWN_EPOCH
 from tideline.domain.request_handling import (
     FIND_ERRORS,
-    Behaviour,
     KafkaErrorCode,
     PartitionRoute,
-    Request,
-    handling,
 )
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
@@ -48,7 +45,6 @@ from tideline.gateway.per_partition import (
     PartitionEntry,
     SplitRequest,
     failure_code,
-    refusal_when_stopped,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.tracking.quiesce import Fences
@@ -64,7 +60,6 @@ NAMES = ApiNames(
     "partition_index",
     extra=("replica_id", "isolation_level", "timeout"),
 )
-_SUFFIX_ALONE = frozenset({SpecialTimestamp.LATEST, SpecialTimestamp.MAX_TIMESTAMP})
 
 
 class SuffixRefused(Exception):
@@ -89,14 +84,10 @@ class ListOffsetsHandler:
         return {ApiKey.LIST_OFFSETS: Rule(self.list_offsets, self.tracking.has_topics)}
 
     async def list_offsets(self, context: RequestContext) -> bytes | None:
-        split = SplitRequest(context, self.tracking, NAMES, self.leaders)
+        split = SplitRequest(context, self.tracking, NAMES, self.leaders, _asked)
         if not split.is_tracked:
             return await context.forward()
-        to_kafka = [
-            (item, item.row)
-            for item in split.items
-            if _asks_kafka(item.at.route(self.tracking), int(item.row.timestamp))
-        ]
+        to_kafka = [(item, item.row) for item in split.items if split.rule(item).asks_kafka]
         answers = dict(await split.forward(to_kafka))
         rows: list[Any] = []
         for at in range(0, len(split.items), AT_ONCE_PARTITIONS):
@@ -108,37 +99,29 @@ class ListOffsetsHandler:
 
     async def _answer(self, split: SplitRequest, item: PartitionEntry, from_kafka: Any) -> Any:
         """The structure for one partition; its route may have changed while Kafka was asked."""
-        route = item.at.route(self.tracking)
-        rule = handling(route.kind, Request.LIST_OFFSETS)
-        timestamp = int(item.row.timestamp)
+        route, rule = item.at.route(self.tracking), split.rule(item)
         if rule.behaviour is Behaviour.PASS and from_kafka is not None:
             return from_kafka
-        no = refusal_when_stopped(self.tracking, route) or rule.error
-        if no is not KafkaErrorCode.NONE:
-            return split.row(item, no, timestamp=-1, offset=-1, leader_epoch=-1)
-        if from_kafka is not None and (code := int(from_kafka.error_code)) != 0:
-            if told_as(code) == code:
-                return from_kafka
-            return split.row(item, told_as(code), timestamp=-1, offset=-1, leader_epoch=-1)
+        if rule.behaviour is Behaviour.REFUSE:
+            return _refusal(split, item, rule.error)
+        if from_kafka is not None and int(from_kafka.error_code) != KafkaErrorCode.NONE:
+            return from_kafka
         log = item.at.log
-        if log is None or (from_kafka is None and _asks_kafka(route, timestamp)):
-            code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
-            return split.row(item, code, timestamp=-1, offset=-1, leader_epoch=-1)
+        if log is None or (from_kafka is None and rule.asks_kafka):
+            return _refusal(split, item, READ_AGAIN)
         if rule.behaviour is Behaviour.GATE:
             if await self._may_be_shown(split, item, from_kafka, log):
                 return from_kafka
-            code = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
-            return split.row(item, code, timestamp=-1, offset=-1, leader_epoch=-1)
+            return _refusal(split, item, rule.error)
         try:
             prefix = _candidate(from_kafka) if from_kafka is not None else None
-            found = await self._whole_log(item, log, route, timestamp, prefix)
+            found = await self._whole_log(item, log, route, int(item.row.timestamp), prefix)
         except SuffixRefused as refused:
-            return split.row(item, refused.code, timestamp=-1, offset=-1, leader_epoch=-1)
+            return _refusal(split, item, refused.code)
         except WrongSide:
-            code = KafkaErrorCode.KAFKA_STORAGE_ERROR
-            return split.row(item, code, timestamp=-1, offset=-1, leader_epoch=-1)
+            return _refusal(split, item, KafkaErrorCode.KAFKA_STORAGE_ERROR)
         except TidelineError as failure:
-            return split.row(item, failure_code(failure), timestamp=-1, offset=-1, leader_epoch=-1)
+            return _refusal(split, item, failure_code(failure))
         return split.row(
             item, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
         )
@@ -209,14 +192,12 @@ class ListOffsetsHandler:
         return offset >= rows.log_start
 
 
-def _asks_kafka(route: PartitionRoute, timestamp: int) -> bool:
-    match handling(route.kind, Request.LIST_OFFSETS).behaviour:
-        case Behaviour.PASS | Behaviour.GATE:
-            return True
-        case Behaviour.SPLIT:
-            return route.has_prefix and timestamp not in _SUFFIX_ALONE
-        case _:
-            return False
+def _asked(row: Any, route: PartitionRoute) -> Asked:
+    return asked_by_listing(int(row.timestamp))
+
+
+def _refusal(split: SplitRequest, item: PartitionEntry, code: KafkaErrorCode) -> Any:
+    return split.row(item, code, timestamp=-1, offset=-1, leader_epoch=-1)
 
 
 def _candidate(row: Any) -> Candidate:

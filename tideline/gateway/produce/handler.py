@@ -14,14 +14,9 @@ from typing import Any
 
 from tideline.background import spawn
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, is_final, told_as
+from tideline.domain.answers import READ_AGAIN, SEND_AGAIN, Asked, Behaviour, LeaseState, handling
 from tideline.domain.leader_choice import zone_of
-from tideline.domain.request_handling import (
-    Behaviour,
-    KafkaErrorCode,
-    Request,
-    RouteKind,
-    handling,
-)
+from tideline.domain.request_handling import KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway import metrics
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
@@ -121,7 +116,7 @@ class ProduceRequest:
                     ):
                         continue
                 except TidelineError:
-                    part.refuse(KafkaErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    part.refuse(READ_AGAIN)
                     continue
             part.refuse_transaction()
 
@@ -129,9 +124,7 @@ class ProduceRequest:
         """Look into the batches that may go to the suffix. What goes to Kafka now is Kafka's to
         judge."""
         allowance = Allowance()
-        waits = {RouteKind.SUFFIX, RouteKind.QUIESCING}
-        if not self._tracking.lease_valid():
-            waits.add(RouteKind.PENDING)
+        tracking, waits = self._tracking, {Behaviour.SUFFIX, Behaviour.PARK}
 
         def due() -> list[PartitionProduce]:
             return [
@@ -139,7 +132,8 @@ class ProduceRequest:
                 for part in self.all
                 if not part.answer.done()
                 and not part.is_examined
-                and part.at.route(self._tracking).kind in waits
+                and handling(Asked.PRODUCE, part.at.route(tracking), tracking.lease).behaviour
+                in waits
             ]
 
         while some := due():  # others may have crossed meanwhile
@@ -158,8 +152,8 @@ class ProduceRequest:
             self._forward(together)
 
     def _admit(self, part: PartitionProduce, max_wait_s: float) -> None:
-        route = part.at.route(self._tracking)
-        answer = handling(route.kind, Request.PRODUCE)
+        # The lease is looked at when its turn comes.
+        answer = handling(Asked.PRODUCE, part.at.route(self._tracking), LeaseState.HELD)
         if answer.behaviour is Behaviour.PASS:
             self.to_kafka(part)
         elif self.acks not in (-1, 0, 1):
@@ -290,7 +284,7 @@ class ProduceRequest:
     def _retry_later(self, part: PartitionProduce) -> None:
         assert part.at.log is not None
         self._refused.refuse((part.at.log, self.context.connection), part.producer)
-        part.settle(ProduceOutcome(KafkaErrorCode.REQUEST_TIMED_OUT), "withheld")
+        part.settle(ProduceOutcome(SEND_AGAIN), "withheld")
 
     async def outcome(self) -> bytes:
         """Every partition's answer, as the response frame."""
@@ -302,7 +296,7 @@ class ProduceRequest:
         rows = []
         for part in self.all:
             if not part.answer.done():
-                part.refuse(KafkaErrorCode.REQUEST_TIMED_OUT)
+                part.refuse(SEND_AGAIN)
             if part.answer.result().relayed is None:
                 self._whole_answer = None
             rows.append((part.at.key, self._row(part, part.answer.result())))

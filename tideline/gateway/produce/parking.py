@@ -15,17 +15,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
+from tideline.domain.answers import SEND_AGAIN, Asked, Behaviour, handling
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
-from tideline.domain.request_handling import (
-    FAILURE_ERRORS,
-    Behaviour,
-    Failure,
-    KafkaErrorCode,
-    Request,
-    RouteKind,
-    handling,
-)
+from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.metrics import BOUND_REACHED, PARK_REFUSED, PARK_SECONDS, PARKED, PARKED_BYTES
 from tideline.gateway.produce.deadlines import Deadlines
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
@@ -74,14 +67,10 @@ class ProduceAdmission:
     def admission_of(self, log: TopicIdPartition) -> Admission | AdmissionRefused:
         """See :class:`AdmissionRules`."""
         route = self._tracking.partition(log.topic_id, log.partition)
-        answer = handling(route.kind, Request.PRODUCE)
-        if self._tracking.stopped is not None and route.kind is not RouteKind.CLASSIC:
-            return AdmissionRefused(FAILURE_ERRORS[Failure.HARD])
+        answer = handling(Asked.PRODUCE, route, self._tracking.lease)
         match answer.behaviour:
-            case Behaviour.PASS:
+            case Behaviour.PASS | Behaviour.GATE:
                 return Admission.KAFKA
-            case Behaviour.GATE:
-                return Admission.KAFKA if self._tracking.lease_valid() else Admission.WAIT
             case Behaviour.SUFFIX:
                 # SQL refuses the commits of an incarnation that it does not know.
                 open_ = self._lease.registered and self._writer.has_room
@@ -159,7 +148,7 @@ class ParkingLot:
     def offer(self, log: TopicIdPartition, entry: ParkedProduce) -> None:
         """Let ``entry`` through, park it, or refuse it; returns at once."""
         if not self._refused.may_pass((log, entry.source), entry.batch):
-            self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "order")
+            self._refuse(log, entry, SEND_AGAIN, "order")
             return
         lane = self._lanes.get(log)
         if not lane and log not in self._draining:
@@ -192,7 +181,7 @@ class ParkingLot:
                     PARK_SECONDS.observe(self._clock() - entry.arrived)
                     entry.admit(admission)
                 else:
-                    self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "order")
+                    self._refuse(log, entry, SEND_AGAIN, "order")
         finally:
             self._draining.discard(log)
             self._forget_if_empty(log)
@@ -231,7 +220,7 @@ class ParkingLot:
         overflowed = self._overflowed.get(log, set())
         if entry.source in overflowed or self._bytes + entry.size > self._max_bytes:
             self._overflowed.setdefault(log, set()).add(entry.source)
-            self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "bytes")
+            self._refuse(log, entry, SEND_AGAIN, "bytes")
             if log not in self._lanes:
                 del self._overflowed[log]
             return
@@ -257,7 +246,7 @@ class ParkingLot:
 
         for entry in self._split(lane, goes):
             self._leaves(entry)
-            self._refuse(log, entry, KafkaErrorCode.REQUEST_TIMED_OUT, "time")
+            self._refuse(log, entry, SEND_AGAIN, "time")
 
     @staticmethod
     def _split(

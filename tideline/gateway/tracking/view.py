@@ -20,6 +20,7 @@ from tideline.control_plane.model import (
     TrackedTopic,
     TrackingKind,
 )
+from tideline.domain.answers import LeaseState
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import (
     CLASSIC,
@@ -148,7 +149,14 @@ class TrackingView:
         return topic is not None and topic.topic_id in self._displaced
 
     def lease_valid(self) -> bool:
-        return self.stopped is None and self._lease_valid()
+        return self.lease is LeaseState.HELD
+
+    @property
+    def lease(self) -> LeaseState:
+        """As it is now."""
+        if self.stopped is not None:
+            return LeaseState.STOPPED
+        return LeaseState.HELD if self._lease_valid() else LeaseState.LAPSED
 
     def partition(self, topic_id: UUID | None, partition: int) -> PartitionRoute:
         """The route of a partition. ``CLASSIC`` for an id that is not tracked; ``UNKNOWN`` for a
