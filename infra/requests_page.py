@@ -15,7 +15,6 @@ from tideline.domain.answers import (
     Case,
     Handling,
     LeaseState,
-    Request,
     Role,
     State,
 )
@@ -31,11 +30,11 @@ INTRODUCTION = """\
 # What a gateway answers
 
 Every request about a partition is answered by one table: what is asked, the partition's state, the
-lease of the gateway, the role of the broker beside it. The table is
-`tideline/domain/answers.py`; handlers look their behaviour up there, and this page is made from it by
-`make docs`. Every case of it is asked of a gateway in raw frames: over a made broker in
-`tests/unit/gateway/test_answers.py`, beside real ones in `tests/integration/test_answers.py`. How each
-behaviour is done is in [tracked topics at the gateway](gateway-tracked-topics.md).
+lease of the gateway, the role of the broker beside it. It is `tideline/domain/answers.py`; handlers
+look their behaviour up there, and this page is made from it by `make docs`. Every case is asked of
+a gateway in raw frames: over a made broker in `tests/unit/gateway/test_answers.py`, and beside real
+ones in `tests/integration/test_answers.py`. How each behaviour is done is in
+[tracked topics at the gateway](gateway-tracked-topics.md).
 
 | state | means |
 | --- | --- |
@@ -46,33 +45,35 @@ behaviour is done is in [tracked topics at the gateway](gateway-tracked-topics.m
 | prefix ready | the same, and remote storage has them all (`tieringComplete`) |
 | no prefix | B0 is set; born diskless, or Kafka has nothing below B0 any more |
 | deleted | the topic is gone, or its name means another one |
-| unknown | the topic is tracked and the partition has no row, or the topic's id is not known yet |
+| unknown | the topic is tracked; the partition has no row, or the topic's id is not known yet |
 
 | answer | means |
 | --- | --- |
 | pass | Kafka answers, and is relayed as it is |
-| gate / CODE | Kafka answers; what is confirmed to lie below every B0 that may yet be set is told, else CODE |
+| gate / CODE | Kafka answers; told if it is confirmed to lie below every B0 that may yet be set |
 | park / CODE | waits in order of arrival for the next state; past its bounds CODE |
 | prefix | Kafka answers for what lies below B0, and nothing from B0 on is told |
 | both | Kafka answers below B0, the suffix from B0 on, as one log |
 | suffix | Postgres and the object store answer alone |
 | CODE | refused at once |
 
-*Then the leader*: what the paired broker refuses because of its role is asked of Kafka's leader."""
+*Then the leader*: what the paired broker refuses because of its role is asked of Kafka's leader.
+A request that names a topic by its id hears `UNKNOWN_TOPIC_ID` where others hear
+`UNKNOWN_TOPIC_OR_PARTITION`."""
 
 ROLES = """\
 ## By the role of the broker beside the gateway
 
 What stock brokers say, and what clients hear where that is no answer. A follower answers a Fetch of
-version 11 and newer. *Unaware*: the broker's metadata does not have the topic, or the partition, yet;
-it says `UNKNOWN_TOPIC_OR_PARTITION` (`UNKNOWN_TOPIC_ID` to a request by id). Of a tracked topic nobody
-hears that: it exists, so the broker lags, and the client is told to ask again."""
+version 11 and newer. *Unaware*: the broker's metadata does not have the topic, or the partition,
+yet. Of a tracked topic nobody is told so: it exists, so the broker lags, and the client asks again
+(seed 000, "Produce request handling by state")."""
 
 FAILURES = """\
 ## When the suffix fails
 
-`REQUEST_TIMED_OUT` of Postgres or the object store becomes `{fetch}` in a Fetch: the Java consumer
-dies of the former there."""
+`REQUEST_TIMED_OUT` of Postgres or the object store becomes `{fetch}` in a Fetch: the Java
+consumer dies of the former there."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -165,9 +166,7 @@ def _by_role(asked: Asked, state: State) -> tuple[str, ...]:
         case = Case(asked, state, LeaseState.HELD, role)
         if case.asks_leader:
             told.append("the leader's answer")
-        elif case.state is State.CLASSIC and case.answer.error:
-            told.append(_code(case.answer.error))
-        elif case.answer.behaviour is Behaviour.REFUSE:
+        elif case.answer.behaviour is Behaviour.REFUSE or case.is_relayed_refusal:
             told.append(_code(case.answer.error))
         else:
             told.append(str(case.answer.behaviour))

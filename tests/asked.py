@@ -6,8 +6,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from tideline.domain.answers import DELETE_ALL, Asked, Request
+from tideline.domain.answers import (
+    DELETE_ALL,
+    Asked,
+    Behaviour,
+    Case,
+    LeaseState,
+    Request,
+    State,
+)
 from tideline.domain.offset_search import SpecialTimestamp
+from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import Messages, messages
 from tideline.kafka.batches import iter_batches
@@ -26,6 +35,8 @@ VERSIONS = {
     Request.LEADER_EPOCH: 4,
     Request.DELETE_RECORDS: 2,
 }
+PATIENCE_S = 3
+"""Of a produce: how long it is parked at most."""
 SPECIAL = {
     Asked.EARLIEST: SpecialTimestamp.EARLIEST,
     Asked.LATEST: SpecialTimestamp.LATEST,
@@ -74,7 +85,7 @@ def request(asked: Asked, topic: str, partition: int, places: Places, records: b
             return api.request(
                 transactional_id=None,
                 acks=-1,
-                timeout=timedelta(seconds=30),
+                timeout=timedelta(seconds=PATIENCE_S),
                 topic_data=(
                     api.request_part("TopicProduceData", name=topic, partition_data=(row,)),
                 ),
@@ -144,3 +155,18 @@ def told(asked: Asked, response: Any) -> Told:
         if hasattr(row, name):
             return Told(row.error_code.name.upper(), int(getattr(row, name)))
     raise AssertionError(row)
+
+
+def expected(case: Case) -> KafkaErrorCode:
+    """The code that a client hears, if whoever answers can. Of a partition that quiesces its
+    reader has seen the log's end before, and the gateway has acknowledged the closing."""
+    answer = case.answer
+    if answer.behaviour is Behaviour.GATE and _is_confirmed(case):
+        return KafkaErrorCode.NONE
+    return answer.error
+
+
+def _is_confirmed(case: Case) -> bool:
+    if case.state is State.QUIESCING:
+        return case.asked.request in (Request.FETCH, Request.LIST_OFFSETS)
+    return case.lease is LeaseState.HELD

@@ -53,14 +53,14 @@ async def passed(ask: Callable[[], Awaitable[list[BarrierEntry]]]) -> None:
 class Migration:
     """A classic topic with one partition per test's wish, moved by hand."""
 
-    def __init__(self, stack: Stack, partitions: int) -> None:
+    def __init__(self, stack: Stack, partitions: int, replicas: int = 1) -> None:
         self.stack = stack
         self.partitions = partitions
         self.name = f"moving-{next(_names)}-{time.monotonic_ns() % 1_000_000}"
         self.bootstrap = stack.endpoints.gateway_bootstrap
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
         (made,) = self.admin.create_topics(
-            [NewTopic(self.name, partitions, 1)], operation_timeout=20
+            [NewTopic(self.name, partitions, replicas)], operation_timeout=20
         ).values()
         made.result(30)
         self.topic_id = topics.topic_id(self.admin, self.name)

@@ -127,7 +127,7 @@ class State(StrEnum):
     PENDING = "pending"
     QUIESCING = "quiescing"
     NOT_READY = "prefix not ready"
-    """B0 is set. Kafka may have to be asked below it, and remote storage does not have all of that yet."""
+    """B0 is set. Kafka may have to be asked below it, and remote storage lacks some of that."""
     READY = "prefix ready"
     """B0 is set; ``tieringComplete``: remote storage has all of the prefix."""
     NO_PREFIX = "no prefix"
@@ -358,6 +358,12 @@ class Case:
         handling = self.handling
         code = KAFKA_SAYS[self.asked.request][self.role]
         return handling.asks_kafka and handling.is_for_the_leader(code)
+
+    @property
+    def is_relayed_refusal(self) -> bool:
+        """Whether a client hears what Kafka refuses, as it is."""
+        answer = self.answer
+        return answer.behaviour is Behaviour.PASS and answer.error is not KafkaErrorCode.NONE
 
     @property
     def answer(self) -> Handling:

@@ -97,7 +97,8 @@ class SplitRequest:
     ) -> Mapping[PartitionEntry, Any]:
         """Ask Kafka about ``items``, each with the structure to send; its structures. Where the
         paired broker refuses because of its role the leader is asked, if the client may be here all
-        the same; and nobody hears that a tracked topic does not exist (seed 000 "Error codes")."""
+        the same; and nobody hears that a tracked topic does not exist (seed 000
+        "Produce request handling by state")."""
         if not items:
             return {}
         header = self.context.header

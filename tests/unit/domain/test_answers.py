@@ -186,7 +186,7 @@ def test_no_role_refuses_what_is_served_anywhere_but_a_fetch_below_the_boundary(
 
 
 def test_only_of_a_classic_topic_a_client_is_told_that_a_broker_does_not_know_it() -> None:
-    """Seed 000, "Error codes": a tracked topic exists, so the broker lags."""
+    """Seed 000, "Produce request handling by state": a tracked topic exists, so the broker lags."""
     unknown = {KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, KafkaErrorCode.UNKNOWN_TOPIC_ID}
     told = {case.state for case in cases() if case.answer.error in unknown}
     assert told == {State.CLASSIC, State.DELETED}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.asked import API, Places, Told, api_of, request, told
+from tests.asked import API, Places, Told, api_of, expected, request, told
 from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row, until
 from tests.unit.gateway.tracked_bench import TrackedBench
 from tideline.domain.answers import (
@@ -185,21 +185,6 @@ class Scene:
         self.brokers.be(Role.LEADER)
         assert (await self.ask(Asked.FETCH_PREFIX)).error == "NONE"
         self.brokers.asked = self.case.asked
-
-
-def is_confirmed(case: Case) -> bool:
-    """Whether what Kafka says in this scene may be told while B0 is unset."""
-    if case.state is State.QUIESCING:
-        # This gateway has acknowledged the closing: only what was seen before is shown.
-        return case.asked.request in (Request.FETCH, Request.LIST_OFFSETS)
-    return case.lease is LeaseState.HELD
-
-
-def expected(case: Case) -> KafkaErrorCode:
-    answer = case.answer
-    if answer.behaviour is Behaviour.GATE and is_confirmed(case):
-        return KafkaErrorCode.NONE
-    return answer.error
 
 
 @pytest.mark.parametrize("state", list(State))

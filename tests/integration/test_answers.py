@@ -1,0 +1,201 @@
+"""The table of answers in raw frames, at the gateways beside brokers of every role.
+
+Each partition of one topic is held in a state of its own. What a role cannot be here, the lease,
+and accepted log gaps are asked over a made broker (``tests/unit/gateway/test_answers.py``).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.asked import PATIENCE_S, Places, Told, expected, request, told
+from tests.integration.test_gateway_diskless_migration import Migration
+from tests.unit.gateway.fakes import record_batch
+from tideline.control_plane import ControlPlane
+from tideline.demo.patience import Patience
+from tideline.domain.answers import KAFKA_SAYS, Asked, Case, LeaseState, Role, State
+from tideline.kafka.protocol import decode_response, encode_request
+from tideline.stack import Stack
+
+STATES = (State.PENDING, State.QUIESCING, State.NOT_READY, State.READY, State.NO_PREFIX)
+"""By partition."""
+NOBODYS = 99
+"""A partition that the topic does not have."""
+RECORDS = 20
+"""In each partition before anything is tracked."""
+ROLES = (Role.NO_REPLICA, Role.FOLLOWER, Role.LEADER)
+"""In the order of the questions: who may delete comes last."""
+HOLD_MS = 300_000
+ASKED = [asked for asked in Asked if asked is not Asked.FETCH_GAP]
+
+
+def ask(address: str, message: Any) -> Any:
+    """One frame to ``address``, and its answer."""
+    host, _, port = address.rpartition(":")
+    frame = encode_request(message, 1, "raw")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S * 10) as connection:
+        connection.sendall(len(frame).to_bytes(4, "big") + frame)
+        stream = connection.makefile("rb")
+        answer = stream.read(int.from_bytes(stream.read(4), "big"))
+    return decode_response(answer, int(message.__api_key__), int(message.__version__))
+
+
+def until(holds: Callable[[], bool], what: str, patience_s: float = 60.0) -> None:
+    patience = Patience(patience_s)
+    while not holds():
+        assert not patience.over, what
+
+
+class Held(Migration):
+    """A topic of which each partition is in a state of its own."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(stack, len(STATES), replicas=2)
+        self.boundaries: dict[int, int] = {}
+        described = AdminClient(
+            {"bootstrap.servers": ",".join(stack.endpoints.brokers.values())}
+        ).list_topics(self.name, timeout=30)
+        self.nodes: dict[int, dict[Role, int]] = {}
+        for number, found in described.topics[self.name].partitions.items():
+            (follower,) = set(found.replicas) - {found.leader}
+            (none,) = set(stack.endpoints.brokers) - set(found.replicas)
+            self.nodes[number] = {
+                Role.LEADER: found.leader,
+                Role.FOLLOWER: follower,
+                Role.NO_REPLICA: none,
+            }
+
+    def places(self, partition: int) -> Places:
+        """No epoch is older than that of a topic's first leader: -1 stands for one."""
+        start = self.boundaries.get(partition, RECORDS)
+        return Places(prefix=2, suffix=start, end=start, old_epoch=-1, new_epoch=0, gap=2)
+
+    def told(self, address: str, asked: Asked, partition: int) -> Told:
+        message = request(asked, self.name, partition, self.places(partition), record_batch(2))
+        return told(asked, ask(address, message))
+
+    def at_gateway(self, role: Role, asked: Asked, partition: int) -> Told:
+        node = self.nodes.get(partition, self.nodes[0])[role]
+        return self.told(self.stack.endpoints.gateways[node], asked, partition)
+
+    def at_broker(self, role: Role, asked: Asked, partition: int) -> Told:
+        return self.told(
+            self.stack.endpoints.brokers[self.nodes[partition][role]], asked, partition
+        )
+
+    def fill(self) -> None:
+        """Records below B0, which followers show as well."""
+        for number in range(self.partitions):
+            leader = self.stack.endpoints.brokers[self.nodes[number][Role.LEADER]]
+            message = request(
+                Asked.PRODUCE, self.name, number, self.places(number), record_batch(RECORDS)
+            )
+            assert told(Asked.PRODUCE, ask(leader, message)).error == "NONE"
+            until(partial(self._follower_shows, number), "a follower shows the records")
+
+    def _follower_shows(self, number: int) -> bool:
+        return self.at_broker(Role.FOLLOWER, Asked.FETCH_PREFIX, number).offset >= 0
+
+    def hold(self) -> None:
+        """Every partition in its state, at every gateway."""
+        for role in (Role.LEADER, Role.FOLLOWER):
+            for number in range(self.partitions):
+                assert self.at_gateway(role, Asked.FETCH_PREFIX, number).error == "NONE"
+        self.close(STATES.index(State.QUIESCING), HOLD_MS)
+        for state in (State.NOT_READY, State.READY, State.NO_PREFIX):
+            number = STATES.index(state)
+            self.boundaries[number] = self.cross(self.close(number), number)
+        self.do(self._prefixes)
+        for role in ROLES:
+            until(partial(self._has_heard, role), f"the gateway beside the {role} knows")
+
+    async def _prefixes(self, plane: ControlPlane) -> None:
+        ready, none = STATES.index(State.READY), STATES.index(State.NO_PREFIX)
+        view = await plane.tracked_topics()
+        (generation,) = (t.partitions[ready].generation for t in view if t.name == self.name)
+        await plane.set_tiering_complete(self.log(ready), generation, True, "for this test")
+        await plane.advance_prefix_start(self.log(none), self.boundaries[none])
+
+    def _has_heard(self, role: Role) -> bool:
+        def error(asked: Asked, state: State) -> str:
+            return self.at_gateway(role, asked, STATES.index(state)).error
+
+        return (
+            error(Asked.LATEST, State.NOT_READY) == "NONE"
+            and error(Asked.EARLIEST, State.READY) == "NONE"
+            and error(Asked.FETCH_PREFIX, State.NO_PREFIX) == "OFFSET_OUT_OF_RANGE"
+        )
+
+
+@pytest.fixture(scope="module")
+def held(stack: Stack) -> Iterator[Held]:
+    made = Held(stack)
+    made.fill()
+    made.track()
+    made.hold()
+    yield made
+    made.admin.delete_topics([made.name])
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_gateways_answer_as_the_table_says_beside_every_role(held: Held, state: State) -> None:
+    number = STATES.index(state)
+    for asked in ASKED:
+        for role in ROLES:
+            case = Case(asked, state, LeaseState.HELD, role)
+            assert held.at_gateway(role, asked, number).error == expected(case).name, case
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_partition_that_is_not_known_is_nobodys_at_every_gateway(
+    held: Held, asked: Asked
+) -> None:
+    for role in ROLES:
+        case = Case(asked, State.UNKNOWN, LeaseState.HELD, role)
+        assert held.at_gateway(role, asked, NOBODYS).error == expected(case).name, case
+
+
+def test_brokers_and_gateways_of_a_classic_topic_say_what_the_table_takes_for_granted(
+    stack: Stack,
+) -> None:
+    classic = Held(stack)
+    classic.fill()
+    for asked in ASKED:
+        for role in ROLES:
+            case = Case(asked, State.CLASSIC, LeaseState.HELD, role)
+            says = KAFKA_SAYS[asked.request][role].name
+            assert classic.at_broker(role, asked, 0).error == says, case
+            assert classic.at_gateway(role, asked, 1).error == expected(case).name, case
+    classic.admin.delete_topics([classic.name])
+
+
+def test_a_broker_that_does_not_know_a_topic_says_so_to_every_api(stack: Stack) -> None:
+    places = Places(prefix=0, suffix=0, end=0, old_epoch=-1, new_epoch=0, gap=0)
+    for asked in ASKED:
+        message = request(asked, "no-such-topic", 0, places, record_batch(2))
+        case = Case(asked, State.CLASSIC, LeaseState.HELD, Role.UNAWARE)
+        for address in (stack.endpoints.brokers[1], stack.endpoints.gateways[1]):
+            assert told(asked, ask(address, message)).error == expected(case).name, case
+
+
+def test_a_topic_that_was_deleted_past_the_gateways_is_gone_at_each_of_them(stack: Stack) -> None:
+    gone = Held(stack)
+    gone.track()
+    brokers = AdminClient({"bootstrap.servers": ",".join(stack.endpoints.brokers.values())})
+    (deleted,) = brokers.delete_topics([gone.name], operation_timeout=30).values()
+    deleted.result(60)
+
+    def is_gone(role: Role, asked: Asked = Asked.LATEST) -> bool:
+        case = Case(asked, State.DELETED, LeaseState.HELD, role)
+        assert expected(case).name == "UNKNOWN_TOPIC_OR_PARTITION"
+        return gone.at_gateway(role, asked, 0).error == expected(case).name
+
+    for role in ROLES:
+        until(partial(is_gone, role), f"the gateway beside the {role} knows")
+        assert [asked for asked in ASKED if not is_gone(role, asked)] == []
