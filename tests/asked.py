@@ -35,7 +35,7 @@ VERSIONS = {
     Request.LEADER_EPOCH: 4,
     Request.DELETE_RECORDS: 2,
 }
-PATIENCE_S = 3
+PATIENCE_S = 5
 """Of a produce: how long it is parked at most."""
 SPECIAL = {
     Asked.EARLIEST: SpecialTimestamp.EARLIEST,
@@ -138,7 +138,7 @@ def request(asked: Asked, topic: str, partition: int, places: Places, records: b
             )
             return api.request(
                 topics=(api.request_part("DeleteRecordsTopic", name=topic, partitions=(row,)),),
-                timeout=timedelta(seconds=5),
+                timeout=timedelta(seconds=30),
             )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.asked import PATIENCE_S, Places, Told, expected, request, told
+from tests.asked import Places, Told, expected, request, told
 from tests.integration.test_gateway_diskless_migration import Migration
 from tests.unit.gateway.fakes import record_batch
 from tideline.control_plane import ControlPlane
@@ -39,7 +39,7 @@ def ask(address: str, message: Any) -> Any:
     """One frame to ``address``, and its answer."""
     host, _, port = address.rpartition(":")
     frame = encode_request(message, 1, "raw")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S * 10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(len(frame).to_bytes(4, "big") + frame)
         stream = connection.makefile("rb")
         answer = stream.read(int.from_bytes(stream.read(4), "big"))
