@@ -157,16 +157,17 @@ def told(asked: Asked, response: Any) -> Told:
     raise AssertionError(row)
 
 
-def expected(case: Case) -> KafkaErrorCode:
+def expected(case: Case, *, has_offset: bool = True) -> KafkaErrorCode:
     """The code that a client hears, if whoever answers can. Of a partition that quiesces its
-    reader has seen the log's end before, and the gateway has acknowledged the closing."""
+    reader has seen the log's end before, and the gateway has acknowledged the closing.
+    ``has_offset``: Kafka knows an offset to answer."""
     answer = case.answer
-    if answer.behaviour is Behaviour.GATE and _is_confirmed(case):
+    if answer.behaviour is Behaviour.GATE and _is_confirmed(case, has_offset):
         return KafkaErrorCode.NONE
     return answer.error
 
 
-def _is_confirmed(case: Case) -> bool:
+def _is_confirmed(case: Case, has_offset: bool) -> bool:
     if case.state is State.QUIESCING:
-        return case.asked.request in (Request.FETCH, Request.LIST_OFFSETS)
+        return has_offset and case.asked.request in (Request.FETCH, Request.LIST_OFFSETS)
     return case.lease is LeaseState.HELD

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -309,9 +309,15 @@ async def test_an_end_that_cannot_be_asked_for_is_not_guessed(bench: TrackedBenc
 
 
 async def deleted(
-    bench: TrackedBench, offset: int, *, log_start: int = 0, code: str = "none"
+    bench: TrackedBench,
+    offset: int,
+    *,
+    log_start: int = 0,
+    code: str = "none",
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> tuple[str, int]:
-    """(error, low watermark). ``log_start``: where Kafka's log begins already."""
+    """(error, low watermark). ``log_start``: where Kafka's log begins already; ``meanwhile`` is
+    done while Kafka deletes."""
     api = messages(ApiKey.DELETE_RECORDS, 2)
     row = api.request_part("DeleteRecordsPartition", partition_index=0, offset=offset)
     message = api.request(
@@ -320,6 +326,7 @@ async def deleted(
     )
 
     def answer(request: Any) -> Any:
+        meanwhile()
         (asked_row,) = request.topics[0].partitions
         result = api.response_part(
             "DeleteRecordsPartitionResult",

@@ -153,6 +153,18 @@ async def test_what_kafka_deleted_is_not_told(bench: TrackedBench) -> None:
     assert await deleted(bench, 150, code="offset_out_of_range") == ("not_leader_or_follower", -1)
 
 
+async def test_what_kafka_refuses_to_delete_while_its_boundary_becomes_known_is_not_told(
+    bench: TrackedBench,
+) -> None:
+    """Offset 150 is in the suffix, of which Kafka knows nothing."""
+
+    def cross() -> None:
+        bench.show(CROSSED)
+
+    told = await deleted(bench, 150, code="offset_out_of_range", meanwhile=cross)
+    assert told == ("not_leader_or_follower", -1)
+
+
 async def test_after_an_unclean_election_nothing_newer_than_the_ceiling_is_shown(
     bench: TrackedBench,
 ) -> None:
