@@ -165,6 +165,23 @@ async def test_what_kafka_refuses_to_delete_while_its_boundary_becomes_known_is_
     assert told == ("not_leader_or_follower", -1)
 
 
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_position_in_the_suffix_stays_while_its_boundary_becomes_known(
+    bench: TrackedBench, gone: bool
+) -> None:
+    """Kafka was asked at 150 while B0 was unset; by the time of its answer the suffix has it."""
+    kafka = serving({ME: KafkaLog(b"", 150)})
+
+    def crossing(request: Any) -> Any:
+        bench.show(replace(CROSSED, prefix_gone=gone))
+        return kafka(request)
+
+    bench.client.broker[ApiKey.FETCH] = crossing
+    found = fetched(await bench.ask(fetch((TOPIC, 0, 150))))[ME]
+    assert found.error in ("none", "not_leader_or_follower")
+    assert found.offsets == []
+
+
 async def test_after_an_unclean_election_nothing_newer_than_the_ceiling_is_shown(
     bench: TrackedBench,
 ) -> None:

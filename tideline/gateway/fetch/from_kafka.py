@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from tideline.domain.ack_gate import told_as
-from tideline.domain.answers import READ_AGAIN, Asked, Behaviour, handling
+from tideline.domain.answers import READ_AGAIN, Behaviour, asked_by_fetch, handling
 from tideline.domain.ids import TopicPartition
 from tideline.domain.leader_choice import may_be_led_elsewhere
 from tideline.domain.read_ceiling import (
@@ -226,7 +226,8 @@ class KafkaSide:
         if route.kind is RouteKind.CLASSIC:
             settled = code != 0 or _sent_on(row)
             return PartitionResult(records=row.records, relayed=row, settled=settled)
-        at, rule = asked.at.log, handling(Asked.FETCH_PREFIX, route, self._tracking.lease)
+        at, wanted = asked.at.log, asked_by_fetch(route, asked.offset)
+        rule = handling(wanted, route, self._tracking.lease)
         if rule.behaviour is Behaviour.REFUSE or at is None:
             return PartitionResult.refusal(named(rule.error, asked.at.key))
         if code == KafkaErrorCode.OFFSET_OUT_OF_RANGE:
