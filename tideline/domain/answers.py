@@ -265,7 +265,9 @@ SEND_AGAIN = KafkaErrorCode.REQUEST_TIMED_OUT
 """To a producer whose batch was not taken, or whose acknowledgement is withheld."""
 READ_AGAIN = KafkaErrorCode.NOT_LEADER_OR_FOLLOWER
 """To a client of which nothing may be told now that could be untrue of the whole log."""
-_STORAGE = Handling(Behaviour.REFUSE, FAILURE_ERRORS[Failure.HARD])
+OVER_ANOTHER = FAILURE_ERRORS[Failure.HARD]
+"""To whoever asks for what only the Postgres that was pinned can say (:class:`LeaseState`)."""
+_STORAGE = Handling(Behaviour.REFUSE, OVER_ANOTHER)
 _PARKED = Handling(Behaviour.PARK, SEND_AGAIN)
 _CONFIRMED = Handling(Behaviour.GATE, READ_AGAIN)
 _LATER = Handling(Behaviour.REFUSE, KafkaErrorCode.REQUEST_TIMED_OUT)

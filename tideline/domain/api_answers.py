@@ -88,7 +88,7 @@ def _looked_into(name: str, why: str) -> ApiRule:
     return ApiRule(name, _GATEWAY, _GATEWAY, _GATEWAY, _GATEWAY, why)
 
 
-_RECORDS = "by region: `tideline/domain/request_handling.py:ANSWERS`"
+_RECORDS = "by region and state: [requests](requests.md)"
 _GROUP = "about members of a group and names of topics; no record, no offset of a log"
 _OFFSETS = (
     "a group's offsets are numbers that the coordinator keeps and never compares with a log: those "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tideline.domain.ack_gate import told_as
-from tideline.domain.answers import Asked, Handling, handling
+from tideline.domain.answers import OVER_ANOTHER, Asked, Handling, LeaseState, handling
 from tideline.domain.ids import TopicPartition
 from tideline.domain.request_handling import (
     FAILURE_ERRORS,
@@ -179,6 +179,14 @@ class SplitRequest:
             ),
         )
         return await self.context.respond_of(message, len(self.items))
+
+
+def refusal_when_stopped(tracking: TrackingView, route: PartitionRoute) -> KafkaErrorCode | None:
+    """The answer of APIs that are not in the table of answers, while Postgres is another one than
+    was pinned."""
+    if tracking.lease is not LeaseState.STOPPED or route.kind is RouteKind.CLASSIC:
+        return None
+    return OVER_ANOTHER
 
 
 def failure_code(failure: TidelineError) -> KafkaErrorCode:
