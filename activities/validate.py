@@ -13,7 +13,8 @@ OBSERVE_EVERY_MS = 500.0
 
 
 async def validate_topic(services: WorkerServices, step: TopicStep) -> None:
-    """The workflow's preflight. Fails as PreflightRefused with every reason and remedy."""
+    """The workflow's preflight. Fails as PreflightRefused with every reason and remedy; as Waiting
+    when something could not be observed, a broker that has just started for example."""
     ref = step.ref
     with typed_failures():
         report = await run_preflight(services, ref.topic, step.options, heartbeat)
@@ -22,6 +23,8 @@ async def validate_topic(services: WorkerServices, step: TopicStep) -> None:
             failures.TOPIC_CHANGED,
             f"{ref.topic!r} has id {report.topic_id} now, not {ref.topic_id}: it was created again",
         )
+    if report.undecided:
+        raise waiting(f"{ref.topic!r}: {report.refusal()}")
     if not report.accepted:
         raise failure(failures.PREFLIGHT_REFUSED, f"{ref.topic!r}: {report.refusal()}")
 

@@ -47,7 +47,8 @@ class TopicActivity(StrEnum):
     FOLLOW_TOPIC_MIGRATION = "follow_topic_migration"
     """``JoinRequest`` -> ``Followed``: start or join the canonical workflow, look at it once."""
     VALIDATE_TOPIC = "validate_topic"
-    """``TopicStep`` -> nothing. Fails as PreflightRefused with every reason and remedy."""
+    """``TopicStep`` -> nothing. Fails as PreflightRefused with every reason and remedy; as Waiting
+    when not everything could be observed."""
     TAKE_PLACE = "take_place"
     """``PlaceRequest`` -> nothing, when the topic has one of the places of topics that migrate at
     once. Fails as Waiting, with how many come before it."""

@@ -151,7 +151,7 @@ class Verdict(StrEnum):
     """The migration may start; an operator should know."""
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """It could not be observed; counts as refused."""
+    """It could not be observed; counts as refused where nobody looks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,12 @@ class PreflightReport:
     @property
     def accepted(self) -> bool:
         return all(c.verdict in (Verdict.PASSED, Verdict.WARNING) for c in self.checks)
+
+    @property
+    def undecided(self) -> bool:
+        """What was seen refuses nothing, but not everything could be seen: looking again helps."""
+        verdicts = {c.verdict for c in self.checks}
+        return Verdict.UNKNOWN in verdicts and Verdict.REFUSED not in verdicts
 
     def refusal(self) -> str:
         """Every reason why not, with its remedy, in one line."""

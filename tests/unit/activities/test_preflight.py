@@ -8,8 +8,14 @@ from uuid import UUID
 
 import pytest
 
+from activities.validate import validate_topic
+from tests.unit.activities.test_pause import failure_of
 from tests.unit.activities.world import TOPIC_ID, World, gateway
+from tideline.domain import failures
 from tideline.domain.coverage import OWN_KINDS, SegmentObjects
+from tideline.domain.messages import TopicRef, TopicStep
+from tideline.domain.options import MigrationOptions
+from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
 from tideline.domain.remote_log import RemoteSegment, SegmentState
 from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.observer import TopicLayout
@@ -108,3 +114,23 @@ async def test_a_gateway_that_does_not_renew_is_found_out_by_a_process_that_just
 async def test_fenced_and_retired_gateways_are_not_waited_for(world: World) -> None:
     world.plane.register(gateway(1, status="fenced"), gateway(2, status="retired"))
     assert len(await _watched(world.services)) == 2
+
+
+async def test_a_topic_of_which_not_everything_can_be_seen_yet_is_looked_at_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just started cannot list share groups: that refused a user's request."""
+    seen = CheckResult("topic_exists", Verdict.PASSED, "it exists")
+    unseen = CheckResult("no_share_group", Verdict.UNKNOWN, "could not be listed", "try again")
+    refused = CheckResult("cleanup_policy", Verdict.REFUSED, "it is compacted", "delete")
+    checks = [(seen, unseen), (seen, unseen, refused)]
+
+    async def judged(*_: object) -> PreflightReport:
+        return PreflightReport("orders", TOPIC_ID.hex, 1, checks.pop(0))
+
+    monkeypatch.setattr("activities.validate.run_preflight", judged)
+    step = TopicStep(TopicRef("orders", TOPIC_ID.hex, 1), MigrationOptions())
+    waits = await failure_of(validate_topic(world.services, step))
+    assert (waits.type, waits.non_retryable) == (failures.WAITING, False)
+    assert "could not be listed (try again)" in waits.message
+    assert (await failure_of(validate_topic(world.services, step))).non_retryable

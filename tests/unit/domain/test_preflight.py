@@ -150,6 +150,14 @@ def test_what_cannot_be_observed_is_not_accepted() -> None:
     assert not judge(replace(GOOD, acls=None)).accepted
 
 
+def test_what_cannot_be_observed_leaves_it_undecided_unless_something_refuses() -> None:
+    unseen = replace(GOOD, share_groups=None)
+    assert judge(unseen).undecided
+    assert not judge(GOOD).undecided
+    assert not judge(replace(unseen, share_groups=("sg",))).undecided
+    assert not judge(replace(unseen, synchronous_commit="off")).undecided
+
+
 def test_an_empty_topic_needs_no_tiered_storage() -> None:
     empty = replace(PARTITION, log_start=5, log_end=5)
     changes: dict[str, Any] = {"configs": {}, "partitions": (empty,), "bucket_error": "away"}
