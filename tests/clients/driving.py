@@ -1,0 +1,162 @@
+"""Starts the programs of :mod:`tests.clients`, tells them what to do, and keeps what they tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.harness import HANGS_S
+from tideline.stack.kafka_jars import SOURCES, libraries, tool_command
+
+INTEGRATION = Path(__file__).parents[1] / "integration"
+FETCH_TIMEOUT_S = 180
+"""Of a package registry; past it the client that needs it is left out."""
+
+
+class UnavailableError(Exception):
+    """A client library cannot be had on this machine; the text says why."""
+
+
+@dataclass
+class Told:
+    """What all programs told, by the name of the client."""
+
+    read: defaultdict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
+    acked: defaultdict[str, list[tuple[int, str]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    errors: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
+class Program:
+    """One of them, running."""
+
+    def __init__(self, command: list[str], told: Told) -> None:
+        self._told = told
+        self._answers: queue.Queue[str] = queue.Queue()
+        self._process = subprocess.Popen(
+            command,
+            cwd=INTEGRATION.parents[1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def ask(self, *words: str) -> str:
+        """Tell it a command; its answer, which may be a refusal of a broker, not a failure."""
+        assert self._process.stdin is not None
+        print(*words, file=self._process.stdin, flush=True)
+        answer = self._answers.get(timeout=HANGS_S)
+        assert not answer.startswith("failed"), (words, answer)
+        return answer
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._thread.join(10)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told = json.loads(line)
+            client, value = told["client"], told["value"]
+            if told["event"] == "answer":
+                self._answers.put(value)
+            elif told["event"] == "told":
+                self._told.errors[client].append(value)
+            else:
+                kind = self._told.read if told["event"] == "read" else self._told.acked
+                kind[client].append((told["offset"], value))
+        self._answers.put("failed: the program has ended")
+
+
+@contextmanager
+def program(command: list[str], told: Told) -> Iterator[Program]:
+    running = Program(command, told)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def python_command(module: str, bootstrap: str) -> list[str]:
+    return [sys.executable, "-m", f"tests.clients.{module}", bootstrap]
+
+
+def java_command(bootstrap: str) -> list[str]:
+    return tool_command(str(INTEGRATION / "java" / "ClientsProbe.java"), bootstrap)
+
+
+def streams_command(bootstrap: str, state: Path) -> list[str]:
+    """Its jar comes from where those of the brokers come from, in their version."""
+    jars = libraries().output / "streams-libs"
+    version = re.search(r"<kafka.version>(.+)</", (SOURCES / "pom.xml").read_text())
+    assert version is not None
+    if not (jars / f"kafka-streams-{version[1]}.jar").exists():
+        shutil.rmtree(jars, ignore_errors=True)
+        pom = INTEGRATION / "java" / "pom.xml"
+        _fetched(
+            "Kafka Streams",
+            [
+                "mvn",
+                "--batch-mode",
+                "--quiet",
+                "-f",
+                str(pom),
+                f"-Doutput={jars.parent}",
+                "package",
+            ],
+        )
+    command = tool_command(str(INTEGRATION / "java" / "StreamsProbe.java"), bootstrap, str(state))
+    command[command.index("-cp") + 1] += f":{jars}/*"
+    return command
+
+
+def go_command(bootstrap: str, directory: Path) -> list[str]:
+    """Built into ``directory``."""
+    sources = INTEGRATION / "go"
+    _fetched("Go's modules", ["go", "mod", "download"], sources)
+    binary = directory / "clients"
+    subprocess.run(
+        ["go", "build", "-o", str(binary), "."],
+        cwd=sources, env=_go_environment(), check=True, timeout=HANGS_S,
+    )  # fmt: skip
+    return [str(binary), bootstrap]
+
+
+def _go_environment() -> dict[str, str]:
+    return {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"}
+
+
+def _fetched(what: str, command: list[str], directory: Path | None = None) -> None:
+    try:
+        subprocess.run(
+            command, cwd=directory, env=_go_environment(), check=True, text=True,
+            timeout=FETCH_TIMEOUT_S, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise UnavailableError(f"`{command[0]}` is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"{what}: not downloaded in {FETCH_TIMEOUT_S} s") from None
+    except subprocess.CalledProcessError as error:
+        last = (error.output.strip().splitlines() or [""])[-1]
+        raise UnavailableError(f"{what} cannot be had: {last[:300]}") from None

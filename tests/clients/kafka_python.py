@@ -1,0 +1,94 @@
+"""The pure Python client. ``python -m tests.clients.kafka_python BOOTSTRAP``"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+
+from tests.clients.serving import RECORDS_PER_SECOND, Loop, Stoppable, record_id, serve, tell
+
+TIMEOUT_S = 30.0
+
+
+class Reader(Loop):
+    def __init__(self, name: str, consumer: KafkaConsumer) -> None:
+        super().__init__(name)
+        self._consumer = consumer
+
+    def turn(self) -> None:
+        for batch in self._consumer.poll(timeout_ms=100).values():
+            for record in batch:
+                tell(self.name, "read", record_id(record.value), record.offset)
+            self._consumer.commit()
+
+    def end(self) -> None:
+        self._consumer.close()
+
+
+class Writer(Loop):
+    def __init__(self, name: str, producer: KafkaProducer, topic: str) -> None:
+        super().__init__(name)
+        self._producer, self._topic, self._sent = producer, topic, 0
+
+    def turn(self) -> None:
+        value = f"{self.name}/{self._sent}"
+        self._sent += 1
+        sent = self._producer.send(self._topic, value.encode(), partition=0)
+        sent.add_callback(lambda at: tell(self.name, "acked", value, at.offset))
+        sent.add_errback(lambda error: tell(self.name, "told", type(error).__name__))
+        time.sleep(1 / RECORDS_PER_SECOND)
+
+    def end(self) -> None:
+        self._producer.flush(2 * TIMEOUT_S)
+        self._producer.close()
+
+
+class KafkaPython:
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap.split(",")
+        self._transactional: dict[str, KafkaProducer] = {}
+
+    def open(self, name: str, group: str, protocol: str, isolation: str, topic: str) -> Stoppable:
+        assert protocol == "classic"
+        consumer = KafkaConsumer(
+            topic,
+            bootstrap_servers=self._bootstrap,
+            group_id=group,
+            isolation_level=isolation,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        return Reader(name, consumer).start()
+
+    def produce(self, name: str, topic: str) -> Stoppable:
+        producer = KafkaProducer(bootstrap_servers=self._bootstrap, enable_idempotence=True)
+        return Writer(name, producer, topic).start()
+
+    def transact(self, name: str, topic: str, end: str, value: str) -> str:
+        if name not in self._transactional:
+            made = KafkaProducer(
+                bootstrap_servers=self._bootstrap, transactional_id=f"{name}-{topic}"
+            )
+            made.init_transactions()
+            self._transactional[name] = made
+        producer = self._transactional[name]
+        producer.begin_transaction()
+        try:
+            at = producer.send(topic, value.encode(), partition=0).get(TIMEOUT_S)
+            if end == "commit":
+                producer.commit_transaction()
+                return f"committed {at.offset}"
+        except KafkaError as error:
+            producer.abort_transaction()
+            return f"refused {type(error).__name__}"
+        producer.abort_transaction()
+        return f"aborted {at.offset}"
+
+
+if __name__ == "__main__":
+    logging.disable()
+    serve(KafkaPython(sys.argv[1]))

@@ -1,0 +1,96 @@
+"""What the programs in Python have in common: commands in, JSON lines out."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from typing import Protocol
+
+RECORDS_PER_SECOND = 20
+_printing = threading.Lock()
+
+
+class Stoppable(Protocol):
+    """A client with a thread of its own."""
+
+    def stop(self) -> None:
+        """Returns when it has ended, and what it sent or read is settled."""
+
+
+class Library(Protocol):
+    """One client library."""
+
+    def open(self, name: str, group: str, protocol: str, isolation: str, topic: str) -> Stoppable:
+        """A group consumer that reads already."""
+
+    def produce(self, name: str, topic: str) -> Stoppable:
+        """An idempotent producer that sends already."""
+
+    def transact(self, name: str, topic: str, end: str, value: str) -> str:
+        """One transaction, and how it ended."""
+
+
+def tell(client: str, event: str, value: str, offset: int = -1) -> None:
+    """One line, whole."""
+    line = json.dumps({"client": client, "event": event, "offset": offset, "value": value})
+    with _printing:
+        print(line, flush=True)
+
+
+def record_id(value: bytes) -> str:
+    """The first word: what follows is padding."""
+    return value.split(b" ", 1)[0].decode()
+
+
+def serve(library: Library) -> None:
+    """Until stdin ends. A failure is an answer too."""
+    running: dict[str, Stoppable] = {}
+    for line in sys.stdin:
+        command, *words = line.split()
+        answer = "done"
+        try:
+            if command == "open":
+                running[words[0]] = library.open(*words)
+            elif command == "produce":
+                running[words[0]] = library.produce(*words)
+            elif command == "transact":
+                answer = library.transact(*words)
+            else:
+                running.pop(words[0]).stop()
+        except Exception as error:
+            answer = f"failed {type(error).__name__}: {error}"
+        tell("", "answer", answer)
+    for client in running.values():
+        client.stop()
+
+
+class Loop:
+    """Calls ``turn`` until it is stopped, then ``end``; an error of a client is told."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> Stoppable:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def turn(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.turn()
+            self.end()
+        except Exception as error:
+            tell(self.name, "told", f"{type(error).__name__}: {error}")

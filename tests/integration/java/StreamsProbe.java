@@ -1,0 +1,103 @@
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Properties;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
+import org.apache.kafka.streams.processor.api.FixedKeyProcessor;
+import org.apache.kafka.streams.processor.api.FixedKeyProcessorContext;
+import org.apache.kafka.streams.processor.api.FixedKeyRecord;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.Stores;
+
+/**
+ * Numbers the records of a topic, exactly once: "open NAME APPLICATION PROTOCOL INPUT OUTPUT", where
+ * OUTPUT gets "offset|id|number" of each, the number being that of a store that Kafka keeps.
+ */
+public class StreamsProbe {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    public static void main(String[] args) throws Exception {
+        Map<String, KafkaStreams> running = new HashMap<>();
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+            String[] w = line.split(" ");
+            String answer = "done";
+            try {
+                if (w[0].equals("open")) {
+                    running.put(w[1], open(args[0], args[1], w[1], w[2], w[3], w[4], w[5]));
+                } else {
+                    running.remove(w[1]).close(Duration.ofSeconds(30));
+                }
+            } catch (Exception e) {
+                answer = "failed " + e;
+            }
+            tell("", "answer", answer);
+        }
+        running.values().forEach(s -> s.close(Duration.ofSeconds(30)));
+    }
+
+    static synchronized void tell(String client, String event, String value) throws Exception {
+        System.out.println(JSON.writeValueAsString(Map.of(
+            "client", client, "event", event, "offset", -1, "value", value)));
+    }
+
+    static KafkaStreams open(
+            String bootstrap, String state, String name,
+            String application, String protocol, String input, String output) {
+        StreamsBuilder topology = new StreamsBuilder();
+        topology.addStateStore(Stores.keyValueStoreBuilder(
+            Stores.inMemoryKeyValueStore("count"), Serdes.String(), Serdes.Long()));
+        topology.<String, String>stream(input)
+            .processValues(Numbering::new, "count")
+            .to(output);
+        Properties props = new Properties();
+        props.put("bootstrap.servers", bootstrap);
+        props.put("application.id", application);
+        props.put("group.protocol", protocol);
+        props.put("state.dir", state);
+        props.put("processing.guarantee", "exactly_once_v2");
+        props.put("num.stream.threads", "1");
+        props.put("consumer.auto.offset.reset", "earliest");
+        for (String kind : new String[] {"key", "value"}) {
+            props.put("default." + kind + ".serde", Serdes.String().getClass().getName());
+        }
+        KafkaStreams streams = new KafkaStreams(topology.build(), props);
+        streams.setUncaughtExceptionHandler(e -> {
+            try {
+                tell(name, "told", e.toString());
+            } catch (Exception unprintable) {
+                throw new IllegalStateException(unprintable);
+            }
+            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+        });
+        streams.start();
+        return streams;
+    }
+
+    static class Numbering implements FixedKeyProcessor<String, String, String> {
+        private FixedKeyProcessorContext<String, String> context;
+        private KeyValueStore<String, Long> counts;
+
+        @Override
+        public void init(FixedKeyProcessorContext<String, String> given) {
+            context = given;
+            counts = given.getStateStore("count");
+        }
+
+        @Override
+        public void process(FixedKeyRecord<String, String> record) {
+            Long before = counts.get("all");
+            long number = before == null ? 1 : before + 1;
+            counts.put("all", number);
+            long offset = context.recordMetadata().orElseThrow().offset();
+            String id = record.value().split(" ")[0];
+            context.forward(record.withValue(offset + "|" + id + "|" + number));
+        }
+    }
+}
