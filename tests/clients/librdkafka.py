@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
@@ -42,7 +43,8 @@ class Writer(Loop):
         value = f"{self.name}/{self._sent}"
         self._sent += 1
         self._producer.produce(self._topic, value, partition=0, on_delivery=self._settled)
-        self._producer.poll(1 / RECORDS_PER_SECOND)
+        self._producer.poll(0)
+        time.sleep(1 / RECORDS_PER_SECOND)
 
     def end(self) -> None:
         left = self._producer.flush(2 * TIMEOUT_S)

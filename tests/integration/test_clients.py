@@ -184,12 +184,18 @@ def attach(seen: Migration) -> None:
     java = seen.programs["java"]
     java.ask("produce", "shared-producer", seen.shared)
     java.ask("share", "sharer", f"sharer-{seen.shared}", seen.shared)
-    java.ask("share", "sharer-of-it", f"sharer-{seen.case.topic}", seen.case.topic)
+    share(seen, "sharer-of-it")
     start_streams(seen)
     for protocol in STREAMS if "streams" in seen.programs else ():
         name = f"numbered-{protocol}"
         topic = f"{seen.numbered}-{protocol}"
         seen.programs["librdkafka"].ask("open", name, name, "classic", "read_committed", topic)
+
+
+def share(seen: Migration, name: str) -> None:
+    """A share group of the topic itself, of this name."""
+    group = f"{name}-{seen.case.topic}"
+    seen.programs["java"].ask("share", name, group, seen.case.topic)
 
 
 def start_streams(seen: Migration) -> None:
@@ -221,6 +227,7 @@ def migrate(seen: Migration) -> None:
     until_numbered(seen, last)
     until("the share consumers", lambda: told.read["sharer"] and told.read["sharer-of-it"])
     seen.restart_consumers()
+    seen.programs["java"].ask("close", "sharer-of-it")  # with one the migration would be refused
 
     holder = Producer({"bootstrap.servers": case.bootstrap, "transactional.id": case.topic})
     holder.init_transactions(30)
@@ -233,6 +240,7 @@ def migrate(seen: Migration) -> None:
     case.trigger()
     until("the drain to wait", lambda: case.waiting_reason(Phase.DRAIN_TRANSACTIONS))
     seen.transact("during", case.topic, "commit")
+    share(seen, "late-sharer-of-it")
     seen.transact("elsewhere", elsewhere, "commit")
     seen.restart_consumers()
     seen.until_written(10)
@@ -324,14 +332,16 @@ def test_a_share_group_of_another_topic_is_not_disturbed(migration: Migration) -
     assert told.errors["sharer"] == told.errors["shared-producer"] == []
 
 
-def test_a_share_group_of_the_topic_is_told_that_it_may_not_read_it(migration: Migration) -> None:
-    until("the share consumer to be told", lambda: migration.told.errors["sharer-of-it"])
-    assert {error.split(":")[0] for error in migration.told.errors["sharer-of-it"]} == {
+def test_a_share_group_that_comes_during_a_migration_is_told_that_it_may_not_read(
+    migration: Migration,
+) -> None:
+    told = migration.told
+    assert told.read["sharer-of-it"], "before the migration it reads"
+    until("the share consumer to be told", lambda: told.errors["late-sharer-of-it"])
+    assert {error.split(":")[0] for error in told.errors["late-sharer-of-it"]} == {
         "org.apache.kafka.common.errors.TopicAuthorizationException"
     }
-    read = [offset for offset, _ in migration.told.read["sharer-of-it"]]
-    assert read
-    assert max(read) < migration.boundary
+    assert told.read["late-sharer-of-it"] == []
 
 
 @pytest.mark.parametrize("protocol", STREAMS)

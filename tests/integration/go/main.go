@@ -101,7 +101,8 @@ func open(seeds []string, name, group, protocol, isolation, topic string) (runni
 
 func produce(seeds []string, name, topic string) (running, error) {
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.GzipCompression())) // snappy, the default, is not Python's
 	if err != nil {
 		return running{}, err
 	}
@@ -138,7 +139,8 @@ func transact(seeds []string, name, topic, end, value string) (string, error) {
 	if !known {
 		made, err := kgo.NewClient(
 			kgo.SeedBrokers(seeds...), kgo.TransactionalID(name+"-"+topic),
-			kgo.RecordPartitioner(kgo.ManualPartitioner()))
+			kgo.RecordPartitioner(kgo.ManualPartitioner()),
+			kgo.ProducerBatchCompression(kgo.GzipCompression()))
 		if err != nil {
 			return "", err
 		}
