@@ -41,10 +41,10 @@ CONSUMERS = (
 )
 STREAMS = ("classic", "streams")
 ABORTABLE = {
-    "librdkafka": "POLICY_VIOLATION",
-    "java": "TransactionAbortableException",
-    "kafka-python": "KafkaError",
-    "go": "TRANSACTION_ABORTABLE",
+    "librdkafka": ("POLICY_VIOLATION",),
+    "java": ("TransactionAbortableException",),
+    "kafka-python": ("KafkaError",),
+    "go": ("TRANSACTION_ABORTABLE", "POLICY_VIOLATION"),
 }
 """How each library names the refusal of a new transaction; docs/gateway.md, "Transactions"."""
 MOVES_S = 120.0
@@ -321,7 +321,8 @@ def test_a_transaction_is_told_abortable_and_the_producer_goes_on_elsewhere(
     ends = [outcome.split()[0] for outcome in migration.outcomes[library, "before"]]
     assert ends == ["committed", "aborted"]
     for when in ("during", "after"):
-        assert migration.outcomes[library, when] == [f"refused {ABORTABLE[library]}"]
+        (refused,) = migration.outcomes[library, when]
+        assert refused in [f"refused {error}" for error in ABORTABLE[library]]
     ends = [outcome.split()[0] for outcome in migration.outcomes[library, "elsewhere"]]
     assert ends == ["committed", "committed"]
 
