@@ -6,6 +6,7 @@ import pytest
 from psycopg.errors import CheckViolation
 
 from tests.contract.scenes import PostgresScene, batch
+from tideline.domain.migration import STATE_MOVES, MigrationState
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,29 @@ async def test_a_status_has_what_it_says(
     await postgres_scene.commit(await postgres_scene.gateway(), batch(log))
     with pytest.raises(CheckViolation, match=rule):
         postgres_scene.sql(f"UPDATE {change}")
+
+
+def test_postgres_has_the_table_of_moves_between_states(postgres_scene: PostgresScene) -> None:
+    found = postgres_scene.sql("SELECT origin, target FROM tideline.state_moves()")
+    moves = {(one, other) for one, others in STATE_MOVES.items() for other in others}
+    assert {(MigrationState(one), MigrationState(other)) for one, other in found} == moves
+
+
+async def test_a_partition_takes_no_other_step_between_states(
+    postgres_scene: PostgresScene,
+) -> None:
+    """A log that was born diskless, without any records, could be tracked as another one."""
+    await postgres_scene.diskless_topic()
+    without = "diskless_log_start_offset = -1, diskless_log_start_epoch = -1, suffix_start = -1, "
+    without += "high_watermark = -1, log_start_offset = -1, tiering_complete = false"
+    with pytest.raises(CheckViolation, match="legal_state_move"):
+        postgres_scene.sql(f"UPDATE logs SET {without}, migration_state = 'MIGRATING'")
+
+
+async def test_an_aborted_partition_gets_no_boundary_by_itself(
+    postgres_scene: PostgresScene,
+) -> None:
+    await postgres_scene.tracking_topic()
+    postgres_scene.sql("UPDATE logs SET migration_state = 'TIERED_ONLY'")
+    with pytest.raises(CheckViolation, match="legal_state_move"):
+        postgres_scene.sql("UPDATE logs SET migration_state = 'HYBRID'")

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import (
     ApplicationError,
@@ -57,6 +58,8 @@ class Execution:
     id: str
     instance: Any
     run_id: str
+    first_run_id: str
+    """Of the runs that continued each other."""
     events: int = 0
 
 
@@ -88,16 +91,18 @@ class Temporal:
         """Start a workflow; its result, whatever runs it takes."""
         if id in self.executions:
             raise WorkflowAlreadyStartedError(id, kind.__name__)
+        first = f"run-{self._runs + 1}"
         while True:
             self._runs += 1
-            execution = Execution(id, None, f"run-{self._runs}")
+            execution = Execution(id, None, f"run-{self._runs}", first)
             token = _current.set(execution)
             try:
                 execution.instance = kind(given)
                 self.executions[id] = execution
                 return await execution.instance.run(given)
             except ContinuedAsNew as again:
-                given = again.given
+                as_json = isinstance(given, RawValue)
+                given = RawValue(_to_payload(again.given)) if as_json else again.given
             finally:
                 del self.executions[id]
                 _current.reset(token)
@@ -124,6 +129,7 @@ class Temporal:
         return SimpleNamespace(
             workflow_id=execution.id,
             run_id=execution.run_id,
+            first_execution_run_id=execution.first_run_id,
             task_queue="simulated",
             get_current_history_length=lambda: execution.events,
             is_continue_as_new_suggested=lambda: execution.events > self._longest,
@@ -283,6 +289,9 @@ class Temporal:
                 stack.enter_context(patch.object(workflow, name, answer))
             stack.enter_context(patch.object(activities.topic, "current_run", _attempt_of.get))
             yield
+
+
+_to_payload = PayloadConverter.default.to_payload
 
 
 def _continue_as_new(given: Any) -> NoReturn:

@@ -1,5 +1,5 @@
-"""The life of a migration: states, and phases as data. Postgres is the authority on states: the
-functions that write one refuse any other than they come from (infra/postgres/functions).
+"""The life of a migration: states, the moves between them, and phases, as data. Postgres is the
+authority on states and refuses any other move (infra/postgres/functions).
 
 What always holds: B0 is written once, in the phase ``SEED_AND_PERSIST``. Before that every
 step can be undone by an abort; after it the migration only goes forward
@@ -8,6 +8,7 @@ step can be undone by an abort; after it the migration only goes forward
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,6 +27,19 @@ class MigrationState(StrEnum):
     """Offsets below B0 in the tiered log, from B0 on in object storage. The stable end state."""
     DISKLESS_ONLY = "DISKLESS_ONLY"
     """No tiered prefix: born diskless (B0 = 0), migrated while empty, or the prefix expired."""
+
+
+_S = MigrationState
+STATE_MOVES: Mapping[MigrationState, frozenset[MigrationState]] = {
+    _S.TIERED_ONLY: frozenset({_S.MIGRATING}),
+    _S.MIGRATING: frozenset({_S.HYBRID, _S.DISKLESS_ONLY, _S.TIERED_ONLY}),
+    _S.HYBRID: frozenset({_S.DISKLESS_ONLY, _S.MIGRATING}),
+    _S.DISKLESS_ONLY: frozenset({_S.HYBRID}),
+}
+"""Which state may follow which. B0 is written out of MIGRATING, which an abort leaves for
+TIERED_ONLY; a B0 whose suffix is empty may be reset; the tiered region of a hybrid log may expire,
+and one without may get one by tiering. Postgres refuses every other move, whoever writes it
+(``infra/postgres/functions/states.sql``)."""
 
 
 class Phase(StrEnum):
