@@ -95,6 +95,16 @@ def end_without_prefix(
     return found or (EpochEnd(asked_epoch, boundary) if asked_epoch >= 0 else EpochEnd(-1, -1))
 
 
-def end_below(answer: EpochEnd, boundary: int) -> EpochEnd:
-    """Kafka's answer, never past B0."""
-    return EpochEnd(answer.leader_epoch, min(answer.end_offset, boundary))
+def end_below(end_offset: int, prefix_end: int, boundary: int) -> int:
+    """Where an epoch that Kafka says to end at ``end_offset`` ended, never past B0. What ends where
+    an accepted log gap begins ends at B0: whoever has read on from there is not sent back for what
+    nobody has any more."""
+    return end_offset if end_offset < prefix_end else boundary
+
+
+def has_whole_prefix(end_of_boundary_epoch: int, prefix_end: int) -> bool:
+    """Whether a replica has all of what Kafka holds below B0 (``prefix_end``, exclusive), by its own
+    word on where B0's leader epoch ended. One that has lost the end of it says that older epochs
+    ended at its log end, too: a consumer past it would take acknowledged records for truncated
+    (KIP-320). Its log end tells less: it may have been appended to since, past the gateways."""
+    return end_of_boundary_epoch >= prefix_end

@@ -16,6 +16,7 @@ from tideline.domain.offset_search import (
     end_below,
     end_in_suffix,
     end_without_prefix,
+    has_whole_prefix,
     latest_of_maxima,
     smallest,
 )
@@ -81,6 +82,18 @@ def test_epochs_that_went_with_the_prefix_end_at_the_boundary() -> None:
 
 
 def test_older_epochs_end_at_most_at_the_boundary() -> None:
-    assert end_below(EpochEnd(6, 120), 100) == EpochEnd(6, 100)
-    assert end_below(EpochEnd(6, 80), 100) == EpochEnd(6, 80)
-    assert end_below(EpochEnd(-1, -1), 100) == EpochEnd(-1, -1)
+    assert end_below(120, 100, 100) == 100
+    assert end_below(80, 100, 100) == 80
+    assert end_below(-1, 100, 100) == -1
+
+
+def test_an_epoch_that_ends_at_an_accepted_gap_ends_at_the_boundary() -> None:
+    assert end_below(80, 80, 100) == 100
+    assert end_below(79, 80, 100) == 79
+
+
+def test_a_replica_whose_boundary_epoch_ends_too_early_has_lost_the_end_of_the_prefix() -> None:
+    assert has_whole_prefix(100, 100)
+    assert has_whole_prefix(130, 100)
+    assert not has_whole_prefix(99, 100)
+    assert not has_whole_prefix(-1, 100)

@@ -69,7 +69,8 @@ def says(asked: Asked, code: KafkaErrorCode, offset: int, message: Any) -> Any:
         "offset": offset,
         "timestamp": -1,
         "leader_epoch": 3,
-        "end_offset": offset,
+        # Of B0's epoch: that it has the whole prefix.
+        "end_offset": 100 if asked is Asked.EPOCH_PREFIX and row.leader_epoch == 7 else offset,
         "low_watermark": deletes if asked is Asked.DELETE_SUFFIX and deletes > 0 else offset,
         "high_watermark": 100,
         "last_stable_offset": 100,

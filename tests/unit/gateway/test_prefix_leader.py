@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.gateway.fakes import TOPIC, tracked_row
-from tests.unit.gateway.tracked_bench import KafkaLog, TrackedBench, fetch, serving
+from tests.unit.gateway.tracked_bench import KafkaLog, Script, TrackedBench, fetch, serving
 from tideline.control_plane.model import TrackedPartition
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages
@@ -35,8 +35,19 @@ NAMES = {
 NOT_LEADER = ErrorCode.not_leader_or_follower
 
 
-def answering(api_key: ApiKey, code: ErrorCode, offset: int = -1) -> Any:
-    """A broker that says this of the partition."""
+def answering(api_key: ApiKey, code: ErrorCode, offset: int = -1) -> Script:
+    """A broker that says this of the partition, and has all of the prefix."""
+    return lambda message: _answer(
+        api_key, code, 100 if _is_about_b0(message) and code is ErrorCode.none else offset
+    )
+
+
+def _is_about_b0(message: Any) -> bool:
+    """Whether the end of B0's leader epoch is asked for."""
+    return getattr(message.topics[0].partitions[0], "leader_epoch", -1) == NOT_READY.boundary_epoch
+
+
+def _answer(api_key: ApiKey, code: ErrorCode, offset: int) -> Any:
     api = messages(api_key, VERSIONS[api_key])
     topic, row = NAMES[api_key]
     found = api.response_part(
@@ -79,7 +90,7 @@ class Leader:
     """The broker that leads, on the gateway's own connection."""
 
     def __init__(self, bench: TrackedBench) -> None:
-        self.answer: Any = KafkaUnavailable("no broker in this test")
+        self.answer: Script | Exception = KafkaUnavailable("no broker in this test")
         self.asked: list[Any] = []
         self.bench = bench
         bench.cluster.leader_id = self._leader_id
@@ -97,11 +108,11 @@ class Leader:
         self.asked.append(message)
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return self.answer(message)
 
     async def told(self, api_key: ApiKey, code: ErrorCode) -> tuple[str, int]:
         """(error, offset) for a client whose gateway's broker answers ``code``."""
-        self.bench.client.broker[api_key] = lambda _: answering(api_key, code, 17)
+        self.bench.client.broker[api_key] = answering(api_key, code, 17)
         response = await self.bench.ask(asking(api_key))
         row = response.topics[0].partitions[0]
         for name in ("end_offset", "low_watermark", "offset"):
@@ -128,8 +139,8 @@ async def test_what_a_follower_refuses_is_asked_of_the_leader(
 ) -> None:
     leader.answer = answering(api_key, ErrorCode.none, 40)
     assert await leader.told(api_key, NOT_LEADER) == ("none", 40)
-    (asked,) = leader.asked
-    assert asked.topics == leader.bench.client.forwarded[0].topics
+    forwarded = leader.bench.client.forwarded
+    assert [asked.topics for asked in leader.asked] == [asked.topics for asked in forwarded]
 
 
 @APIS

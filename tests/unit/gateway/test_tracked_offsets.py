@@ -293,13 +293,69 @@ async def test_a_consumer_past_the_boundary_is_not_sent_back_after_a_leader_move
     assert not bench.client.forwarded
 
 
+class Lineage:
+    """The leader epochs of a broker's log: ``LeaderEpochFileCache.endOffsetFor``."""
+
+    def __init__(self, end: int, **starts: int) -> None:
+        """``starts``: by epoch, ``e5=60``: epoch 5 begins at 60."""
+        self.end, self.starts = end, {int(name[1:]): at for name, at in starts.items()}
+
+    def __call__(self, request: Any) -> Any:
+        ((row,),) = (topic.partitions for topic in request.topics)
+        asked = int(row.leader_epoch)
+        newer = [epoch for epoch in self.starts if epoch > asked]
+        if not newer and asked not in self.starts:
+            return epoch_ends(-1, -1)(request)
+        floor = max((epoch for epoch in self.starts if epoch <= asked), default=asked)
+        return epoch_ends(floor, self.starts[min(newer)] if newer else self.end)(request)
+
+
 async def test_older_epochs_end_in_kafka_and_at_most_at_the_boundary(bench: TrackedBench) -> None:
     """Schedules 6 and 8."""
     bench.show(SUFFIX)
-    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = epoch_ends(6, 105)
+    broker = bench.client.broker
+    broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = Lineage(105, e5=0, e6=60)
     assert await ended(bench, 6) == ("none", 6, 100)
-    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = epoch_ends(5, 60)
+    assert await ended(bench, 5) == ("not_leader_or_follower", -1, -1), "it never led at B0's epoch"
+    broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = Lineage(105, e5=0, e6=60, e7=100)
+    assert await ended(bench, 6) == ("none", 6, 100)
     assert await ended(bench, 5) == ("none", 5, 60)
+    assert await ended(bench, 4) == ("none", 4, 0)
+
+
+async def test_a_leader_that_lost_the_end_of_the_prefix_does_not_say_where_an_epoch_ended(
+    bench: TrackedBench,
+) -> None:
+    """A log gap: a consumer at 95, which has read what epoch 6 had there, would begin anew, or skip
+    to the end."""
+    bench.show(SUFFIX)
+    broker = bench.client.broker
+    broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = Lineage(90, e5=0, e6=60, e8=90)
+    assert await ended(bench, 6) == ("not_leader_or_follower", -1, -1)
+    assert await ended(bench, 5) == ("not_leader_or_follower", -1, -1)
+    assert (await ended(bench, 7))[0] == "none"
+    # Nor once something was appended to it past the gateways.
+    broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = Lineage(130, e5=0, e6=60, e8=90)
+    assert await ended(bench, 6) == ("not_leader_or_follower", -1, -1)
+    # Of a gap that an operator has accepted there is nothing left to wait for.
+    bench.show(replace(SUFFIX, accepted_gap_from=90))
+    assert await ended(bench, 6) == ("none", 6, 100)
+    assert await ended(bench, 5) == ("none", 5, 60)
+
+
+async def test_an_end_of_an_epoch_is_not_told_of_a_leader_that_moved_in_between(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX)
+    short, whole = Lineage(90, e5=0, e6=60, e8=90), Lineage(100, e5=0, e6=60, e7=95, e9=100)
+    for leaders in ((short, whole, whole), (whole, short, short), (whole, whole, short)):
+        one_by_one = iter(leaders)
+        bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = lambda request, then=one_by_one: (
+            next(then)(request)
+        )
+        assert await ended(bench, 6) == ("not_leader_or_follower", -1, -1)
+    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = whole
+    assert await ended(bench, 6) == ("none", 6, 95)
 
 
 async def test_an_end_that_cannot_be_asked_for_is_not_guessed(bench: TrackedBench) -> None:

@@ -1,7 +1,8 @@
 """OffsetForLeaderEpoch over the whole log.
 
 What always holds: a consumer past B0 that validates its position is answered the suffix's high
-watermark, whoever leads the partition by now, and is never sent back (schedule 8).
+watermark, whoever leads the partition by now, and is never sent back (schedule 8); nor is one below
+B0 by a leader that has lost the end of the prefix, a log gap.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kio.static.primitive import i32, i64
+
 from tideline.control_plane import ControlPlane
-from tideline.domain.answers import Asked, Behaviour, asked_by_epoch
+from tideline.domain.answers import READ_AGAIN, Asked, Behaviour, asked_by_epoch
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.offset_search import EpochEnd, end_below, end_without_prefix
+from tideline.domain.offset_search import end_below, end_without_prefix, has_whole_prefix
 from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
@@ -59,33 +62,57 @@ class LeaderEpochHandler:
         for item in split.items:
             rule = split.rule(item)
             if rule.behaviour is Behaviour.REFUSE:
-                rows[item] = split.row(item, rule.error, leader_epoch=-1, end_offset=-1)
+                rows[item] = _unknown(split, item, rule.error)
             elif rule.asks_kafka:
                 kafkas.append((item, item.row))
             else:
                 ours.append(item)
         answers = await split.forward(kafkas)
-        told = await asyncio.gather(*(self._told(split, *answer) for answer in answers.items()))
-        rows |= dict(zip(answers, told, strict=True))
+        shown = await asyncio.gather(*(self._shown(split, *a) for a in answers.items()))
+        rows |= await self._of_whole_logs(split, dict(zip(answers, shown, strict=True)))
         rows |= await self._from_suffix(split, ours)
         return await split.respond(rows)
 
-    async def _told(self, split: SplitRequest, item: PartitionEntry, row: Any) -> Any:
-        """Kafka's answer as far as it is true of the whole log. While B0 is unknown here it may be
-        set: a consumer past it would be sent back to Kafka's log end (schedule 8)."""
-        code, log = int(row.error_code), item.at.log
-        route = item.at.route(self.tracking)
-        if route.kind is RouteKind.CLASSIC:
-            return row
-        if code == KafkaErrorCode.NONE and route.in_kafka:
+    async def _shown(self, split: SplitRequest, item: PartitionEntry, row: Any) -> Any:
+        """Kafka's answer if it may be told. While B0 is unknown here it may be set: a consumer past
+        it would be sent back to Kafka's log end (schedule 8)."""
+        log = item.at.log
+        if int(row.error_code) == KafkaErrorCode.NONE and item.at.route(self.tracking).in_kafka:
             confirmed = log is not None and await self.fences.confirmed(log)
+            if not confirmed and item.at.route(self.tracking).in_kafka:
+                return _unknown(split, item, split.rule(item).error)
+        return row
+
+    async def _of_whole_logs(
+        self, split: SplitRequest, answers: Mapping[PartitionEntry, Any]
+    ) -> dict[PartitionEntry, Any]:
+        """Kafka's answers as far as they are true of the whole log; none of a leader that has lost
+        the end of its prefix. Where an epoch is said to end below that, the end of B0's epoch is
+        asked for, and then the same once more: between two questions the leader may move, but not
+        there and back."""
+        told = dict(answers)
+        below: dict[PartitionEntry, PartitionRoute] = {}
+        for item, row in answers.items():
             route = item.at.route(self.tracking)
-            if not confirmed and route.in_kafka:
-                return split.row(item, split.rule(item).error, leader_epoch=-1, end_offset=-1)
-        if route.kind is not RouteKind.SUFFIX or code != KafkaErrorCode.NONE:
-            return row
-        end = end_below(EpochEnd(int(row.leader_epoch), int(row.end_offset)), route.boundary)
-        return replace(row, end_offset=end.end_offset)
+            if route.kind is not RouteKind.SUFFIX or int(row.error_code) != KafkaErrorCode.NONE:
+                continue
+            end = end_below(int(row.end_offset), route.prefix_end, route.boundary)
+            told[item] = replace(row, end_offset=i64(end))
+            if end != route.boundary:
+                below[item] = route
+        at_boundary = {
+            item: replace(item.row, leader_epoch=i32(route.boundary_epoch))
+            for item, route in below.items()
+        }
+        ends = await split.forward(list(at_boundary.items()))
+        again = await split.forward([(item, item.row) for item in below])
+        for item, route in below.items():
+            is_whole = int(ends[item].error_code) == KafkaErrorCode.NONE and has_whole_prefix(
+                int(ends[item].end_offset), route.prefix_end
+            )
+            if not is_whole or again[item] != answers[item]:
+                told[item] = _unknown(split, item, READ_AGAIN)
+        return told
 
     async def _from_suffix(
         self, split: SplitRequest, items: list[PartitionEntry]
@@ -101,12 +128,16 @@ class LeaderEpochHandler:
         rows = {}
         for item, log in logs.items():
             if log is None or log not in ends:
-                rows[item] = split.row(item, code, leader_epoch=-1, end_offset=-1)
+                rows[item] = _unknown(split, item, code)
                 continue
             route, asked = item.at.route(self.tracking), int(item.row.leader_epoch)
             end = end_without_prefix(asked, route.boundary_epoch, route.boundary, ends[log])
             rows[item] = split.row(item, leader_epoch=end.leader_epoch, end_offset=end.end_offset)
         return rows
+
+
+def _unknown(split: SplitRequest, item: PartitionEntry, code: int) -> Any:
+    return split.row(item, code, leader_epoch=-1, end_offset=-1)
 
 
 def _asked(row: Any, route: PartitionRoute) -> Asked:
