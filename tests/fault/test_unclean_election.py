@@ -20,7 +20,9 @@ from tests.go_like import GoLikeProducer
 from tests.harness import HANGS_S, Breakpoint, Case, leader_of, migration_case, until
 from tests.history.operations import Outcome, Produce, Truncated
 from tests.recorder import Recorder
+from tideline.domain.ids import TopicPartition
 from tideline.domain.migration import Phase
+from tideline.kafka.admin import KafkaAdmin
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
@@ -179,16 +181,19 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
     stack: Stack,
 ) -> None:
     """Seed 000, "Failure and edge cases". ``tail`` goes on past B0 behind the gateways' backs, each
-    leader with records of its own; of ``short`` the elected replica has lost the end of the prefix.
-    Then the deposed leader returns and is elected: the other one follows it."""
+    leader with records of its own; of ``short`` the elected replica has lost the end of the prefix,
+    while a consumer that has read it with an older leader epoch than B0's stands at B0. Then the
+    deposed leader returns and is elected: the other one follows it."""
     with ExitStack() as held:
         pair = (LEADER, BEHIND)
         tail, short = (
             held.enter_context(
-                migration_case(stack, name=name, history=20, placed=pair, partitions=2)
+                migration_case(stack, name=name, history=20, placed=placed, partitions=2)
             )
-            for name in ("tail", "short")
+            for name, placed in (("tail", pair), ("short", pair[::-1]))
         )
+        short.write(20, "second")
+        move_leader(stack, short, LEADER)
         cases = (tail, short)
         # While another partition has not crossed, the classic log is neither rolled nor sealed.
         uncrossed, stops = (
@@ -199,9 +204,11 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
             held.callback(stop.release)
         for case in cases:
             case.partitions = 1
-            case.produce()
+            case.consume()
+        tail.produce()
+        until("the prefix to be read", lambda: short.ledger.consumed_through(0) >= 29)
+        for case in cases:
             case.trigger()
-        tail.consume()
         for stop in (*uncrossed, *stops):
             stop.wait_until_hit()
         boundary, whole = tail.boundaries()[0], short.boundaries()[0]
@@ -221,11 +228,15 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
         until("its leader to be known", lambda: fetched(stack, short, cut - 1) is ErrorCode.none)
         for offset in (cut, whole - 1):
             assert fetched(stack, short, offset) is ErrorCode.not_leader_or_follower
+        assert lineage(stack, short) is ErrorCode.not_leader_or_follower, f"it ends at {cut}"
+        short.produce()
         for case, stop in zip(cases, stops, strict=True):
             case.until_acknowledged(20)
             stop.let_go()
-        said = until("the gap to be told", lambda: short.waiting_reason(Phase.ZOMBIE_CLEANUP))
-        assert "log gap" in said
+        until(
+            "the gap to be told",
+            lambda: "log gap" in (short.waiting_reason(Phase.ZOMBIE_CLEANUP) or ""),
+        )
 
         stack.kill(f"kafka-{BEHIND}", restart=False)
         stack.start(f"kafka-{LEADER}")
@@ -241,7 +252,7 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
             )
         for stop in uncrossed:
             stop.let_go()
-        short.consume()
+        assert lineage(stack, short) == [0, whole]
         for case in cases:
             case.end_well()
         assert [case.boundaries()[0] for case in cases] == [boundary, whole]
@@ -272,6 +283,42 @@ def fetched(stack: Stack, case: Case, offset: int) -> ErrorCode:
             return ErrorCode.none
 
     return asyncio.run(ask())
+
+
+def lineage(stack: Stack, case: Case) -> ErrorCode | list[int]:
+    """Where leader epochs begin, as a client hears from gateways of partition 0."""
+    host, _, port = stack.endpoints.gateways[BEHIND].rpartition(":")
+
+    async def ask() -> ErrorCode | list[int]:
+        async with KafkaCluster([(host, int(port))], client_id="lineage") as cluster:
+            observer = KafkaObserver(cluster)
+            layout = await observer.partition(case.topic, 0, BEHIND)
+            try:
+                return [e.start_offset for e in await observer.lineage(case.topic, layout, 0)]
+            except KafkaError as error:
+                return error.code
+
+    return asyncio.run(ask())
+
+
+def move_leader(stack: Stack, case: Case, node: int) -> None:
+    """Of partition 0, to its other replica, which is in sync."""
+    partition = TopicPartition(case.topic, 0)
+    others = [n for n in (LEADER, BEHIND) if n != node]
+
+    async def ask() -> None:
+        host, _, port = stack.endpoints.brokers[THIRD].rpartition(":")
+        async with KafkaCluster([(host, int(port))], client_id="move-leader") as cluster:
+            admin = KafkaAdmin(cluster)
+            await admin.reorder_replicas(partition, [node, *others])
+            with suppress(KafkaError):  # not in sync yet
+                await admin.elect_preferred(partition)
+
+    def moved() -> bool:
+        asyncio.run(ask())
+        return leader_of(stack, case.topic, 0)[0] == node
+
+    until(f"broker {node} to lead {case.topic}", moved)
 
 
 def append_past_the_gateways(stack: Stack, topic: str, node: int, values: list[bytes]) -> None:

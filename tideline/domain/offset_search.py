@@ -103,7 +103,7 @@ def end_below(end_offset: int, prefix_end: int, boundary: int) -> int:
 
 
 def has_whole_prefix(end_of_boundary_epoch: int, prefix_end: int) -> bool:
-    """Whether a replica has all of what Kafka holds below B0 (``prefix_end``, exclusive), by its own
+    """Whether a replica has all that Kafka holds below B0 (``prefix_end``, exclusive), by its own
     word on where B0's leader epoch ended. One that has lost the end of it says that older epochs
     ended at its log end, too: a consumer past it would take acknowledged records for truncated
     (KIP-320). Its log end tells less: it may have been appended to since, past the gateways."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -310,6 +310,12 @@ class Lineage:
         return epoch_ends(floor, self.starts[min(newer)] if newer else self.end)(request)
 
 
+def one_by_one(leaders: Iterable[Script]) -> Script:
+    """Another broker leads at each question."""
+    left = iter(leaders)
+    return lambda request: next(left)(request)
+
+
 async def test_older_epochs_end_in_kafka_and_at_most_at_the_boundary(bench: TrackedBench) -> None:
     """Schedules 6 and 8."""
     bench.show(SUFFIX)
@@ -349,10 +355,7 @@ async def test_an_end_of_an_epoch_is_not_told_of_a_leader_that_moved_in_between(
     bench.show(SUFFIX)
     short, whole = Lineage(90, e5=0, e6=60, e8=90), Lineage(100, e5=0, e6=60, e7=95, e9=100)
     for leaders in ((short, whole, whole), (whole, short, short), (whole, whole, short)):
-        one_by_one = iter(leaders)
-        bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = lambda request, then=one_by_one: (
-            next(then)(request)
-        )
+        bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = one_by_one(leaders)
         assert await ended(bench, 6) == ("not_leader_or_follower", -1, -1)
     bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = whole
     assert await ended(bench, 6) == ("none", 6, 95)
