@@ -47,7 +47,12 @@ class BucketJudge:
             for log, suffix in suffixes.items()
         }
         starts = {log: min(places)[0] for log, places in known.items() if places}
-        found = rebuild(streams, starts)
+        seeds = {
+            partition.log: partition.seeds
+            for partition in self._plane.topics.partitions()
+            if partition.seeds
+        }
+        found = rebuild(streams, starts, seeds)
         said = [f"contradiction: {text}" for text in found.contradictions]
         read = {key for places in known.values() for _, key in places}
         said += [f"{key} is read, and is called never committed" for key in found.never_committed

@@ -98,13 +98,15 @@ def rebuild(
     known: KnownObjects | None = None,
     current: UUID | None = None,
     moved: Collection[TopicIdPartition] = (),
+    producers: Mapping[TopicIdPartition, Mapping[int, ProducerEntry]] | None = None,
 ) -> Rebuilt:
     """Fold what was read. ``starts``: first offset of a log that must be in the bucket, by log;
     without it the first known batch is. ``seeds``: producers at B0. ``known``: of the objects of
     the tail those that a Postgres knows. ``current``: the history that counts where an older one
     has given the same offsets: an operator began it without what the older one had from there
-    on. ``moved``: logs whose start is where somebody has deleted up to."""
-    starts, seeds, known = starts or {}, seeds or {}, known or {}
+    on. ``moved``: logs whose start is where somebody has deleted up to. ``producers``: at their
+    start, of logs of which more is known than ``seeds``."""
+    starts, seeds, known, producers = starts or {}, seeds or {}, known or {}, producers or {}
     rows: dict[TopicIdPartition, list[LogBatch]] = defaultdict(list)
     result = Rebuilt(streams.objects, streams.batches, newest_ms=streams.newest_ms)
     for told in streams.told():
@@ -139,7 +141,15 @@ def rebuild(
     explained = sorted(offset for gone in result.gone for offset in gone.base_offsets)
     for log in sorted({*rows, *tail, *starts, *doubts}):
         unreadable = bool(streams.unreadable)
-        fold = LogFold(log, starts.get(log), explained, unreadable, streams.newest_ms, log in moved)
+        fold = LogFold(
+            log,
+            starts.get(log),
+            explained,
+            unreadable,
+            streams.newest_ms,
+            log in moved,
+            producers.get(log) or entries_from_seeds(seeds.get(log, ()), -1),
+        )
         mine, open_here = rows.pop(log, []), tail.pop(log, [])
         if (begun := _begun(mine, streams.histories, current)) is not None:
             result.given_up[log] = len(mine)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import sequence_after
+from tideline.domain.producer_state import ProducerEntry, judge, sequence_after
 from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Candidate, Hole, Search, TooManyWays, Way
 from tideline.domain.wal_streams import WalObject
@@ -84,17 +84,20 @@ class LogFold:
         unreadable: bool,
         newest_ms: int = -1,
         moved: bool = False,
+        producers: Mapping[int, ProducerEntry] | None = None,
     ) -> None:
-        """``newest_ms``: the latest time in the bucket. ``explained``: rising offsets of batches of
-        unknown logs whose objects are gone. An object that cannot be read might be what fills any
-        hole. ``moved``: the start is one that records were deleted up to, and nobody knows where
-        the log ended then."""
+        """``producers``: idempotent producers before the first batch that the bucket must have, by
+        id; what they have written already no commit takes again. ``newest_ms``: the latest time in
+        the bucket. ``explained``: rising offsets of batches of unknown logs whose objects are gone.
+        An object that cannot be read might be what fills any hole. ``moved``: the start is one that
+        records were deleted up to, and nobody knows where the log ended then."""
         self._log = log
         self._start = start
         self._explained = explained
         self._unreadable = unreadable
         self._newest_ms = newest_ms
         self._moved = moved
+        self._producers = producers or {}
         self.holes: tuple[Hole, ...] = ()
         self.open_objects: list[OpenObject] = []
         self.contradictions: list[str] = []
@@ -171,6 +174,11 @@ class LogFold:
     def _opened(self, rows: list[LogBatch], tail: list[WalObject]) -> tuple[list[OpenObject], str]:
         """One open object for each sequence of a stream, and why none can be placed, if so."""
         held = {key for row in rows if (key := _sequences(row.footer))}
+        held |= {
+            (producer_id, entry.epoch, batch.base_sequence, batch.last_sequence)
+            for producer_id, entry in self._producers.items()
+            for batch in entry.batches
+        }
         opened: dict[tuple[UUID, int], OpenObject] = {}
         why = ""
         for found in sorted(tail, key=lambda o: o.key):
@@ -203,7 +211,7 @@ class LogFold:
         ways: list[Way | None] = []
         try:
             for way in Search(holes, list(candidates.values()), floors).ways():
-                if way is None or _follows(rows, way, by_key):
+                if way is None or self._follows(rows, way, by_key):
                     ways.append(way)
                 if len(ways) > 1:
                     return {}, f"there is more than one way to fill {_spelled(holes)}"
@@ -247,11 +255,38 @@ class LogFold:
             written = by_key[candidate.key].wal_object.written_at_ms
             if self._newest_ms - written > END_WITHIN_MS:
                 return longer, "it is much older than the newest object: it may have been given up"
-            if not _follows(rows, {**longer, candidate.key: end}, by_key):
+            if not self._follows(rows, {**longer, candidate.key: end}, by_key):
                 return longer, "its sequences do not follow those of its producer at the end"
             longer[candidate.key] = end
             end += candidate.whole
         return longer, ""
+
+    def _follows(
+        self, rows: Sequence[LogBatch], way: Way, by_key: Mapping[str, OpenObject]
+    ) -> bool:
+        """Whether a commit would have taken every placed batch, and then the one behind it."""
+        placed = [row for key, base in way.items() for row in _rows_of(by_key[key], base)]
+        touched = {row.footer.producer_id for row in placed if row.footer.producer_id >= 0}
+        if not touched:
+            return True
+        of_producer: dict[int, list[LogBatch]] = defaultdict(list)
+        for row in sorted([*rows, *placed], key=lambda row: row.base_offset):
+            if row.footer.producer_id in touched:
+                of_producer[row.footer.producer_id].append(row)
+        return all(
+            not (before.inferred or after.inferred) or _may_follow(before.footer, after.footer)
+            for of_one in of_producer.values()
+            for before, after in pairwise(of_one)
+        ) and all(
+            not first.inferred or self._may_begin(first.footer)
+            for first, *_ in of_producer.values()
+        )
+
+    def _may_begin(self, batch: FooterBatch) -> bool:
+        """Whether it follows what its producer wrote before."""
+        entry = self._producers.get(batch.producer_id)
+        told = judge(entry, batch.producer_epoch, batch.base_sequence, batch.last_sequence)
+        return told.error == "NONE"
 
     def _is_explained(self, hole: Hole) -> bool:
         at = bisect_left(self._explained, hole.base_offset)
@@ -333,23 +368,6 @@ def _rows_of(found: OpenObject, base: int) -> Iterator[LogBatch]:
             inferred=True,
         )
         base += batch.record_count
-
-
-def _follows(rows: Sequence[LogBatch], way: Way, by_key: Mapping[str, OpenObject]) -> bool:
-    """Whether a commit would have taken every placed batch, and then the one behind it."""
-    placed = [row for key, base in way.items() for row in _rows_of(by_key[key], base)]
-    touched = {row.footer.producer_id for row in placed if row.footer.producer_id >= 0}
-    if not touched:
-        return True
-    of_producer: dict[int, list[LogBatch]] = defaultdict(list)
-    for row in [*rows, *placed]:
-        if row.footer.producer_id in touched:
-            of_producer[row.footer.producer_id].append(row)
-    return all(
-        not (before.inferred or after.inferred) or _may_follow(before.footer, after.footer)
-        for of_one in of_producer.values()
-        for before, after in pairwise(sorted(of_one, key=lambda row: row.base_offset))
-    )
 
 
 def _may_follow(before: FooterBatch, after: FooterBatch) -> bool:

@@ -18,7 +18,7 @@ from tideline.domain.catalog import (
 )
 from tideline.domain.catalog_fold import Catalog, LogFacts, fold
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import StoredProducerState
+from tideline.domain.producer_state import ProducerEntry, StoredProducerState, entries_from_seeds
 from tideline.domain.rebuild import Rebuilt, RebuiltLog, rebuild, with_fillings
 from tideline.domain.rebuild_ground import Ground, ground_of
 from tideline.domain.rebuild_plan import KnownLog, LogPlan, Verdict, plan_log
@@ -111,6 +111,10 @@ def survey(
         known=postgres.objects(o.key for o in streams.tail()) if postgres else None,
         current=current,
         moved={log for log, (_, moved) in starts.items() if moved},
+        producers={
+            log: _producers_at(log, start, catalog, here, postgres)
+            for log, (start, _) in starts.items()
+        },
     )
     found = Survey(
         rebuilt,
@@ -302,6 +306,23 @@ def _start(
     known = ground.known
     held = max(known.boundary, known.frontier, here[log].high_watermark if log in here else -1)
     return max(known.first, held), known.suffix_start > held
+
+
+def _producers_at(
+    log: TopicIdPartition,
+    start: int,
+    catalog: Catalog,
+    here: Mapping[TopicIdPartition, KnownLog],
+    postgres: RebuildPostgres | None,
+) -> Mapping[int, ProducerEntry]:
+    """Producers where the batches begin that the bucket must have, as far as anybody knows them: of
+    Postgres at its high watermark, or at B0."""
+    if postgres is not None and log in here and here[log].high_watermark == start:
+        return postgres.producers(log)
+    told = catalog.logs[log].boundary if log in catalog.logs else None
+    if told is None or told.seeds is None or told.boundary != start:
+        return {}
+    return entries_from_seeds(told.seeds, -1)
 
 
 def _with_rows(known: KnownLog | None, postgres: RebuildPostgres | None) -> KnownLog | None:

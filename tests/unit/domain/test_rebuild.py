@@ -699,6 +699,28 @@ def test_objects_of_another_history_are_named_and_do_not_count() -> None:
     assert found.foreign == [("1a", HISTORY)]
 
 
+def test_what_a_producer_wrote_below_b0_is_not_placed_again_above_it() -> None:
+    """Its retry reached the suffix; the commit took it for a duplicate, and nobody has told so."""
+    retried, fresh = a_batch(2, producer=(7, 3)), a_batch(1, at=10, producer=(7, 5))
+    streams = Streams()
+    streams.add("1a", 100, an_object(1, 1, retried, fresh, version=2))
+    seeds = {LOG: [ProducerSeed(7, 0, 3, 4, 8, 1, 9)]}
+    assert [b.base_offset for b in rebuild(streams, {LOG: 10}, seeds).logs[LOG].batches] == [10]
+    (row,) = rebuild(streams, {LOG: 10}, seeds).logs[LOG].batches
+    assert row.footer.base_sequence == 5
+
+
+def test_what_does_not_follow_what_its_producer_wrote_below_b0_stays_open() -> None:
+    streams = Streams()
+    streams.add("1a", 100, an_object(1, 1, a_batch(1, producer=(7, 9)), version=2))
+    seeds = {LOG: [ProducerSeed(7, 0, 3, 4, 8, 1, 9)]}
+    found = rebuild(streams, {LOG: 10}, seeds)
+    assert found.logs[LOG].batches == ()
+    assert [o.why for o in found.open_objects] == [
+        "its sequences do not follow those of its producer at the end"
+    ]
+
+
 def test_a_producer_whose_state_had_expired_begins_anew() -> None:
     objects = {
         "1a": an_object(1, 1, a_batch(1, producer=(7, 0)), a_batch(1, at=10, producer=(7, 9))),
