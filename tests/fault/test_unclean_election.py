@@ -271,13 +271,16 @@ def lose_the_last_batch(stack: Stack, topic: str, node: int) -> None:
 
 
 def fetched(stack: Stack, case: Case, offset: int) -> ErrorCode:
-    """How the gateway of the elected broker answers a consumer there."""
+    """How the gateway of the elected broker answers a consumer there; while that broker is away it
+    listens to nobody."""
     host, _, port = stack.endpoints.gateways[BEHIND].rpartition(":")
 
     async def ask() -> ErrorCode:
         async with KafkaCluster([(host, int(port))], client_id="fetched") as cluster:
             try:
                 await LogReader(cluster).fetch(case.topic, 0, offset, node=BEHIND)
+            except KafkaUnavailable:
+                return ErrorCode.leader_not_available
             except KafkaError as error:
                 return error.code
             return ErrorCode.none

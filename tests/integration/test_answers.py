@@ -98,12 +98,16 @@ class Held(Migration):
     def fill(self) -> None:
         """Records below B0, which followers show as well."""
         for number in range(self.partitions):
-            leader = self.stack.endpoints.brokers[self.nodes[number][Role.LEADER]]
-            message = request(
-                Asked.PRODUCE, self.name, number, self.places(number), records(RECORDS)
-            )
-            assert told(Asked.PRODUCE, ask(leader, message)).error == "NONE"
+            until(partial(self._filled, number), "its leader takes records")
             until(partial(self._follower_shows, number), "a follower shows the records")
+
+    def _filled(self, number: int) -> bool:
+        leader = self.stack.endpoints.brokers[self.nodes[number][Role.LEADER]]
+        message = request(Asked.PRODUCE, self.name, number, self.places(number), records(RECORDS))
+        answer = told(Asked.PRODUCE, ask(leader, message)).error
+        # A broker that has just been named leader may not know it yet.
+        assert answer in {"NONE", "NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_OR_PARTITION"}
+        return answer == "NONE"
 
     def _follower_shows(self, number: int) -> bool:
         return self.at_broker(Role.FOLLOWER, Asked.FETCH_PREFIX, number).offset >= 0

@@ -69,7 +69,7 @@ def create(client: AdminClient, name: str, partitions: int, factor: int = -1) ->
             client.create_topics([topic])[name].result(60)
         except KafkaException as error:
             told = error.args[0]
-            if told.code() == KafkaError._TRANSPORT:
+            if told.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
                 lost.append(told)
                 return False
             if not (lost and told.code() == KafkaError.TOPIC_ALREADY_EXISTS):
