@@ -9,10 +9,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from tideline.background import cancel_and_wait, spawn
@@ -24,6 +26,7 @@ from tideline.errors import FencedError, RefusedError, TidelineError, Unreachabl
 from tideline.kafka.errors import KafkaError, TopicReplaced
 from tideline.kafka.observer import LeaderMoved
 from tideline.migration.connections import WorkerServices, monotonic_ms
+from tideline.temporal import temporal_errors
 
 
 def failure(kind: str, message: str) -> ApplicationError:
@@ -106,6 +109,22 @@ def current_run() -> str | None:
     return activity.info().workflow_run_id if activity.in_activity() else None
 
 
+async def refuse_ended_run(services: WorkerServices) -> None:
+    """Fails as Refused when the run of the workflow that asks has ended, a terminated one too: who
+    slept over that writes nothing under a run that has begun since."""
+    if services.temporal is None or not activity.in_activity():
+        return
+    info = activity.info()
+    asking = services.temporal.get_workflow_handle(
+        info.workflow_id or "", run_id=info.workflow_run_id
+    )
+    with temporal_errors("the run of the workflow that asks is not known any more"):
+        status = (await asking.describe(rpc_timeout=ASKED_FOR)).status
+    if status is not WorkflowExecutionStatus.RUNNING:
+        why = f"run {info.workflow_run_id} of {info.workflow_id} has ended: nothing was written"
+        raise failure(failures.REFUSED, why)
+
+
 def heartbeat(detail: str = "") -> None:
     """Tell Temporal that the activity lives; a local one needs not, and nothing outside of one."""
     if activity.in_activity() and not activity.info().is_local:
@@ -113,6 +132,8 @@ def heartbeat(detail: str = "") -> None:
 
 
 HEARTBEAT_EVERY_S = 5.0
+ASKED_FOR = timedelta(seconds=5)
+"""Temporal is, whether a run goes on."""
 
 
 @asynccontextmanager

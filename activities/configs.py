@@ -16,7 +16,14 @@ from uuid import UUID
 import structlog
 from kio.schema.errors import ErrorCode
 
-from activities.attempt import failure, heartbeat, refuse_forgotten, typed_failures, waiting
+from activities.attempt import (
+    current_run,
+    failure,
+    heartbeat,
+    refuse_forgotten,
+    typed_failures,
+    waiting,
+)
 from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain import failures
 from tideline.domain.messages import ConfigStep, PartitionRef, TopicRef, TopicStep
@@ -184,19 +191,20 @@ async def offsets_proven_for_roll(services: WorkerServices, ref: TopicRef) -> di
 
     ``local.retention.bytes=0`` lets Kafka delete local segments up to an offset that it may have
     kept from before tiering was turned off and on again; what was never uploaded would be lost
-    (schedules.md, 11). Returns the proven offsets (exclusive) by partition. Fails as Waiting.
+    (schedules.md, 11). What this run has proven not long ago counts (:class:`ProofsForRoll`).
+    Returns the proven offsets (exclusive) by partition. Fails as Waiting.
     """
     with typed_failures():
         topic = await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
         assert topic is not None
-        layouts = dict(sorted(topic.partitions.items()))
+        layouts, run = dict(sorted(topic.partitions.items())), current_run()
 
         async def prove(number: int) -> int:
             partition = PartitionRef(ref.topic, ref.topic_id, number)
-            end = services.proofs.of(partition.log)
+            end = services.proofs.of(partition.log, run)
             if end is None:
                 end = await _proven_for_roll(services, partition, layouts[number])
-                services.proofs.keep(partition.log, end)
+                services.proofs.keep(partition.log, run, end)
                 heartbeat()
             return end
 

@@ -13,12 +13,13 @@ import structlog
 
 from activities.attempt import PhaseEvidence, failure, phase_evidence, rounds
 from activities.drain_transactions import look_ahead
+from tideline.control_plane.lease_observer import reading
 from tideline.control_plane.model import BarrierEntry
 from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PhaseInput, QuiesceResult
 from tideline.domain.migration import UNDEFINED_OFFSET, Phase, PhaseStatus
-from tideline.migration.connections import WorkerServices, monotonic_ms, reading
+from tideline.migration.connections import WorkerServices, monotonic_ms
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 from temporalio.exceptions import ApplicationError
 
-from activities.attempt import failure, heartbeat, typed_failures, waiting
+from activities.attempt import failure, heartbeat, refuse_ended_run, typed_failures, waiting
 from activities.configs import looks, own_configs, same_topic
 from tideline.domain import failures
 from tideline.domain.config_changes import REMOTE_STORAGE
@@ -66,6 +66,7 @@ async def set_tiered_storage(services: WorkerServices, wanted: ConfigsToSet) -> 
                     raise _turned_off(ref)
                 await _prove(services, ref)
             await same_topic(services, ref)
+            await refuse_ended_run(services)
             await services.admin.alter_configs(ref.topic, changes)
             log.info("tiered_storage_configs", topic=ref.topic, written=wanted.configs)
     raise waiting(f"not every broker shows the configs of {ref.topic!r} that were written yet")

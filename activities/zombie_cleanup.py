@@ -152,6 +152,12 @@ async def _move_leader(
     if target is None:
         return await _nobody_reaches(services, given, survey, evidence, boundary, avoid)
     partition = TopicPartition(given.ref.topic, given.ref.partition)
+    if await services.topics.reassigning(partition.topic, [partition.partition]):
+        # Another order of the replicas would take its place, and keep those that were to go.
+        return (
+            f"log gap or stale high watermark at {avoid}, and the partition is being reassigned: "
+            f"leadership moves to {target} once that is done or taken back"
+        )
     others = [n for n in survey.layout.replicas if n != target]
     await services.admin.reorder_replicas(partition, [target, *others])
     await services.admin.elect_preferred(partition)

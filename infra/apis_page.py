@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from infra.apis_shown import NOT_SHOWN, ONLY_REFUSED, SHOWN
 from tideline.domain.api_answers import (
     API_RULES,
     BROKER_HIGHEST,
@@ -21,19 +23,45 @@ HEAD = """# Every API, and its versions
 
 What a tracked topic is answered, for each API that a broker of Kafka 4.2 has for its clients. A
 topic that is not tracked is answered by its broker. This page is made by `make docs` from
-`tideline/domain/api_answers.py:API_RULES`, by which the handlers go; that the broker's own answers
-are the right ones where it answers is shown on real brokers
-(`integration/test_api_answers.py::test_what_passes_is_true_of_a_hybrid_topic`).
+`tideline/domain/api_answers.py:API_RULES`, by which the handlers go. Which test shows a row on real
+brokers, and which rows none shows, is [below](#shown-on-real-brokers).
 
 ## Answers by state
 
 *Before B0*: the topic is tracked and appends go on. *In the pause*: B0 is about to be chosen.
 *From B0 on*: hybrid, or diskless. *Unknown*: the gateway knows the topic and not this partition.
+*Confirmed*: Postgres has said after the broker's answer that every B0 that may yet be set lies past
+it; else the answer is `NOT_LEADER_OR_FOLLOWER`.
 """
 PASSES = """
 ### The broker answers, whatever the state
 
 | API | why that is right |
+| --- | --- |
+"""
+SHOWN_HEAD = """
+## Shown on real brokers
+
+Made from `infra/apis_shown.py`. Gateways count requests by API, and a test fails in which none was
+counted of an API in its row. What passes is asked of brokers too, of a topic with a partition in
+every state or while one migrates, and both say the same. Of APIs that change topics and configs the
+tests take the states that their rules name. The column *unknown* of the first table, and what is
+answered without a lease or without Postgres, is shown over made brokers only
+(`tests/unit/gateway/test_api_answers.py`, `tests/unit/gateway/test_answers.py`).
+
+| APIs | test |
+| --- | --- |
+"""
+NOT_SHOWN_HEAD = """
+*Only the refusal* is shown of these, and that it is the broker's:
+
+| APIs | because |
+| --- | --- |
+"""
+NONE_SHOWN_HEAD = """
+*No test* on brokers shows these:
+
+| APIs | because |
 | --- | --- |
 """
 VERSIONS = """
@@ -67,6 +95,13 @@ def _said(answer: ApiAnswer) -> str:
     return f"`{answer.error.name}`" if answer.whose is Whose.REFUSED else str(answer.whose)
 
 
+def _by_reason(reasons: Mapping[str, str]) -> str:
+    by_why: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        by_why.setdefault(why, []).append(name)
+    return "".join(f"| {', '.join(names)} | {why} |\n" for why, names in by_why.items())
+
+
 def render() -> str:
     """The whole page."""
     looked = [r for r in API_RULES.values() if r.pending.whose is Whose.GATEWAY]
@@ -87,6 +122,10 @@ def render() -> str:
     lines += [f"| {rule.name} | {rule.why} |" for rule in looked]
     text = "\n".join(lines) + "\n" + PASSES
     text += "".join(f"| {', '.join(names)} | {why} |\n" for why, names in passed.items())
+    text += SHOWN_HEAD
+    text += "".join(f"| {', '.join(names)} | `{test}` |\n" for test, names in SHOWN.items())
+    text += NOT_SHOWN_HEAD + _by_reason(ONLY_REFUSED)
+    text += NONE_SHOWN_HEAD + _by_reason(NOT_SHOWN)
     text += VERSIONS
     offered = offered_up_to()
     for key, highest in BROKER_HIGHEST.items():

@@ -58,6 +58,8 @@ ones in `tests/integration/test_answers.py`. How each behaviour is done is in
 | CODE | refused at once |
 
 *Then the leader*: what the paired broker refuses because of its role is asked of Kafka's leader.
+A leader that has lost the end of the prefix ([a log gap](failures.md#a-log-gap)) is not believed
+that a time, or the end of an older epoch, is not in what it lost: `NOT_LEADER_OR_FOLLOWER`.
 A request that names a topic by its id hears `UNKNOWN_TOPIC_ID` where others hear
 `UNKNOWN_TOPIC_OR_PARTITION`."""
 

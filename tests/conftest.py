@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import settings
 
+from infra.apis_shown import SHOWN
+from tests import deaths
 from tideline.domain.places import SETTING as PLACES
 from tideline.stack import ALL_PARTS, Stack
 
@@ -35,6 +40,9 @@ HOMES_VARIABLE = "TIDELINE_TEST_HOMES"
 SHARED = {PLACES: "50"}
 """Tests that share a stack do not wait for each other's topics."""
 
+TESTS = Path(__file__).parent
+REQUESTS = re.compile(r'^inkless_gateway_requests_total\{api="(\w+)",[^}]*\} (\S+)$', re.MULTILINE)
+
 
 def is_one_of_several(config: pytest.Config) -> bool:
     """Whether this process was started by another one of the same run."""
@@ -46,6 +54,14 @@ def pytest_configure(config: pytest.Config) -> None:
         homes = tempfile.mkdtemp(prefix="tideline-test-")
         Path(homes).chmod(0o755)
         os.environ[HOMES_VARIABLE] = homes
+
+
+def pytest_sessionstart() -> None:
+    deaths.watch()  # not earlier: pytest sets a hook of its own when it is configured
+
+
+def pytest_runtest_logfinish() -> None:
+    deaths.forget()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -76,6 +92,32 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
             Stack.take_down(home)
         else:
             Stack.purge(home)
+
+
+def requests_by_api(stack: Stack) -> Counter[str]:
+    """What the gateways have counted."""
+    found: Counter[str] = Counter()
+    for program, address in stack.endpoints.metrics.items():
+        if program.startswith("gateway-"):
+            with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+                for api, count in REQUESTS.findall(answer.read().decode()):
+                    found[api] += int(float(count))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def shows_what_it_is_said_to(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that docs/apis.md names has sent each of its APIs to a gateway."""
+    path = request.path.relative_to(TESTS).as_posix()
+    said = SHOWN.get(f"{path}::{getattr(request.node, 'originalname', '')}")
+    if said is None:
+        yield
+        return
+    stack = request.getfixturevalue("stack")
+    before = requests_by_api(stack)
+    yield
+    asked = requests_by_api(stack)
+    assert {api for api in said if asked[api] <= before[api]} == set(), "not asked of a gateway"
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ import psycopg
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 
+from tests import deaths
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.patience import Patience
@@ -42,9 +43,11 @@ HANGS_S = 600.0
 
 
 def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
-    """Poll ``probe`` until it answers something true, with :class:`Patience`."""
+    """Poll ``probe`` until it answers something true, with :class:`Patience`. A thread or program
+    of the test that has died meanwhile ends the wait, too."""
     patience = Patience(timeout_s)
     while not (found := probe()):
+        deaths.check()
         if patience.over:
             raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
         time.sleep(0.02)
@@ -276,13 +279,15 @@ class Case:
         """Stop the producers, let the group read to the end, and compare."""
         self.rest()
         caught_up = wait_until_consumed(self.ledger, 60.0)
+        states = [] if caught_up else [member.state() for member in self.members]
+        deaths.check()
         for member in self.members:
             member.stop()
         assert not self.ledger.failures, self.ledger.failures[:3]
         for partition in range(self.partitions):
             verdict = self.ledger.verdict(partition)
             assert verdict.ok, verdict
-        assert caught_up, "the group did not read to the end within 60 s"
+        assert caught_up, f"the group did not read to the end within 60 s: {states}"
         assert not [reset for member in self.members for reset in member.resets]
 
     def end_well(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 from uuid import UUID
 
@@ -45,6 +45,7 @@ from tideline.domain.tiered_storage_change import (
     TIERED_STORAGE_WORKFLOW,
     TieredStorageInput,
     TieredStorageOutcome,
+    TieredStorageQuery,
     TieredStorageStatus,
     TieredStorageUpdate,
 )
@@ -61,6 +62,15 @@ _TYPES = {
 R = TypeVar("R")
 _LOOK_FOR = timedelta(seconds=5)
 _ANSWER_SOON = timedelta(seconds=2)
+
+
+_NOTHING_LEFT = frozenset(
+    {
+        WorkflowExecutionStatus.RUNNING,
+        WorkflowExecutionStatus.CONTINUED_AS_NEW,
+        WorkflowExecutionStatus.COMPLETED,
+    }
+)
 
 
 class TemporalUnavailable(UnreachableError):
@@ -145,27 +155,89 @@ async def start_or_redirect(
     Raises :class:`AnotherWorkflowRuns` while the topic migrates, and :class:`RefusedError` when
     the workflow that runs refuses the target.
     """
-    with temporal_errors():
-        try:
-            return await client.start_workflow(
-                TIERED_STORAGE_WORKFLOW,
-                change_to_json(given),
-                id=ref.workflow_id,
-                task_queue=task_queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                result_type=TieredStorageOutcome,
-                static_summary=f"tiered storage of {ref.topic}",
-                static_details=f"Brings tiered storage of topic {ref.topic} to {given.target}.",
-            )
-        except WorkflowAlreadyStartedError:
-            handle: WorkflowHandle[Any, TieredStorageOutcome] = client.get_workflow_handle(
-                ref.workflow_id, result_type=TieredStorageOutcome
-            )
+    try:
+        return await _start_change(client, task_queue, ref, given)
+    except WorkflowAlreadyStartedError:
+        handle: WorkflowHandle[Any, TieredStorageOutcome] = client.get_workflow_handle(
+            ref.workflow_id, result_type=TieredStorageOutcome
+        )
     await _must_be(TIERED_STORAGE_WORKFLOW, handle, ref.topic)
     with temporal_errors("the workflow that ran has just ended: try again"):
         await handle.execute_update(TieredStorageUpdate.TARGET.value, given)
     return handle
+
+
+async def _start_change(
+    client: Client, task_queue: str, ref: TopicRef, given: TieredStorageInput
+) -> WorkflowHandle[Any, TieredStorageOutcome]:
+    with temporal_errors():
+        return await client.start_workflow(
+            TIERED_STORAGE_WORKFLOW,
+            change_to_json(given),
+            id=ref.workflow_id,
+            task_queue=task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            result_type=TieredStorageOutcome,
+            static_summary=f"tiered storage of {ref.topic}",
+            static_details=f"Brings tiered storage of topic {ref.topic} to {given.target}.",
+        )
+
+
+async def unfinished_change(client: Client, ref: TopicRef) -> TieredStorageInput | None:
+    """What would finish the topic's newest switch of tiered storage, which has ended (terminated,
+    failed, timed out) and left local retention held; ``None``: it has not, or it runs.
+
+    A worker has to run: it is asked of the run that has ended.
+    """
+    handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(ref.workflow_id)
+    with temporal_errors():
+        try:
+            newest = await handle.describe(rpc_timeout=_LOOK_FOR)
+            if newest.workflow_type != TIERED_STORAGE_WORKFLOW or newest.status in _NOTHING_LEFT:
+                return None
+            ended = client.get_workflow_handle(ref.workflow_id, run_id=newest.run_id)
+            found: TieredStorageInput | None = await ended.query(
+                TieredStorageQuery.UNFINISHED.value,
+                result_type=cast(type, TieredStorageInput | None),
+                rpc_timeout=_LOOK_FOR,
+            )
+            return found
+        except RPCError as error:
+            # None was ever started, or it ended before it did anything.
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
+                return None
+            raise
+
+
+async def resume_change(
+    client: Client, task_queue: str, ref: TopicRef, given: TieredStorageInput
+) -> WorkflowHandle[Any, TieredStorageOutcome]:
+    """Start what :func:`unfinished_change` has found. Raises :class:`AnotherWorkflowRuns` when
+    anything runs on the topic, a switch included."""
+    try:
+        return await _start_change(client, task_queue, ref, given)
+    except WorkflowAlreadyStartedError as error:
+        raise _running(ref.topic) from error
+
+
+async def refuse_running(client: Client, ref: TopicRef) -> None:
+    """Raises :class:`AnotherWorkflowRuns` while a workflow of the topic runs."""
+    handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(ref.workflow_id)
+    try:
+        with temporal_errors():
+            newest = await handle.describe(rpc_timeout=_LOOK_FOR)
+    except NoSuchMigration:
+        return
+    if newest.status is WorkflowExecutionStatus.RUNNING:
+        raise _running(ref.topic)
+
+
+def _running(topic: str) -> AnotherWorkflowRuns:
+    return AnotherWorkflowRuns(
+        f"a workflow of {topic!r} runs: `tideline tiered-storage show {topic}`, "
+        f"`tideline status {topic}`. Nothing was changed"
+    )
 
 
 async def result_of(handle: WorkflowHandle[Any, R]) -> R:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NoReturn
 
@@ -44,6 +45,7 @@ with workflow.unsafe.imports_passed_through():
         WaitsFor,
     )
     from tideline.domain.migration import PHASE_ORDER, UNDEFINED_OFFSET, Phase, phase_rule
+    from tideline.domain.options import MigrationOptions
     from workflows import phases
     from workflows.calls import (
         CallFailed,
@@ -55,6 +57,8 @@ with workflow.unsafe.imports_passed_through():
         quick,
     )
     from workflows.reporting import Reporter, SearchAttributes, markdown_table, now, reportable
+
+TELLS_OVERDUE = "tells-overdue-tiering"
 
 
 @workflow.defn(name=PARTITION_WORKFLOW)
@@ -132,6 +136,8 @@ class PartitionMigration:
             self._move_to(FORCED)
             return
         self._enter(phase)
+        if phase is Phase.READINESS and not self._state.tiering_since:
+            self._state.tiering_since = now()
         try:
             result = await perform(phases.PHASE_CALLS[phase], self._input(), self._must_end)
         except Interrupted:
@@ -178,11 +184,22 @@ class PartitionMigration:
             self._believe(await self._ask(Unsettled.WHERE_IT_STANDS))
             if has_ended(self._state):
                 return
-        self._waits_because(reason)
+        self._waits_because(self._with_its_age(phase, failure.kind, reason))
         # An activity that waits has waited for seconds already. For tiering every partition of the
         # topic waits at the same time, and longer than for anything else.
         waited = failure.kind == failures.WAITING and phase is not Phase.READINESS
         await self._retrying.wait_before_retry(1 if waited else self._failed_tries, self._must_end)
+
+    def _with_its_age(self, phase: Phase, kind: str, reason: str) -> str:
+        """``reason``, and since when, of a wait for tiering that lasts longer than it may. There
+        is no way back from here: it goes on, and is told."""
+        if phase is not Phase.READINESS or kind != failures.WAITING:
+            return reason
+        since, allowed = self._state.tiering_since, self._options().segment_wait_ms
+        waited = workflow.now() - datetime.fromisoformat(since)
+        if waited <= timedelta(milliseconds=allowed) or not workflow.patched(TELLS_OVERDUE):
+            return reason
+        return f"tiering takes longer than segment_wait_ms={allowed}, since {since}: {reason}"
 
     async def _let_producers_go(self) -> PartitionSituation:
         """Reopen the quiesce; nothing is reopened if B0 turns out to be persisted."""
@@ -248,16 +265,21 @@ class PartitionMigration:
     def _must_end(self) -> bool:
         return self._state.steering.aborted or is_forced(self._state)
 
+    def _options(self) -> MigrationOptions:
+        return self._state.steering.options or self._given.options
+
     def _input(self) -> PhaseInput:
         state = self._state
-        options = state.steering.options or self._given.options
-        return PhaseInput(self._ref, options, state.generation, state.boundary, state.leader_epoch)
+        return PhaseInput(
+            self._ref, self._options(), state.generation, state.boundary, state.leader_epoch
+        )
 
     # What operators and the topic's workflow see
 
     def _move_to(self, phase: str) -> None:
         if phase != self._state.phase:
             self._state.phase, self._state.since = phase, now()
+            self._state.tiering_since = ""
 
     def _enter(self, phase: str) -> None:
         """Begin ``phase``. Inside the write pause nothing is written that costs a round trip."""

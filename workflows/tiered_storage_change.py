@@ -7,7 +7,7 @@ proof. Every wait may last for weeks, and another target may be given meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,10 +40,12 @@ with workflow.unsafe.imports_passed_through():
         TieredStorageInput,
         TieredStorageOutcome,
         TieredStorageProgress,
+        TieredStorageQuery,
         TieredStorageStatus,
         TieredStorageUpdate,
         parse_change,
         to_json,
+        users_local_retention,
         wanted_local_retention,
     )
     from workflows.calls import (
@@ -187,7 +189,9 @@ class TieredStorageChange:
         request = ReviewRequest(progress.ref, progress.given)
         found: Review = await self._call(REVIEW, request)
         if not progress.held:
-            progress.users = found.users
+            progress.users = users_local_retention(progress.given, found.users)
+            # What an earlier run has left held is let go of by the step that gives back.
+            progress.held = progress.users != found.users
         progress.was = progress.was or found.state
         path = PATHS[TieringState(found.state), Target(progress.given.target)]
         progress.steps = [step.value for step in path.steps]
@@ -282,6 +286,17 @@ class TieredStorageChange:
             progress is not None and progress.held,
             progress.steps[1:] if progress is not None else [],
         )
+
+    @workflow.query(name=TieredStorageQuery.UNFINISHED)
+    def unfinished(self) -> TieredStorageInput | None:
+        """What would go on where this run is, while local retention is held."""
+        progress = self._progress
+        given = progress.given if progress is not None else self._given
+        if given is None:
+            return None
+        if progress is None or progress.users is None:
+            return given if given.before_hold is not None else None
+        return replace(given, before_hold=progress.users) if progress.held else None
 
     @workflow.update(name=TieredStorageUpdate.TARGET)
     async def target(self, given: TieredStorageInput) -> TieredStorageStatus:

@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -24,6 +25,7 @@ from uuid import UUID, uuid4
 import typer
 
 from spark.common import session as sessions
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.errors import ExitCode, TidelineError, UsageError
 from tideline.settings import JobsSettings, load
 
@@ -37,6 +39,9 @@ _STORES = {
     "tideline.control_plane": "Postgres",
     "tideline.temporal": "Temporal",
 }
+
+JOBS_OF = {"tiering": ("split", "merge")}
+"""Commands that do the work of several jobs."""
 
 TopicsOption = Annotated[
     list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
@@ -125,8 +130,11 @@ class Job:
             self.spark.stop()
 
 
-def run_job(name: str, work: Callable[[Job], Outcome], how: Launch) -> ExitCode:
-    """Run ``work`` and report how it ended. Never raises what a person can act on."""
+def run_job(
+    name: str, work: Callable[[Job], Outcome], how: Launch, *, whole: bool = False
+) -> ExitCode:
+    """Run ``work`` and report how it ended; a ``whole`` run, of all topics and no dry one, is noted
+    in Postgres when it ends well. Never raises what a person can act on."""
     job: Job | None = None
     document: dict[str, object] = {"job": name}
     code = ExitCode.OK
@@ -139,6 +147,8 @@ def run_job(name: str, work: Callable[[Job], Outcome], how: Launch) -> ExitCode:
         if outcome.failed is not None:
             code = ExitCode.FAILED
             document |= {"error": outcome.failed, "store": None}
+        elif whole:
+            _note(job)
     except Exception as error:
         failure = failure_of(error)
         if failure is None:
@@ -153,6 +163,15 @@ def run_job(name: str, work: Callable[[Job], Outcome], how: Launch) -> ExitCode:
     document |= {"ok": code is ExitCode.OK, "exit_code": int(code)}
     _report(document, how.result)
     return code
+
+
+def _note(job: Job) -> None:
+    """The work is done, whether or not that can be noted."""
+    try:
+        with closing(JobsControlPlane(job.settings, f"tideline-{job.name}-ended")) as plane:
+            plane.note_job_success(JOBS_OF.get(job.name, (job.name,)))
+    except TidelineError as error:
+        job.progress(f"its success is not noted: {error}")
 
 
 def _report(document: Mapping[str, object], file: Path | None) -> None:
@@ -234,7 +253,8 @@ def main(name: str, work: Callable[..., Outcome]) -> NoReturn:
 
     def command(**given: Any) -> None:
         how = launch(**{key: given.pop(key) for key in shared})
-        raise typer.Exit(run_job(name, lambda job: work(job, **given), how))
+        whole = not given.get("topic") and not given.get("dry_run")
+        raise typer.Exit(run_job(name, lambda job: work(job, **given), how, whole=whole))
 
     command.__doc__ = work.__doc__
     command.__signature__ = inspect.Signature([*options, *shared.values()])  # type: ignore[attr-defined]

@@ -16,5 +16,6 @@ Every program knows the same commands, whatever it is written in, and answers ea
 ``share NAME GROUP TOPIC``
     A member of a share group, of Java only; ended by ``close``.
 
-What is acknowledged and read meanwhile, and which errors clients tell, is told as it happens.
+What is acknowledged and read meanwhile, and which errors clients tell, is told as it happens; so is
+the end of a client by an error (``ended``), and no wait of the test goes on after it.
 """

@@ -9,19 +9,23 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import deaths
 from tests.harness import HANGS_S
 from tideline.stack.kafka_jars import SOURCES, libraries, tool_command
 
 INTEGRATION = Path(__file__).parents[1] / "integration"
 FETCH_TIMEOUT_S = 180
 """Of a package registry; past it the client that needs it is left out."""
+LAST_WORDS = 2_000
+"""Characters of what a program that died wrote to stderr."""
 
 
 class UnavailableError(Exception):
@@ -43,14 +47,15 @@ class Program:
     """One of them, running."""
 
     def __init__(self, command: list[str], told: Told) -> None:
-        self._told = told
+        self._told, self._stopping = told, False
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (until it is stopped)
         self._answers: queue.Queue[str] = queue.Queue()
         self._process = subprocess.Popen(
             command,
             cwd=INTEGRATION.parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
         )
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -66,13 +71,16 @@ class Program:
 
     def stop(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._stopping = True
+        with suppress(BrokenPipeError):  # it has ended, and that was told
+            self._process.stdin.close()
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._thread.join(10)
+        self._errors.close()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -83,9 +91,14 @@ class Program:
                 self._answers.put(value)
             elif told["event"] == "told":
                 self._told.errors[client].append(value)
+            elif told["event"] == "ended":
+                deaths.note(f"client {client}", value)
             else:
                 kind = self._told.read if told["event"] == "read" else self._told.acked
                 kind[client].append((told["offset"], value))
+        if not self._stopping:
+            self._errors.seek(0)
+            deaths.note(str(self._process.args), self._errors.read()[-LAST_WORDS:])
         self._answers.put("failed: the program has ended")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 RECORDS_PER_SECOND = 20
@@ -65,8 +66,8 @@ def serve(library: Library) -> None:
         client.stop()
 
 
-class Loop:
-    """Calls ``turn`` until it is stopped, then ``end``; an error of a client is told."""
+class Loop(ABC):
+    """Calls ``turn`` until it is stopped, then ``end``; an error that ends it is told."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,11 +82,13 @@ class Loop:
         self._stop.set()
         self._thread.join(60)
 
+    @abstractmethod
     def turn(self) -> None:
-        raise NotImplementedError
+        """Once; it may wait for a moment."""
 
+    @abstractmethod
     def end(self) -> None:
-        raise NotImplementedError
+        """Settle what was sent or read, and close."""
 
     def _run(self) -> None:
         try:
@@ -93,4 +96,4 @@ class Loop:
                 self.turn()
             self.end()
         except Exception as error:
-            tell(self.name, "told", f"{type(error).__name__}: {error}")
+            tell(self.name, "ended", f"{type(error).__name__}: {error}")

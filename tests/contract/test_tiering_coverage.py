@@ -174,3 +174,14 @@ async def test_jobs_are_told_where_an_accepted_log_gap_ends_the_prefix(tiered: T
     (row,) = tiered.plane.partitions(*tiered.plane.log_id_range())
     assert (row.accepted_gap_from, row.prefix_end, row.boundary) == (7, 7, 10)
     assert record(tiered, log, True, 100), "the verdict is fenced by B0, not by the prefix's end"
+
+
+def test_the_newest_success_of_each_job_is_known(database: Database) -> None:
+    with jobs(database) as plane:
+        plane.note_job_success(["split", "merge"])
+        first = plane.job_successes()
+        plane.note_job_success(["merge", "merge"])
+        second = plane.job_successes()
+    assert first.keys() == second.keys() == {"split", "merge"}
+    assert second["split"] == first["split"]
+    assert second["merge"] >= first["merge"] > 1_700_000_000_000

@@ -19,6 +19,7 @@ STATUS = (
     "resume_tiering",
     "request_tiering",
     "list_gc_runs",
+    "job_successes_known",
 )
 STEPS = (
     "claim_wal_files",
@@ -43,6 +44,7 @@ STEPS = (
     "allow_gc_run",
     "adopt_gc_runs",
     "record_coverage",
+    "note_job_success",
 )
 READS = (
     "log_id_range",

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
-from tests.harness import Breakpoint, gateways, leader_of, migration_case, quiesced, until
+from tests.harness import (
+    Breakpoint,
+    Case,
+    gateways,
+    killed,
+    leader_of,
+    migration_case,
+    quiesced,
+    until,
+)
+from tideline.demo.topic import trigger_migration
 from tideline.domain.migration import Phase
 from tideline.stack import Stack
 
@@ -64,3 +77,49 @@ def test_a_gateway_that_slept_through_the_boundary_wakes_harmlessly(stack: Stack
         case.until_acknowledged(50)
         case.until_ready()
         case.settle()
+
+
+def test_a_trigger_is_refused_at_once_while_a_gateway_or_a_replica_is_away(stack: Stack) -> None:
+    """The workflow would refuse it, too, and nobody would be told who asked by a config change."""
+    with migration_case(stack, name="trigger-away") as case:
+        case.produce()
+        case.consume()
+        case.until_acknowledged(10)
+        admin = AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap.split(",")[0]})
+        stack.suspend("gateway-3")
+        try:
+            with pytest.raises(KafkaException, match="no sign of life from gateway 3") as refused:
+                trigger_migration(admin, case.topic)
+        finally:
+            stack.resume("gateway-3")
+        assert "bring it back, or retire it" in str(refused.value)
+        with killed(stack, "kafka-3"):
+            until("the controller to miss it", lambda: 3 not in in_sync(admin, case.topic))
+            with pytest.raises(KafkaException, match=r"not fully in sync: 0 \(missing \[3\]\)"):
+                trigger_migration(admin, case.topic)
+        until("it to catch up", lambda: 3 in in_sync(admin, case.topic))
+        assert requests_of(case) == []
+        until("a trigger to be taken", lambda: is_taken(admin, case.topic))
+        case.until_ready()
+        case.settle()
+
+
+def is_taken(admin: AdminClient, topic: str) -> bool:
+    """A gateway that slept registers anew, and a broker that has just started is not known to all
+    at once."""
+    try:
+        trigger_migration(admin, topic)
+    except KafkaException:
+        return False
+    return True
+
+
+def in_sync(admin: AdminClient, topic: str) -> list[int]:
+    return list(admin.list_topics(topic, timeout=20).topics[topic].partitions[0].isrs)
+
+
+def requests_of(case: Case) -> list[tuple[object, ...]]:
+    with psycopg.connect(case.superuser_dsn) as connection:
+        return connection.execute(
+            "SELECT topic FROM tideline.migration_requests WHERE topic_id = %s", [case.topic_id]
+        ).fetchall()

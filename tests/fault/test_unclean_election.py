@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -21,7 +22,7 @@ from tests.harness import HANGS_S, Breakpoint, Case, leader_of, migration_case, 
 from tests.history.operations import Outcome, Produce, Truncated
 from tests.recorder import Recorder
 from tideline.domain.ids import TopicPartition
-from tideline.domain.migration import Phase
+from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.kafka.admin import KafkaAdmin
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.client import KafkaCluster
@@ -34,6 +35,10 @@ from tideline.stack.kafka_jars import tool_command
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 LEADER, BEHIND, THIRD = 1, 2, 3
+LASTING: dict[str, Any] = {"delivery.timeout.ms": 300_000}
+"""Of a producer: on a busy machine two brokers that start one after the other take minutes."""
+FIRST_MS, NEVER_MS = 0, 1 << 52
+"""Times before and after every record."""
 
 
 def test_what_two_brokers_had_survives_an_unclean_election_of_a_tracked_topic(stack: Stack) -> None:
@@ -205,7 +210,7 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
         for case in cases:
             case.partitions = 1
             case.consume()
-        tail.produce()
+        tail.produce(**LASTING)
         until("the prefix to be read", lambda: short.ledger.consumed_through(0) >= 29)
         for case in cases:
             case.trigger()
@@ -229,7 +234,9 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
         for offset in (cut, whole - 1):
             assert fetched(stack, short, offset) is ErrorCode.not_leader_or_follower
         assert lineage(stack, short) is ErrorCode.not_leader_or_follower, f"it ends at {cut}"
-        short.produce()
+        assert searched(stack, short, FIRST_MS) == 0
+        assert searched(stack, short, NEVER_MS) is ErrorCode.not_leader_or_follower
+        short.produce(**LASTING)
         for case, stop in zip(cases, stops, strict=True):
             case.until_acknowledged(20)
             stop.let_go()
@@ -253,6 +260,7 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
         for stop in uncrossed:
             stop.let_go()
         assert lineage(stack, short) == [0, whole]
+        assert searched(stack, short, NEVER_MS) == UNDEFINED_OFFSET
         for case in cases:
             case.end_well()
         assert [case.boundaries()[0] for case in cases] == [boundary, whole]
@@ -300,6 +308,23 @@ def lineage(stack: Stack, case: Case) -> ErrorCode | list[int]:
                 return [e.start_offset for e in await observer.lineage(case.topic, layout, 0)]
             except KafkaError as error:
                 return error.code
+
+    return asyncio.run(ask())
+
+
+def searched(stack: Stack, case: Case, timestamp: int) -> ErrorCode | int:
+    """The first offset at or after ``timestamp``, as a client hears of partition 0."""
+    host, _, port = stack.endpoints.gateways[BEHIND].rpartition(":")
+
+    async def ask() -> ErrorCode | int:
+        async with KafkaCluster([(host, int(port))], client_id="searched") as cluster:
+            observer = KafkaObserver(cluster)
+            leader = (await observer.partition(case.topic, 0, BEHIND)).leader
+            try:
+                found = await observer.offset(case.topic, 0, timestamp, node=leader)
+            except KafkaError as error:
+                return error.code
+            return found.offset
 
     return asyncio.run(ask())
 

@@ -6,22 +6,20 @@ and accepted log gaps are asked over a made broker (``tests/unit/gateway/test_an
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.asked import Places, Told, expected, request, told
+from tests.harness import until
 from tests.integration.test_gateway_diskless_migration import Migration
+from tests.raw import ask
 from tests.unit.gateway.fakes import record_batch
 from tideline.control_plane import ControlPlane
-from tideline.demo.patience import Patience
 from tideline.domain.answers import KAFKA_SAYS, Asked, Case, LeaseState, Role, State
-from tideline.kafka.protocol import decode_response, encode_request
 from tideline.stack import Stack
 
 STATES = (State.PENDING, State.QUIESCING, State.NOT_READY, State.READY, State.NO_PREFIX)
@@ -36,26 +34,9 @@ HOLD_MS = 300_000
 ASKED = [asked for asked in Asked if asked is not Asked.FETCH_GAP]
 
 
-def ask(address: str, message: Any) -> Any:
-    """One frame to ``address``, and its answer."""
-    host, _, port = address.rpartition(":")
-    frame = encode_request(message, 1, "raw")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        connection.sendall(len(frame).to_bytes(4, "big") + frame)
-        stream = connection.makefile("rb")
-        answer = stream.read(int.from_bytes(stream.read(4), "big"))
-    return decode_response(answer, int(message.__api_key__), int(message.__version__))
-
-
 def records(count: int) -> bytes:
     """One batch, of now: retention would take an old one."""
     return record_batch(count, max_timestamp=time.time_ns() // 1_000_000)
-
-
-def until(holds: Callable[[], bool], what: str, patience_s: float = 60.0) -> None:
-    patience = Patience(patience_s)
-    while not holds():
-        assert not patience.over, what
 
 
 class Held(Migration):
@@ -98,8 +79,8 @@ class Held(Migration):
     def fill(self) -> None:
         """Records below B0, which followers show as well."""
         for number in range(self.partitions):
-            until(partial(self._filled, number), "its leader takes records")
-            until(partial(self._follower_shows, number), "a follower shows the records")
+            until("its leader takes records", partial(self._filled, number))
+            until("a follower shows the records", partial(self._follower_shows, number))
 
     def _filled(self, number: int) -> bool:
         leader = self.stack.endpoints.brokers[self.nodes[number][Role.LEADER]]
@@ -123,7 +104,7 @@ class Held(Migration):
             self.boundaries[number] = self.cross(self.close(number), number)
         self.do(self._prefixes)
         for role in ROLES:
-            until(partial(self._has_heard, role), f"the gateway beside the {role} knows")
+            until(f"the gateway beside the {role} knows", partial(self._has_heard, role))
 
     async def _prefixes(self, plane: ControlPlane) -> None:
         ready, none = STATES.index(State.READY), STATES.index(State.NO_PREFIX)
@@ -208,5 +189,5 @@ def test_a_topic_that_was_deleted_past_the_gateways_is_gone_at_each_of_them(stac
         return gone.at_gateway(role, asked, 0).error == expected(case).name
 
     for role in ROLES:
-        until(partial(is_gone, role), f"the gateway beside the {role} knows")
+        until(f"the gateway beside the {role} knows", partial(is_gone, role))
         assert [asked for asked in ASKED if not is_gone(role, asked)] == []

@@ -1,7 +1,7 @@
 """What real brokers answer of a hybrid topic, through the gateways and past them.
 
-Where :data:`tideline.domain.api_answers.API_RULES` lets an API pass the two are the same and true;
-where it does not the broker's would be wrong, and clients do not see it.
+Where an API passes the two are the same and true (each of them: ``test_passed_apis.py``); where
+it does not the broker's would be wrong, and clients do not see it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
 from infra.apis_page import offered_up_to
 from tests.harness import HANGS_S, Case, leader_of, migration_case, until
 from tests.integration.test_gateway_classic import offered
-from tideline.domain.api_answers import API_RULES, BROKER_HIGHEST, WITH_A_PLUGIN
+from tests.raw import TRANSACTION, Doors, ask, doors
+from tideline.domain.api_answers import BROKER_HIGHEST, WITH_A_PLUGIN
+from tideline.domain.migration import Phase
 from tideline.gateway.messages import messages
-from tideline.kafka.client import KafkaCluster, KafkaConnection
+from tideline.kafka.client import KafkaCluster
 from tideline.kafka.observer import KafkaObserver, PartitionLayout
 from tideline.stack import Stack
 from tideline.stack.kafka_jars import tool_command
@@ -44,116 +45,6 @@ def hybrid(stack: Stack) -> Iterator[Case]:
         yield case
 
 
-def asked(address: str, request: Any) -> Any:
-    async def ask() -> Any:
-        host, _, port = address.rpartition(":")
-        connection = await KafkaConnection.open(host, int(port))
-        try:
-            return await connection.send(request)
-        finally:
-            connection.close()
-
-    return asyncio.run(ask())
-
-
-def log_dirs(answer: Any) -> object:
-    """Size and lag of each copy."""
-    return [
-        (p.partition_size, p.offset_lag, p.is_future_key)
-        for result in answer.results
-        for topic in result.topics
-        for p in topic.partitions
-    ]
-
-
-Ask = Callable[[Any, str], Any]
-TABLE: dict[str, tuple[int, Ask, Callable[[Any], object], Callable[[Any], bool]]] = {
-    "sizes are Kafka's, and no replica lags": (
-        35,
-        lambda api, topic: api.request(
-            topics=(api.request_part("DescribableLogDirTopic", topic=topic, partitions=(0,)),)
-        ),
-        log_dirs,
-        lambda told: bool(told) and all(size >= 0 and lag == 0 for size, lag, _ in told),
-    ),
-    "nothing is being reassigned": (
-        46,
-        lambda api, topic: api.request(
-            timeout=timedelta(seconds=20),
-            topics=(
-                api.request_part(
-                    "ListPartitionReassignmentsTopics", name=topic, partition_indexes=(0,)
-                ),
-            ),
-        ),
-        lambda answer: (answer.error_code, answer.topics),
-        lambda told: told == (ErrorCode.none, ()),
-    ),
-    "the preferred replica leads already": (
-        43,
-        lambda api, topic: api.request(
-            election_type=0,
-            timeout=timedelta(seconds=20),
-            topic_partitions=(
-                api.request_part("TopicPartitions", topic=topic, partitions=(0,)),
-            ),
-        ),
-        lambda answer: [
-            p.error_code for r in answer.replica_election_results for p in r.partition_result
-        ],
-        lambda told: told == [ErrorCode.election_not_needed],
-    ),
-    "no quota is told of it": (
-        48,
-        lambda api, topic: api.request(components=(), strict=False),
-        lambda answer: (answer.error_code, answer.entries),
-        lambda told: told[0] is ErrorCode.none,
-    ),
-    "no transaction is open on it": (
-        66,
-        lambda api, topic: api.request(
-            state_filters=("Ongoing",), producer_id_filters=(), duration_filter=-1,
-            transactional_id_pattern=None,
-        ),
-        lambda answer: (answer.error_code, answer.transaction_states),
-        lambda told: told[0] is ErrorCode.none,
-    ),
-    "what is not there cannot be moved to another disk": (
-        34,
-        lambda api, topic: api.request(
-            dirs=(
-                api.request_part(
-                    "AlterReplicaLogDir",
-                    path="/nowhere",
-                    topics=(
-                        api.request_part(
-                            "AlterReplicaLogDirTopic", name=topic, partitions=(0,)
-                        ),
-                    ),
-                ),
-            )
-        ),
-        lambda answer: [p.error_code for r in answer.results for p in r.partitions],
-        lambda told: told == [ErrorCode.log_dir_not_found],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", TABLE)
-def test_what_passes_is_true_of_a_hybrid_topic(stack: Stack, hybrid: Case, what: str) -> None:
-    key, ask, shown, is_true = TABLE[what]
-    assert API_RULES[key].passes
-    api = messages(key, BROKER_HIGHEST[key])
-    request = ask(api, hybrid.topic)
-    leader, _ = leader_of(stack, hybrid.topic, 0)
-    of_broker, of_gateway = (
-        shown(asked(at[leader], request))
-        for at in (stack.endpoints.brokers, stack.endpoints.gateways)
-    )
-    assert of_broker == of_gateway
-    assert is_true(of_gateway), of_gateway
-
-
 def test_what_is_offered_is_what_the_page_says(stack: Stack) -> None:
     """By brokers without a plugin for clients' metrics."""
     for address, page in (
@@ -162,6 +53,69 @@ def test_what_is_offered_is_what_the_page_says(stack: Stack) -> None:
     ):
         told = {key: high for key, (_, high) in asyncio.run(offered(address)).items()}
         assert told == {key: high for key, high in page.items() if key not in WITH_A_PLUGIN}
+
+
+def transactions(asked: Doors, names: Sequence[str]) -> dict[str, tuple[str, set[str]]]:
+    """Of each its state and its topics, as its coordinator says by both APIs."""
+    told = {}
+    for name in names:
+        at = asked.coordinator(name, TRANSACTION)
+        (found,) = asked.ask(
+            "DescribeTransactions", at, transactional_ids=[name]
+        ).transaction_states
+        assert found.error_code is ErrorCode.none
+        listed = asked.ask(
+            "ListTransactions", at, state_filters=["Ongoing"], duration_filter=-1,
+            producer_id_filters=[found.producer_id], transactional_id_pattern=None,
+        )  # fmt: skip
+        state = str(found.transaction_state)
+        assert [t.transactional_id for t in listed.transaction_states] == [
+            name for _ in range(state == "Ongoing")
+        ]
+        told[name] = (state, {str(t.topic) for t in found.topics})
+    return told
+
+
+def test_a_transaction_that_names_a_migrating_topic_is_told_beside_one_that_does_not(
+    stack: Stack,
+) -> None:
+    """It was begun before, and B0 waits for it; the other one stays open over all of it."""
+    with (
+        migration_case(stack, name="in-transaction", history=0) as case,
+        migration_case(stack, name="classic", history=0) as classic,
+        doors(stack.endpoints.gateways) as gateways,
+        doors(stack.endpoints.brokers) as brokers,
+    ):
+        names = [f"app-{case.topic}", f"app-{classic.topic}"]
+        applications = []
+        for name, at in zip(names, (case, classic), strict=True):
+            application = Producer(
+                {"bootstrap.servers": case.bootstrap, "transactional.id": name,
+                 "transaction.timeout.ms": 600_000}
+            )  # fmt: skip
+            application.init_transactions(60)
+            application.begin_transaction()
+            application.produce(at.topic, b"inside", partition=0)
+            assert application.flush(60) == 0
+            applications.append(application)
+        case.trigger()
+        reason = until("the drain", lambda: case.waiting_reason(Phase.DRAIN_TRANSACTIONS))
+        assert names[0] in reason
+        assert names[1] not in reason
+        both = {names[0]: ("Ongoing", {case.topic}), names[1]: ("Ongoing", {classic.topic})}
+        assert transactions(gateways, names) == transactions(brokers, names) == both
+        shown = tool(
+            "org.apache.kafka.tools.TransactionsCommand",
+            "--bootstrap-server", case.bootstrap, "describe", "--transactional-id", names[0],
+        )  # fmt: skip
+        assert f"{case.topic}-0" in shown
+        assert case.boundaries() == [-1]
+        applications[0].commit_transaction(60)
+        case.until_crossed()
+        then = {names[0]: ("CompleteCommit", set()), names[1]: both[names[1]]}
+        until("the commit", lambda: transactions(brokers, names) == then)
+        assert transactions(gateways, names) == then
+        applications[1].abort_transaction(60)
 
 
 def test_the_producers_of_a_hybrid_topic_are_those_of_its_suffix_at_every_gateway(
@@ -173,12 +127,11 @@ def test_the_producers_of_a_hybrid_topic_are_those_of_its_suffix_at_every_gatewa
         topics=(api.request_part("TopicRequest", name=hybrid.topic, partition_indexes=(0,)),)
     )
     told = {
-        node: producers(asked(address, request))
-        for node, address in stack.endpoints.gateways.items()
+        node: producers(ask(address, request)) for node, address in stack.endpoints.gateways.items()
     }
     assert told[1] == told[2] == told[3]
     assert WRITTEN - 1 in {last for _, last in told[1].values()}
-    at_broker = producers(asked(stack.endpoints.brokers[1], request))
+    at_broker = producers(ask(stack.endpoints.brokers[1], request))
     assert at_broker.keys() < told[1].keys(), "the broker knows those of before B0 only"
     shown = tool(
         "org.apache.kafka.tools.TransactionsCommand",
@@ -216,7 +169,7 @@ def test_an_administrators_marker_does_not_reach_a_log_that_has_ended(
             ),
         )
     )  # fmt: skip
-    answer = asked(stack.endpoints.gateways[leader], request)
+    answer = ask(stack.endpoints.gateways[leader], request)
     (row,) = answer.markers[0].topics[0].partitions
     assert row.error_code is ErrorCode.invalid_txn_state
     assert [kafkas_end(stack, hybrid, leader)] == hybrid.boundaries()

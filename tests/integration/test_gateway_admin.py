@@ -450,7 +450,7 @@ def test_kafka_python_can_abort_a_refused_transaction_and_go_on(
     )
     producer.init_transactions()
     producer.begin_transaction()
-    with pytest.raises(Exception, match="PolicyViolation"):
+    with pytest.raises(Exception, match="TransactionAbortable"):
         producer.send(born, b"refused").get(20)
     producer.abort_transaction()
     producer.begin_transaction()

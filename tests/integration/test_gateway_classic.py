@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -120,6 +121,24 @@ async def test_clients_are_offered_all_that_a_stock_broker_has_for_them(stack: S
     of_gateway = await offered(stack.endpoints.gateways[1])
     assert of_broker.keys() - of_gateway.keys() == BETWEEN_BROKERS
     assert of_gateway == {key: of_broker[key] for key in of_gateway}
+
+
+def too_new(address: str) -> bytes:
+    """The answer to an ApiVersions request of version 5."""
+    body = b"\x00\x12\x00\x05" + b"\x00\x00\x00\x07" + b"\xff\xff" + b"\x00\x02x\x02y\x00"
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), HANGS_S) as connection:
+        connection.sendall(len(body).to_bytes(4, "big") + body)
+        with connection.makefile("rb") as answer:
+            return answer.read(int.from_bytes(answer.read(4), "big"))
+
+
+def test_a_version_of_api_versions_that_is_too_new_is_answered_as_kafka_answers_it(
+    stack: Stack,
+) -> None:
+    """franz-go asks so first, and takes a longer list for one that names no features."""
+    answers = {too_new(stack.endpoints.gateways[1]), too_new(stack.endpoints.brokers[1])}
+    assert len(answers) == 1
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

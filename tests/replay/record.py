@@ -149,6 +149,15 @@ async def forced(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def overdue(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """Remote storage takes longer than the options allow."""
+    world.script[Phase.READINESS] = fails(failures.WAITING, "offset 40 to 50", times=3)
+    given = {"topic": world.topic, "options": {"segment_wait_ms": 1_200}}
+    handle = await world.start(client, given)
+    await ended(handle)
+    return handle
+
+
 async def continued(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     """The first runs of a topic that waits for a gateway, and of a partition that cannot let its
     producers go: the server finds both histories long."""
@@ -243,6 +252,7 @@ SCENARIOS: dict[str, Scenario] = {
     "called_off": called_off,
     "accepted_gap": accepted_gap,
     "forced": forced,
+    "overdue": overdue,
     "continued": continued,
     "follower": follower,
     "waits_for_place": waits_for_place,

@@ -14,6 +14,7 @@ from tests.history.operations import Partition
 from tests.history.violations import Kind, Violation
 from tideline.control_plane.memory.plane import MemoryControlPlane
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import entries_from_seeds
 from tideline.domain.rebuild import Rebuilt, rebuild
 from tideline.domain.wal_footer import Footer, decode_tail
 from tideline.domain.wal_streams import Streams
@@ -47,12 +48,11 @@ class BucketJudge:
             for log, suffix in suffixes.items()
         }
         starts = {log: min(places)[0] for log, places in known.items() if places}
-        seeds = {
-            partition.log: partition.seeds
+        producers = {
+            partition.log: entries_from_seeds(partition.seeds or (), -1)
             for partition in self._plane.topics.partitions()
-            if partition.seeds
         }
-        found = rebuild(streams, starts, seeds)
+        found = rebuild(streams, starts, producers)
         said = [f"contradiction: {text}" for text in found.contradictions]
         read = {key for places in known.values() for _, key in places}
         said += [f"{key} is read, and is called never committed" for key in found.never_committed

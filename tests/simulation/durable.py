@@ -31,6 +31,7 @@ from temporalio.exceptions import (
 )
 from temporalio.exceptions import TimeoutError as NoAnswerInTime
 
+import activities.configs
 import activities.topic
 from tests.simulation.loop import WALL_START_S, Process
 from tests.simulation.network import NetworkedLoop
@@ -287,7 +288,8 @@ class Temporal:
         with ExitStack() as stack:
             for name, answer in answers.items():
                 stack.enter_context(patch.object(workflow, name, answer))
-            stack.enter_context(patch.object(activities.topic, "current_run", _attempt_of.get))
+            for module in (activities.topic, activities.configs):
+                stack.enter_context(patch.object(module, "current_run", _attempt_of.get))
             yield
 
 

@@ -23,6 +23,7 @@ from tests.simulation.faults import MILESTONES
 from tests.simulation.gateways import Surroundings
 from tests.simulation.kafka import Kafka, Refused
 from tests.simulation.loop import Process
+from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.domain import failures
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import (
@@ -40,7 +41,7 @@ from tideline.kafka.errors import KafkaError
 from tideline.kafka.log_reader import LogReader, TailScanner
 from tideline.kafka.observer import KafkaObserver
 from tideline.kafka.topic_observer import ActiveProducer, ConfigEntry
-from tideline.migration.connections import AckListener, LeaseObserver, WorkerServices
+from tideline.migration.connections import AckListener, WorkerServices, monotonic_ms
 from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 
@@ -170,7 +171,7 @@ class Worker:
             remote_log=model,
             inventory=model,
             acks=AckListener(plane),
-            leases=LeaseObserver(plane),
+            leases=LeaseObserver(plane, monotonic_ms),
             cluster=cluster,
             wait_bound_ms=4_000,
         )

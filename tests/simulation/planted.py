@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.history.violations import Kind
+from tests.simulation import bucket
 from tideline.control_plane.memory import MemoryControlPlane, partition, suffix
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.gateways import ACTIVE, FENCED, Gateways
@@ -20,7 +21,7 @@ from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.suffix import Suffix
 from tideline.control_plane.memory.topics import Topic, Topics
 from tideline.control_plane.model import CommitError, CommittedBatch
-from tideline.domain import producer_state, rebuild
+from tideline.domain import producer_state
 from tideline.domain.ack_gate import Standing
 from tideline.domain.read_ceiling import NO_CEILING, ReadCeiling
 from tideline.domain.request_handling import RouteKind
@@ -377,7 +378,7 @@ def _nothing_first(self: CommitStream, *_: Any) -> tuple[EarlierCommit, ...]:
 bug("given up untold", "a commit goes past an object that was given up before the bucket tells of "
     "that: who rebuilds takes the two for one line, and puts the second one behind the first",
     (Kind.MISTOLD,), (CommitStream, "before", _nothing_first),
-    (rebuild, "entries_from_seeds", _no_seeds))  # fmt: skip
+    (bucket, "entries_from_seeds", _no_seeds))  # fmt: skip
 
 
 def _all_unsent(self: CommitStream, left: Sequence[LeftOver]) -> tuple[EarlierCommit, ...]:
@@ -387,8 +388,8 @@ def _all_unsent(self: CommitStream, left: Sequence[LeftOver]) -> tuple[EarlierCo
 CLOSING = CommitStream.closing
 bug("sent is not committed", "a stream that ends says of what it has sent that it was not "
     "committed, which Postgres may have done", (Kind.MISTOLD,),
-    (CommitStream, "closing", _all_unsent), (rebuild, "entries_from_seeds", _no_seeds))  # fmt: skip
+    (CommitStream, "closing", _all_unsent), (bucket, "entries_from_seeds", _no_seeds))  # fmt: skip
 
 
 bug("retry placed", "who rebuilds gives an offset to a batch that its producer wrote below B0, and "
-    "sent once more", (Kind.MISTOLD,), (rebuild, "entries_from_seeds", _no_seeds))  # fmt: skip
+    "sent once more", (Kind.MISTOLD,), (bucket, "entries_from_seeds", _no_seeds))  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from tideline.control_plane.model import RequestState
-from tideline.domain.migration import Phase
+from tideline.domain.migration import MigrationState, Phase
 from tideline.domain.request_handling import RouteKind
 from tideline.gateway import metrics
 from tideline.worker.attendance import AttendanceGauges
@@ -21,6 +21,7 @@ from tideline.worker.metrics import (
     VERDICTS,
     CoverageGauges,
     GcGauges,
+    JobGauges,
     MigrationGauges,
     TieringGauges,
     TieringLagGauges,
@@ -47,6 +48,7 @@ def exported() -> set[str]:
     MigrationGauges(worker)
     CoverageGauges(worker)
     GcGauges(worker)
+    JobGauges(worker).update({})
     TieringGauges(worker)
     TieringLagGauges(worker)
     TieringTotals(worker)
@@ -117,3 +119,18 @@ def test_the_panels_of_the_dashboard_are_distinct_and_do_not_overlap() -> None:
         for y in range(at["y"], at["y"] + at["h"])
     ]
     assert len(cells) == len(set(cells))
+
+
+def test_a_job_that_never_runs_is_an_alert_once_there_is_a_topic_that_needs_it() -> None:
+    (alert,) = (a for a in alerts() if a.startswith("TidelineJobDoesNotSucceed\n"))
+    registry = CollectorRegistry()
+    JobGauges(registry).update({"gc": 5_000})
+    found = {
+        sample.labels["job"]: sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+    }
+    assert found == {"coverage": 0, "gc": 5, "merge": 0, "retention": 0, "split": 0}
+    assert "by (job) (inkless_job_last_success_timestamp_seconds) > 6 * 3600" in alert
+    (states,) = re.findall(r'inkless_migration_topics_state\{state=~"([A-Z_|]+)"\}', alert)
+    assert set(states.split("|")) == {MigrationState.HYBRID, MigrationState.DISKLESS_ONLY}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from tideline import temporal
 from tideline.cli.output import Format, FormatOption, console, echo_json, run, topic_name
 from tideline.cli.writing import changing_services
 from tideline.domain.messages import TopicRef
-from tideline.domain.tiered_storage import NOT_WITHOUT_DELETING, Target
+from tideline.domain.tiered_storage import NOT_WITHOUT_DELETING, LocalRetention, Target
 from tideline.domain.tiered_storage_change import (
     BIGGEST,
     COLLECT_AFTER_S,
@@ -125,11 +125,35 @@ def enable(
 
 
 @app.command()
+def resume(
+    topic: TopicArgument,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Finish a switch of TOPIC that was terminated while it held local retention.
+
+    It goes to the same target, and gives back the local retention that the topic had before. Any
+    other command of this kind gives it back, too, on the way to its own target. Refused while a
+    workflow of TOPIC runs.
+    """
+    run(_resume(topic_name(topic), wait=wait, timeout=timeout, output=output))
+
+
+@app.command()
 def show(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
     """The state of TOPIC's tiered storage, what is where, and what a switch waits for."""
-    found, running = run(_look(topic_name(topic)))
+    found, running, left = run(_look(topic_name(topic)))
     if output is Format.JSON:
-        echo_json({**asdict(found), "proven": found.proven, "switch": running})
+        unfinished = None if left is None else asdict(left)
+        echo_json(
+            {
+                **asdict(found),
+                "proven": found.proven,
+                "switch": running,
+                "unfinished": unfinished,
+            }
+        )
         return
     screen = console()
     screen.print(topic_table(found))
@@ -141,6 +165,8 @@ def show(topic: TopicArgument, output: FormatOption = Format.TABLE) -> None:
             screen.print(why, style="yellow", markup=False)
     if running is not None:
         screen.print(_line(running), markup=False)
+    elif left is not None:
+        screen.print(_left(left), style="yellow", markup=False)
     elif not found.proven:
         screen.print(
             f"note: local retention is not held: run `tideline tiered-storage enable {topic}`",
@@ -166,39 +192,89 @@ def _cells(p: PartitionTiering) -> tuple[str, ...]:
     return tuple(map(str, (*row, p.objects)))
 
 
-async def _look(topic: str) -> tuple[TopicTiering, TieredStorageStatus | None]:
+def _left(left: TieredStorageInput) -> str:
+    before = (left.before_hold or LocalRetention()).configs().items()
+    users = ", ".join(f"{key}={'(not set)' if value is None else value}" for key, value in before)
+    return (
+        f"note: a switch to {left.target} has ended before it was done, and has left local "
+        f"retention held; before it was {users}. `tideline tiered-storage resume {left.topic}` "
+        "goes on with it"
+    )
+
+
+async def _look(
+    topic: str,
+) -> tuple[TopicTiering, TieredStorageStatus | None, TieredStorageInput | None]:
     settings = load(WorkerSettings)
     async with open_services(settings) as services:
         found = await look(services, topic)
+    running, left = None, None
     try:
         client = await temporal.connect(settings)
         running = await temporal.tiered_storage_status(client, topic, UUID(found.topic_id))
+        ref = TopicRef(topic, UUID(found.topic_id).hex, len(found.partitions))
+        left = await temporal.unfinished_change(client, ref)
     except TidelineError as error:
         typer.echo(f"note: whether a switch runs is not known: {error}", err=True)
-        running = None
-    return found, running
+    return found, running, left
 
 
 def _switch(
     topic: str, target: Target, *, wait: bool, timeout: float | None, output: Format, **about: Any
 ) -> None:
-    given = TieredStorageInput(
-        topic_name(topic), target.value, requested_by=f"cli: {getpass.getuser()}", **about
-    )
+    given = TieredStorageInput(topic_name(topic), target.value, requested_by=_caller(), **about)
     run(_start(given, wait=wait, timeout=timeout, output=output))
+
+
+def _caller() -> str:
+    return f"cli: {getpass.getuser()}"
 
 
 async def _start(
     given: TieredStorageInput, *, wait: bool, timeout: float | None, output: Format
 ) -> None:
     async with changing_services() as services:
+        settings = services.settings
+        client = await temporal.connect(settings)
         found = await look(services, given.topic)
         ref = TopicRef(given.topic, UUID(found.topic_id).hex, len(found.partitions))
+        left = await temporal.unfinished_change(client, ref)
+        if left is not None:
+            given = replace(given, before_hold=left.before_hold)
         await review(services, ref, given)
-        settings = services.settings
-    client = await temporal.connect(settings)
     queue = settings.temporal_task_queue
     handle = await temporal.start_or_redirect(client, queue, ref, given)
+    await _tell(settings, client, handle, ref, given, wait=wait, timeout=timeout, output=output)
+
+
+async def _resume(topic: str, *, wait: bool, timeout: float | None, output: Format) -> None:
+    async with changing_services() as services:
+        settings = services.settings
+        client = await temporal.connect(settings)
+        found = await look(services, topic)
+        ref = TopicRef(topic, UUID(found.topic_id).hex, len(found.partitions))
+        await temporal.refuse_running(client, ref)
+        given = await temporal.unfinished_change(client, ref)
+        if given is None:
+            typer.echo(f"{topic}: no switch has left local retention held; nothing to finish")
+            return
+        given = replace(given, requested_by=_caller())
+        await review(services, ref, given)
+    handle = await temporal.resume_change(client, settings.temporal_task_queue, ref, given)
+    await _tell(settings, client, handle, ref, given, wait=wait, timeout=timeout, output=output)
+
+
+async def _tell(
+    settings: WorkerSettings,
+    client: Client,
+    handle: WorkflowHandle[Any, TieredStorageOutcome],
+    ref: TopicRef,
+    given: TieredStorageInput,
+    *,
+    wait: bool,
+    timeout: float | None,
+    output: Format,
+) -> None:
     url = temporal.workflow_url(settings, handle.id)
     about = {"topic": given.topic, "target": given.target, "workflow_id": handle.id}
     if output is Format.TABLE:

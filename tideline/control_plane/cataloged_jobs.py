@@ -56,6 +56,8 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "request_tiering": _COUNTS,
         "add_tiering_totals": _COUNTS,
         "tiering_totals": _READS,
+        "note_job_success": _COUNTS,
+        "job_successes": _READS,
         "record_coverage": "observed anew",
         "coverage_status": _READS,
         "retention_suffix": _READS,

@@ -323,6 +323,17 @@ class JobsControlPlane(GarbageCalls):
         """Every counter that was ever added to."""
         return self._call(Function("read_tiering_totals", _totals))
 
+    # The jobs themselves
+
+    def note_job_success(self, jobs: Sequence[str]) -> None:
+        """A whole run of each of ``jobs`` has just ended well."""
+        self._call(Function("note_job_success", nothing), list(jobs))
+
+    def job_successes(self) -> dict[str, int]:
+        """When a whole run of each job last ended well, in ms since the epoch, on Postgres' clock;
+        without those that never did."""
+        return self._call(Function("job_successes_known", _successes))
+
     # Coverage verdicts
 
     def record_coverage(
@@ -419,6 +430,10 @@ def _claimed_files(found: Sequence[Row]) -> list[ClaimedFile]:
         ClaimedFile(*file, batches=tuple(map(mapper(ClaimedBatch), batches)))
         for file, batches in files
     ]
+
+
+def _successes(found: Sequence[Row]) -> dict[str, int]:
+    return {row["job"]: row["succeeded_ms"] for row in found}
 
 
 def _totals(found: Sequence[Row]) -> dict[str, int]:

@@ -665,6 +665,12 @@ class CommitDurability:
     """Servers that stream from this one, whether commits wait for them or not."""
 
     @property
+    def synchronous_commit(self) -> str:
+        """As the preflight judges it: ``off``, too, where it is on and commits do not outlive a
+        crash all the same."""
+        return self.settings["synchronous_commit"] if self.durable else "off"
+
+    @property
     def waits_for_standby(self) -> bool:
         """Whether a promotion loses nothing that was acknowledged."""
         return bool(self.settings.get("synchronous_standby_names"))

@@ -17,6 +17,7 @@ from tideline.stack.kafka_jars import tool_command
 
 STOP_TIMEOUT_S = 150.0
 """Longer than librdkafka's ``delivery.timeout.ms``: by then every record is settled."""
+STATE_TIMEOUT_S = 30.0
 QUIET = 2
 """Of librdkafka: a connection that is refused while a gateway is down is no news, twenty times a
 second. What went wrong is in the ledger."""
@@ -221,6 +222,8 @@ class GroupConsumer:
         self._ledger = ledger
         self.assigned = threading.Event()
         self.resets: list[str] = []
+        self.errors: list[str] = []
+        """Everything else that librdkafka told."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -238,6 +241,7 @@ class GroupConsumer:
         )
         self._consumer.subscribe([topic], on_assign=lambda *_: self.assigned.set())
         self._stop = threading.Event()
+        self._asked, self._stated, self._where = threading.Event(), threading.Event(), ""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -247,10 +251,28 @@ class GroupConsumer:
         self._stop.set()
         self._thread.join(30.0)
 
+    def state(self) -> str:
+        """Where it stands, for whoever waits for it in vain. Its own thread looks: a consumer that
+        is asked for its assignment beside a ``consume()`` may not answer (confluent-kafka 2.16)."""
+        self._stated.clear()
+        self._asked.set()
+        if not self._thread.is_alive():
+            where = "its thread has ended"
+        elif not self._stated.wait(STATE_TIMEOUT_S):
+            where = "it does not come back from consume()"
+        else:
+            where = self._where
+        return f"{self._thread.name}: {where}; told {self.errors}"
+
     def _run(self) -> None:
         while not self._stop.is_set():
             for message in self._consumer.consume(500, 0.1):
                 self._receive(message)
+            if self._asked.is_set():
+                self._asked.clear()
+                at = self._consumer.position(self._consumer.assignment())
+                self._where = f"at {[(p.partition, p.offset, p.leader_epoch) for p in at]}"
+                self._stated.set()
         self._consumer.close()
 
     def _receive(self, message: Message) -> None:
@@ -258,6 +280,8 @@ class GroupConsumer:
         if error is not None:
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                 self.resets.append(str(error))
+            else:
+                self.errors.append(str(error))
             return
         partition, offset, value = message.partition(), message.offset(), message.value()
         assert partition is not None

@@ -21,7 +21,8 @@ class Whose(StrEnum):
 
     KAFKA = "the broker"
     CONFIRMED = "the broker, confirmed"
-    """Kafka's answer, if B0 is still unset once it is there (schedule 8)."""
+    """Kafka's answer, if Postgres says once it is there that every B0 that may yet be set lies past
+    it (schedule 8); else NOT_LEADER_OR_FOLLOWER. While producers are parked it never says so."""
     SUFFIX = "the suffix"
     """Kafka is asked too, for what the client may not do."""
     REFUSED = "refused"
@@ -195,7 +196,8 @@ API_RULES: Mapping[int, ApiRule] = {
         _SUFFIX,
         _LATER,
         "from B0 on the state by which a batch is judged is Postgres'; the broker's stands still "
-        "at B0. No transaction is open in a suffix",
+        "at B0. No transaction is open in a suffix. In the pause nothing is confirmed: "
+        "`NOT_LEADER_OR_FOLLOWER`, to be asked again, until B0 is known or producers go on",
     ),
     64: _passes("UnregisterBroker", f"{_CLUSTER}; its gateway is left out of every answer then"),
     65: _passes("DescribeTransactions", _TRANSACTION),

@@ -439,6 +439,8 @@ class PartitionState:
     durations_ms: dict[str, float] = field(default_factory=dict)
     unsettled: str = ""
     """An :class:`Unsettled`, if a run ended before Postgres answered."""
+    tiering_since: str = ""
+    """When it was first looked whether remote storage covers the prefix; ISO 8601 in UTC."""
 
 
 @dataclass(frozen=True, slots=True)

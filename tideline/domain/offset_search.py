@@ -48,6 +48,16 @@ def below(candidate: Candidate, boundary: int) -> Candidate:
     return candidate if 0 <= candidate.offset < boundary else NOTHING
 
 
+def is_of_prefix(candidate: Candidate, prefix_end: int, boundary_epoch: int) -> bool:
+    """Whether the record that Kafka found is one of the prefix, whatever else its leader has lost.
+    One of a newer epoch was appended past the gateways to a log that ends short of B0; of one
+    without an epoch (ListOffsets before version 4) that cannot be told."""
+    return (
+        below(candidate, prefix_end) is not NOTHING
+        and UNDEFINED_EPOCH < candidate.leader_epoch <= boundary_epoch
+    )
+
+
 def smallest(prefix: Candidate, suffix: Candidate, boundary: int) -> Candidate:
     """The answer to a search by timestamp. Raises :class:`WrongSide`."""
     if suffix.offset != UNDEFINED_OFFSET and suffix.offset < boundary:

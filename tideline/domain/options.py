@@ -85,8 +85,9 @@ class MigrationOptions:
     segment_wait_ms: int = field(
         default=30_000,
         metadata=_row(
-            "Then a wait for tiering shows its reason.",
-            "`inkless.migration.segment.wait.ms`.",
+            "How long remote storage may take for the prefix, behind B0.",
+            "There is no way back then: the wait goes on, and its reason says since when it takes "
+            "too long. `inkless.migration.segment.wait.ms`.",
             high=DAY_MS,
         ),
     )

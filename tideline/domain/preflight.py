@@ -33,6 +33,8 @@ INTERNAL_TOPICS = frozenset(
 MOST_PARTITIONS = 1_000
 """One workflow carries them all in one message, of which Temporal allows 2 MB, and tells each of
 them what it wants in one run, of which Temporal allows 51,200 events."""
+TIERING_SWITCH = "remote.log.storage.system.enable"
+"""A broker's own config: whether it has tiered storage at all."""
 MANY_STUCK_COPIES = 10
 """More unfinished old copies than this mean that tiering fails again and again."""
 
@@ -175,14 +177,20 @@ class PreflightReport:
         return all(c.verdict in (Verdict.PASSED, Verdict.WARNING) for c in self.checks)
 
     @property
+    def refused(self) -> bool:
+        """What was seen refuses it, whatever else could not be seen."""
+        return any(c.verdict is Verdict.REFUSED for c in self.checks)
+
+    @property
     def undecided(self) -> bool:
         """What was seen refuses nothing, but not everything could be seen: looking again helps."""
-        verdicts = {c.verdict for c in self.checks}
-        return Verdict.UNKNOWN in verdicts and Verdict.REFUSED not in verdicts
+        return not self.refused and not self.accepted
 
     def refusal(self) -> str:
-        """Every reason why not, with its remedy, in one line."""
-        bad = [c for c in self.checks if c.verdict in (Verdict.REFUSED, Verdict.UNKNOWN)]
+        """Every reason why not, with its remedy, in one line; of what could not be seen only where
+        nothing is refused."""
+        why = Verdict.REFUSED if self.refused else Verdict.UNKNOWN
+        bad = [c for c in self.checks if c.verdict is why]
         return "; ".join(f"{c.name}: {c.found} ({c.remedy})" for c in bad)
 
 
@@ -296,20 +304,12 @@ def _no_reassignment(o: PreflightObservation) -> CheckResult:
 
 def _replication(o: PreflightObservation) -> CheckResult:
     factors = {len(p.replicas) for p in o.partitions} or {0}
-    wanted = int(o.configs.get("min.insync.replicas", "1"))
-    found = f"replication factor {min(factors)}, min.insync.replicas={wanted}"
-    if wanted > min(factors):
-        return CheckResult(
-            "min_insync_replicas",
-            Verdict.REFUSED,
-            found,
-            "min.insync.replicas above the replication factor refuses every write: lower it",
-        )
-    single = min(factors) < 2 and len(o.brokers) > 1
+    # Above the factor it refuses nothing: Kafka asks for as many as there are (tried on 4.2.1).
+    wanted = min(int(o.configs.get("min.insync.replicas", "1")), min(factors))
     return _result(
         "min_insync_replicas",
-        single or (wanted < 2 and len(o.brokers) > 1),
-        found,
+        wanted < 2 and len(o.brokers) > 1,
+        f"replication factor {min(factors)}, acknowledged by {wanted} replicas",
         "acknowledged records may stand on one broker only; consider min.insync.replicas=2",
         warn=True,
     )
@@ -527,7 +527,7 @@ def _versions(o: PreflightObservation) -> CheckResult:
     return _result(
         "gateway_versions",
         other,
-        f"gateways run {', '.join(versions) or 'nothing'}, the worker {o.tideline_version}",
+        f"gateways run {', '.join(versions) or 'nothing'}, who asks runs {o.tideline_version}",
         "let gateways and worker run one version: each phase must mean the same to all",
     )
 
@@ -627,14 +627,10 @@ CHECKS: tuple[Check, ...] = (
 def judge(observation: PreflightObservation) -> PreflightReport:
     """Run every check. Of a topic that does not exist only that is said, unless its name is one
     of Kafka's own."""
-    return _report(observation, CHECKS)
-
-
-def _report(observation: PreflightObservation, checks: tuple[Check, ...]) -> PreflightReport:
     exists = _exists(observation)
     results = [exists]
     if exists.verdict is Verdict.PASSED:
-        results += [check(observation) for check in checks]
+        results += [check(observation) for check in CHECKS]
     elif observation.topic in INTERNAL_TOPICS:
         results.append(_not_internal(observation))
     return PreflightReport(
@@ -643,19 +639,3 @@ def _report(observation: PreflightObservation, checks: tuple[Check, ...]) -> Pre
         partitions=len(observation.partitions),
         checks=tuple(results),
     )
-
-
-ELIGIBILITY_CHECKS: tuple[Check, ...] = (
-    _not_internal,
-    _not_compacted,
-    _tiered,
-    _copying,
-    _compression,
-    _bypass,
-)
-
-
-def eligible(observation: PreflightObservation) -> PreflightReport:
-    """The checks that an Admin API trigger answers at once: those of the topic alone, and whether
-    the brokers are attested to be closed."""
-    return _report(observation, ELIGIBILITY_CHECKS)

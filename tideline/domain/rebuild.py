@@ -17,11 +17,9 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import (
     ProducerEntry,
     RememberedBatch,
-    entries_from_seeds,
     judge,
     remember,
 )
-from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.wal_filling import given_up, without_given_up
 from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Hole
@@ -94,19 +92,18 @@ class Rebuilt:
 def rebuild(
     streams: Streams,
     starts: Mapping[TopicIdPartition, int] | None = None,
-    seeds: Mapping[TopicIdPartition, Iterable[ProducerSeed]] | None = None,
+    producers: Mapping[TopicIdPartition, Mapping[int, ProducerEntry]] | None = None,
     known: KnownObjects | None = None,
     current: UUID | None = None,
     moved: Collection[TopicIdPartition] = (),
-    producers: Mapping[TopicIdPartition, Mapping[int, ProducerEntry]] | None = None,
 ) -> Rebuilt:
     """Fold what was read. ``starts``: first offset of a log that must be in the bucket, by log;
-    without it the first known batch is. ``seeds``: producers at B0. ``known``: of the objects of
-    the tail those that a Postgres knows. ``current``: the history that counts where an older one
-    has given the same offsets: an operator began it without what the older one had from there
-    on. ``moved``: logs whose start is where somebody has deleted up to. ``producers``: at their
-    start, of logs of which more is known than ``seeds``."""
-    starts, seeds, known, producers = starts or {}, seeds or {}, known or {}, producers or {}
+    without it the first known batch is. ``producers``: idempotent ones at that start, by log and
+    id. ``known``: of the objects of the tail those that a Postgres knows. ``current``: the history
+    that counts where an older one has given the same offsets: an operator began it without what
+    the older one had from there on. ``moved``: logs whose start is where somebody has deleted up
+    to."""
+    starts, producers, known = starts or {}, producers or {}, known or {}
     rows: dict[TopicIdPartition, list[LogBatch]] = defaultdict(list)
     result = Rebuilt(streams.objects, streams.batches, newest_ms=streams.newest_ms)
     for told in streams.told():
@@ -148,7 +145,7 @@ def rebuild(
             unreadable,
             streams.newest_ms,
             log in moved,
-            producers.get(log) or entries_from_seeds(seeds.get(log, ()), -1),
+            producers.get(log, {}),
         )
         mine, open_here = rows.pop(log, []), tail.pop(log, [])
         if (begun := _begun(mine, streams.histories, current)) is not None:
@@ -164,7 +161,7 @@ def rebuild(
         if len(free) < len(mine):
             result.filled_over[log] = len(mine) - len(free)
         placed = fold.run(free, open_here)
-        rebuilt = _rebuilt(placed, fold.holes, seeds.get(log, ()), starts.get(log, -1))
+        rebuilt = _rebuilt(placed, fold.holes, producers.get(log, {}), starts.get(log, -1))
         claims = [hole.last_offset + 1 for hole in fold.disputed]
         claims += [end for end, _ in doubts.get(log, ())]
         waiting = sum(found.records for found in fold.open_objects if not found.settled)
@@ -222,13 +219,13 @@ def _doubts(streams: Streams) -> dict[TopicIdPartition, list[tuple[int, int]]]:
 def _rebuilt(
     rows: Sequence[LogBatch],
     holes: tuple[Hole, ...],
-    seeds: Iterable[ProducerSeed],
+    producers: Mapping[int, ProducerEntry],
     start: int,
 ) -> RebuiltLog:
     """With running maxima, producers and the high watermark."""
     end = rows[-1].last_offset + 1 if rows else start
-    producers = producers_after(entries_from_seeds(seeds, -1), rows)
-    return RebuiltLog(_with_running_maxima(rows), producers, max(end, start), holes)
+    after = producers_after(producers, (row for row in rows if row.base_offset >= start))
+    return RebuiltLog(_with_running_maxima(rows), after, max(end, start), holes)
 
 
 def _with_running_maxima(rows: Iterable[LogBatch]) -> tuple[LogBatch, ...]:

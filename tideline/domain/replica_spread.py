@@ -2,7 +2,8 @@
 (seed 003, "Migration RF Normalization").
 
 Only ever adds and replaces replicas: a replica set never becomes smaller. While Kafka holds a
-prefix, nothing is taken away at all: reads below B0 are served by replicas only.
+prefix, nothing is taken away at all: reads below B0 are served by replicas only. Nor is anything
+done by half of a picture: while some brokers have no rack, or to what has no gateway yet.
 """
 
 from __future__ import annotations
@@ -108,6 +109,13 @@ def _obstacle(
         return "it is being reassigned"
     if not placed.ready:
         return "it is not ready yet"
+    bare = sorted(b.node for b in brokers.values() if b.rack is None)
+    if 0 < len(bare) < len(brokers):
+        # Kafka's own tool refuses this, too: nobody knows in which racks these are.
+        return (
+            f"broker {', '.join(map(str, bare))} has no rack and others have: set `broker.rack`, "
+            "or unregister what is gone"
+        )
     if not missing:
         return "every rack has a replica; what is more than that is kept"
     if not any(_may_take(b, rack) for b in brokers.values() for rack in missing):
@@ -120,7 +128,8 @@ def _obstacle(
 
 def _kept(placed: PlacedPartition, brokers: Mapping[int, Broker], room: int) -> Replicas:
     """Of the present replicas, in their order, those that stay: with a prefix all that exist, else
-    one of each rack (the leader before one in sync) and others as there is room."""
+    one of each rack (the leader before one in sync), those whose gateway is not known, since it may
+    come yet and then theirs is the one of its rack, and others as there is room."""
     known = [n for n in placed.replicas if n in brokers]
     if placed.has_prefix:
         return tuple(known)
@@ -129,6 +138,7 @@ def _kept(placed: PlacedPartition, brokers: Mapping[int, Broker], room: int) -> 
     for n in best:
         if brokers[n].gateway:
             first.setdefault(brokers[n].rack, n)
-    spare = [n for n in best if n not in first.values()]
-    stays = {*first.values(), *spare[: max(room - len(first), 0)]}
+    certain = {*first.values(), *(n for n in known if not brokers[n].gateway)}
+    spare = [n for n in best if n not in certain]
+    stays = {*certain, *spare[: max(room - len(certain), 0)]}
     return tuple(n for n in known if n in stays)

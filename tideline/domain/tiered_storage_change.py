@@ -13,7 +13,7 @@ from typing import Any
 
 from tideline.domain.messages import TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_migration_input
-from tideline.domain.tiered_storage import LocalRetention, Target
+from tideline.domain.tiered_storage import AS_THE_TOTAL, LocalRetention, Target
 
 TIERED_STORAGE_WORKFLOW = "TieredStorageChange"
 COLLECT_AFTER_S = 600
@@ -43,6 +43,12 @@ class TieredStorageUpdate(StrEnum):
     """``TieredStorageInput`` -> ``TieredStorageStatus``: another target from now on."""
 
 
+class TieredStorageQuery(StrEnum):
+    UNFINISHED = "unfinished"
+    """Nothing -> ``TieredStorageInput | None``: what would go on where this run is, while it holds
+    local retention. Asked of runs that have ended, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class TieredStorageInput:
     topic: str
@@ -54,6 +60,9 @@ class TieredStorageInput:
     collect_after_s: int = COLLECT_AFTER_S
     """How long Kafka is left to delete by itself before what is left is collected."""
     requested_by: str = "temporal"
+    before_hold: LocalRetention | None = None
+    """The user's local retention, of a topic whose local retention an earlier run that did not
+    finish has left held; ``None``: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +192,19 @@ def parse_change(given: object) -> TieredStorageInput:
         _number(given, "local_retention_bytes", None, -2, BIGGEST),
         _number(given, "collect_after_s", COLLECT_AFTER_S, 0, LONGEST_GRACE_S) or 0,
         read.requested_by,
+        _before_hold(given.get("before_hold")),
     )
+
+
+def _before_hold(value: object) -> LocalRetention | None:
+    if value is None:
+        return None
+    keys = {f.name for f in fields(LocalRetention)}
+    if not isinstance(value, Mapping) or not set(value) <= keys:
+        raise InvalidMigrationInput(f"before_hold: {value!r}; write an object of {sorted(keys)}")
+    if wrong := [v for v in value.values() if not (v is None or isinstance(v, str))]:
+        raise InvalidMigrationInput(f"before_hold: {wrong[0]!r}; values are strings, or null")
+    return LocalRetention(**value)
 
 
 def _number(
@@ -200,6 +221,18 @@ def _number(
 def to_json(given: TieredStorageInput) -> dict[str, Any]:
     """The inverse of :func:`parse_change`."""
     return asdict(given)
+
+
+def users_local_retention(given: TieredStorageInput, found: LocalRetention) -> LocalRetention:
+    """What the user has, of a topic with ``found``: of what an unfinished run has left held what
+    was there before; what somebody has set since is the user's."""
+    before = given.before_hold
+    if before is None:
+        return found
+    return LocalRetention(
+        before.ms if found.ms == AS_THE_TOTAL else found.ms,
+        before.bytes if found.bytes == AS_THE_TOTAL else found.bytes,
+    )
 
 
 def wanted_local_retention(given: TieredStorageInput, users: LocalRetention) -> LocalRetention:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
@@ -84,7 +85,7 @@ class LogFold:
         unreadable: bool,
         newest_ms: int = -1,
         moved: bool = False,
-        producers: Mapping[int, ProducerEntry] | None = None,
+        producers: Mapping[int, ProducerEntry] = MappingProxyType({}),
     ) -> None:
         """``producers``: idempotent producers before the first batch that the bucket must have, by
         id; what they have written already no commit takes again. ``newest_ms``: the latest time in
@@ -97,7 +98,7 @@ class LogFold:
         self._unreadable = unreadable
         self._newest_ms = newest_ms
         self._moved = moved
-        self._producers = producers or {}
+        self._producers = producers
         self.holes: tuple[Hole, ...] = ()
         self.open_objects: list[OpenObject] = []
         self.contradictions: list[str] = []

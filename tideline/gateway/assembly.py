@@ -19,6 +19,7 @@ from tideline.domain.history import HistoryWatch
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.delete_records import DeleteRecordsHandler
+from tideline.gateway.admin.eligibility import Eligibility
 from tideline.gateway.admin.held_configs import HeldConfigs
 from tideline.gateway.admin.metadata import MetadataHandler
 from tideline.gateway.admin.placing import ReplicaPlacing
@@ -301,7 +302,10 @@ def build_rules(
         **CreateTopicsHandler(tracking, control_plane, cluster, tellings, placing).rules(),
         **TopicsHandler(tracking, control_plane, cluster, tellings, placing).rules(),
         **ConfigsHandler(
-            tracking, control_plane, cluster, HeldConfigs(control_plane, cluster, tellings)
+            tracking,
+            control_plane,
+            HeldConfigs(control_plane, cluster, tellings),
+            Eligibility(cluster, control_plane),
         ).rules(),
         **DeleteRecordsHandler(tracking, parts.fences, control_plane, leaders).rules(),
         **ShareGroupsHandler(tracking).rules(),

@@ -3,7 +3,11 @@ where it has one)."""
 
 from __future__ import annotations
 
+from functools import cache
+
 from prometheus_client import Counter, Gauge, Histogram
+
+from tideline.domain.api_answers import API_RULES
 
 CONNECTIONS = Gauge("inkless_gateway_connections", "open client connections")
 CONNECTIONS_REFUSED = Counter(
@@ -19,11 +23,20 @@ UPSTREAM_DROPPED = Counter(
 )
 HELD_BYTES = Gauge("inkless_gateway_held_bytes", "bytes that count into the memory bound", ["kind"])
 
-_REQUESTS = Counter("inkless_gateway_requests", "requests of clients", ["path"])
-REQUESTS_PASSED = _REQUESTS.labels("passed")
-"""Forwarded as they came."""
-REQUESTS_HANDLED = _REQUESTS.labels("handled")
-"""Looked into by a handler."""
+_REQUESTS = Counter("inkless_gateway_requests", "requests of clients", ["path", "api"])
+
+
+@cache
+def requests_passed(api_key: int) -> Counter:
+    """Forwarded as they came."""
+    return _REQUESTS.labels("passed", API_RULES[api_key].name)
+
+
+@cache
+def requests_handled(api_key: int) -> Counter:
+    """Looked into by a handler."""
+    return _REQUESTS.labels("handled", API_RULES[api_key].name)
+
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25)
 

@@ -20,6 +20,7 @@ from tideline.errors import TidelineError, UnreachableError
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.messages import (
     NO_TIME,
+    Messages,
     RequestedPartition,
     TopicKey,
     error,
@@ -31,8 +32,6 @@ from tideline.gateway.messages import (
 )
 from tideline.gateway.prefix_leader import PrefixLeaders, may_be_told
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.decoding import decoded_response
-from tideline.kafka.protocol import encode_request
 
 CONSUMER = -1
 """Replica id of every client that is neither a broker nor a debugging consumer (-2)."""
@@ -50,6 +49,36 @@ class ApiNames:
     """The field that holds a partition's number, in request and response."""
     extra: tuple[str, ...] = ()
     """Fields of the request beside its topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One version of an API, with what its request has beside the topics."""
+
+    names: ApiNames
+    api: Messages
+    beside: Mapping[str, Any]
+
+    def message(self, items: Sequence[tuple[PartitionEntry, Any]]) -> Any:
+        """The request about ``items``, each with its structure."""
+        topics = group_by_topic([(item.at.key, row) for item, row in items])
+        return self.api.request(
+            **self.beside,
+            topics=tuple(
+                self.api.request_part(
+                    self.names.request_topic, **key_fields(key), partitions=tuple(rows)
+                )
+                for key, rows in topics
+            ),
+        )
+
+    def rows(self, response: Any) -> dict[tuple[TopicKey, int], Any]:
+        """The structures of an answer; none of ``None``."""
+        return {
+            (topic_key(topic), int(getattr(row, self.names.index))): row
+            for topic in (response.topics if response is not None else ())
+            for row in topic.partitions
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +104,8 @@ class SplitRequest:
         self.names = names
         self.api = messages(names.api, context.header.api_version)
         request: Any = context.request()
-        self._request = request
+        beside = {n: getattr(request, n) for n in names.extra if hasattr(request, n)}
+        self._own = Question(names, self.api, beside)
         self._throttle = NO_TIME
         self.replica_id = int(getattr(request, "replica_id", CONSUMER))
         self.items = [
@@ -93,21 +123,18 @@ class SplitRequest:
         return handling(self._asked(item.row, route), route, self._tracking.lease)
 
     async def forward(
-        self, items: Sequence[tuple[PartitionEntry, Any]]
+        self, items: Sequence[tuple[PartitionEntry, Any]], question: Question | None = None
     ) -> Mapping[PartitionEntry, Any]:
-        """Ask Kafka about ``items``, each with the structure to send; its structures. Where the
-        paired broker refuses because of its role the leader is asked, if the client may be here all
-        the same; and nobody hears that a tracked topic does not exist (seed 000
-        "Produce request handling by state")."""
+        """Ask Kafka about ``items``, each with the structure to send, the client's own question if
+        no other; its structures. Where the paired broker refuses because of its role the leader is
+        asked, if the client may be here all the same; and nobody hears that a tracked topic does
+        not exist (seed 000 "Produce request handling by state")."""
         if not items:
             return {}
-        header = self.context.header
-        frame = await self.context.forward(
-            encode_request(self._message(items), header.correlation_id, header.client_id)
-        )
-        response: Any = await decoded_response(frame, self.names.api, self.api.version)
+        asked = question or self._own
+        response: Any = await self.context.forward_message(asked.message(items))
         self._throttle = max(self._throttle, getattr(response, "throttle_time", NO_TIME))
-        found = self._rows(response)
+        found = asked.rows(response)
         answers = {item: found[item.at.key, item.at.partition] for item, _ in items}
         for_leaders = {
             TopicPartition(item.at.topic.name, item.at.partition): (item, row)
@@ -115,7 +142,7 @@ class SplitRequest:
             if item.at.topic is not None
             and self.rule(item).is_for_the_leader(int(answers[item].error_code))
         }
-        answers |= await self._from_leaders(for_leaders)
+        answers |= await self._from_leaders(asked, for_leaders)
         return {item: self._told(item, row) for item, row in answers.items()}
 
     def _told(self, item: PartitionEntry, row: Any) -> Any:
@@ -125,37 +152,17 @@ class SplitRequest:
         return replace(row, error_code=error(told_as(code)))
 
     async def _from_leaders(
-        self, wanted: Mapping[TopicPartition, tuple[PartitionEntry, Any]]
+        self, asked: Question, wanted: Mapping[TopicPartition, tuple[PartitionEntry, Any]]
     ) -> dict[PartitionEntry, Any]:
         told = {}
         for leader, partitions in (await self._leaders.leading(wanted)).items():
             items = [wanted[at] for at in wanted if at in partitions]
-            found = self._rows(await self._leaders.ask(leader, self._message(items)))
+            found = asked.rows(await self._leaders.ask(leader, asked.message(items)))
             for item, _ in items:
                 row = found.get((item.at.key, item.at.partition))
                 if row is not None and may_be_told(int(row.error_code)):
                     told[item] = row
         return told
-
-    def _message(self, items: Sequence[tuple[PartitionEntry, Any]]) -> Any:
-        topics = group_by_topic([(item.at.key, row) for item, row in items])
-        return self.api.request(
-            **{n: getattr(self._request, n) for n in self.names.extra if hasattr(self._request, n)},
-            topics=tuple(
-                self.api.request_part(
-                    self.names.request_topic, **key_fields(key), partitions=tuple(rows)
-                )
-                for key, rows in topics
-            ),
-        )
-
-    def _rows(self, response: Any) -> dict[tuple[TopicKey, int], Any]:
-        """The structures of an answer; none of ``None``."""
-        return {
-            (topic_key(topic), int(getattr(row, self.names.index))): row
-            for topic in (response.topics if response is not None else ())
-            for row in topic.partitions
-        }
 
     def row(self, item: PartitionEntry, code: int = KafkaErrorCode.NONE, **values: Any) -> Any:
         """A structure of our own for the response."""

@@ -1,8 +1,8 @@
 """New transactions on tracked topics are refused, so that the drain ends (seed 004).
 
 A transaction that has the partition already goes on. The refusal is an error after which
-librdkafka, the Java client and kafka-python abort the transaction and can begin another one
-elsewhere; fatal or retriable codes would end the producer or let it spin.
+librdkafka, the Java client, kafka-python and franz-go abort the transaction and can begin another
+one elsewhere; fatal or retriable codes would end the producer or let it spin (docs/clients.md).
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.protocol import decode_response, response_class
 
-ABORTABLE_SINCE = {ApiKey.PRODUCE: 11, ApiKey.ADD_PARTITIONS_TO_TXN: 5}
-"""First versions that have TRANSACTION_ABORTABLE (KIP-890)."""
+ABORTABLE_SINCE = {ApiKey.PRODUCE: 11, ApiKey.ADD_PARTITIONS_TO_TXN: 3}
+"""First versions that are told TRANSACTION_ABORTABLE (KIP-890). AddPartitionsToTxn has it from 5,
+and clients go up to 3: to those that know the code at all it means the same there."""
 BATCHED_SINCE = 4
 """AddPartitionsToTxn carries several transactions from this version on."""
 FRESH_S = 2.0
@@ -51,8 +52,10 @@ Producer = tuple[str, int, int]
 def refuse_new_transaction(version: int, api_key: int = ApiKey.PRODUCE) -> ErrorCode:
     """The error for a transaction that would begin on a tracked topic.
 
-    Clients of versions without TRANSACTION_ABORTABLE treat POLICY_VIOLATION as abortable, as
-    they do every code that they have no special rule for; INVALID_TXN_STATE would be fatal.
+    At POLICY_VIOLATION librdkafka, kafka-python and Java abort, as at every code that they have no
+    rule for; franz-go ends at any but TRANSACTION_ABORTABLE; INVALID_TXN_STATE is fatal to all.
+    After TOPIC_AUTHORIZATION_FAILED aiokafka would abort without a word to the coordinator, and its
+    next transaction commit what that one wrote elsewhere: better that it ends.
     """
     if version >= ABORTABLE_SINCE[ApiKey(api_key)]:
         return ErrorCode.transaction_abortable

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
@@ -19,10 +19,9 @@ from temporalio.client import Client
 from tideline import control_plane as control_plane_package
 from tideline.background import cancel_and_wait, keep, spawn
 from tideline.control_plane import ACKS_CHANNEL, ControlPlane
-from tideline.control_plane.model import GatewayRegistration
+from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.domain.history import HistoryWatch
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.admin import KafkaAdmin, RecordDeletion
 from tideline.kafka.client import KafkaCluster
@@ -35,7 +34,7 @@ from tideline.settings import WorkerSettings
 
 log = structlog.get_logger()
 
-LEASE_POLL_S = 0.5
+LISTEN_AGAIN_S = 0.5
 MAX_CACHED = 10_000
 """Partitions whose cached observations are kept; the oldest go first."""
 
@@ -59,9 +58,18 @@ class CachedObservation:
     """When it was observed, by :func:`monotonic_ms`."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    run: str | None
+    at_ms: float
+    end: int
+
+
 class ProofsForRoll:
-    """What was proven to be in remote storage not long ago, by partition: an attempt that ran out
-    of time goes on where it was, and the write of the configs does not prove it all again."""
+    """What was proven to be in remote storage not long ago, by partition, for one run of a
+    workflow: an attempt that ran out of time goes on where it was, and the write of the configs
+    does not prove it all again. Another run proves for itself: between two runs nobody watches, and
+    tiered storage may have been turned off and on."""
 
     LAST_MS = 45 * 60_000.0
     """Longer than two attempts at proving a large topic: its first proofs must count when its last
@@ -69,18 +77,21 @@ class ProofsForRoll:
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
         self._clock_ms = clock_ms
-        self._proven: dict[TopicIdPartition, tuple[float, int]] = {}
+        self._proven: dict[TopicIdPartition, _Proof] = {}
 
-    def keep(self, key: TopicIdPartition, end: int) -> None:
-        """Everything of ``key`` below ``end`` (exclusive) that Kafka takes for tiered is."""
+    def keep(self, key: TopicIdPartition, run: str | None, end: int) -> None:
+        """Everything of ``key`` below ``end`` (exclusive) that Kafka takes for tiered is. ``run``:
+        who has proven it, of a workflow; ``None`` outside of Temporal."""
         now = self._clock_ms()
-        self._proven = {k: v for k, v in self._proven.items() if now - v[0] < self.LAST_MS}
-        self._proven[key] = (now, end)
+        self._proven = {k: v for k, v in self._proven.items() if now - v.at_ms < self.LAST_MS}
+        self._proven[key] = _Proof(run, now, end)
 
-    def of(self, key: TopicIdPartition) -> int | None:
-        """The proven end (exclusive), if it was proven not long ago."""
-        at, end = self._proven.get(key, (0.0, 0))
-        return end if key in self._proven and self._clock_ms() - at < self.LAST_MS else None
+    def of(self, key: TopicIdPartition, run: str | None) -> int | None:
+        """The end (exclusive) that ``run`` has proven not long ago."""
+        found = self._proven.get(key)
+        if found is None or found.run != run or self._clock_ms() - found.at_ms >= self.LAST_MS:
+            return None
+        return found.end
 
     def forget(self, key: TopicIdPartition) -> None:
         """Tiered storage was switched: what was there may have been deleted."""
@@ -103,7 +114,7 @@ class AckListener:
                         event.set()
             except UnreachableError as error:
                 log.warning("acknowledgements_not_heard", why=str(error))
-                await asyncio.sleep(LEASE_POLL_S)
+                await asyncio.sleep(LISTEN_AGAIN_S)
 
     @asynccontextmanager
     async def subscribe(self, payload: str) -> AsyncIterator[asyncio.Event]:
@@ -116,34 +127,6 @@ class AckListener:
             del self._events[payload][event]
             if not self._events[payload]:
                 del self._events[payload]
-
-
-class LeaseObserver:
-    """Reads every gateway's renewal counter now and then, so that a gateway that died before a
-    quiesce needs no second wait inside it."""
-
-    def __init__(self, control_plane: ControlPlane) -> None:
-        self._control_plane = control_plane
-        self.watch = LeaseWatch()
-
-    async def run(self) -> None:
-        """Poll until cancelled."""
-        while True:
-            with suppress(UnreachableError):
-                await self.read()
-            await asyncio.sleep(LEASE_POLL_S)
-
-    async def read(self) -> list[GatewayRegistration]:
-        """One reading of all gateways, taken into the watch."""
-        sent = monotonic_ms()
-        gateways = await self._control_plane.list_gateways()
-        self.watch.observe((reading(g) for g in gateways), sent_ms=sent, received_ms=monotonic_ms())
-        return gateways
-
-
-def reading(gateway: GatewayRegistration) -> LeaseReading:
-    """A registration as the lease watch wants it."""
-    return LeaseReading(gateway.gateway_id, gateway.incarnation, gateway.renewals, gateway.lease_ms)
 
 
 class EvidenceQueue:
@@ -312,7 +295,7 @@ def assemble(
         remote_log=RemoteLogFollower(cluster, timeout_ms),
         inventory=SegmentInventory(settings),
         acks=AckListener(control_plane),
-        leases=LeaseObserver(control_plane),
+        leases=LeaseObserver(control_plane, monotonic_ms),
         cluster=cluster,
         temporal=temporal,
     )

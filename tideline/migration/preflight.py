@@ -14,9 +14,8 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import (
-    GatewayHealth,
+    TIERING_SWITCH,
     GroupMember,
-    PartitionHealth,
     PreflightObservation,
     PreflightReport,
     RemoteObjects,
@@ -24,9 +23,10 @@ from tideline.domain.preflight import (
 )
 from tideline.domain.remote_log import RemoteSegment, SegmentState, stuck_copies
 from tideline.errors import TidelineError
-from tideline.kafka.observer import DEBUG_CONSUMER, OffsetAnswer, OffsetSpec, TopicLayout
+from tideline.kafka.observer import TopicLayout
+from tideline.kafka.partition_health import partition_health
 from tideline.kafka.remote_log_metadata import TOPIC as REMOTE_LOG_METADATA
-from tideline.migration.connections import WorkerServices, monotonic_ms
+from tideline.migration.connections import WorkerServices
 from tideline.migration.prefix import claimed_prefix
 from tideline.migration.side_by_side import side_by_side
 
@@ -34,8 +34,6 @@ T = TypeVar("T")
 
 STUCK_AFTER_MS = 15 * 60_000
 """A copy that began this long ago and never finished counts as stuck."""
-LEASE_LOOK_S = 0.1
-TIERING_SWITCH = "remote.log.storage.system.enable"
 
 
 def _nobody_waits() -> None:
@@ -72,7 +70,7 @@ async def observe(
     configs = {
         key: entry.value or "" for key, entry in (await services.topics.configs(topic)).items()
     }
-    partitions = await _partitions(services, layout)
+    partitions = await partition_health(services.observer, services.topics, layout)
     alive()
     (
         registrations,
@@ -82,7 +80,7 @@ async def observe(
         switches,
         bucket_error,
     ) = await asyncio.gather(
-        _or_none(_watched(services, alive)),
+        _or_none(services.leases.watched(alive)),
         _or_none(services.control_plane.check_synchronous_commit()),
         _or_none(services.control_plane.tracked_topic(topic)),
         _or_none(services.topics.groups_on(topic)),
@@ -119,15 +117,11 @@ async def observe(
         acls=acls,
         brokers=tuple(nodes),
         metadata_version=level,
-        synchronous_commit=None
-        if durability is None
-        else durability.settings["synchronous_commit"]
-        if durability
-        else "off",
+        synchronous_commit=None if durability is None else durability.synchronous_commit,
         asynchronous_standbys=0
         if durability is None or durability.waits_for_standby
         else durability.standbys,
-        gateways=None if registrations is None else _gateways(services, registrations),
+        gateways=None if registrations is None else services.leases.health(registrations),
         unaccounted=tuple(unaccounted_reason(g) for g in unaccounted or ()),
         outside_members=None if groups is None else _outside(groups[1], registrations or ()),
         attested=None if attested is None else attested[1],
@@ -144,81 +138,11 @@ async def _attested(services: WorkerServices) -> tuple[str, str]:
     return cluster_id, in_force(await services.control_plane.attestations(cluster_id))
 
 
-async def _watched(
-    services: WorkerServices, alive: Callable[[], None] = _nobody_waits
-) -> list[GatewayRegistration]:
-    """The registrations, once each active gateway has renewed its lease or let it lapse.
-
-    One reading of a counter says nothing of life; a process that has just started has no other.
-    """
-    gateways = await services.leases.read()
-    first = {g.incarnation: g.renewals for g in gateways}
-    # Twice the longest lease: one that registers again and again is not waited for, either.
-    ends = monotonic_ms() + 2 * max((g.lease_ms for g in gateways), default=0)
-    while True:
-        gateways = await services.leases.read()
-        now = monotonic_ms()
-        undecided = [
-            g
-            for g in gateways
-            if g.status == "active"
-            and first.setdefault(g.incarnation, g.renewals) == g.renewals
-            and _silent_ms(services, g, now) <= g.lease_ms
-        ]
-        if not undecided or now > ends:
-            return gateways
-        alive()
-        await asyncio.sleep(LEASE_LOOK_S)
-
-
-def _silent_ms(services: WorkerServices, gateway: GatewayRegistration, now: float) -> float:
-    return services.leases.watch.silent_ms(gateway.incarnation, gateway.renewals, sent_ms=now)
-
-
 async def _or_none(part: Awaitable[T]) -> T | None:
     try:
         return await part
     except TidelineError:
         return None
-
-
-async def _partitions(services: WorkerServices, layout: TopicLayout) -> tuple[PartitionHealth, ...]:
-    moving = await services.topics.reassigning(layout.name, layout.partitions)
-    by_leader: dict[int, list[int]] = {}
-    for number, where in layout.partitions.items():
-        if where.leader >= 0:
-            by_leader.setdefault(where.leader, []).append(number)
-
-    async def ask(spec: OffsetSpec) -> dict[int, int]:
-        answers = await asyncio.gather(
-            *(
-                services.observer.offsets(
-                    layout.name, numbers, spec, node=leader, replica_id=DEBUG_CONSUMER
-                )
-                for leader, numbers in by_leader.items()
-            )
-        )
-        return {
-            number: answer.offset
-            for found in answers
-            for number, answer in found.items()
-            if isinstance(answer, OffsetAnswer)
-        }
-
-    starts, ends = await asyncio.gather(ask(OffsetSpec.EARLIEST), ask(OffsetSpec.LATEST))
-    return tuple(
-        PartitionHealth(
-            partition=number,
-            # One that did not answer is as good as without a leader now.
-            leader=where.leader if number in starts and number in ends else -1,
-            replicas=where.replicas,
-            in_sync=where.in_sync,
-            log_start=starts.get(number, 0),
-            log_end=ends.get(number, -1),
-            reassigning=number in moving,
-        )
-        for number, where in sorted(layout.partitions.items())
-    )
 
 
 async def _remote_metadata(
@@ -308,23 +232,6 @@ async def _transactional_ids(
     led = [number for number, where in layout.partitions.items() if where.leader >= 0]
     found = await side_by_side(producers, led)
     return await services.topics.transactional_ids(frozenset().union(*found))
-
-
-def _gateways(
-    services: WorkerServices, registrations: Sequence[GatewayRegistration]
-) -> tuple[GatewayHealth, ...]:
-    now = monotonic_ms()
-    return tuple(
-        GatewayHealth(
-            gateway_id=g.gateway_id,
-            status=g.status,
-            version=g.version,
-            silent_ms=_silent_ms(services, g, now),
-            lease_ms=g.lease_ms,
-            address=g.address,
-        )
-        for g in registrations
-    )
 
 
 def _outside(

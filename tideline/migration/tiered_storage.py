@@ -17,7 +17,7 @@ from tideline.control_plane.model import TopicStatus
 from tideline.domain.config_changes import REMOTE_STORAGE, Situation
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef, TopicRef
-from tideline.domain.preflight import INTERNAL_TOPICS
+from tideline.domain.preflight import INTERNAL_TOPICS, TIERING_SWITCH
 from tideline.domain.remote_log import RemoteSegment
 from tideline.domain.tiered_storage import (
     JUDGED,
@@ -36,6 +36,7 @@ from tideline.domain.tiered_storage_change import (
     Remaining,
     Review,
     TieredStorageInput,
+    users_local_retention,
     wanted_local_retention,
 )
 from tideline.domain.topic_configs import LOCAL_RETENTION_BYTES, LOCAL_RETENTION_MS
@@ -44,7 +45,6 @@ from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout, TopicLayout
 from tideline.migration.connections import WorkerServices
 from tideline.migration.prefix import claimed_prefix
-from tideline.migration.preflight import TIERING_SWITCH
 from tideline.migration.side_by_side import side_by_side
 
 BROKER_DEFAULTS = {
@@ -214,7 +214,7 @@ async def review(services: WorkerServices, ref: TopicRef, given: TieredStorageIn
     path = PATHS[state, target]
     if path.refused:
         raise RefusedError(f"{topic!r} is {state.value}: {path.refused}")
-    wanted = wanted_local_retention(given, users)
+    wanted = wanted_local_retention(given, users_local_retention(given, users))
     await _refuse_as_kafka(services, topic, effective, [configs_of(s, wanted) for s in path.steps])
     return Review(state.value, users)
 

@@ -92,7 +92,7 @@ def survey(
     of_catalog = _history_of_catalog(entries, current)
     catalog = fold(entries, of_catalog) if of_catalog else Catalog()
     _add_seeds(catalog, entries)
-    here = _living(postgres, catalog) if postgres else {}
+    here = _living(postgres, catalog, choices.topics) if postgres else {}
     names = _names(catalog, here)
     wanted = _wanted(names, choices.topics)
     streams = Streams(lambda topic: topic not in catalog.deleted and wanted(topic))
@@ -112,7 +112,7 @@ def survey(
         current=current,
         moved={log for log, (_, moved) in starts.items() if moved},
         producers={
-            log: _producers_at(log, start, catalog, here, postgres)
+            log: _producers_at(start, catalog.logs.get(log), here.get(log))
             for log, (start, _) in starts.items()
         },
     )
@@ -134,7 +134,7 @@ def again(
 ) -> Survey:
     """What was read, beside Postgres as it is now."""
     result = replace(found, plans={}, grounds={}, compared=True)
-    _lay(result, postgres, _living(postgres, found.catalog), segments)
+    _lay(result, postgres, _living(postgres, found.catalog, found.choices.topics), segments)
     return result
 
 
@@ -161,10 +161,18 @@ def take_filling(
     found.plans[log] = _plan(log, rebuilt.logs[log], found.grounds.get(log), opened, found)
 
 
-def _living(postgres: RebuildPostgres, catalog: Catalog) -> dict[TopicIdPartition, KnownLog]:
-    """Logs that Postgres has, but for those of topics that were deleted since."""
-    return {
+def _living(
+    postgres: RebuildPostgres, catalog: Catalog, topics: frozenset[str]
+) -> dict[TopicIdPartition, KnownLog]:
+    """Logs that Postgres has, but for those of topics that were deleted since; with its producers
+    where the topic is asked for."""
+    here = {
         known.log: known for known in postgres.logs() if known.log.topic_id not in catalog.deleted
+    }
+    wanted = _wanted(_names(catalog, here), topics)
+    return {
+        log: replace(known, producers=postgres.producers(log)) if wanted(log.topic_id) else known
+        for log, known in here.items()
     }
 
 
@@ -309,30 +317,22 @@ def _start(
 
 
 def _producers_at(
-    log: TopicIdPartition,
-    start: int,
-    catalog: Catalog,
-    here: Mapping[TopicIdPartition, KnownLog],
-    postgres: RebuildPostgres | None,
+    start: int, facts: LogFacts | None, here: KnownLog | None
 ) -> Mapping[int, ProducerEntry]:
     """Producers where the batches begin that the bucket must have, as far as anybody knows them: of
     Postgres at its high watermark, or at B0."""
-    if postgres is not None and log in here and here[log].high_watermark == start:
-        return postgres.producers(log)
-    told = catalog.logs[log].boundary if log in catalog.logs else None
-    if told is None or told.seeds is None or told.boundary != start:
+    if here is not None and here.high_watermark == start:
+        return here.producers
+    boundary = facts.boundary if facts is not None else None
+    if boundary is None or boundary.seeds is None or boundary.boundary != start:
         return {}
-    return entries_from_seeds(told.seeds, -1)
+    return entries_from_seeds(boundary.seeds, -1)
 
 
 def _with_rows(known: KnownLog | None, postgres: RebuildPostgres | None) -> KnownLog | None:
     if known is None or postgres is None:
         return known
-    return replace(
-        known,
-        batches=list(postgres.batches(known.log)),
-        producers=postgres.producers(known.log),
-    )
+    return replace(known, batches=list(postgres.batches(known.log)))
 
 
 def _by_log(found: Sequence[OpenObject]) -> dict[TopicIdPartition, list[OpenObject]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tideline.installation import shipped
 from tideline.stack.errors import StackError
 from tideline.stack.home import exclusive
+from tideline.stack.kafka_classes import archive_classes, archived_classes
 
 SOURCES = shipped("infra/kafka")
 BUILD_TIMEOUT_S = 900
@@ -65,6 +66,7 @@ def tool_command(main_class: str, *arguments: str) -> list[str]:
         java(),
         "-Xmx256m",
         "-XX:TieredStopAtLevel=1",
+        *archived_classes(jars.output),
         f"-Dlog4j2.configurationFile={jars.config / 'tools-log4j2.properties'}",
         "-cp",
         f"{jars.broker}/*",
@@ -117,6 +119,8 @@ def ensure(jars: KafkaLibraries) -> None:
         if code != 0:
             end = "\n".join(log.read_text(errors="replace").splitlines()[-SHOWN_LOG_LINES:])
             raise StackError(f"Maven failed with {code}; the end of {log}:\n{end}")
+        if any(jars.broker.glob("*.jar")):
+            archive_classes(java(), jars.broker, jars.config, jars.output)
         _stamp(jars).write_text(_digest())
 
 

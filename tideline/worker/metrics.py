@@ -102,11 +102,15 @@ async def keep_tiering_metrics(settings: WorkerSettings) -> None:
 
 async def keep_gc_metrics(settings: WorkerSettings) -> None:
     """Until cancelled."""
-    gauges = GcGauges()
+    gauges, jobs = GcGauges(), JobGauges()
     with closing(JobsControlPlane(settings, "tideline-worker-gc")) as plane:
 
+        def observe() -> None:
+            gauges.update(plane.gc_runs(GC_RUNS))
+            jobs.update(plane.job_successes())
+
         async def update() -> None:
-            await asyncio.to_thread(lambda: gauges.update(plane.gc_runs(GC_RUNS)))
+            await asyncio.to_thread(observe)
 
         await _keep_updated("gauges of the collection", GC_EVERY_S, update)
 
@@ -200,6 +204,26 @@ class MigrationGauges:
                 self._boundary.labels(topic.topic, partition).set(boundary)
         for state in MigrationState:
             self._states.labels(state).set(states[state])
+
+
+JOBS = ("coverage", "gc", "merge", "retention", "split")
+
+
+class JobGauges:
+    """Whether the periodic jobs run at all."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._succeeded = Gauge(
+            "inkless_job_last_success_timestamp_seconds",
+            "When a whole run of the job last ended well; 0: never",
+            ["job"],
+            registry=registry,
+        )
+
+    def update(self, succeeded_ms: Mapping[str, int]) -> None:
+        """``succeeded_ms``: by job, without those that never did."""
+        for job in JOBS:
+            self._succeeded.labels(job).set(succeeded_ms.get(job, 0) / 1000)
 
 
 class GcGauges:

@@ -147,13 +147,7 @@ func transact(seeds []string, name, topic, end, value string) (string, error) {
 		transactional[name], client = made, made
 	}
 	if err := client.BeginTransaction(); err != nil {
-		if !known {
-			return "", err
-		}
-		// What ended the last transaction was fatal to this client: a new one goes on.
-		client.Close()
-		delete(transactional, name)
-		return transact(seeds, name, topic, end, value)
+		return "", err
 	}
 	record, err := client.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte(value)}).First()
 	if err == nil && end == "commit" {

@@ -77,7 +77,7 @@ public class ClientsProbe {
         return made;
     }
 
-    /** One client in a thread of its own; an error of it is told. */
+    /** One client in a thread of its own; an error that ends it is told. */
     abstract static class Client {
         final String name;
         volatile boolean ending;
@@ -89,7 +89,7 @@ public class ClientsProbe {
                 try {
                     run();
                 } catch (Exception e) {
-                    tell(name, "told", e.toString(), -1);
+                    tell(name, "ended", e.toString(), -1);
                 }
             }, name);
         }

@@ -70,7 +70,7 @@ public class StreamsProbe {
         KafkaStreams streams = new KafkaStreams(topology.build(), props);
         streams.setUncaughtExceptionHandler(e -> {
             try {
-                tell(name, "told", e.toString());
+                tell(name, "ended", e.toString());
             } catch (Exception unprintable) {
                 throw new IllegalStateException(unprintable);
             }

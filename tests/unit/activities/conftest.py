@@ -9,11 +9,12 @@ from uuid import UUID
 import pytest
 
 from tests.unit.activities.world import FakeKafka, FakeStore, WorkerPlane, World
+from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.migration.connections import (
     AckListener,
     EvidenceQueue,
-    LeaseObserver,
     WorkerServices,
+    monotonic_ms,
 )
 
 
@@ -34,7 +35,7 @@ def world() -> World:
         remote_log=cast(Any, store),
         inventory=cast(Any, store),
         acks=AckListener(cast(Any, plane)),
-        leases=LeaseObserver(cast(Any, plane)),
+        leases=LeaseObserver(cast(Any, plane), monotonic_ms),
         cluster=cast(Any, kafka),
         wait_bound_ms=60,
         evidence=EvidenceQueue(),

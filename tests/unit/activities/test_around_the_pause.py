@@ -150,6 +150,23 @@ async def test_leadership_moves_away_from_a_log_gap(world: World) -> None:
     assert evidence["leader_moved"] == {"from": 1, "to": 2}
 
 
+async def test_a_reassignment_is_not_replaced_by_a_move_of_the_leader(world: World) -> None:
+    """To move it the replicas are put in another order, which would end what somebody began."""
+    world.services.wait_bound_ms = 4_000
+    world.kafka.moving = {0}
+    world.kafka.watermarks[3] = 80
+    error = await failure_of(zombie_cleanup(world.services, crossed(world)))
+    assert error.type == failures.WAITING
+    assert "being reassigned" in error.message
+    world.kafka.ends[1] = 80
+    error = await failure_of(zombie_cleanup(world.services, crossed(world)))
+    assert "being reassigned" in error.message
+    assert world.kafka.done == []
+    world.kafka.moving = set()
+    await zombie_cleanup(world.services, crossed(world))
+    assert world.kafka.done == ["elect 2"]
+
+
 async def test_a_gap_that_nobody_can_close_is_waited_for_with_its_reason(world: World) -> None:
     world.kafka.ends = dict.fromkeys((1, 2, 3), 80)
     error = await failure_of(zombie_cleanup(world.services, crossed(world)))

@@ -263,6 +263,21 @@ async def test_a_roll_is_proven_once_for_a_while(world: World) -> None:
     await offsets_proven_for_roll(world.services, TOPIC)
 
 
+async def test_a_later_run_takes_no_proof_of_an_earlier_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was terminated, and tiered storage was turned off and on before the topic migrates again:
+    the highest tiered offset is still the one that was proven, and what lay below it is gone."""
+    world.kafka.local_starts = dict.fromkeys((1, 2, 3), 0)
+    monkeypatch.setattr(configs, "current_run", lambda: "first")
+    await offsets_proven_for_roll(world.services, TOPIC)
+    world.store.listing = {}
+    await offsets_proven_for_roll(world.services, TOPIC)
+    monkeypatch.setattr(configs, "current_run", lambda: "second")
+    with pytest.raises(ApplicationError, match="must not be rolled"):
+        await offsets_proven_for_roll(world.services, TOPIC)
+
+
 async def test_a_proof_that_takes_an_attempt_to_its_bound_is_not_begun_anew_by_the_write_of_configs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,10 +21,8 @@ from tideline.domain.transactions import CoordinatorTransaction
 from tideline.kafka.observer import TopicLayout
 from tideline.kafka.topic_observer import ActiveProducer
 from tideline.migration.preflight import (
-    _gateways,
     _remote_objects,
     _transactional_ids,
-    _watched,
 )
 
 
@@ -99,7 +97,7 @@ async def test_a_gateway_that_renews_while_it_is_watched_is_alive(world: World) 
 
     world.plane.register(gateway(1))
     world.plane.list_gateways = renewing  # type: ignore[method-assign]
-    (alive,) = _gateways(world.services, await _watched(world.services))
+    (alive,) = world.services.leases.health(await world.services.leases.watched())
     assert alive.silent_ms <= alive.lease_ms
 
 
@@ -107,13 +105,13 @@ async def test_a_gateway_that_does_not_renew_is_found_out_by_a_process_that_just
     world: World,
 ) -> None:
     world.plane.register(gateway(1))
-    (silent,) = _gateways(world.services, await _watched(world.services))
+    (silent,) = world.services.leases.health(await world.services.leases.watched())
     assert silent.silent_ms > silent.lease_ms
 
 
 async def test_fenced_and_retired_gateways_are_not_waited_for(world: World) -> None:
     world.plane.register(gateway(1, status="fenced"), gateway(2, status="retired"))
-    assert len(await _watched(world.services)) == 2
+    assert len(await world.services.leases.watched()) == 2
 
 
 async def test_a_topic_of_which_not_everything_can_be_seen_yet_is_looked_at_again(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 from uuid import UUID
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
 from activities import configs
 from activities.configs import offsets_proven_for_roll
@@ -156,9 +159,32 @@ async def test_a_write_that_brokers_do_not_show_is_waited_for(
 
 async def test_a_switch_makes_older_proofs_void(classic: World) -> None:
     await offsets_proven_for_roll(classic.services, TOPIC)
-    assert classic.services.proofs.of(LOG) is not None
+    assert classic.services.proofs.of(LOG, None) is not None
     await set_tiered_storage(classic.services, ConfigsToSet(TOPIC, dict(HELD)))
-    assert classic.services.proofs.of(LOG) is None
+    assert classic.services.proofs.of(LOG, None) is None
+
+
+@pytest.mark.parametrize("status", WorkflowExecutionStatus)
+async def test_an_attempt_that_slept_over_the_end_of_its_run_writes_no_configs(
+    classic: World, status: WorkflowExecutionStatus
+) -> None:
+    """It was terminated, and what resumed it has given the user's local retention back by now."""
+    classic.kafka.own_configs = {"local.retention.ms": "3600000"}
+    environment = ActivityEnvironment()
+    asked: list[tuple[str, str | None]] = []
+
+    def handle(workflow_id: str, *, run_id: str | None) -> Mock:
+        asked.append((workflow_id, run_id))
+        return Mock(describe=AsyncMock(return_value=Mock(status=status)))
+
+    classic.services.temporal = Mock(get_workflow_handle=handle)
+    late = environment.run(set_tiered_storage, classic.services, ConfigsToSet(TOPIC, dict(HELD)))
+    if status is WorkflowExecutionStatus.RUNNING:
+        await late
+    else:
+        assert (await error_of(late)).type == failures.REFUSED
+        assert classic.kafka.own_configs == {"local.retention.ms": "3600000"}
+    assert set(asked) == {(environment.info.workflow_id, environment.info.workflow_run_id)}
 
 
 class TestTheProof:

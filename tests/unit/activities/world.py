@@ -214,6 +214,8 @@ class FakeKafka:
     highest_tiered: int = 99
     max_timestamp: OffsetAnswer = field(default_factory=lambda: OffsetAnswer(7, 1_700, 5))
     silent: set[int] = field(default_factory=set)
+    moving: set[int] = field(default_factory=set)
+    """Partitions that somebody reassigns."""
     active: list[ActiveProducer] = field(default_factory=list)
     transactions: list[CoordinatorTransaction] = field(default_factory=list)
     own_configs: dict[str, str] = field(default_factory=dict)
@@ -358,7 +360,7 @@ class FakeKafka:
         return tuple(name for name, producer_id in known if producer_id in producers)
 
     async def reassigning(self, topic: str, partitions: Any) -> frozenset[int]:
-        return frozenset()
+        return frozenset(partitions) & self.moving
 
     async def configs(self, topic: str) -> dict[str, ConfigEntry]:
         own = {key: ConfigEntry(value, True) for key, value in self.own_configs.items()}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tideline.cli import tiered_storage
 from tideline.cli.app import app
-from tideline.domain.tiered_storage import NOT_WITHOUT_DELETING, TieringState
+from tideline.domain.tiered_storage import NOT_WITHOUT_DELETING, LocalRetention, TieringState
 from tideline.domain.tiered_storage_change import (
     TieredStorageInput,
     TieredStorageOutcome,
@@ -38,8 +38,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[TieredStorageInput]:
     return given
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, found: TopicTiering, running: Any = None) -> None:
-    monkeypatch.setattr(tiered_storage, "_look", AsyncMock(return_value=(found, running)))
+def looks(
+    monkeypatch: pytest.MonkeyPatch, found: TopicTiering, running: Any = None, left: Any = None
+) -> None:
+    monkeypatch.setattr(tiered_storage, "_look", AsyncMock(return_value=(found, running, left)))
 
 
 def test_off_without_a_word_about_the_data_is_refused_with_kafkas_message() -> None:
@@ -111,6 +113,16 @@ def test_what_a_switch_waits_for_is_shown(monkeypatch: pytest.MonkeyPatch) -> No
     looks(monkeypatch, FOUND, status)
     shown = runner.invoke(app, ["tiered-storage", "show", "orders"]).output
     assert "to enabled: prove coverage; local retention is held: offsets are nowhere" in shown
+
+
+def test_what_a_terminated_switch_has_left_is_shown_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = TieredStorageInput("orders", "enabled", before_hold=LocalRetention("3600000", None))
+    looks(monkeypatch, FOUND, left=left)
+    shown = runner.invoke(app, ["tiered-storage", "show", "orders"]).output.replace("\n", " ")
+    assert "local.retention.ms=3600000, local.retention.bytes=(not set)" in shown
+    assert "tideline tiered-storage resume orders" in shown
 
 
 def test_an_outcome_says_what_was_collected() -> None:

@@ -35,6 +35,7 @@ CHANGING = (
     ("tiered-storage disable orders --delete",),
     ("tiered-storage enable orders",),
     ("tiered-storage read-only orders",),
+    ("tiered-storage resume orders",),
     ("tiering pause orders",),
     ("tiering resume orders",),
     ("tiering trigger orders",),

@@ -68,13 +68,16 @@ def test_nothing_is_changed_where_the_leader_is_needed(
     assert leader_for(LOG, route, placement, live, zone) == NamedLeader(placement.leader, Why.KAFKA)
 
 
-@given(
+any_look_at_a_partition = given(
     log=logs,
     route=st.sampled_from(OTHERS_MAY_LEAD),
     placement=placements(),
     live=live_gateways,
     zone=zones,
 )
+
+
+@any_look_at_a_partition
 def test_nobody_is_named_who_does_not_live_while_anybody_does(
     log: TopicIdPartition,
     route: PartitionRoute,
@@ -86,13 +89,7 @@ def test_nobody_is_named_who_does_not_live_while_anybody_does(
     assert named.node in live or (not live and named.node == placement.leader)
 
 
-@given(
-    log=logs,
-    route=st.sampled_from(OTHERS_MAY_LEAD),
-    placement=placements(),
-    live=live_gateways,
-    zone=zones,
-)
+@any_look_at_a_partition
 def test_a_replica_that_lives_comes_before_everybody_else(
     log: TopicIdPartition,
     route: PartitionRoute,

@@ -17,6 +17,7 @@ from tideline.domain.offset_search import (
     end_in_suffix,
     end_without_prefix,
     has_whole_prefix,
+    is_of_prefix,
     latest_of_maxima,
     smallest,
 )
@@ -97,3 +98,12 @@ def test_a_replica_whose_boundary_epoch_ends_too_early_has_lost_the_end_of_the_p
     assert has_whole_prefix(130, 100)
     assert not has_whole_prefix(99, 100)
     assert not has_whole_prefix(-1, 100)
+
+
+def test_a_record_found_below_the_boundary_is_of_the_prefix_if_its_epoch_says_so() -> None:
+    assert is_of_prefix(Candidate(42, 600, 7), 100, 7)
+    assert is_of_prefix(Candidate(99, 600, 3), 100, 7)
+    assert not is_of_prefix(Candidate(95, 600, 8), 100, 7), "appended past the gateways"
+    assert not is_of_prefix(Candidate(95, 600), 100, 7), "it has none"
+    assert not is_of_prefix(Candidate(100, 600, 7), 100, 7)
+    assert not is_of_prefix(NOTHING, 100, 7)

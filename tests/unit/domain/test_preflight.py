@@ -16,7 +16,6 @@ from tideline.domain.preflight import (
     RemoteObjects,
     TopicAcls,
     Verdict,
-    eligible,
     judge,
 )
 
@@ -75,7 +74,6 @@ def test_of_an_unknown_topic_only_that_is_said() -> None:
         ("replicas_in_sync", {"partitions": (replace(PARTITION, in_sync=(1, 2)),)}),
         ("replicas_in_sync", {"partitions": (replace(PARTITION, leader=-1),)}),
         ("no_reassignment", {"partitions": (replace(PARTITION, reassigning=True),)}),
-        ("min_insync_replicas", {"configs": {"min.insync.replicas": "4"}}),
         ("no_share_group", {"share_groups": ("sg",)}),
         ("tiered_storage_healthy", {"tiering_enabled_on_brokers": False}),
         ("tiered_storage_healthy", {"remote_metadata_error": "timed out"}),
@@ -158,6 +156,13 @@ def test_what_cannot_be_observed_leaves_it_undecided_unless_something_refuses() 
     assert not judge(replace(unseen, synchronous_commit="off")).undecided
 
 
+def test_a_minimum_above_the_number_of_replicas_refuses_no_write_and_no_migration() -> None:
+    configs = {"min.insync.replicas": "4"}
+    single = (replace(PARTITION, replicas=(1,), in_sync=(1,)),)
+    assert verdict("min_insync_replicas", configs=configs) is Verdict.PASSED
+    assert verdict("min_insync_replicas", configs=configs, partitions=single) is Verdict.WARNING
+
+
 def test_an_empty_topic_needs_no_tiered_storage() -> None:
     empty = replace(PARTITION, log_start=5, log_end=5)
     changes: dict[str, Any] = {"configs": {}, "partitions": (empty,), "bucket_error": "away"}
@@ -172,16 +177,21 @@ def test_a_migration_that_holds_the_configs_passes_its_own_checks_again() -> Non
     assert verdict("remote_copy", configs=frozen, already="active") is Verdict.PASSED
 
 
-def test_eligibility_looks_at_the_topic_alone() -> None:
-    report = eligible(replace(GOOD, gateways=None, synchronous_commit=None))
-    assert report.accepted
+def test_what_could_not_be_seen_is_told_only_where_nothing_is_refused() -> None:
+    report = judge(replace(GOOD, gateways=None, synchronous_commit=None))
+    assert not report.refused
+    assert "gateways_alive" in report.refusal()
+    report = judge(replace(GOOD, gateways=None, share_groups=("sg",)))
+    assert report.refused
+    assert report.refusal().startswith("no_share_group: share groups on the topic: sg (end them")
+    assert "gateways_alive" not in report.refusal()
 
 
 def test_one_of_kafkas_own_names_is_called_internal_even_before_the_topic_exists() -> None:
     unborn = PreflightObservation(topic="__consumer_offsets", topic_id=None)
-    for report in (judge(unborn), eligible(unborn)):
-        assert not report.accepted
-        assert "internal topic" in report.refusal()
+    report = judge(unborn)
+    assert report.refused
+    assert "internal topic" in report.refusal()
 
 
 def test_a_withdrawn_attestation_does_not_stop_a_migration_that_has_begun() -> None:
@@ -189,13 +199,12 @@ def test_a_withdrawn_attestation_does_not_stop_a_migration_that_has_begun() -> N
 
 
 def test_every_trigger_demands_the_attestation_and_shows_who_made_it() -> None:
-    for judged in (judge, eligible):
-        report = judged(replace(GOOD, attested="", cluster_id="c1"))
-        assert not report.accepted
-        assert "cluster c1" in report.refusal()
-        assert "tideline cluster attest" in report.refusal()
-        (found,) = (c.found for c in judged(GOOD).checks if c.name == "closed_to_bypass")
-        assert "by ann" in found
+    report = judge(replace(GOOD, attested="", cluster_id="c1"))
+    assert not report.accepted
+    assert "cluster c1" in report.refusal()
+    assert "tideline cluster attest" in report.refusal()
+    (found,) = (c.found for c in judge(GOOD).checks if c.name == "closed_to_bypass")
+    assert "by ann" in found
 
 
 def test_a_standby_that_commits_do_not_wait_for_is_a_warning() -> None:

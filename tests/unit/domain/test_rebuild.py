@@ -16,6 +16,7 @@ from tests.contract.scenes import GatewayProcess, MemoryScene
 from tests.contract.traffic import Traffic
 from tideline.control_plane.model import BatchToCommit
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import entries_from_seeds
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.rebuild import KnownPlace, Rebuilt, rebuild
 from tideline.domain.wal_footer import (
@@ -704,17 +705,16 @@ def test_what_a_producer_wrote_below_b0_is_not_placed_again_above_it() -> None:
     retried, fresh = a_batch(2, producer=(7, 3)), a_batch(1, at=10, producer=(7, 5))
     streams = Streams()
     streams.add("1a", 100, an_object(1, 1, retried, fresh, version=2))
-    seeds = {LOG: [ProducerSeed(7, 0, 3, 4, 8, 1, 9)]}
-    assert [b.base_offset for b in rebuild(streams, {LOG: 10}, seeds).logs[LOG].batches] == [10]
-    (row,) = rebuild(streams, {LOG: 10}, seeds).logs[LOG].batches
-    assert row.footer.base_sequence == 5
+    producers = entries_from_seeds([ProducerSeed(7, 0, 3, 4, 8, 9, 1)], -1)
+    (row,) = rebuild(streams, {LOG: 10}, {LOG: producers}).logs[LOG].batches
+    assert (row.base_offset, row.footer.base_sequence) == (10, 5)
 
 
 def test_what_does_not_follow_what_its_producer_wrote_below_b0_stays_open() -> None:
     streams = Streams()
     streams.add("1a", 100, an_object(1, 1, a_batch(1, producer=(7, 9)), version=2))
-    seeds = {LOG: [ProducerSeed(7, 0, 3, 4, 8, 1, 9)]}
-    found = rebuild(streams, {LOG: 10}, seeds)
+    producers = entries_from_seeds([ProducerSeed(7, 0, 3, 4, 8, 9, 1)], -1)
+    found = rebuild(streams, {LOG: 10}, {LOG: producers})
     assert found.logs[LOG].batches == ()
     assert [o.why for o in found.open_objects] == [
         "its sequences do not follow those of its producer at the end"
@@ -729,8 +729,8 @@ def test_a_producer_whose_state_had_expired_begins_anew() -> None:
     streams = Streams()
     for key, footer in objects.items():
         streams.add(key, 100, footer)
-    seeds = {LOG: [ProducerSeed(8, 0, 3, 4, 0, 1, 5)]}
-    producers = rebuild(streams, seeds=seeds).logs[LOG].producers
+    before = {LOG: entries_from_seeds([ProducerSeed(8, 0, 3, 4, 0, 1, 5)], -1)}
+    producers = rebuild(streams, producers=before).logs[LOG].producers
     assert [b.base_sequence for b in producers[7].batches] == [9]
     assert [b.base_sequence for b in producers[8].batches] == [3]
 

@@ -77,6 +77,26 @@ def test_a_broker_that_is_away_is_waited_for_and_not_replaced() -> None:
     assert found.spread is Spread.EVEN
 
 
+def test_a_replica_beside_whose_broker_no_gateway_is_known_is_not_taken_away() -> None:
+    """Its gateway may be on its way: by then the replica is the one of its rack."""
+    brokers = [Broker(1, "a"), Broker(2, "b"), Broker(3, "c", gateway=False)]
+    found = judged(brokers, partition(1, 3))
+    assert found.missing == ("b",)
+    assert found.target == (1, 3, 2), "rack b lacks one in either case"
+    registered = [*brokers[:2], Broker(3, "c")]
+    assert judged(registered, partition(1, 3, 2)).rack_aware
+
+
+@pytest.mark.parametrize("gateway", [True, False])
+def test_while_a_broker_has_no_rack_and_others_have_nothing_is_moved(gateway: bool) -> None:
+    """It may be of a rack that has a replica; two such brokers need not be of one rack."""
+    brokers = [Broker(1, "a"), Broker(2, "b"), Broker(3, None, gateway=gateway), Broker(4, None)]
+    for placed in (partition(1), partition(3, 4), partition(1, 2)):
+        found = judged(brokers, placed)
+        assert found.target is None
+        assert "broker 3, 4 has no rack" in found.why_not
+
+
 def test_a_broker_that_is_not_registered_any_more_is_replaced() -> None:
     found = judged(cluster("a", "b", "c"), partition(1, 2, 99))
     assert found.target == (1, 2, 3)
@@ -131,7 +151,9 @@ def test_a_target_is_better_never_smaller_and_keeps_what_a_prefix_needs(
     assert added
     assert all(by_node[n].alive and by_node[n].gateway for n in added)
     assert len(set(found.target)) == len(found.target) >= len(replicas)
-    assert leader in found.target or not by_node[leader].gateway
+    assert leader in found.target
+    assert {n for n in replicas if not by_node[n].gateway} <= set(found.target)
+    assert len({b.rack is None for b in brokers}) == 1
     if prefix:
         assert set(replicas) <= set(found.target)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -34,7 +35,11 @@ from kio.schema.end_txn.v3.request import EndTxnRequest
 from kio.schema.end_txn.v3.response import EndTxnResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as change
-from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
+from kio.schema.metadata.v12.response import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from kio.schema.share_fetch.v1 import request as share
 from kio.schema.share_fetch.v1.response import ShareFetchResponse
 from kio.schema.types import BrokerId, ProducerId, TopicName, TransactionalId
@@ -43,6 +48,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta
 from tests.placed_plane import PlacedPlane
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
+from tideline import __version__
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import (
     ConfigOverride,
@@ -60,6 +66,7 @@ from tideline.gateway.admin import configs as configs_handler
 from tideline.gateway.admin import create_topics
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
+from tideline.gateway.admin.eligibility import Eligibility
 from tideline.gateway.admin.held_configs import HeldConfigs
 from tideline.gateway.admin.placing import ReplicaPlacing
 from tideline.gateway.admin.share_groups import ShareGroupsHandler
@@ -93,7 +100,9 @@ class AdminRules:
         view, plane, told = self._view, self._plane, self._tellings
         placing = ReplicaPlacing(cluster, self._gateways) if self._gateways else None
         return {
-            **ConfigsHandler(view, plane, cluster, HeldConfigs(plane, cluster, told)).rules(),
+            **ConfigsHandler(
+                view, plane, HeldConfigs(plane, cluster, told), Eligibility(cluster, plane)
+            ).rules(),
             **CreateTopicsHandler(view, plane, cluster, told, placing).rules(),
             **ShareGroupsHandler(view).rules(),
             **TopicsHandler(view, plane, cluster, told, placing).rules(),
@@ -319,9 +328,38 @@ async def test_a_new_transaction_on_a_tracked_topic_is_refused_per_partition() -
         answer = await ask(g, add_partitions(tracked=(0, 1), classic=(0,)))
     assert codes(answer) == {
         ("tracked", 0): ErrorCode.operation_not_attempted,
-        ("tracked", 1): ErrorCode.policy_violation,
+        ("tracked", 1): ErrorCode.transaction_abortable,
         ("classic", 0): ErrorCode.operation_not_attempted,
     }
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (0, ErrorCode.policy_violation),
+        (2, ErrorCode.policy_violation),
+        (3, ErrorCode.transaction_abortable),
+    ],
+)
+async def test_a_client_is_told_abortable_where_its_version_may_know_that(
+    version: int, told: ErrorCode
+) -> None:
+    """Clients go up to version 3. To franz-go, whose first transaction is always one of version 1,
+    every other code there is fatal; aiokafka knows 0 only, and neither code."""
+    versions = import_module(f"kio.schema.add_partitions_to_txn.v{version}.request")
+    known = add_partitions(tracked=(0,))
+    request = versions.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=known.v3_and_below_transactional_id,
+        v3_and_below_producer_id=known.v3_and_below_producer_id,
+        v3_and_below_producer_epoch=known.v3_and_below_producer_epoch,
+        v3_and_below_topics=(
+            versions.AddPartitionsToTxnTopic(name=TopicName("tracked"), partitions=(i32(0),)),
+        ),
+    )
+    kafka = Kafka(DescribeTransactionsRequest=ongoing("Empty"))
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
+        answer = await ask(g, request)
+    assert codes(answer) == {("tracked", 0): told}
 
 
 async def test_a_partition_that_is_in_the_transaction_already_goes_on() -> None:
@@ -340,7 +378,7 @@ async def test_a_transaction_that_is_over_or_another_epochs_does_not_count(
     kafka = Kafka(DescribeTransactionsRequest=ongoing(state, 0, epoch=epoch))
     async with FakeBroker(kafka) as broker, gateway(broker, admin(tracked(-1))) as g:
         answer = await ask(g, add_partitions(tracked=(0,)))
-    assert codes(answer) == {("tracked", 0): ErrorCode.policy_violation}
+    assert codes(answer) == {("tracked", 0): ErrorCode.transaction_abortable}
 
 
 async def test_classic_partitions_are_added_without_a_question() -> None:
@@ -935,8 +973,19 @@ async def test_describe_configs_does_not_say_where_brokers_listen(version: int) 
     assert "9093" not in str(response)
 
 
-def with_a_classic_topic(request: Any) -> MetadataResponse:
-    """The cluster ``c``, and in it the topic ``classic``, which is tiered."""
+def with_a_classic_topic(
+    request: Any, in_sync: tuple[int, ...] = (1,), leader: int = 1
+) -> MetadataResponse:
+    """The cluster ``c``, and in it the topic ``classic``, which is tiered and lies on broker 1."""
+    partition = MetadataResponsePartition(
+        error_code=ErrorCode.none,
+        partition_index=i32(0),
+        leader_id=BrokerId(leader),
+        leader_epoch=i32(0),
+        replica_nodes=(BrokerId(1),),
+        isr_nodes=tuple(map(BrokerId, in_sync)),
+        offline_replicas=(),
+    )
     return MetadataResponse(
         throttle_time=no_throttle(),
         brokers=(),
@@ -948,35 +997,124 @@ def with_a_classic_topic(request: Any) -> MetadataResponse:
                 name=topic.name,
                 topic_id=CLASSIC_ID,
                 is_internal=False,
-                partitions=(),
+                partitions=(partition,),
             )
             for topic in request.topics or ()
         ),
     )
 
 
-async def test_a_config_change_starts_nothing_before_the_cluster_is_attested() -> None:
-    plane = AdminPlane()
-    kafka = Kafka(
-        IncrementalAlterConfigsRequest=altered,
-        DescribeConfigsRequest=describing(remote_storage_enable="true"),
-        MetadataRequest=with_a_classic_topic,
+class Attested(AdminPlane):
+    """Whose gateways renew their leases, except those that are ``silent``."""
+
+    def __init__(self, silent: Collection[int] = (), lease_ms: int = 100) -> None:
+        super().__init__()
+        self._silent, self._lease_ms = silent, lease_ms
+
+    async def list_gateways(self) -> list[GatewayRegistration]:
+        for known in await super().list_gateways():
+            if known.gateway_id not in self._silent:
+                await self.renew_lease(known.gateway_id, known.incarnation)
+        return [
+            replace(known, lease_ms=self._lease_ms, version=__version__)
+            for known in await super().list_gateways()
+        ]
+
+
+class Taciturn(Kafka):
+    """Leaves unanswered what it has no answer to."""
+
+    async def __call__(self, header: RequestHeader, frame: bytes) -> bytes | None:
+        known = (
+            header.api_key == 18 or type(decode_request(frame, header)).__name__ in self._answers
+        )
+        return await super().__call__(header, frame) if known else None
+
+
+async def triggered(plane: AdminPlane, **answers: Callable[[Any], Any]) -> Any:
+    """What the trigger of ``classic`` answers, at a broker that says nothing else."""
+    kafka = Taciturn(
+        **{
+            "IncrementalAlterConfigsRequest": altered,
+            "DescribeConfigsRequest": describing(remote_storage_enable="true"),
+            "MetadataRequest": with_a_classic_topic,
+            **answers,
+        }
     )
     (wanted,) = setting(diskless_enable="true").resources
     request = replace(
         setting(diskless_enable="true"), resources=(replace(wanted, resource_name="classic"),)
     )
     async with FakeBroker(kafka) as broker, gateway(broker, admin(plane=plane)) as g:
-        (refused,) = (await ask(g, request)).responses
-        requested = plane.said.copy()
-        await plane.attest_cluster("c", "ann", "listeners are firewalled")
-        (accepted,) = (await ask(g, request)).responses
+        (answer,) = (await ask(g, request)).responses
+    return answer
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs_handler, "PATIENCE_S", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_config_change_starts_nothing_before_the_cluster_is_attested() -> None:
+    plane = Attested()
+    refused = await triggered(plane)
+    requested = plane.said.copy()
+    await plane.attest_cluster("c", "ann", "listeners are firewalled")
+    accepted = await triggered(plane)
     assert refused.error_code is ErrorCode.invalid_config
     assert "cluster c" in refused.error_message
     assert "tideline cluster attest" in refused.error_message
     assert requested == []
     assert accepted.error_code is ErrorCode.none
     assert [call[:2] for call in plane.said] == [("request_migration", "classic")]
+
+
+def out_of_sync(request: Any) -> MetadataResponse:
+    return with_a_classic_topic(request, in_sync=())
+
+
+def without_a_leader(request: Any) -> MetadataResponse:
+    return with_a_classic_topic(request, leader=-1)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("plane", "metadata", "said"),
+    [
+        (Attested(), out_of_sync, "0 (missing [1]) (bring the missing brokers back"),
+        (Attested(), without_a_leader, "partitions not fully in sync: 0"),
+        (Attested(silent=(2,)), with_a_classic_topic, "no sign of life from gateway 2"),
+    ],
+    ids=["a replica is behind", "no leader", "a gateway is dead"],
+)
+async def test_a_trigger_is_refused_at_once_by_what_the_preflight_would_refuse(
+    plane: AdminPlane, metadata: Any, said: str
+) -> None:
+    await plane.attest_cluster("c", "ann", "listeners are firewalled")
+    refused = await triggered(plane, MetadataRequest=metadata)
+    assert refused.error_code is ErrorCode.invalid_config
+    assert said in refused.error_message
+    assert plane.said == []
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_a_trigger_cannot_see_in_time_is_left_to_the_workflow() -> None:
+    """The broker tells neither groups nor ACLs nor log ends, and a gateway's lease is longer than
+    the trigger's patience."""
+    plane = Attested(silent=(2,), lease_ms=60_000)
+    await plane.attest_cluster("c", "ann", "listeners are firewalled")
+    assert (await triggered(plane)).error_code is ErrorCode.none
+    assert [call[:2] for call in plane.said] == [("request_migration", "classic")]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_topic_without_tiered_storage_may_be_empty_only_if_its_leaders_say_so() -> None:
+    plane = Attested()
+    await plane.attest_cluster("c", "ann", "listeners are firewalled")
+    answer = await triggered(plane, DescribeConfigsRequest=describing())
+    assert answer.error_code is ErrorCode.request_timed_out
+    assert plane.said == []
 
 
 # -- share groups

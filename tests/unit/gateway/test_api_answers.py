@@ -10,6 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from infra.apis_page import offered_up_to, render
+from infra.apis_shown import NOT_SHOWN, ONLY_REFUSED, SHOWN
+from tests.pages import missing_tests
 from tests.unit.gateway.fakes import LOG, TOPIC, tracked_row
 from tests.unit.gateway.tracked_bench import TrackedBench
 from tideline.control_plane.errors import ControlPlaneUnavailable
@@ -39,6 +41,14 @@ async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
 
 def test_the_page_of_apis_is_the_one_that_the_tables_make() -> None:
     assert Path("docs/apis.md").read_text() == render(), "run `make docs`"
+
+
+def test_every_api_is_shown_on_brokers_by_one_test_or_says_why_not() -> None:
+    """That a test asks for what it is said to show is seen when it runs (tests/conftest.py)."""
+    shown = [name for names in SHOWN.values() for name in names]
+    assert sorted([*shown, *NOT_SHOWN]) == sorted(rule.name for rule in API_RULES.values())
+    assert ONLY_REFUSED.keys() <= set(shown)
+    assert missing_tests(" ".join(f"`{test}`" for test in SHOWN)) == []
 
 
 def test_every_api_of_a_broker_has_one_rule_or_is_not_offered() -> None:
@@ -189,12 +199,18 @@ def markers(*topics: str) -> Any:
     )  # fmt: skip
 
 
-def broker_writes(request: Any) -> Any:
+def broker_writes(request: Any, code: ErrorCode = ErrorCode.none) -> Any:
     """In an order of its own, as Kafka does."""
     api = messages(ApiKey.WRITE_TXN_MARKERS, 1)
-    written = api.response_part(
-        "WritableTxnMarkerPartitionResult", partition_index=0, error_code=ErrorCode.none
-    )
+
+    def written(partition: int) -> Any:
+        no_such = partition < 0 and code is ErrorCode.none
+        return api.response_part(
+            "WritableTxnMarkerPartitionResult",
+            partition_index=partition,
+            error_code=ErrorCode.unknown_topic_or_partition if no_such else code,
+        )
+
     return api.response(
         markers=tuple(
             api.response_part(
@@ -202,7 +218,9 @@ def broker_writes(request: Any) -> Any:
                 producer_id=m.producer_id,
                 topics=tuple(
                     api.response_part(
-                        "WritableTxnMarkerTopicResult", name=t.name, partitions=(written,)
+                        "WritableTxnMarkerTopicResult",
+                        name=t.name,
+                        partitions=tuple(map(written, t.partition_indexes)),
                     )
                     for t in m.topics
                 ),
@@ -245,10 +263,27 @@ async def test_an_administrators_marker_is_written_before_the_pause_only(
     assert reached == ({TOPIC, "another"} if row is PENDING else {"another"})
 
 
-async def test_of_markers_that_are_all_refused_the_broker_hears_nothing(
+async def test_of_markers_that_are_all_refused_no_partition_of_the_topic_hears(
     bench: TrackedBench,
 ) -> None:
     bench.show(CROSSED)
+    bench.client.broker[ApiKey.WRITE_TXN_MARKERS] = broker_writes
     answer = await bench.ask(markers(TOPIC))
-    assert set(codes(answer).values()) == {ErrorCode.invalid_txn_state}
-    assert bench.client.forwarded == []
+    assert codes(answer) == {(producer, TOPIC): ErrorCode.invalid_txn_state for producer in (5, 6)}
+    (sent,) = bench.client.forwarded
+    assert [p for m in sent.markers for t in m.topics for p in t.partition_indexes] == [-1]
+
+
+@pytest.mark.parametrize("row", [PENDING, QUIESCING, CROSSED])
+@pytest.mark.parametrize("others", [(), ("another",)])
+async def test_who_may_write_no_markers_is_not_told_which_topics_are_tracked(
+    bench: TrackedBench, row: Any, others: tuple[str, ...]
+) -> None:
+    """Kafka refuses the whole request, whatever topics it names."""
+    bench.show(row)
+    bench.client.broker[ApiKey.WRITE_TXN_MARKERS] = lambda request: broker_writes(
+        request, ErrorCode.cluster_authorization_failed
+    )
+    assert set(codes(await bench.ask(markers(TOPIC, *others))).values()) == {
+        ErrorCode.cluster_authorization_failed
+    }

@@ -169,6 +169,21 @@ async def test_the_next_fetch_waits_for_what_the_broker_owes(
     assert broker.asked == 1
 
 
+async def came_too_late(bench: TrackedBench, log: KafkaLog | None = None) -> SlowBroker:
+    """A broker whose answer, of ``log`` if given, came after its fetch was answered; the next
+    question it answers at once, with what the bench's broker has."""
+    await appended(bench)
+    broker = SlowBroker(bench)
+    has = broker.answer
+    if log is not None:
+        broker.answer = serving({IN_PREFIX: log})
+    await ask(bench)
+    broker.gate.set()
+    await until(lambda: bench.parts.room.held("answers") > 0)
+    broker.answer = has
+    return broker
+
+
 @pytest.mark.parametrize(
     "late", [KafkaLog(b"", 100), KafkaLog(code=ErrorCode.unknown_server_error)]
 )
@@ -176,14 +191,7 @@ async def test_that_there_was_nothing_is_no_answer_to_a_later_fetch(
     bench: TrackedBench, monkeypatch: pytest.MonkeyPatch, late: KafkaLog
 ) -> None:
     hurried(monkeypatch)
-    await appended(bench)
-    broker = SlowBroker(bench)
-    good = broker.answer
-    broker.answer = serving({IN_PREFIX: late})
-    await ask(bench)
-    broker.gate.set()
-    await until(lambda: bench.parts.room.held("answers") > 0)
-    broker.answer = good
+    broker = await came_too_late(bench, late)
     assert (await ask(bench))[IN_PREFIX].offsets == [90]
     assert broker.asked == 2
 
@@ -192,11 +200,7 @@ async def test_a_late_answer_is_not_given_to_who_asks_for_another_offset(
     bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurried(monkeypatch)
-    await appended(bench)
-    broker = SlowBroker(bench)
-    await ask(bench)
-    broker.gate.set()
-    await until(lambda: bench.parts.room.held("answers") > 0)
+    broker = await came_too_late(bench)
     broker.answer = serving({IN_PREFIX: KafkaLog(batch_at(80), 100)})
     found = fetched(await bench.ask(fetch((TOPIC, 0, 100), (TOPIC, 1, 80))))
     assert found[IN_PREFIX].offsets == [80]
@@ -208,11 +212,7 @@ async def test_a_late_answer_is_kept_for_a_while_and_only_where_there_is_room(
 ) -> None:
     monkeypatch.setattr(late_answers, "KEPT_S", 0.01)
     hurried(monkeypatch)
-    await appended(bench)
-    broker = SlowBroker(bench)
-    await ask(bench)
-    broker.gate.set()
-    await until(lambda: bench.parts.room.held("answers") > 0)
+    broker = await came_too_late(bench)
     await until(lambda: bench.parts.room.held("answers") == 0)
     assert (await ask(bench))[IN_PREFIX].offsets == [90]
     assert broker.asked == 2

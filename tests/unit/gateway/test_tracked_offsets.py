@@ -41,12 +41,18 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD =
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
     made = TrackedBench(tmp_path)
     await made.lease()
+    made.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = WHOLE
     yield made
     await made.close()
 
 
 def kafka_says(bench: TrackedBench, offset: int, timestamp: int = -1, code: str = "none") -> None:
     """The broker's answer to every ListOffsets."""
+    bench.client.broker[ApiKey.LIST_OFFSETS] = listed(offset, timestamp, code)
+
+
+def listed(offset: int, timestamp: int = -1, code: str = "none", epoch: int = 3) -> Script:
+    """``epoch``: in which the record that was found was written."""
 
     def answer(request: Any) -> Any:
         api = messages(ApiKey.LIST_OFFSETS, 10)
@@ -63,7 +69,7 @@ def kafka_says(bench: TrackedBench, offset: int, timestamp: int = -1, code: str 
                             error_code=ErrorCode[code],
                             offset=offset,
                             timestamp=timestamp,
-                            leader_epoch=3,
+                            leader_epoch=epoch,
                         )
                         for row in topic.partitions
                     ),
@@ -72,7 +78,7 @@ def kafka_says(bench: TrackedBench, offset: int, timestamp: int = -1, code: str 
             ),
         )
 
-    bench.client.broker[ApiKey.LIST_OFFSETS] = answer
+    return answer
 
 
 async def asked(
@@ -178,6 +184,78 @@ async def test_a_late_append_in_kafka_answers_no_search(bench: TrackedBench) -> 
     kafka_says(bench, 105)
     assert (await asked(bench, LATEST_TIERED))[1] == 99
     assert (await asked(bench, PENDING_UPLOAD))[1] == -1
+
+
+async def test_a_leader_that_lost_the_end_of_the_prefix_ends_no_search_by_time(
+    bench: TrackedBench,
+) -> None:
+    """A log gap: what was searched for may lie in what a replica that is away still has; a consumer
+    that was sent on into the suffix would skip it."""
+    bench.show(SUFFIX)
+    await appended(bench, 700)
+    broker = bench.client.broker
+    broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = Lineage(90, e5=0, e6=60, e8=90)
+    kafka_says(bench, -1)
+    for timestamp in (600, 701):
+        assert await asked(bench, timestamp) == ("not_leader_or_follower", -1, -1, -1)
+    # Nor one that finds a record which was appended to it past the gateways, on either side of B0.
+    broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = Lineage(130, e5=0, e6=60, e8=90)
+    for offset in (95, 105):
+        broker[ApiKey.LIST_OFFSETS] = listed(offset, 600, epoch=8)
+        assert (await asked(bench, 600))[0] == "not_leader_or_follower"
+    # What it has is found as ever, and ends are told.
+    broker[ApiKey.LIST_OFFSETS] = listed(42, 600, epoch=7)
+    assert await asked(bench, 600) == ("none", 42, 600, 7)
+    assert (await asked(bench, LATEST))[1] == 101
+    assert (await asked(bench, EARLIEST))[1] == 42
+    # Of a gap that an operator has accepted there is nothing left to wait for.
+    bench.show(replace(SUFFIX, accepted_gap_from=90))
+    broker[ApiKey.LIST_OFFSETS] = listed(95, 600, epoch=8)
+    assert await asked(bench, 600) == ("none", 100, 700, 7)
+
+
+async def test_a_record_without_a_leader_epoch_is_found_by_a_leader_with_the_whole_prefix(
+    bench: TrackedBench,
+) -> None:
+    """As a client of before version 4 is answered."""
+    bench.show(SUFFIX)
+    bench.client.broker[ApiKey.LIST_OFFSETS] = listed(42, 600, epoch=-1)
+    assert (await asked(bench, 600))[:3] == ("none", 42, 600)
+    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = Lineage(90, e5=0, e6=60, e8=90)
+    assert (await asked(bench, 600))[0] == "not_leader_or_follower"
+
+
+async def test_a_search_by_time_ends_at_no_leader_that_moved_in_between(
+    bench: TrackedBench,
+) -> None:
+    bench.show(SUFFIX)
+    await appended(bench, 700)
+    nothing, found = listed(-1), listed(95, 600, epoch=7)
+    short = Lineage(90, e5=0, e6=60, e8=90)
+    for lists, ends in (
+        ((nothing, found), WHOLE),
+        ((nothing, nothing), short),
+        ((nothing, listed(-1, code="not_leader_or_follower")), WHOLE),
+    ):
+        bench.client.broker[ApiKey.LIST_OFFSETS] = one_by_one(lists)
+        bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = ends
+        assert await asked(bench, 600) == ("not_leader_or_follower", -1, -1, -1)
+    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = WHOLE
+    bench.client.broker[ApiKey.LIST_OFFSETS] = one_by_one((nothing, nothing))
+    assert await asked(bench, 600) == ("none", 100, 700, 7)
+
+
+async def test_a_search_that_began_before_b0_was_known_asks_again(bench: TrackedBench) -> None:
+    """Nobody was asked yet whether the leader has the whole prefix."""
+    bench.show(QUIESCING)
+    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = Lineage(90, e5=0, e6=60, e8=90)
+
+    def crosses(request: Any) -> Any:
+        bench.show(SUFFIX)
+        return listed(-1)(request)
+
+    bench.client.broker[ApiKey.LIST_OFFSETS] = crosses
+    assert await asked(bench, 600) == ("not_leader_or_follower", -1, -1, -1)
 
 
 async def test_the_largest_timestamp_of_the_prefix_was_kept_at_the_boundary(
@@ -308,6 +386,9 @@ class Lineage:
             return epoch_ends(-1, -1)(request)
         floor = max((epoch for epoch in self.starts if epoch <= asked), default=asked)
         return epoch_ends(floor, self.starts[min(newer)] if newer else self.end)(request)
+
+
+WHOLE = Lineage(105, e5=0, e6=60, e7=80)
 
 
 def one_by_one(leaders: Iterable[Script]) -> Script:

@@ -293,20 +293,23 @@ async def test_a_stopped_gateway_takes_nothing(bench: TrackedBench, row: Tracked
 
 
 @pytest.mark.parametrize(
-    ("row", "is_open", "told"),
+    ("row", "is_open", "version", "told"),
     [
-        (PENDING, False, "transaction_abortable"),
-        (PENDING, True, "none"),
-        (SUFFIX, True, "transaction_abortable"),
+        (PENDING, False, 10, "policy_violation"),
+        (PENDING, False, 11, "transaction_abortable"),
+        (PENDING, False, 12, "transaction_abortable"),
+        (PENDING, True, 12, "none"),
+        (SUFFIX, True, 10, "policy_violation"),
+        (SUFFIX, True, 12, "transaction_abortable"),
     ],
 )
 async def test_a_new_transaction_is_refused_and_an_open_one_goes_on_until_the_boundary(
-    bench: TrackedBench, row: TrackedPartition, is_open: bool, told: str
+    bench: TrackedBench, row: TrackedPartition, is_open: bool, version: int, told: str
 ) -> None:
     bench.show(row)
     bench.transactions.open = {6} if is_open else set()
     batch = record_batch(1, producer_id=6, epoch=0, sequence=0, attributes=0x10)
-    response = await bench.ask(produce((TOPIC, 0, batch), version=12))
+    response = await bench.ask(produce((TOPIC, 0, batch), version=version))
     assert outcomes(response)[ME][0] == told
 
 

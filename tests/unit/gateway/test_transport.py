@@ -605,13 +605,16 @@ async def test_a_stopping_gateway_answers_what_has_arrived() -> None:
         await stopping
 
 
-async def test_a_version_of_api_versions_that_is_too_new_is_told_which_there_are() -> None:
+async def test_a_version_of_api_versions_that_is_too_new_is_told_those_of_this_api_alone() -> None:
+    """As Kafka does (KIP-511), and asked again. A client that is told all others goes by them, and
+    knows no features (franz-go)."""
     async with FakeBroker(echo) as broker, gateway(broker) as under_test:
         client = await under_test.connect()
         await client.send(frame(9, 18, 7, body=b"\x00\x02x\x02y\x00"))
-        answer = await client.receive()
-        assert answer[:6] == b"\x00\x00\x00\x09\x00\x23"
-        assert int.from_bytes(answer[6:10], "big") > 30
+        answer: Any = decode_response(await client.receive(), 18, 0)
+        assert answer.error_code is ErrorCode.unsupported_version
+        ((key, low, high),) = [(a.api_key, a.min_version, a.max_version) for a in answer.api_keys]
+        assert (key, low, high) == (18, 0, 4)
         client.close()
 
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from spark.common.entry import Job, Outcome, TopicsOption, failure_of, launch, main, run_job
+from spark.common import entry
+from spark.common.entry import (
+    DryRunOption,
+    Job,
+    Outcome,
+    TopicsOption,
+    failure_of,
+    launch,
+    main,
+    run_job,
+)
+from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.errors import ExitCode, RefusedError
 from tideline.object_store import ObjectStoreUnavailable
 
@@ -132,3 +144,59 @@ def test_a_job_has_its_own_options_and_those_of_every_job(
     with pytest.raises(SystemExit) as refused:
         main("example", job)
     assert refused.value.code == ExitCode.USAGE
+
+
+class Noted:
+    """A control plane that hears of whole runs, or is away."""
+
+    def __init__(self, away: bool = False) -> None:
+        self.away, self.jobs = away, list[str]()
+
+    def __call__(self, settings: object, name: str) -> Noted:
+        return self
+
+    def note_job_success(self, jobs: Sequence[str]) -> None:
+        if self.away:
+            raise ControlPlaneUnavailable("no answer")
+        self.jobs += jobs
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def example(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
+    return Outcome({}, failed="no" if topic == ["bad"] else None)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "noted"),
+    [
+        ("retention", [], ["retention"]),
+        ("tiering", [], ["split", "merge"]),
+        ("retention", ["--dry-run"], []),
+        ("retention", ["--topic", "a"], []),
+    ],
+)
+def test_a_whole_run_that_ends_well_is_noted(
+    monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str], noted: list[str]
+) -> None:
+    plane = Noted()
+    monkeypatch.setattr(entry, "JobsControlPlane", plane)
+    monkeypatch.setattr("sys.argv", [command, *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main(command, example)
+    assert ended.value.code == 0
+    assert plane.jobs == noted
+
+
+def test_a_run_that_failed_is_not_noted_and_one_that_cannot_be_noted_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plane = Noted()
+    monkeypatch.setattr(entry, "JobsControlPlane", plane)
+    bad = Outcome({}, failed="2 partitions are parked")
+    assert run_job("example", lambda job: bad, launch(), whole=True) is ExitCode.FAILED
+    assert plane.jobs == []
+    plane.away = True
+    assert run_job("example", lambda job: Outcome({}), launch(), whole=True) is ExitCode.OK
+    assert "its success is not noted: no answer" in told(capsys)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
@@ -14,7 +15,13 @@ from tests.replay.test_replay import HISTORIES, recorded
 from tests.unit.workflows.test_steering import reach, soon
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
-from tideline.domain.messages import AbortDecision, ConfigStage, TopicActivity
+from tideline.domain.messages import (
+    AbortDecision,
+    ConfigStage,
+    PartitionReport,
+    Signal,
+    TopicActivity,
+)
 from tideline.domain.migration import Phase
 from workflows import calls
 from workflows.partition_migration import PartitionMigration
@@ -71,6 +78,36 @@ async def test_a_partition_that_waits_for_tiering_asks_less_and_less_often(
         if event.HasField("timer_started_event_attributes")
     ]
     assert pauses == [500, 1_000, 2_000, 4_000]
+
+
+async def waiting_reasons(world: World, client: Client) -> list[str]:
+    """What the partition has told its topic, each once, in order."""
+    partition = client.get_workflow_handle(world.ref.partition_workflow_id(0))
+    told = []
+    async for event in partition.fetch_history_events():
+        sent = event.signal_external_workflow_execution_initiated_event_attributes
+        if sent.signal_name == Signal.REPORT:
+            (report,) = await client.data_converter.decode(sent.input.payloads, [PartitionReport])
+            told.append(report.waiting_reason)
+    return [reason for reason in dict.fromkeys(told) if reason]
+
+
+async def test_a_wait_for_tiering_that_lasts_longer_than_it_may_says_since_when(
+    world: World, client: Client
+) -> None:
+    """``inkless.migration.segment.wait.ms``, beyond what one attempt waits."""
+    world.script[Phase.READINESS] = fails(failures.WAITING, "offset 40 to 50", times=3)
+    options = {"segment_wait_ms": 1_200}
+    async with world.worker(client):
+        given = {"topic": world.topic, "options": options}
+        assert (await world.run(client, given)).outcome == "hybrid"
+        # Looked at first, then after 0.5 s and after 1.5 s.
+        *_, early, overdue = await waiting_reasons(world, client)
+    assert early == "offset 40 to 50"
+    assert re.fullmatch(
+        r"tiering takes longer than segment_wait_ms=1200, since 20\S+\+00:00: offset 40 to 50",
+        overdue,
+    )
 
 
 async def test_whoever_follows_for_long_continues_as_new_and_returns_the_outcome(

@@ -30,10 +30,13 @@ from tideline.temporal import (
     AnotherWorkflowRuns,
     NoSuchMigration,
     outcome_of,
+    refuse_running,
+    resume_change,
     running_topics,
     start_or_join,
     start_or_redirect,
     tiered_storage_status,
+    unfinished_change,
 )
 from workflows import calls
 
@@ -320,3 +323,96 @@ class TestTheTopicsId:
             assert known.then == ["release local retention"]
             await handle.terminate()
         assert await tiered_storage_status(client, world.topic, world.topic_id) is None
+
+    async def terminated_in_the_proof(self, world: TieringWorld, client: Client) -> None:
+        world.proving.clear()
+        world.not_proven = 1_000_000
+        handle = await world.start(client, "enabled", collect_after_s=60)
+        await asyncio.wait_for(world.proving.wait(), 20)
+        await handle.terminate()
+        world.not_proven = 0
+
+    async def resumed(self, world: TieringWorld, client: Client) -> None:
+        given = await unfinished_change(client, world.ref)
+        assert given is not None
+        handle = await resume_change(client, TASK_QUEUE, world.ref, given)
+        await asyncio.wait_for(handle.result(), 30)
+
+    async def test_what_a_terminated_switch_has_left_held_is_given_back_by_the_one_that_resumes_it(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        world.configs = dict(OFF)
+        async with world.worker(client):
+            assert await unfinished_change(client, world.ref) is None
+            await self.terminated_in_the_proof(world, client)
+            assert HELD.items() <= world.configs.items()
+            found = await unfinished_change(client, world.ref)
+            assert found == TieredStorageInput(
+                world.topic, "enabled", collect_after_s=60,
+                before_hold=LocalRetention("3600000", None),
+            )  # fmt: skip
+            await self.resumed(world, client)
+            assert await unfinished_change(client, world.ref) is None, "nothing is left twice"
+        assert world.configs["local.retention.ms"] == "3600000"
+        assert world.configs["local.retention.bytes"] is None
+
+    async def test_one_that_resumes_may_be_terminated_too(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        world.configs = dict(OFF)
+        async with world.worker(client):
+            await self.terminated_in_the_proof(world, client)
+            given = await unfinished_change(client, world.ref)
+            assert given is not None
+            world.reviewing = asyncio.Event()
+            second = await resume_change(client, TASK_QUEUE, world.ref, given)
+            await soon(lambda: _is(world.done.count("review") == 2))
+            await second.terminate()
+            world.reviewing.set()
+            await self.resumed(world, client)
+        assert world.configs["local.retention.ms"] == "3600000"
+
+    async def test_what_somebody_has_set_since_is_not_replaced_by_what_was_before(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        world.configs = dict(OFF)
+        async with world.worker(client):
+            await self.terminated_in_the_proof(world, client)
+            world.configs["local.retention.ms"] = "5"
+            await self.resumed(world, client)
+        assert world.configs["local.retention.ms"] == "5"
+        assert world.configs["local.retention.bytes"] is None
+
+    async def test_another_target_gives_back_what_was_left_held_as_well(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        world.configs = dict(OFF)
+        async with world.worker(client):
+            await self.terminated_in_the_proof(world, client)
+            left = await unfinished_change(client, world.ref)
+            assert left is not None
+            given = TieredStorageInput(world.topic, "disabled", before_hold=left.before_hold)
+            handle = await start_or_redirect(client, TASK_QUEUE, world.ref, given)
+            await asyncio.wait_for(handle.result(), 30)
+        assert world.configs["remote.storage.enable"] == "false"
+        assert world.configs["local.retention.ms"] == "3600000"
+
+    async def test_nothing_is_resumed_while_a_workflow_of_the_topic_runs(
+        self, world: TieringWorld, client: Client
+    ) -> None:
+        world.configs, world.not_proven = dict(OFF), 1_000_000
+        async with world.worker(client):
+            handle = await world.start(client, "enabled")
+            await asyncio.wait_for(world.proving.wait(), 20)
+            assert await unfinished_change(client, world.ref) is None
+            with pytest.raises(AnotherWorkflowRuns, match="Nothing was changed"):
+                await refuse_running(client, world.ref)
+            given = TieredStorageInput(world.topic, "enabled")
+            with pytest.raises(AnotherWorkflowRuns, match="Nothing was changed"):
+                await resume_change(client, TASK_QUEUE, world.ref, given)
+            await handle.terminate()
+        await refuse_running(client, world.ref)
+
+
+async def _is(fact: bool) -> bool:
+    return fact

@@ -794,7 +794,9 @@ class MemoryControlPlane(ControlPlane):
         return ConnectionRoom(max_connections=1_000, reserved=0, role="nobody")
 
     async def check_synchronous_commit(self) -> CommitDurability:
-        return CommitDurability(True, "commits are kept as long as this process", {})
+        return CommitDurability(
+            True, "commits are kept as long as this process", {"synchronous_commit": "on"}
+        )
 
     async def listen(
         self, channels: Sequence[str], on_listening: Callable[[], None] | None = None

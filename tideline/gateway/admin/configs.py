@@ -52,12 +52,11 @@ from tideline.gateway.admin.config_judgement import (
     invalid,
     judged,
 )
-from tideline.gateway.admin.eligibility import eligible_topic
+from tideline.gateway.admin.eligibility import PATIENCE_S, Eligibility
 from tideline.gateway.admin.held_configs import HOLDING, LIVE, HeldConfigs
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import build, nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.client import KafkaCluster
 from tideline.kafka.decoding import decoded_response
 from tideline.kafka.protocol import response_class
 
@@ -83,8 +82,8 @@ class ConfigsHandler:
 
     tracking: TrackingView
     control_plane: ControlPlane
-    cluster: KafkaCluster
     held: HeldConfigs
+    eligibility: Eligibility
 
     def rules(self) -> Rules:
         return {
@@ -120,12 +119,13 @@ class ConfigsHandler:
             answer: Any = await ctx.forward_message(replace(request, resources=tuple(others)))
             throttle = answer.throttle_time
             results |= {(r.resource_type, r.resource_name): r for r in answer.responses}
+        ends = asyncio.get_running_loop().time() + PATIENCE_S
         for resource, tracked in ours:
             code, message = ErrorCode.none, None
             try:
                 tracked = await self._as_postgres_says(tracked)
                 change = _sorted(resource, tracked, incremental)
-                await self._carry_out(ctx, request, change, tracked)
+                await self._carry_out(ctx, request, change, tracked, ends)
             except Refused as refusal:
                 code, message = refusal.code, refusal.message
             results[resource.resource_type, resource.resource_name] = nested(schema, "responses")(
@@ -157,17 +157,17 @@ class ConfigsHandler:
         request: Any,
         change: TopicChange,
         tracked: TrackedTopic | None,
+        ends: float,
     ) -> None:
-        """Check everything, then change. Raises :class:`Refused`."""
+        """Check everything, a trigger's prerequisites until ``ends``, then change. Raises
+        :class:`Refused`."""
         await _in_kafka(ctx, request, change, validate_only=True)
         topic_id = tracked.topic_id if tracked else None
         live = _live(tracked)
         try:
             limits = {} if live is None else await judged(ctx, change, live)
             if change.trigger and live is None:
-                topic_id = await eligible_topic(
-                    self.cluster, self.control_plane.attestations, change.name, change.changes
-                )
+                topic_id = await self.eligibility.topic_id(change.name, change.changes, ends)
             if request.validate_only:
                 return
             if change.for_kafka.configs or ctx.header.api_key == ApiKey.ALTER_CONFIGS:

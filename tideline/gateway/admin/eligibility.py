@@ -1,132 +1,176 @@
-"""What the Admin trigger must know of a topic before it says yes, observed through the brokers.
+"""What the Admin trigger must know of a topic before it says yes, observed through the brokers and
+Postgres.
 
-Only the checks of the topic alone are made here, so that the answer is quick; the workflow makes
-all of them (:mod:`tideline.domain.preflight`).
+The workflow's own rules judge it (:mod:`tideline.domain.preflight`). What cannot be seen in time,
+or not from here (remote segments and their objects), is left to the workflow, which waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from tideline.control_plane.model import ClusterAttestation, in_force
+from tideline import __version__
+from tideline.control_plane import ControlPlane
+from tideline.control_plane.lease_observer import LeaseObserver
+from tideline.control_plane.model import in_force, unaccounted_reason
 from tideline.domain.preflight import (
     INTERNAL_TOPICS,
+    TIERING_SWITCH,
+    GatewayHealth,
     PartitionHealth,
     PreflightObservation,
-    eligible,
+    judge,
 )
 from tideline.domain.topic_configs import COPY_DISABLE
-from tideline.errors import RefusedError
+from tideline.errors import RefusedError, TidelineError
+from tideline.gateway.tracking.lease import boot_clock
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.observer import (
-    DEBUG_CONSUMER,
-    KafkaObserver,
-    OffsetSpec,
-    PartitionLayout,
-    TopicLayout,
-)
+from tideline.kafka.observer import KafkaObserver, TopicLayout
+from tideline.kafka.partition_health import partition_health
 from tideline.kafka.topic_observer import TopicObserver
 
-Attestations = Callable[[str], Awaitable[Sequence[ClusterAttestation]]]
-"""Those of a cluster, as Postgres has them."""
+T = TypeVar("T")
+
 TIMEOUT_MS = 5_000
 METADATA_LAG_S = 3.0
+PATIENCE_S = 4.0
+"""Of one request, for all that may be left undecided; longer than a lease of the default, so that a
+gateway that died is found."""
+LOOK_AGAIN_S = 0.1
+SEEN_FOR_S = 5.0
+"""A request may name many topics, and their gateways are the same."""
 
 
-async def eligible_topic(
-    cluster: KafkaCluster,
-    attestations: Attestations,
-    topic: str,
-    changes: Mapping[str, str | None],
-) -> UUID:
-    """The id of a topic that may migrate once ``changes`` (configs of the same request) hold.
+class Eligibility:
+    """Asks for a topic what the preflight asks, as far as it is known within the patience."""
 
-    Asks again for a few seconds while a broker does not know a new topic or a new leader.
-    Raises :class:`RefusedError` naming value, rule and remedy, and
-    :class:`tideline.kafka.errors.KafkaUnavailable` when that cannot be learned.
-    """
-    async for attempt in AsyncRetrying(
-        retry=retry_if_exception(lambda error: isinstance(error, KafkaError) and error.retriable),
-        stop=stop_after_delay(METADATA_LAG_S),
-        wait=wait_fixed(0.1),
-        reraise=True,
-    ):
-        with attempt:
-            return await _eligible(cluster, attestations, topic, changes)
-    raise AssertionError("tenacity ends by a result or by the last error")
+    def __init__(self, cluster: KafkaCluster, control_plane: ControlPlane) -> None:
+        self._cluster = cluster
+        self._control_plane = control_plane
+        self._observer = KafkaObserver(cluster, TIMEOUT_MS)
+        self._topics = TopicObserver(cluster, TIMEOUT_MS)
+        self._leases = LeaseObserver(control_plane, lambda: boot_clock() * 1000)
+        self._seen: tuple[float, tuple[GatewayHealth, ...], tuple[str, ...]] | None = None
 
+    async def topic_id(self, topic: str, changes: Mapping[str, str | None], ends: float) -> UUID:
+        """The id of a topic that nothing known by ``ends``, on the loop's clock, keeps from
+        migrating once ``changes`` (configs of the same request) hold.
 
-async def _eligible(
-    cluster: KafkaCluster,
-    attestations: Attestations,
-    topic: str,
-    changes: Mapping[str, str | None],
-) -> UUID:
-    cluster_id = await cluster.cluster_id()
-    observer = KafkaObserver(cluster, TIMEOUT_MS)
-    layout = await observer.topic(topic)
-    configs: dict[str, str] = {}
-    if layout is not None:
-        found = await TopicObserver(cluster, TIMEOUT_MS).configs(topic)
+        Asks again for a few seconds while a broker does not know a new topic. Raises
+        :class:`RefusedError` naming value, rule and remedy, and a :class:`TidelineError` of the
+        part that did not say what the topic is, or who attests that its brokers are closed.
+        """
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(
+                lambda error: isinstance(error, KafkaError) and error.retriable
+            ),
+            stop=stop_after_delay(METADATA_LAG_S),
+            wait=wait_fixed(LOOK_AGAIN_S),
+            reraise=True,
+        ):
+            with attempt:
+                layout, observed = await self._observed(topic, changes, ends)
+        report = judge(observed)
+        if layout is None or report.refused:
+            raise RefusedError(f"topic {topic} cannot become diskless: {report.refusal()}")
+        return layout.topic_id
+
+    async def _observed(
+        self, topic: str, changes: Mapping[str, str | None], ends: float
+    ) -> tuple[TopicLayout | None, PreflightObservation]:
+        cluster_id = await self._cluster.cluster_id()
+        layout = await self._observer.topic(topic)
+        if layout is None:
+            internal = topic in INTERNAL_TOPICS
+            return None, PreflightObservation(topic=topic, topic_id=None, internal=internal)
+        found = await self._topics.configs(topic)
         configs = {key: entry.value for key, entry in found.items() if entry.value is not None}
         configs |= {key: value for key, value in changes.items() if value is not None}
-    copied = (
-        configs.get("remote.storage.enable", "false").lower() == "true"
-        and configs.get(COPY_DISABLE, "false").lower() != "true"
-    )
-    report = eligible(
-        PreflightObservation(
+        nodes = sorted(await self._cluster.nodes())
+        attested = in_force(await self._control_plane.attestations(cluster_id))
+        partitions, groups, acls, switches, durability, gateways = await asyncio.gather(
+            self._partitions(layout, configs, ends),
+            _by(ends, self._topics.groups_on(topic)),
+            _by(ends, self._topics.acls(topic)),
+            _by(ends, self._switches(nodes)),
+            _by(ends, self._control_plane.check_synchronous_commit()),
+            _by(ends, self._gateways()),
+        )
+        return layout, PreflightObservation(
             topic=topic,
-            topic_id=None if layout is None else str(layout.topic_id),
-            internal=topic in INTERNAL_TOPICS or (layout is not None and layout.internal),
+            topic_id=layout.topic_id.hex,
+            internal=layout.internal,
             configs=configs,
-            partitions=() if layout is None else await _health(observer, layout, needed=not copied),
-            attested=in_force(await attestations(cluster_id)),
+            partitions=partitions,
+            share_groups=None if groups is None else groups[0],
+            tiering_enabled_on_brokers=None if switches is None else all(switches),
+            remote_objects=None,
+            claimed_not_there=None,
+            transactional_ids=None,
+            acls=acls,
+            brokers=tuple(nodes),
+            synchronous_commit=None if durability is None else durability.synchronous_commit,
+            gateways=None if gateways is None else gateways[0],
+            unaccounted=() if gateways is None else gateways[1],
+            attested=attested,
             cluster_id=cluster_id,
+            tideline_version=__version__,
         )
-    )
-    if not report.accepted or layout is None:
-        raise RefusedError(f"topic {topic} cannot become diskless: {report.refusal()}")
-    return layout.topic_id
 
+    async def _partitions(
+        self, layout: TopicLayout, configs: Mapping[str, str], ends: float
+    ) -> tuple[PartitionHealth, ...]:
+        """Looks again while a partition has no leader, and leadership may only be moving.
 
-async def _health(
-    observer: KafkaObserver, layout: TopicLayout, *, needed: bool
-) -> tuple[PartitionHealth, ...]:
-    """The partitions with their log ends, which matter only to a topic that is not copied to
-    remote storage."""
-    rows = layout.partitions.values()
-    ends = (
-        await asyncio.gather(*(_ends(observer, layout.name, row) for row in rows))
-        if needed
-        else [(0, 0)] * len(rows)
-    )
-    return tuple(
-        PartitionHealth(
-            partition=row.partition,
-            leader=row.leader,
-            replicas=row.replicas,
-            in_sync=row.in_sync,
-            log_start=start,
-            log_end=end,
+        Where its log ends matters only to a topic that is not copied to remote storage: of that
+        one a leader that does not answer is an error.
+        """
+        copied = (
+            configs.get("remote.storage.enable", "false").lower() == "true"
+            and configs.get(COPY_DISABLE, "false").lower() != "true"
         )
-        for row, (start, end) in zip(rows, ends, strict=True)
-    )
+        while True:
+            found = await _by(ends, partition_health(self._observer, self._topics, layout))
+            over = asyncio.get_running_loop().time() + LOOK_AGAIN_S > ends
+            if found is not None and (over or all(p.leader >= 0 for p in found)):
+                return found
+            if found is None and over:
+                break
+            await asyncio.sleep(LOOK_AGAIN_S)
+            layout = await self._observer.topic(layout.name) or layout
+        if not copied:
+            raise KafkaError(ErrorCode.leader_not_available, f"the leaders of {layout.name}")
+        return tuple(
+            PartitionHealth(row.partition, row.leader, row.replicas, row.in_sync, 0, 0)
+            for row in layout.partitions.values()
+        )
+
+    async def _switches(self, nodes: list[int]) -> list[bool]:
+        found = await asyncio.gather(
+            *(self._topics.broker_config(n, TIERING_SWITCH) for n in nodes)
+        )
+        return [switch == "true" for switch in found]
+
+    async def _gateways(self) -> tuple[tuple[GatewayHealth, ...], tuple[str, ...]]:
+        """The registered ones, and why replaced processes may still run."""
+        if self._seen is None or boot_clock() - self._seen[0] > SEEN_FOR_S:
+            health = self._leases.health(await self._leases.watched())
+            unaccounted = await self._control_plane.unaccounted_incarnations()
+            self._seen = boot_clock(), health, tuple(map(unaccounted_reason, unaccounted))
+        return self._seen[1:]
 
 
-async def _ends(observer: KafkaObserver, topic: str, row: PartitionLayout) -> tuple[int, int]:
-    if row.leader < 0:
-        raise KafkaError(ErrorCode.leader_not_available, f"partition {topic}-{row.partition}")
-    start, end = await asyncio.gather(
-        observer.offset(topic, row.partition, OffsetSpec.EARLIEST, node=row.leader),
-        observer.offset(
-            topic, row.partition, OffsetSpec.LATEST, node=row.leader, replica_id=DEBUG_CONSUMER
-        ),
-    )
-    return start.offset, end.offset
+async def _by(ends: float, part: Awaitable[T]) -> T | None:
+    """``None``: it was not learned by ``ends``, on the loop's clock."""
+    try:
+        async with asyncio.timeout_at(ends):
+            return await part
+    except (TidelineError, TimeoutError):
+        return None

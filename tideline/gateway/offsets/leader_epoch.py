@@ -12,33 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kio.static.primitive import i32, i64
+from kio.static.primitive import i64
 
 from tideline.control_plane import ControlPlane
 from tideline.domain.answers import READ_AGAIN, Asked, Behaviour, asked_by_epoch
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.offset_search import end_below, end_without_prefix, has_whole_prefix
+from tideline.domain.offset_search import end_below, end_without_prefix
 from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
-from tideline.gateway.per_partition import (
-    ApiNames,
-    PartitionEntry,
-    SplitRequest,
-    failure_code,
-)
+from tideline.gateway.offsets.whole_prefix import EPOCHS, said_by_whole_leaders
+from tideline.gateway.per_partition import PartitionEntry, SplitRequest, failure_code
 from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
-
-NAMES = ApiNames(
-    ApiKey.OFFSET_FOR_LEADER_EPOCH,
-    "OffsetForLeaderTopic",
-    "OffsetForLeaderTopicResult",
-    "EpochEndOffset",
-    "partition",
-    extra=("replica_id",),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +41,7 @@ class LeaderEpochHandler:
         return {ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(self.end_of_epoch, self.tracking.has_topics)}
 
     async def end_of_epoch(self, context: RequestContext) -> bytes | None:
-        split = SplitRequest(context, self.tracking, NAMES, self.leaders, _asked)
+        split = SplitRequest(context, self.tracking, EPOCHS, self.leaders, _asked)
         if not split.is_tracked:
             return await context.forward()
         ours, kafkas = [], []
@@ -86,10 +73,8 @@ class LeaderEpochHandler:
     async def _of_whole_logs(
         self, split: SplitRequest, answers: Mapping[PartitionEntry, Any]
     ) -> dict[PartitionEntry, Any]:
-        """Kafka's answers as far as they are true of the whole log; none of a leader that has lost
-        the end of its prefix. Where an epoch is said to end below that, the end of B0's epoch is
-        asked for, and then the same once more: between two questions the leader may move, but not
-        there and back."""
+        """Kafka's answers as far as they are true of the whole log; that an epoch ended below that
+        of no leader which has lost the end of its prefix."""
         told = dict(answers)
         below: dict[PartitionEntry, PartitionRoute] = {}
         for item, row in answers.items():
@@ -100,18 +85,9 @@ class LeaderEpochHandler:
             told[item] = replace(row, end_offset=i64(end))
             if end != route.boundary:
                 below[item] = route
-        at_boundary = {
-            item: replace(item.row, leader_epoch=i32(route.boundary_epoch))
-            for item, route in below.items()
-        }
-        ends = await split.forward(list(at_boundary.items()))
-        again = await split.forward([(item, item.row) for item in below])
-        for item, route in below.items():
-            is_whole = int(ends[item].error_code) == KafkaErrorCode.NONE and has_whole_prefix(
-                int(ends[item].end_offset), route.prefix_end
-            )
-            if not is_whole or again[item] != answers[item]:
-                told[item] = _unknown(split, item, READ_AGAIN)
+        believed = await said_by_whole_leaders(split, answers, below)
+        for item in below.keys() - believed:
+            told[item] = _unknown(split, item, READ_AGAIN)
         return told
 
     async def _from_suffix(

@@ -2,12 +2,14 @@
 
 What always holds: no offset of Kafka's log at or past B0 is answered (schedules 2 and 3), and a
 search by timestamp answers with the smallest offset of both regions (seed 000 "ListOffsets
-semantics").
+semantics"). It goes on into the suffix only behind a leader that has all of the prefix: one that
+has lost the end of it, a log gap, finds nothing there.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +29,7 @@ from tideline.domain.offset_search import (
     WrongSide,
     below,
     earliest,
+    is_of_prefix,
     latest_of_maxima,
     smallest,
 )
@@ -35,10 +38,12 @@ from tideline.domain.request_handling import (
     FIND_ERRORS,
     KafkaErrorCode,
     PartitionRoute,
+    RouteKind,
 )
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.fetch.suffix_reader import SuffixReader
+from tideline.gateway.offsets.whole_prefix import said_by_whole_leaders
 from tideline.gateway.per_partition import (
     CONSUMER,
     ApiNames,
@@ -89,15 +94,38 @@ class ListOffsetsHandler:
             return await context.forward()
         to_kafka = [(item, item.row) for item in split.items if split.rule(item).asks_kafka]
         answers = dict(await split.forward(to_kafka))
+        searched = await self._searched(split, answers)
         rows: list[Any] = []
         for at in range(0, len(split.items), AT_ONCE_PARTITIONS):
             some = split.items[at : at + AT_ONCE_PARTITIONS]
             rows += await asyncio.gather(
-                *(self._answer(split, item, answers.get(item)) for item in some)
+                *(self._answer(split, item, answers.get(item), searched) for item in some)
             )
         return await split.respond(dict(zip(split.items, rows, strict=True)))
 
-    async def _answer(self, split: SplitRequest, item: PartitionEntry, from_kafka: Any) -> Any:
+    async def _searched(
+        self, split: SplitRequest, answers: Mapping[PartitionEntry, Any]
+    ) -> frozenset[PartitionEntry]:
+        """Those of which a leader with the whole prefix says that what was searched for by time is
+        not in it."""
+        beyond = {}
+        for item, row in answers.items():
+            route = item.at.route(self.tracking)
+            if (
+                route.kind is RouteKind.SUFFIX
+                and int(row.error_code) == KafkaErrorCode.NONE
+                and _ends_outside(item, route, _candidate(row))
+            ):
+                beyond[item] = route
+        return await said_by_whole_leaders(split, answers, beyond)
+
+    async def _answer(
+        self,
+        split: SplitRequest,
+        item: PartitionEntry,
+        from_kafka: Any,
+        searched: frozenset[PartitionEntry],
+    ) -> Any:
         """The structure for one partition; its route may have changed while Kafka was asked."""
         route, rule = item.at.route(self.tracking), split.rule(item)
         if rule.behaviour is Behaviour.PASS and from_kafka is not None:
@@ -113,8 +141,10 @@ class ListOffsetsHandler:
             if await self._may_be_shown(split, item, from_kafka, log):
                 return from_kafka
             return _refusal(split, item, rule.error)
+        prefix = _candidate(from_kafka) if from_kafka is not None else None
+        if prefix and item not in searched and _ends_outside(item, route, prefix):
+            return _refusal(split, item, READ_AGAIN)
         try:
-            prefix = _candidate(from_kafka) if from_kafka is not None else None
             found = await self._whole_log(item, log, route, int(item.row.timestamp), prefix)
         except SuffixRefused as refused:
             return _refusal(split, item, refused.code)
@@ -184,12 +214,19 @@ class ListOffsetsHandler:
         if below(kafka, route.prefix_end) is not NOTHING:
             return kafka
         found, record = await self.reader.first_at_or_after(log, timestamp)
-        return smallest(kafka, _suffix_candidate(found, record, route), route.boundary)
+        return smallest(NOTHING, _suffix_candidate(found, record, route), route.boundary)
 
     async def _is_readable(self, offset: int, log: TopicIdPartition, route: PartitionRoute) -> bool:
         """Whether retention has left ``offset`` of the prefix."""
         (rows,) = await self.reader.find([FindBatchesRequest(log, route.boundary, 1)])
         return offset >= rows.log_start
+
+
+def _ends_outside(item: PartitionEntry, route: PartitionRoute, prefix: Candidate) -> bool:
+    """Whether a search by time found no record that is certainly of the prefix."""
+    return asked_by_listing(int(item.row.timestamp)) is Asked.BY_TIME and not is_of_prefix(
+        prefix, route.prefix_end, route.boundary_epoch
+    )
 
 
 def _asked(row: Any, route: PartitionRoute) -> Asked:

@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import structlog
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.errors import ErrorCode
 
 from tideline.background import spawn
 from tideline.gateway.context import (
@@ -32,12 +33,12 @@ from tideline.gateway.metrics import (
     BOUND_REACHED,
     CONNECTIONS,
     CONNECTIONS_REFUSED,
-    REQUESTS_HANDLED,
-    REQUESTS_PASSED,
     UPSTREAM_DROPPED,
+    requests_handled,
+    requests_passed,
 )
 from tideline.gateway.room import Room
-from tideline.gateway.transport.addresses import UNSUPPORTED_VERSION, ResponseRewriter
+from tideline.gateway.transport.addresses import ResponseRewriter
 from tideline.gateway.transport.upstream import Expected, Upstream, keep_alive
 from tideline.kafka.errors import (
     KafkaUnavailable,
@@ -48,7 +49,9 @@ from tideline.kafka.errors import (
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
     RequestHeader,
+    decode_response,
     encode_request,
+    encode_response,
     fetch_within,
     parse_header,
     produce_acks,
@@ -266,14 +269,14 @@ class GatewayConnection(FrameProtocol):
         if rule is not None and rule.is_due():
             slot = self._open_slot(size)
             context = RequestContext(header, frame, self)
-            REQUESTS_HANDLED.inc()
+            requests_handled(key).inc()
             if context.is_long():
                 self._run(self._decode_and_handle(context, rule.handler, slot), "long-request")
             else:
                 self._run(self._handle(rule.handler(context), slot, key), "request")
                 asyncio.get_running_loop().call_soon(self._admit)
             return True
-        REQUESTS_PASSED.inc()
+        requests_passed(key).inc()
         self._authenticated = self._authenticated or key in _AUTHENTICATING
         if key == ApiKey.PRODUCE and produce_acks(frame, header) == 0:
             self._hold(-len(frame))
@@ -537,6 +540,10 @@ def _as_version_0(frame: bytes, header: RequestHeader) -> bytes:
     return encode_request(ApiVersionsRequest(), header.correlation_id, header.client_id)
 
 
-def _version_refused(response: bytes) -> bytes:
-    """UNSUPPORTED_VERSION with the versions that there are, as KIP-511 has it."""
-    return response[:4] + UNSUPPORTED_VERSION.to_bytes(2, "big") + response[6:]
+def _version_refused(frame: bytes) -> bytes:
+    """UNSUPPORTED_VERSION with the versions of this API alone, as Kafka has it (KIP-511): the
+    client asks again. One that is told all others here goes by them, and by no features."""
+    answer: Any = decode_response(frame, ApiKey.API_VERSIONS, 0)
+    own = tuple(api for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS)
+    refused = replace(answer, error_code=ErrorCode.unsupported_version, api_keys=own)
+    return encode_response(refused, int.from_bytes(frame[:4], "big", signed=True))
