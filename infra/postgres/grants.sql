@@ -14,7 +14,7 @@ GRANT EXECUTE ON FUNCTION
     bind_cluster, halt_history, count_unknown_keys,
     acknowledge_tracking, acknowledge_quiesce,
     confirm_partitions,
-    void_expired_quiesce, register_object_keys, commit_file, untold_commits, find_batches,
+    void_expired_quiesce, register_object_keys, commit_file, has_committed, untold_commits, find_batches,
     describe_producers, delete_records, advance_prefix_start,
     -- A gateway creates topics that are born diskless, with their classic log sealed, and reports
     -- what clients do to topics.

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tests.contract.conftest import PASSWORDS, Database, PostgresServer
+from tests.contract.scenes import PostgresScene, batch
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.domain.history import (
@@ -22,6 +23,7 @@ from tideline.domain.history import (
     disagreement,
     lacks_commits,
 )
+from tideline.domain.ids import TopicIdPartition
 from tideline.errors import TidelineError
 
 
@@ -112,6 +114,55 @@ async def test_a_volume_that_was_rolled_back_gets_no_call(own_server: PostgresSe
     async with connect(settings, application_name="another") as plane:
         halted = (await plane.identity()).halted
     assert f"beat {taken_back}" in str(halted), "who starts now has not seen that beat"
+
+
+async def test_a_volume_without_the_last_commit_gets_none_after_it(
+    own_server: PostgresServer,
+) -> None:
+    """The commit is newer than every beat and renewal that was seen, and what was lost has been
+    written over: nothing but the commit tells."""
+    database, history = Database(own_server.dsn), HistoryWatch()
+    settings = database.settings("tideline_gateway", postgres_connect_timeout_ms=500)
+    with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+        admin.execute("CREATE TABLE padding AS SELECT generate_series(1, 100000)")
+    async with connect(settings, application_name="test", history=history) as plane:
+        scene = PostgresScene(plane, own_server.dsn)
+        process = await scene.gateway()
+        _, (log,) = await scene.diskless_topic()
+        history.judge(None, await plane.identity())
+        await scene.commit(process, batch(log))
+        own_server.stop()
+        saved = own_server.copy_volume()
+        own_server.start()
+        await identity_once_it_answers(plane)
+        (kept,) = await scene.commit(process, batch(log))
+        own_server.stop()
+        own_server.start()
+        assert await _end_once_it_answers(plane, log) == kept.high_watermark
+        own_server.stop()
+        own_server.roll_back(saved)
+        own_server.start()
+        with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+            admin.execute("INSERT INTO padding SELECT generate_series(1, 100000)")
+        async with asyncio.timeout(20):
+            while True:
+                with pytest.raises(TidelineError) as refused:
+                    await plane.high_watermarks([log])
+                if isinstance(refused.value, WrongHistory):
+                    break
+        assert "has not got the commit of object" in str(refused.value)
+    async with connect(settings, application_name="another") as plane:
+        halted = (await plane.identity()).halted
+    assert "has not got the commit" in str(halted), "who starts now has acknowledged nothing"
+
+
+async def _end_once_it_answers(plane: ControlPlane, log: TopicIdPartition) -> int:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return (await plane.high_watermarks([log]))[log]
+            except TidelineError:
+                await asyncio.sleep(0.05)
 
 
 async def test_a_copy_of_the_rows_on_another_server_is_another_one(

@@ -259,6 +259,10 @@ def test_replicas_that_end_past_or_before_the_boundary_change_nothing_that_is_re
             )
         for stop in uncrossed:
             stop.let_go()
+        until(
+            "the gateway of the broker that came back",
+            lambda: fetched(stack, short, 0) is not ErrorCode.leader_not_available,
+        )
         assert lineage(stack, short) == [0, whole]
         assert searched(stack, short, NEVER_MS) == UNDEFINED_OFFSET
         for case in cases:

@@ -97,7 +97,8 @@ class Held(Migration):
         """Every partition in its state, at every gateway."""
         for role in (Role.LEADER, Role.FOLLOWER):
             for number in range(self.partitions):
-                assert self.at_gateway(role, Asked.FETCH_PREFIX, number).error == "NONE"
+                # A gateway whose lease has lapsed for a moment refuses what is tracked.
+                until(f"the gateway of the {role} to serve", partial(self._serves, role, number))
         self.close(STATES.index(State.QUIESCING), HOLD_MS)
         for state in (State.NOT_READY, State.READY, State.NO_PREFIX):
             number = STATES.index(state)
@@ -105,6 +106,11 @@ class Held(Migration):
         self.do(self._prefixes)
         for role in ROLES:
             until(f"the gateway beside the {role} knows", partial(self._has_heard, role))
+
+    def _serves(self, role: Role, number: int) -> bool:
+        answer = self.at_gateway(role, Asked.FETCH_PREFIX, number).error
+        assert answer in {"NONE", "NOT_LEADER_OR_FOLLOWER"}
+        return answer == "NONE"
 
     async def _prefixes(self, plane: ControlPlane) -> None:
         ready, none = STATES.index(State.READY), STATES.index(State.NO_PREFIX)

@@ -66,7 +66,7 @@ def create(client: AdminClient, name: str, partitions: int, factor: int = -1) ->
 
     def made() -> bool:
         try:
-            client.create_topics([topic])[name].result(60)
+            client.create_topics([topic], request_timeout=20.0)[name].result(HANGS_S)
         except KafkaException as error:
             told = error.args[0]
             if told.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):

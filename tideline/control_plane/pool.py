@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -28,7 +29,14 @@ from tenacity import (
 )
 
 from tideline.background import spawn
-from tideline.control_plane.calls import SERVER_IDENTITY, Function, mapper, parameters, statement
+from tideline.control_plane.calls import (
+    HAS_COMMITTED,
+    SERVER_IDENTITY,
+    Function,
+    mapper,
+    parameters,
+    statement,
+)
 from tideline.control_plane.errors import ControlPlaneUnavailable, translate
 from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
 from tideline.settings import ControlPlaneSettings
@@ -157,10 +165,21 @@ class Pool:
         query = statement(SERVER_IDENTITY.name, 2)
         cursor = await connection.execute(query, [seen.beat, seen.token], prepare=False)
         now = SERVER_IDENTITY.read(await cursor.fetchall())
-        if (why := self._history.judge(seen, now)) is not None:
-            if lacks_commits(seen, now):
+        why = self._history.judge(seen, now)
+        halts = why is not None and lacks_commits(seen, now)
+        if why is None and (key := self._history.witness(time.monotonic())) is not None:
+            query = statement(HAS_COMMITTED.name, 1)
+            cursor = await connection.execute(query, [key], prepare=False)
+            if not HAS_COMMITTED.read(await cursor.fetchall()):
+                why, halts = self._history.lacks(key), True
+        if why is not None:
+            if halts:
                 await connection.execute(statement(HALT, 1), [why], prepare=False)
             raise WrongHistory(f"Postgres is not the one that was seen: {why}")
+
+    def acknowledged(self, object_key: str) -> None:
+        """See :meth:`tideline.domain.history.HistoryWatch.acknowledged`."""
+        self._history.acknowledged(object_key, time.monotonic())
 
     async def close(self) -> None:
         """Drop what is still under way; Postgres ends it as it would have ended."""
@@ -278,10 +297,15 @@ class Lanes:
         history: HistoryWatch | None = None,
     ) -> None:
         history = history or HistoryWatch()
+        self._history = history
         self._pools = {
             lane: Pool(settings, f"{application_name}-{lane}", size, history)
             for lane, size in LANE_SIZES.items()
         }
+
+    def acknowledged(self, object_key: str) -> None:
+        """See :meth:`Pool.acknowledged`; it is asked for on the connections of every lane."""
+        self._history.acknowledged(object_key, time.monotonic())
 
     async def open(self) -> None:
         """See :meth:`Pool.open`."""

@@ -518,7 +518,7 @@ class PostgresControlPlane(ControlPlane):
         producers = columns(
             batches, "producer_id", "producer_epoch", "base_sequence", "last_sequence"
         )
-        return await self._call(
+        committed = await self._call(
             Function("commit_file", rows(CommittedBatch)),
             gateway_id,
             incarnation,
@@ -532,6 +532,8 @@ class PostgresControlPlane(ControlPlane):
             None if stream is None or not stream.withdrawn else list(stream.withdrawn),
             [] if stream is None else list(stream.tells),
         )
+        self._pool.acknowledged(object_key)
+        return committed
 
     async def untold_commits(
         self, gateway_id: int, incarnation: UUID, limit: int

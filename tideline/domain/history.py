@@ -137,6 +137,11 @@ def from_document(document: Mapping[str, object]) -> ServerIdentity:
     )
 
 
+WITNESS_S = 30.0
+"""How long a commit is asked for: beats and renewals, which are older, tell of one that is lost
+later. Objects are not collected that soon."""
+
+
 class HistoryWatch:
     """What one process has seen of its Postgres, for all of its connections."""
 
@@ -144,6 +149,25 @@ class HistoryWatch:
         self.seen: ServerIdentity | None = None
         self.refused: str | None = None
         """Why what answered last is not the Postgres that was seen."""
+        self._acknowledged: tuple[str, float] | None = None
+
+    def acknowledged(self, object_key: str, now_s: float) -> None:
+        """What was committed with this object was answered: no Postgres without it is the same."""
+        self._acknowledged = object_key, now_s
+
+    def witness(self, now_s: float) -> str | None:
+        """The object of the last commit, while it is asked for."""
+        if self._acknowledged is None or now_s - self._acknowledged[1] > WITNESS_S:
+            return None
+        return self._acknowledged[0]
+
+    def lacks(self, object_key: str) -> str:
+        """The refusal of a Postgres that has not got the commit of a :attr:`witness`."""
+        self.refused = (
+            f"it has not got the commit of object {object_key}, which was acknowledged: it was "
+            "rolled back, or promoted without the last commits"
+        )
+        return self.refused
 
     def judge(self, before: ServerIdentity | None, now: ServerIdentity) -> str | None:
         """As :func:`disagreement`. ``before``: :attr:`seen` when the question was sent; two

@@ -25,6 +25,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         (SELECT n.beat, n.token FROM history_beats AS n ORDER BY n.beat DESC LIMIT 1) AS b
 $$;
 
+-- Whether what was committed with an object is here. A commit is newer than every beat that its
+-- gateway can have seen; a key that is collected is one of ten minutes ago at least.
+CREATE FUNCTION has_committed(p_object_key text) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM wal_files AS f
+        WHERE f.object_key = p_object_key AND f.status <> 'registered')
+$$;
+
 -- One more beat. Of the oldest, those beyond 100,000 (six days of one every five seconds) go.
 CREATE FUNCTION beat_history() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$

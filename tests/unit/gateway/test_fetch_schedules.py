@@ -204,6 +204,7 @@ class Consumer:
         self.connection, self.epoch = connection, 0
 
     async def polls(self, **values: Any) -> None:
+        crossed = dict(self.world.boundary)
         answer = await self.world.bench.ask(self.request(**values), client=self.connection)
         if answer.error_code in ENDED:
             assert self.with_session
@@ -220,7 +221,7 @@ class Consumer:
         self.session = int(answer.session_id)
         self.epoch = self.epoch + 1 if self.session else 0
         for log, row in rows.items():
-            self.takes(log, row)
+            self.takes(log, row, crossed)
 
     async def reads_to_the_end(self) -> None:
         for _ in range(60):
@@ -232,14 +233,16 @@ class Consumer:
         for log, at in self.at.items():
             assert at == len(self.world.truth(log)), f"{log} stands at {at}"
 
-    def takes(self, log: Log, row: Any) -> None:
+    def takes(self, log: Log, row: Any, crossed: dict[int, int]) -> None:
+        """``crossed``: B0 of those that had one when it was asked. An answer may be as old as its
+        question: the end of a log that has grown, and crossed, since."""
         truth = self.world.truth(log)
         assert row.error_code in RETRIED, (log, self.at[log], row)
         end = int(row.high_watermark)
         assert end <= len(truth) or end < 0, (log, end, len(truth))
         records = bytes(row.records or b"")
         if row.error_code is ErrorCode.none and not records and log[0] == TOPIC:
-            shown = self.world.boundary.get(log[1], 0)
+            shown = crossed.get(log[1], 0)
             assert not (self.at[log] == end < shown), "an end of the log before B0"
         place = 0
         for header in iter_batches(records):
