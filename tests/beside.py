@@ -92,7 +92,7 @@ def gateway(
     state.mkdir()
     with state.with_suffix(".log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tideline.gateway"],
+            [sys.executable, "-m", "tideline", "gateway", "run"],
             env=os.environ | environment, stdout=log, stderr=log,
         )  # fmt: skip
 

@@ -1,7 +1,9 @@
 """Every setting, typed and validated, in one place.
 
 Values come from the environment (``TIDELINE_…``), else from the file that ``TIDELINE_CONFIG``
-names, else from the embedded stack's ``client.env`` in ``TIDELINE_HOME`` (default ``.tideline``).
+names (``.toml``: with contexts, :mod:`tideline.settings_files`; else lines ``NAME=value``), else
+from the embedded stack's ``client.env`` in ``TIDELINE_HOME`` (default ``.tideline``). A secret may
+lie in a file of its own, ``TIDELINE_…_FILE``.
 The tables in docs/settings.md are made from these classes.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Self, TypeVar, get_args
 
 from pydantic import (
     Field,
@@ -25,6 +27,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from tideline.domain.history import ServerIdentity
 from tideline.domain.tiering import DEFAULT_AGE_MS
 from tideline.errors import UsageError
+from tideline.settings_files import CONTEXT, PREFIX, from_toml, with_secrets
+
+TOML = ".toml"
 
 
 def _settings_file() -> Path | None:
@@ -330,6 +335,23 @@ class RebuildSettings(ObjectStoreSettings):
     )
 
 
+class SchemaSettings(_Base):
+    """`tideline db`: who applies the schema, and the passwords of the login roles."""
+
+    schema_postgres_dsn: SecretStr = Field(
+        description="libpq connection string of a role that may create roles and a schema"
+    )
+    schema_gateway_password: SecretStr | None = Field(
+        None, description="of the role tideline_gateway; unset: the role stays as it is"
+    )
+    schema_worker_password: SecretStr | None = Field(
+        None, description="of the role tideline_worker; unset: the role stays as it is"
+    )
+    schema_jobs_password: SecretStr | None = Field(
+        None, description="of the role tideline_jobs; unset: the role stays as it is"
+    )
+
+
 class ScheduleSettings(PlacesSettings):
     """How often the periodic jobs run, and how many topics migrate at once."""
 
@@ -472,14 +494,51 @@ class AirflowSettings(ScheduleSettings):
 S = TypeVar("S", bound=_Base)
 
 
+def _kinds(kind: type[BaseSettings]) -> set[type[BaseSettings]]:
+    return {kind}.union(*(_kinds(one) for one in kind.__subclasses__()))
+
+
+def _names(kind: type[BaseSettings]) -> frozenset[str]:
+    """Of every setting of every process."""
+    return frozenset(name for one in _kinds(kind) for name in one.model_fields)
+
+
+def _secrets(kind: type[BaseSettings]) -> frozenset[str]:
+    return frozenset(
+        name
+        for one in _kinds(kind)
+        for name, field in one.model_fields.items()
+        if field.annotation is SecretStr or SecretStr in get_args(field.annotation)
+    )
+
+
+def _from_files(file: Path | None) -> dict[str, str]:
+    """Of a TOML file, and of files of secrets, what the environment does not say itself."""
+    secrets = _secrets(_Base)
+    values: dict[str, str] = {}
+    if file is not None and file.suffix == TOML:
+        given = from_toml(file, os.environ.get(CONTEXT), _names(_Base), secrets)
+        values = with_secrets(given, secrets)
+    environment = {
+        key.removeprefix(PREFIX).lower(): value
+        for key, value in os.environ.items()
+        if value and key.startswith(PREFIX)
+    }
+    read = with_secrets(environment, secrets)
+    values |= {name: read[name] for name in secrets & read.keys()}
+    return {name: text for name, text in values.items() if name not in environment}
+
+
 def load(kind: type[S]) -> S:
     """Read ``kind`` from the environment and the settings file.
 
     Raises :class:`UsageError` that names each wrong or missing variable.
     """
     file = _settings_file()
+    in_lines = file if file is None or file.suffix != TOML else None
+    values = {n: text for n, text in _from_files(file).items() if n in kind.model_fields}
     try:
-        return kind(_env_file=file)  # type: ignore[call-arg]
+        return kind(_env_file=in_lines, **values)  # type: ignore[call-arg]
     except ValidationError as error:
         lines = []
         for problem in error.errors():

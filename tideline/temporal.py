@@ -10,11 +10,13 @@ from typing import Any, TypeVar, cast
 from urllib.parse import quote
 from uuid import UUID
 
-from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
 from temporalio.api.operatorservice.v1 import (
     AddSearchAttributesRequest,
     ListSearchAttributesRequest,
 )
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -122,6 +124,20 @@ async def register_search_attributes(client: Client) -> None:
             await client.operator_service.add_search_attributes(
                 AddSearchAttributesRequest(search_attributes=missing, namespace=client.namespace)
             )
+
+
+async def workers_polling(client: Client, task_queue: str) -> int:
+    """How many processes have asked ``task_queue`` for workflow tasks in the last minutes."""
+    with temporal_errors():
+        found = await client.workflow_service.describe_task_queue(
+            DescribeTaskQueueRequest(
+                namespace=client.namespace,
+                task_queue=TaskQueue(name=task_queue),
+                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            ),
+            timeout=_LOOK_FOR,
+        )
+    return len(found.pollers)
 
 
 async def start_or_join(

@@ -14,6 +14,8 @@ from tideline import __version__
 from tideline.cli import (
     cluster,
     coverage,
+    database,
+    doctor,
     export,
     gateway,
     installation,
@@ -27,8 +29,10 @@ from tideline.cli import (
     tiered_storage,
     tiering,
     topic,
+    worker,
 )
 from tideline.errors import ExitCode, TidelineError, UsageError
+from tideline.settings_files import CONTEXT
 
 PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 """Options and ``--help`` belong to the command behind."""
@@ -84,6 +88,9 @@ app.command()(operators.configure)
 app.command()(operators.complete)
 app.command()(coverage.coverage)
 app.command()(rebuild.rebuild)
+app.command()(doctor.doctor)
+app.add_typer(database.app, name="db")
+app.add_typer(worker.app, name="worker")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(installation.app, name="installation")
@@ -130,8 +137,21 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _choose_context(name: str | None) -> None:
+    if name:
+        os.environ[CONTEXT] = name
+
+
 @app.callback()
 def root(
+    context: Annotated[
+        str | None,
+        typer.Option(
+            callback=_choose_context,
+            is_eager=True,
+            help=f"Of the settings file that TIDELINE_CONFIG names; else {CONTEXT}.",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,

@@ -18,9 +18,20 @@ from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, unacc
 from tideline.errors import UsageError
 from tideline.settings import WorkerSettings, load
 
-app = typer.Typer(help="The gateways that have registered.", no_args_is_help=True)
+app = typer.Typer(help="One gateway, and those that have registered.", no_args_is_help=True)
 WATCH_FOR = 1.5
 """Of a lease: a gateway renews about three times in one."""
+
+
+@app.command("run")
+def run_gateway() -> None:
+    """Serve as the gateway beside one broker until SIGTERM or SIGINT.
+
+    Its settings are GatewaySettings' in docs/settings.md.
+    """
+    from tideline.gateway.__main__ import main
+
+    raise typer.Exit(main())
 
 
 @app.command("list")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import psycopg
@@ -36,6 +38,62 @@ LOCK_TIMEOUT_S = 60
 def schema_directory() -> Path:
     """``infra/postgres``. Raises :class:`RefusedError` when it is not installed."""
     return shipped("infra/postgres")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """What the schema of a database lacks of this version's."""
+
+    pending: tuple[str, ...]
+    """Migrations that it has not got, in order."""
+    newer: tuple[str, ...]
+    """Migrations of a later version."""
+    functions_agree: bool
+    """Whether functions and rights are this version's."""
+
+    @property
+    def up_to_date(self) -> bool:
+        return not self.pending and not self.newer and self.functions_agree
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def describe(self) -> str:
+        """In a sentence, with the remedy."""
+        if self.newer:
+            return (
+                f"The database has {', '.join(self.newer)}, which this version of tideline does "
+                "not know: use the version that applied it, or a later one."
+            )
+        if self.pending:
+            return f"Not applied: {', '.join(self.pending)}. Run `tideline db migrate`."
+        if not self.functions_agree:
+            return "Functions or rights are of another version. Run `tideline db migrate`."
+        return "The schema is that of this version."
+
+
+def state(dsn: str, directory: Path | None = None) -> SchemaState:
+    """How the database of ``dsn`` differs from the schema in ``directory``
+    (:func:`schema_directory`). Changes nothing. Raises ``ControlPlaneUnavailable``."""
+    directory = directory or schema_directory()
+    known = [m.id for m in _in_order(yoyo.read_migrations(str(directory / "migrations")))]
+    try:
+        with psycopg.connect(dsn) as connection:
+            applied = _applied(connection)
+            mark = connection.execute(_MARK).fetchone()
+    except psycopg.Error as error:
+        raise translate(error) from error
+    return SchemaState(
+        tuple(name for name in known if name not in applied),
+        tuple(sorted(applied - set(known))),
+        mark == (_functions(directory)[1],),
+    )
+
+
+async def has_this_versions_functions(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """What any role may ask: whether functions and rights are those of :func:`schema_directory`."""
+    cursor = await connection.execute(_MARK)
+    return await cursor.fetchone() == (_functions(schema_directory())[1],)
 
 
 def apply(dsn: str, directory: Path | None = None) -> None:
@@ -94,27 +152,40 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
         raise translate(error) from error
 
 
+def _applied(connection: psycopg.Connection) -> set[str]:
+    if connection.execute("SELECT to_regclass('tideline._yoyo_migration')").fetchone() == (None,):
+        return set()
+    rows = connection.execute("SELECT migration_id FROM tideline._yoyo_migration").fetchall()
+    return {row[0] for row in rows}
+
+
 def _refuse_newer(connection: psycopg.Connection, known: set[str]) -> None:
     """Functions of an older version must not come upon tables of a newer one."""
-    if connection.execute("SELECT to_regclass('tideline._yoyo_migration')").fetchone() == (None,):
-        return
-    rows = connection.execute("SELECT migration_id FROM tideline._yoyo_migration").fetchall()
-    if newer := sorted({row[0] for row in rows} - known):
+    if newer := sorted(_applied(connection) - known):
         raise RefusedError(
             f"the database has migration {newer[-1]}, which this version of tideline does not "
             "know: use the version that applied it, or a later one"
         )
 
 
+def _functions(directory: Path) -> tuple[bytes, str]:
+    """The text of every function and right, and the schema's comment that says so."""
+    sources = [*sorted((directory / "functions").glob("*.sql")), directory / "grants.sql"]
+    text = b"\n".join(source.read_bytes() for source in sources)
+    return text, f"functions sha256 {sha256(text).hexdigest()}"
+
+
+_MARK = """
+SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = 'tideline'
+"""
+
+
 def _replace_functions(connection: psycopg.Connection, directory: Path) -> None:
     """Every function and right as a whole, in the connection's transaction, unless the database
     has exactly these. The schema's comment says which it has.
     """
-    sources = [*sorted((directory / "functions").glob("*.sql")), directory / "grants.sql"]
-    text = b"\n".join(source.read_bytes() for source in sources)
-    mark = f"functions sha256 {sha256(text).hexdigest()}"
-    present = connection.execute("SELECT obj_description('tideline'::regnamespace, 'pg_namespace')")
-    if present.fetchone() == (mark,):
+    text, mark = _functions(directory)
+    if connection.execute(_MARK).fetchone() == (mark,):
         return
     connection.execute("SET LOCAL ROLE tideline_owner")
     connection.execute("SET LOCAL search_path = tideline")

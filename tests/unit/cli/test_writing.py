@@ -47,13 +47,18 @@ ELSEWHERE = {
     "gc": "as a job, which asks for itself",
     "installation adopt": "an operator's word against what the look would say",
     "rebuild": "writes where nobody lives, under a halted history, and then begins a new one",
+    "db migrate": "the schema, before anything lives in it or beside what does",
+    **dict.fromkeys(
+        ("gateway run", "worker run"), "a process of its own, which looks at its start"
+    ),
     **dict.fromkeys(
         ("abort", "complete", "configure", "pause", "resume"),
         "tells a workflow; the worker that carries it out has asked",
     ),
 }
 LOOKING = {
-    "cluster show", "export remote-log-metadata", "gap show", "gateway list", "gc runs",
+    "cluster show", "db check", "doctor", "export remote-log-metadata", "gap show",
+    "gateway list", "gc runs",
     "installation show", "preflight", "replicas report", "request list", "status",
     "tiered-storage show",
     "tiering status", "topic check", "topic deleted",

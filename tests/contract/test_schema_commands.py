@@ -1,0 +1,74 @@
+"""``tideline db`` on a Postgres that has nothing, the schema, another version's functions, and a
+later version's migration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from tests.contract.conftest import PASSWORDS, PostgresServer
+from tests.contract.schema import new_database
+from tideline.cli.app import app
+from tideline.errors import RefusedError
+
+
+@pytest.fixture
+def empty(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with new_database(postgres_server) as (_, dsn):
+        monkeypatch.setenv("TIDELINE_SCHEMA_POSTGRES_DSN", dsn)
+        for role, password in PASSWORDS.items():
+            name = f"TIDELINE_SCHEMA_{role.removeprefix('tideline_').upper()}_PASSWORD"
+            monkeypatch.setenv(name, password)
+        yield dsn
+
+
+def db(command: str) -> tuple[int, dict[str, object]]:
+    done = CliRunner().invoke(app, ["db", command, "-o", "json"])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_an_empty_database_is_brought_up_to_date_once(empty: str) -> None:
+    code, found = db("check")
+    assert (code, found["up_to_date"]) == (1, False)
+    code, made = db("migrate")
+    assert code == 0
+    assert made["applied"] == found["pending"] != []
+    assert made["roles"] == ["tideline_gateway", "tideline_jobs", "tideline_worker"]
+    assert db("check") == (
+        0,
+        {"up_to_date": True, "pending": [], "newer": [], "functions_agree": True},
+    )
+    assert db("migrate")[1] == {
+        "applied": [],
+        "functions_replaced": False,
+        "roles": made["roles"],
+    }
+
+
+def test_functions_of_another_version_are_told_and_replaced(empty: str) -> None:
+    db("migrate")
+    with psycopg.connect(empty) as connection:
+        connection.execute("COMMENT ON SCHEMA tideline IS 'functions sha256 of before'")
+    code, found = db("check")
+    assert (code, found["pending"], found["functions_agree"]) == (1, [], False)
+    assert db("migrate")[1]["functions_replaced"]
+    assert db("check")[0] == 0
+
+
+def test_a_later_version_is_told_and_refused(empty: str) -> None:
+    db("migrate")
+    with psycopg.connect(empty) as connection:
+        connection.execute(
+            "INSERT INTO tideline._yoyo_migration (migration_hash, migration_id) "
+            "VALUES ('x', 'V99__Later')"
+        )
+    code, found = db("check")
+    assert (code, found["newer"]) == (1, ["V99__Later"])
+    with pytest.raises(RefusedError, match="V99__Later, which this version"):
+        db("migrate")

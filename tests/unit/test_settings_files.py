@@ -1,0 +1,103 @@
+"""Settings out of a TOML file with a context for each cluster, and secrets out of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tideline.cli.app import app
+from tideline.errors import UsageError
+from tideline.settings import ControlPlaneSettings, KafkaSettings, load
+
+TWO_CLUSTERS = """
+context = "staging"
+kafka_request_timeout_ms = 7000
+
+[contexts.staging]
+kafka_bootstrap = "staging:9092"
+
+[contexts.production]
+kafka_bootstrap = "production:9092"
+kafka_request_timeout_ms = 9000
+"""
+
+
+@pytest.fixture
+def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in ("KAFKA_BOOTSTRAP", "POSTGRES_DSN", "POSTGRES_DSN_FILE", "CONTEXT"):
+        monkeypatch.delenv(f"TIDELINE_{name}", raising=False)
+    path = tmp_path / "tideline.toml"
+    path.write_text(TWO_CLUSTERS)
+    monkeypatch.setenv("TIDELINE_CONFIG", str(path))
+    return path
+
+
+def test_a_context_goes_over_what_all_share(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staging = load(KafkaSettings)
+    assert (staging.kafka_bootstrap, staging.kafka_request_timeout_ms) == (
+        (("staging", 9092),),
+        7_000,
+    )
+    monkeypatch.setenv("TIDELINE_CONTEXT", "production")
+    production = load(KafkaSettings)
+    assert (production.kafka_bootstrap, production.kafka_request_timeout_ms) == (
+        (("production", 9092),),
+        9_000,
+    )
+
+
+def test_the_environment_wins_over_a_context(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDELINE_KAFKA_BOOTSTRAP", "other:1")
+    assert load(KafkaSettings).kafka_bootstrap == (("other", 1),)
+
+
+def test_a_context_is_chosen_on_the_command_line(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELINE_CONTEXT", "staging")
+    done = CliRunner().invoke(app, ["--context", "nowhere", "db", "check"])
+    assert "has no context 'nowhere': it has production, staging" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('kafka_bootstrp = "a:1"', "kafka_bootstrp is no setting; kafka_bootstrap was meant"),
+        (
+            'context = "a"\n[contexts.a]\nweather = 1',
+            r"\[contexts.a\] weather is no setting \(docs/settings.md",
+        ),
+        ("[contexts.a]\n[contexts.b]", "has the contexts a, b: choose one with TIDELINE_CONTEXT"),
+        ('context = "b"\n[contexts.a]', "has no context 'b': it has a"),
+        ("kafka_bootstrap = [1]", r"kafka_bootstrap is \[1\]: write a string"),
+        ("= 1", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        load(KafkaSettings)
+
+
+def test_a_secret_is_read_from_its_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = file.with_name("dsn")
+    secret.write_text("host=a password=b\n")
+    file.write_text(f'postgres_dsn_file = "{secret}"')
+    assert load(ControlPlaneSettings).postgres_dsn.get_secret_value() == "host=a password=b"
+    other = file.with_name("other")
+    other.write_text("host=c")
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN_FILE", str(other))
+    assert load(ControlPlaneSettings).postgres_dsn.get_secret_value() == "host=c"
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "host=d")
+    with pytest.raises(UsageError, match="POSTGRES_DSN and TIDELINE_POSTGRES_DSN_FILE are both"):
+        load(ControlPlaneSettings)
+
+
+def test_a_secret_whose_file_is_not_there_is_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN_FILE", str(file.with_name("nowhere")))
+    with pytest.raises(UsageError, match=r"POSTGRES_DSN_FILE names .*nowhere, which cannot"):
+        load(ControlPlaneSettings)

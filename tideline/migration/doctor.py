@@ -1,0 +1,259 @@
+"""``tideline doctor``: whether everything that a migration needs is there, right and reachable.
+
+It looks, and changes nothing. What it finds of a topic is the preflight's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tideline import control_plane, ownership, temporal
+from tideline.control_plane import ControlPlane
+from tideline.control_plane.connections import gateways, workers
+from tideline.control_plane.lease_observer import LeaseObserver
+from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, in_force
+from tideline.control_plane.server_probe import probe
+from tideline.domain.connections import Wants, refusal, shortages
+from tideline.domain.preflight import TIERING_SWITCH, GatewayHealth
+from tideline.errors import TidelineError, UnreachableError
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.topic_observer import TopicObserver
+from tideline.migration.connections import monotonic_ms
+from tideline.object_store.client import ObjectStoreClient
+from tideline.settings import WorkerSettings
+
+APPLICATION = "tideline-doctor"
+PATIENCE_S = 20.0
+"""Of one check."""
+CLOCK_MS = 2_000.0
+"""So far the clocks may lie apart: grace periods are minutes, and people read times."""
+RETIRED = "retired"
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """Nothing is lost by it; something does not work, or not as it should."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check has found, and what to do."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    settings: WorkerSettings
+    plane: ControlPlane
+    cluster: KafkaCluster
+    store: ObjectStoreClient
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, Verdict.OK, found)
+
+
+async def examine(settings: WorkerSettings) -> list[Finding]:
+    """Every check, in the order in which things depend on each other. One that fails, or does not
+    end within :data:`PATIENCE_S`, stops no other."""
+    async with _opened(settings) as parts:
+        found = await asyncio.gather(
+            *(_bounded(name, remedy, look(parts)) for name, remedy, look in _CHECKS)
+        )
+    return [one for some in found for one in some]
+
+
+@asynccontextmanager
+async def _opened(settings: WorkerSettings) -> AsyncIterator[_Parts]:
+    async with AsyncExitStack() as stack:
+        plane = await stack.enter_async_context(
+            control_plane.connect(settings, application_name=APPLICATION)
+        )
+        cluster = await stack.enter_async_context(KafkaCluster.of(settings, APPLICATION))
+        yield _Parts(settings, plane, cluster, ObjectStoreClient(settings))
+
+
+async def _bounded(name: str, remedy: str, looks: Awaitable[Sequence[Finding]]) -> list[Finding]:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return list(await looks)
+    except TidelineError as error:
+        return [Finding(name, Verdict.FAILED, str(error), remedy)]
+    except TimeoutError:
+        return [Finding(name, Verdict.FAILED, f"no answer within {PATIENCE_S:.0f} s", remedy)]
+
+
+async def _postgres(parts: _Parts) -> list[Finding]:
+    found = await probe(parts.settings, APPLICATION)
+    told = [
+        ok("postgres", f"{found.version} as {found.user}, {found.round_trip_ms:.1f} ms away"),
+        ok("postgres schema", "of this version")
+        if found.functions_agree
+        else Finding(
+            "postgres schema",
+            Verdict.FAILED,
+            "functions or rights are of another version",
+            "run `tideline db migrate` with this version",
+        ),
+    ]
+    apart = f"{found.clock_ahead_ms:+.0f} ms"
+    if abs(found.clock_ahead_ms) <= CLOCK_MS:
+        return [*told, ok("clock", f"Postgres' clock is {apart} from this machine's")]
+    remedy = "let both keep time by NTP; which of them is wrong a third clock tells"
+    return [*told, Finding("clock", Verdict.WARNING, f"Postgres' is {apart} ahead", remedy)]
+
+
+async def _commits(parts: _Parts) -> list[Finding]:
+    found = await parts.plane.check_synchronous_commit()
+    if not found.durable:
+        remedy = "docs/operating.md says how Postgres has to be set up"
+        return [Finding("postgres commits", Verdict.FAILED, found.explanation, remedy)]
+    if found.standbys and not found.waits_for_standby:
+        return [
+            Finding(
+                "postgres commits",
+                Verdict.WARNING,
+                f"{found.standbys} standbys stream, and no commit waits for one: a failover loses "
+                "acknowledged records, and stops tracked traffic",
+                "set synchronous_standby_names",
+            )
+        ]
+    return [ok("postgres commits", found.explanation)]
+
+
+async def _connections(parts: _Parts) -> list[Finding]:
+    room, registered = await asyncio.gather(
+        parts.plane.connection_room(), parts.plane.list_gateways()
+    )
+    staff = workers(parts.settings, parts.settings.postgres_workers)
+    fleet = gateways(max(1, len([g for g in registered if g.status != RETIRED])))
+    tasks = Wants("task", 1, 1, parts.settings.postgres_tasks)
+    remedy = "raise max_connections, or the role's limit (docs/operating.md)"
+    if (why := refusal(room, staff)) is not None:
+        return [Finding("postgres connections", Verdict.FAILED, why, remedy)]
+    short = shortages(room, staff, [fleet, tasks])
+    if short:
+        return [Finding("postgres connections", Verdict.WARNING, why, remedy) for why in short]
+    return [ok("postgres connections", f"{room.given} for everybody")]
+
+
+async def _buckets(parts: _Parts) -> list[Finding]:
+    def look(place: ownership.Place) -> Finding:
+        parts.store.check(place.bucket)
+        some = next(iter(parts.store.list_objects(place.bucket, place.prefix)), None)
+        return ok("object store", f"{place} can be listed{'' if some else ', and is empty'}")
+
+    return [await asyncio.to_thread(look, place) for place in ownership.places(parts.settings)]
+
+
+async def _installation(parts: _Parts) -> list[Finding]:
+    cluster_id = await parts.cluster.cluster_id()
+    await ownership.command_must_own(parts.plane, parts.settings, cluster_id)
+    return [ok("installation", "Kafka, Postgres and both buckets are one fleet's")]
+
+
+async def _brokers(parts: _Parts) -> list[Finding]:
+    await parts.cluster.refresh()
+    nodes = sorted(await parts.cluster.nodes())
+    observer = TopicObserver(parts.cluster, parts.settings.kafka_request_timeout_ms)
+    switches = [await observer.broker_config(node, TIERING_SWITCH) for node in nodes]
+    cluster_id = await parts.cluster.cluster_id()
+    told = [ok("brokers", f"{nodes} of cluster {cluster_id} answer")]
+    without = [node for node, on in zip(nodes, switches, strict=True) if on != "true"]
+    if without:
+        found = f"{TIERING_SWITCH} is not true on {without}"
+        remedy = "topics of such a broker cannot migrate: docs/operating.md"
+        told.append(Finding("tiered storage", Verdict.FAILED, found, remedy))
+    else:
+        told.append(ok("tiered storage", "enabled on every broker"))
+    return told
+
+
+async def _attestation(parts: _Parts) -> list[Finding]:
+    said = in_force(await parts.plane.attestations(await parts.cluster.cluster_id()))
+    if said:
+        return [ok("brokers closed", said)]
+    found = "nobody attests that clients reach the brokers only through gateways"
+    return [Finding("brokers closed", Verdict.WARNING, found, "`tideline cluster attest`")]
+
+
+async def _gateways(parts: _Parts) -> list[Finding]:
+    leases = LeaseObserver(parts.plane, monotonic_ms)
+    registered = [g for g in await leases.watched() if g.status not in (RETIRED, UNACCOUNTED)]
+    health = {g.gateway_id: g for g in leases.health(registered)}
+    nodes, cluster_id = set(await parts.cluster.nodes()), await parts.cluster.cluster_id()
+    told = await asyncio.gather(
+        *(_gateway(parts, g, health[g.gateway_id], cluster_id) for g in registered)
+    )
+    found = list(told)
+    if alone := sorted(nodes - {g.broker_id for g in registered}):
+        what = f"no gateway has registered beside {alone}"
+        remedy = "start one beside each broker: no topic migrates without"
+        found.append(Finding("gateways", Verdict.FAILED, what, remedy))
+    return found
+
+
+async def _gateway(
+    parts: _Parts, gateway: GatewayRegistration, health: GatewayHealth, cluster_id: str
+) -> Finding:
+    name, where = f"gateway {gateway.gateway_id}", gateway.address
+    if health.silent_ms > gateway.lease_ms:
+        found = f"at {where} does not renew its lease"
+        remedy = f"its log says why; if it is gone for good: `tideline gateway retire {gateway.gateway_id}`"  # noqa: E501
+        return Finding(name, Verdict.FAILED, found, remedy)
+    host, _, port = where.rpartition(":")
+    try:
+        async with KafkaCluster(
+            [(host, int(port))],
+            client_id=APPLICATION,
+            timeout_ms=parts.settings.kafka_request_timeout_ms,
+        ) as clients:
+            seen = await clients.cluster_id()
+    except UnreachableError as error:
+        remedy = "clients are told this address (TIDELINE_GATEWAY_ADVERTISED): open the way to it"
+        return Finding(name, Verdict.WARNING, f"cannot be reached from here: {error}", remedy)
+    if seen != cluster_id:
+        remedy = "TIDELINE_GATEWAY_BROKER names a broker of another cluster"
+        return Finding(name, Verdict.FAILED, f"at {where} serves cluster {seen}", remedy)
+    return ok(name, f"{gateway.version} at {where} beside broker {gateway.broker_id}")
+
+
+async def _temporal(parts: _Parts) -> list[Finding]:
+    settings = parts.settings
+    client = await temporal.connect(settings)
+    queue = settings.temporal_task_queue
+    where = f"{settings.temporal_address}, namespace {settings.temporal_namespace}"
+    polling = await temporal.workers_polling(client, queue)
+    if polling:
+        return [ok("temporal", where), ok("worker", f"{polling} poll task queue {queue}")]
+    found, remedy = f"none polls task queue {queue}", "`tideline worker run`"
+    return [ok("temporal", where), Finding("worker", Verdict.WARNING, found, remedy)]
+
+
+Look = Callable[[_Parts], Awaitable[Sequence[Finding]]]
+_CHECKS: tuple[tuple[str, str, Look], ...] = (
+    ("postgres", "TIDELINE_POSTGRES_DSN, and its way through the network", _postgres),
+    ("postgres commits", "see the check of postgres", _commits),
+    ("postgres connections", "see the check of postgres", _connections),
+    (
+        "object store",
+        "TIDELINE_S3_ENDPOINT, the buckets, the keys and their rights",
+        _buckets,
+    ),
+    ("brokers", "TIDELINE_KAFKA_BOOTSTRAP, and the listeners that the brokers name", _brokers),
+    ("installation", "`tideline installation show`", _installation),
+    ("brokers closed", "see the checks of postgres and brokers", _attestation),
+    ("gateways", "see the checks of postgres and brokers", _gateways),
+    ("temporal", "TIDELINE_TEMPORAL_ADDRESS, TIDELINE_TEMPORAL_NAMESPACE", _temporal),
+)
+"""Name, what to look at when it cannot be made, and how."""
