@@ -1,4 +1,4 @@
-"""Structured logs and Prometheus metrics, set up once per process."""
+"""Structured logs, set up once per process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import sys
 
 import structlog
-from prometheus_client import start_http_server
 
 
 def configure_logging(component: str, level: str = "INFO") -> None:
@@ -29,9 +28,3 @@ def configure_logging(component: str, level: str = "INFO") -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(component=component)
-
-
-def serve_metrics(address: tuple[str, int] | None) -> None:
-    """Serve ``/metrics`` on ``address`` (host, port); nothing when it is ``None``."""
-    if address is not None:
-        start_http_server(address[1], addr=address[0])

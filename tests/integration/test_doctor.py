@@ -1,4 +1,5 @@
-"""``tideline doctor`` on the embedded stack: whole, and with one part that is wrong."""
+"""``tideline doctor`` and the pages of gateways on the embedded stack: whole, and with one part
+that is wrong."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ import os
 import subprocess
 import sys
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
-from tests.harness import HANGS_S, killed
+from tests.harness import HANGS_S, killed, until
 from tideline.errors import ExitCode
 from tideline.stack import Stack
 
@@ -58,3 +61,22 @@ def test_a_bucket_that_is_not_there_is_named(stack: Stack) -> None:
     code, wrong = doctor(stack, TIDELINE_S3_TIERED_BUCKET="nobodys")
     assert code == ExitCode.FAILED
     assert "nobodys" in wrong["object store"]["found"]
+
+
+def test_a_gateway_says_why_it_is_not_ready(stack: Stack) -> None:
+    assert told(stack, "ready") == (200, [])
+    with killed(stack, "kafka-2"):
+        until("gateway 2 not to be ready", lambda: told(stack, "ready")[0] == 503)
+        assert "broker does not answer" in told(stack, "ready")[1][0]
+        assert told(stack, "health") == (200, []), "a restart would mend nothing"
+    until("gateway 2 to be ready again", lambda: told(stack, "ready") == (200, []))
+
+
+def told(stack: Stack, page: str) -> tuple[int, list[str]]:
+    """By gateway 2."""
+    where = stack.endpoints.metrics["gateway-2"]
+    try:
+        with urlopen(f"http://{where}/{page}", timeout=30) as answer:
+            return answer.status, json.loads(answer.read())["why"]
+    except HTTPError as refused:
+        return refused.code, json.loads(refused.read())["why"]

@@ -9,7 +9,8 @@ from functools import partial
 
 import structlog
 
-from tideline.background import Watch, done_before, spawn, watching
+from tideline import pages
+from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn, watching
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
@@ -17,13 +18,14 @@ from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.assembly import build_parts, build_rules, placing_of
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.messages import preload
+from tideline.gateway.standing import Standing
 from tideline.gateway.tracking.state_directory import StateDirectory
 from tideline.gateway.transactions import OpenTransactions
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.object_store import S3ObjectStore
 from tideline.object_store.client import GATEWAY, ObjectStoreClient
-from tideline.observability import configure_logging, serve_metrics
+from tideline.observability import configure_logging
 from tideline.ownership import establish
 from tideline.settings import GatewaySettings, load
 
@@ -31,7 +33,7 @@ BROKER_TIMEOUT_MS = 5_000
 log = structlog.get_logger()
 
 
-async def serve(settings: GatewaySettings, directory: StateDirectory) -> None:
+async def serve(settings: GatewaySettings, directory: StateDirectory, standing: Standing) -> None:
     """Run one gateway until a signal stops it. Listens once it is known what is tracked.
 
     Raises :class:`tideline.background.BackgroundTaskEnded` if something that it cannot do without
@@ -41,11 +43,19 @@ async def serve(settings: GatewaySettings, directory: StateDirectory) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with watching() as watch:
-        await _serve(settings, directory, stop, watch)
+        turning = keep(standing.turn(), "standing")
+        try:
+            await _serve(settings, directory, stop, watch, standing)
+        finally:
+            await cancel_and_wait(turning)
 
 
 async def _serve(
-    settings: GatewaySettings, directory: StateDirectory, stop: asyncio.Event, watch: Watch
+    settings: GatewaySettings,
+    directory: StateDirectory,
+    stop: asyncio.Event,
+    watch: Watch,
+    standing: Standing,
 ) -> None:
     history = HistoryWatch()
     async with (
@@ -88,9 +98,12 @@ async def _serve(
         await starting
         server = GatewayServer(settings, rules, connections, parts.room)
         await server.start()
+        tracking = parts.tracking
+        standing.serves(lambda: server.listening, lambda: tracking.lease, lambda: tracking.stopped)
         try:
             await watch.until(stop)
         finally:
+            standing.stops()
             await server.stop()
             await parts.close()
 
@@ -111,8 +124,9 @@ def main() -> int:
         structlog.contextvars.bind_contextvars(gateway=settings.gateway_id)
         directory = StateDirectory.hold(settings.gateway_state_dir, settings.gateway_id)
         preload()
-        serve_metrics(settings.metrics_address)
-        asyncio.run(serve(settings, directory))
+        standing = Standing(settings.gateway_id)
+        pages.serve(settings.metrics_address, standing.pages())
+        asyncio.run(serve(settings, directory, standing))
     except TidelineError as error:
         log.error("gateway failed", error=str(error))
         return int(error.exit_code)

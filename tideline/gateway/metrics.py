@@ -17,6 +17,10 @@ BROKER_UP = Gauge("inkless_gateway_broker_up", "1 while the paired broker answer
 LISTENING = Gauge(
     "inkless_gateway_listening", "1 while connections are accepted; 0: the broker is away"
 )
+LOOP_LATENESS = Gauge(
+    "inkless_gateway_loop_lateness_seconds",
+    "how late the event loop came to a task that was due; every request waits as long",
+)
 UPSTREAM_DROPPED = Counter(
     "inkless_gateway_upstream_dropped",
     "connections to the broker that ended while nothing was owed, their clients' kept",

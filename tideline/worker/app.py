@@ -24,7 +24,7 @@ from tenacity import (
 )
 
 from activities.registration import bound_activities
-from tideline import __version__, temporal
+from tideline import __version__, pages, temporal
 from tideline.background import Watch, cancel_and_wait, done_before, keep, spawn, watching
 from tideline.control_plane.catalog_keeper import keep_catalog
 from tideline.control_plane.connections import check_connections
@@ -39,7 +39,7 @@ from tideline.ownership import establish
 from tideline.settings import WorkerSettings
 from tideline.worker.attendance import Attendance
 from tideline.worker.gateway_metrics import keep_gateway_metrics
-from tideline.worker.health import Health, serve
+from tideline.worker.health import Health
 from tideline.worker.history import HistoryKeeper
 from tideline.worker.identity import IdentityMetrics, IdentityReconciler
 from tideline.worker.logs import runtime
@@ -73,12 +73,12 @@ async def run(settings: WorkerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     health = Health(versions={"version": __version__})
-    stop_health = serve(settings.metrics_address, health)
+    stop_pages = pages.serve(settings.metrics_address, health.pages())
     try:
         with watching() as watch:
             await _serve(settings, health, stopping, watch)
     finally:
-        stop_health()
+        stop_pages()
 
 
 async def _serve(

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tideline import pages
 from tideline.errors import UnreachableError, UsageError
 from tideline.worker import app
-from tideline.worker.health import Health, serve
+from tideline.worker.health import Health
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def address() -> tuple[str, int]:
 @pytest.fixture
 def health(address: tuple[str, int]) -> Iterator[Health]:
     known = Health(versions={"version": "1"})
-    stop = serve(address, known)
+    stop = pages.serve(address, known.pages())
     yield known
     stop()
 
@@ -58,7 +59,7 @@ def test_metrics_are_served_beside(address: tuple[str, int], health: Health) -> 
 
 def test_an_address_that_is_taken_is_named(address: tuple[str, int], health: Health) -> None:
     with pytest.raises(UsageError, match=str(address[1])):
-        serve(address, health)
+        pages.serve(address, health.pages())
 
 
 async def test_a_part_that_comes_back_ends_the_wait() -> None:

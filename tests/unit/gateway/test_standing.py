@@ -1,0 +1,98 @@
+"""A gateway says whether it is ready and healthy, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tideline import pages
+from tideline.background import cancel_and_wait, spawn
+from tideline.domain.answers import LeaseState
+from tideline.gateway.standing import BEAT_S, STUCK_S, Standing
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def standing(clock: Clock) -> Standing:
+    return Standing(1, clock)
+
+
+def serves(
+    standing: Standing,
+    listening: bool = True,
+    lease: LeaseState = LeaseState.HELD,
+    stopped: str | None = None,
+) -> list[str]:
+    standing.serves(lambda: listening, lambda: lease, lambda: stopped)
+    return standing.why_not_ready()
+
+
+def test_one_that_starts_or_stops_is_not_ready_and_needs_no_restart(standing: Standing) -> None:
+    assert standing.why_not_ready() == ["starting: it reads what is tracked"]
+    assert serves(standing) == []
+    standing.stops()
+    assert standing.why_not_ready() == ["stopping"]
+    assert standing.why_not_healthy() == []
+
+
+def test_every_reason_is_told(standing: Standing) -> None:
+    away, lapsed = serves(standing, listening=False, lease=LeaseState.LAPSED)
+    assert "broker does not answer" in away
+    assert "lease is not held" in lapsed
+    (why,) = serves(standing, lease=LeaseState.STOPPED, stopped="it was rolled back")
+    assert "it was rolled back" in why
+
+
+async def test_an_event_loop_that_does_not_turn_needs_a_restart(
+    standing: Standing, clock: Clock
+) -> None:
+    serves(standing)
+    clock.now += STUCK_S + 1
+    assert standing.why_not_healthy() == [f"the event loop has not turned for {STUCK_S + 1:.0f} s"]
+    turning = spawn(standing.turn(), "standing")
+    try:
+        while standing.why_not_healthy():  # noqa: ASYNC110
+            await asyncio.sleep(BEAT_S / 10)
+    finally:
+        await cancel_and_wait(turning)
+
+
+@pytest.fixture
+def address(standing: Standing) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = ("127.0.0.1", int(free.getsockname()[1]))
+    stop = pages.serve(where, standing.pages())
+    yield f"http://{where[0]}:{where[1]}"
+    stop()
+
+
+def test_probes_are_answered_over_http(address: str, standing: Standing) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{address}/ready", timeout=5)
+    assert refused.value.code == 503
+    assert json.loads(refused.value.read())["why"] == ["starting: it reads what is tracked"]
+    serves(standing)
+    for path, name in (("/ready", "ready"), ("/health", "healthy")):
+        with urllib.request.urlopen(f"{address}{path}", timeout=5) as answer:
+            said = json.loads(answer.read())
+        assert (said[name], said["why"], said["gateway"]) == (True, [], 1)
+    with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
+        assert b"inkless_gateway_loop_lateness_seconds" in answer.read()
