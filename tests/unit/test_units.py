@@ -1,0 +1,65 @@
+"""The systemd units start commands that there are, with settings that there are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from tideline import settings
+from tideline.cli.app import app
+from tideline.errors import ExitCode
+
+UNITS = sorted(Path("infra/systemd").glob("*.service"))
+KINDS = {"gateway": settings.GatewaySettings, "worker": settings.WorkerSettings}
+
+
+def values(unit: Path, key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", unit.read_text(), re.MULTILINE)
+
+
+def test_there_is_one_for_each_process() -> None:
+    assert [unit.stem for unit in UNITS] == [f"tideline-{name}" for name in KINDS]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_it_starts_a_command_that_there_is(unit: Path) -> None:
+    (line,) = values(unit, "ExecStart")
+    program, *words = line.split()
+    assert Path(program).name == "tideline"
+    command = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_it_names_settings_of_its_process(unit: Path) -> None:
+    kind = KINDS[unit.stem.removeprefix("tideline-")]
+    for given in values(unit, "Environment"):
+        name = given.partition("=")[0].removeprefix("TIDELINE_").removesuffix("_FILE").lower()
+        assert name == "config" or name in kind.model_fields, given
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_what_a_restart_cannot_mend_is_not_restarted(unit: Path) -> None:
+    (codes,) = values(unit, "RestartPreventExitStatus")
+    assert [int(code) for code in codes.split()] == [ExitCode.USAGE, ExitCode.REFUSED]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_has_nothing_to_object(unit: Path, tmp_path: Path) -> None:
+    """With a program and a user that this machine has."""
+    text = unit.read_text().replace("/opt/tideline/bin/tideline", sys.executable)
+    here = tmp_path / unit.name
+    here.write_text(text.replace("User=tideline", "User=root"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, check=False
+    )
+    said = [line for line in (done.stdout + done.stderr).splitlines() if unit.name in line]
+    assert (done.returncode, said) == (0, [])
