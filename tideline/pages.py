@@ -7,18 +7,23 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qsl, quote
+from urllib.request import urlopen
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import make_wsgi_app
 
-from tideline.errors import UsageError
+from tideline.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-Page = Callable[[], tuple[bool, Mapping[str, object]]]
-"""Whether all is well (200, else 503), and what is said in JSON. Asked in a thread of its own."""
+ANSWER_S = 10.0
+Page = Callable[[Mapping[str, str]], tuple[bool, Mapping[str, object]]]
+"""From the query: whether all is well (200, else 503), and what is said in JSON. Asked in a thread
+of its own."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -48,7 +53,7 @@ def serve(address: tuple[str, int] | None, pages: Mapping[str, Page]) -> Callabl
         if page is None:
             told: Iterable[bytes] = metrics(environ, start_response)
             return told
-        well, body = page()
+        well, body = page(dict(parse_qsl(environ.get("QUERY_STRING", ""))))
         status = "200 OK" if well else "503 Service Unavailable"
         start_response(status, [("Content-Type", "application/json")])
         return [json.dumps(body).encode()]
@@ -69,3 +74,23 @@ def serve(address: tuple[str, int] | None, pages: Mapping[str, Page]) -> Callabl
         server.server_close()
 
     return stop
+
+
+def read_state(address: str, topic: str | None = None) -> dict[str, Any]:
+    """The page ``/state`` of the gateway whose pages are at ``address`` (host:port).
+
+    Raises :class:`UnreachableError` when it does not answer, or says that it cannot tell.
+    """
+    query = "" if topic is None else f"?topic={quote(topic)}"
+    try:
+        with urlopen(f"http://{address}/state{query}", timeout=ANSWER_S) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+    except HTTPError as refused:
+        why = refused.read().decode(errors="replace")
+        raise UnreachableError(f"the gateway at {address} cannot tell: {why}") from refused
+    except (OSError, ValueError) as error:
+        raise UnreachableError(
+            f"no gateway answers at {address} ({error}): name its TIDELINE_METRICS_ADDRESS, as it "
+            "is reached from here"
+        ) from error

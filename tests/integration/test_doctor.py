@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.harness import HANGS_S, killed, until
+from tests.harness import HANGS_S, command, killed, migration_case, until
 from tideline.errors import ExitCode
 from tideline.stack import Stack
 
@@ -80,3 +80,35 @@ def told(stack: Stack, page: str) -> tuple[int, list[str]]:
             return answer.status, json.loads(answer.read())["why"]
     except HTTPError as refused:
         return refused.code, json.loads(refused.read())["why"]
+
+
+def test_a_gateway_tells_what_it_believes(stack: Stack) -> None:
+    where = stack.endpoints.metrics["gateway-1"]
+    with migration_case(stack, name="believed", history=20, partitions=2) as case:
+        told = json.loads(shown(stack, where, "--topic", case.topic))
+        assert (told["ready"], told["lease"], told["topic"]) == (True, "held", None)
+        case.trigger()
+        case.until_ready()
+        b0 = case.boundaries()
+        until("the gateway to know B0", lambda: [
+            row["b0"] for row in partitions(stack, where, case.topic)] == b0)  # fmt: skip
+        assert {row["route"] for row in partitions(stack, where, case.topic)} == {"suffix"}
+        everything = json.loads(shown(stack, where))
+        assert everything["topics"][case.topic]["partitions"] == {"suffix": 2}
+        assert everything["held_bytes"]["parked"] == 0
+
+
+def partitions(stack: Stack, where: str, topic: str) -> list[dict[str, Any]]:
+    found = json.loads(shown(stack, where, "--topic", topic))["topic"]
+    return found["partitions"] if found else []
+
+
+def shown(stack: Stack, where: str, *arguments: str) -> str:
+    run = command(stack, "gateway", "show", where, "-o", "json", *arguments, wait=True)
+    return run.answer()
+
+
+def test_an_address_where_no_gateway_answers_is_named(stack: Stack) -> None:
+    run = command(stack, "gateway", "show", "127.0.0.1:9")
+    assert run.wait(HANGS_S) == ExitCode.UNREACHABLE
+    assert "no gateway answers at 127.0.0.1:9" in run.output()

@@ -16,6 +16,7 @@ from tideline.cli.output import Format, FormatOption, age, console, echo_json, r
 from tideline.cli.writing import changing_plane
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, unaccounted_reason
 from tideline.errors import UsageError
+from tideline.pages import read_state
 from tideline.settings import WorkerSettings, load
 
 app = typer.Typer(help="One gateway, and those that have registered.", no_args_is_help=True)
@@ -96,6 +97,42 @@ async def _observe() -> tuple[list[GatewayRegistration], set[UUID]]:
         if g.status == "active" and before.get(g.gateway_id) != (g.incarnation, g.renewals)
     }
     return [*now, *unaccounted], alive
+
+
+@app.command()
+def show(
+    address: Annotated[
+        str, typer.Argument(help="host:port of its TIDELINE_METRICS_ADDRESS, as it is reached.")
+    ],
+    topic: Annotated[str | None, typer.Option(help="Each partition of this topic.")] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """What one gateway believes now: why it is not ready, its lease, what is tracked and how each
+    partition is routed there. Asks the gateway itself, nobody else."""
+    found = read_state(address, topic)
+    if output is Format.JSON:
+        echo_json(found)
+        return
+    topics, one = found.pop("topics", {}), found.pop("topic", None)
+    for name, value in found.items():
+        typer.echo(f"{name}: {_plain(value)}")
+    if topic is not None and one is None:
+        typer.echo(f"topic {topic}: not tracked here")
+        return
+    rows = one["partitions"] if one else [{"topic": name, **row} for name, row in topics.items()]
+    if rows:
+        table = Table(*rows[0], box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*(_plain(value) for value in row.values()))
+        console().print(table)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{count} {name}" for name, count in value.items())
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)
 
 
 @app.command()

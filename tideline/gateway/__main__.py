@@ -16,6 +16,7 @@ from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.errors import ExitCode, TidelineError
 from tideline.gateway.assembly import build_parts, build_rules, placing_of
+from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.messages import preload
 from tideline.gateway.standing import Standing
@@ -99,7 +100,12 @@ async def _serve(
         server = GatewayServer(settings, rules, connections, parts.room)
         await server.start()
         tracking = parts.tracking
-        standing.serves(lambda: server.listening, lambda: tracking.lease, lambda: tracking.stopped)
+        standing.serves(
+            lambda: server.listening,
+            lambda: tracking.lease,
+            lambda: tracking.stopped,
+            partial(beliefs, parts, connections),
+        )
         try:
             await watch.until(stop)
         finally:

@@ -13,6 +13,7 @@ from tideline.gateway.metrics import LOOP_LATENESS
 from tideline.pages import Page
 
 BEAT_S = 0.5
+STATE_S = 5.0
 STUCK_S = 30.0
 """An event loop that has not turned for so long will not serve again by itself. Longer than a
 machine that is overloaded lets one wait."""
@@ -28,15 +29,20 @@ class Standing:
         self._listening: Callable[[], bool] = lambda: False
         self._lease: Callable[[], LeaseState] = lambda: LeaseState.LAPSED
         self._stopped: Callable[[], str | None] = lambda: None
+        self._ask_state: Callable[[str | None], Mapping[str, object]] = lambda topic: {}
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def serves(
         self,
         listening: Callable[[], bool],
         lease: Callable[[], LeaseState],
         stopped: Callable[[], str | None],
+        state: Callable[[str | None], Mapping[str, object]],
     ) -> None:
-        """From now on. ``stopped``: why tracked traffic is, if it is."""
+        """From now on. ``stopped``: why tracked traffic is, if it is; ``state``: what is believed,
+        of one topic or of all, asked on the event loop."""
         self._listening, self._lease, self._stopped = listening, lease, stopped
+        self._ask_state = state
         self._phase = None
 
     def stops(self) -> None:
@@ -44,7 +50,9 @@ class Standing:
         self._phase = "stopping"
 
     async def turn(self) -> None:
-        """Notes that the event loop turns, and how late it comes, until cancelled."""
+        """Notes that the event loop turns, and how late it comes, until cancelled. ``/state`` is
+        asked on this loop."""
+        self._loop = asyncio.get_running_loop()
         while True:
             due = self._clock() + BEAT_S
             await asyncio.sleep(BEAT_S)
@@ -73,9 +81,28 @@ class Standing:
 
     def pages(self) -> dict[str, Page]:
         return {
-            "/health": lambda: self._page("healthy", self.why_not_healthy()),
-            "/ready": lambda: self._page("ready", [*self.why_not_healthy(), *self.why_not_ready()]),
+            "/health": lambda query: self._page("healthy", self.why_not_healthy()),
+            "/state": self._state,
+            "/ready": lambda query: self._page(
+                "ready", [*self.why_not_healthy(), *self.why_not_ready()]
+            ),
         }
+
+    def _state(self, query: Mapping[str, str]) -> tuple[bool, Mapping[str, object]]:
+        if self._loop is None or self._phase is not None:
+            return self._page("known", self.why_not_ready() or ["starting"])
+
+        async def ask() -> Mapping[str, object]:
+            return self._ask_state(query.get("topic"))
+
+        asked = asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        try:
+            found = asked.result(STATE_S)
+        except TimeoutError:
+            asked.cancel()
+            return self._page("known", [f"the event loop did not answer within {STATE_S:.0f} s"])
+        why = self.why_not_ready()
+        return True, {**self._page("ready", why)[1], **found}
 
     def _page(self, name: str, why: list[str]) -> tuple[bool, Mapping[str, object]]:
         body = {name: not why, "why": why, "gateway": self._gateway_id, "version": __version__}

@@ -209,7 +209,8 @@ async def _gateway(
     name, where = f"gateway {gateway.gateway_id}", gateway.address
     if health.silent_ms > gateway.lease_ms:
         found = f"at {where} does not renew its lease"
-        remedy = f"its log says why; if it is gone for good: `tideline gateway retire {gateway.gateway_id}`"  # noqa: E501
+        retire = f"`tideline gateway retire {gateway.gateway_id}`"
+        remedy = f"its log says why; if it is gone for good: {retire}"
         return Finding(name, Verdict.FAILED, found, remedy)
     host, _, port = where.rpartition(":")
     try:

@@ -24,7 +24,7 @@ class Health:
         """Workflows and activities are being served."""
         self.serving, self.waits_for = True, ""
 
-    def page(self) -> tuple[bool, Mapping[str, object]]:
+    def page(self, query: Mapping[str, str]) -> tuple[bool, Mapping[str, object]]:
         body = {"serving": self.serving, "waits_for": self.waits_for, **self.versions}
         return self.serving, body
 

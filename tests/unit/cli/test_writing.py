@@ -58,7 +58,7 @@ ELSEWHERE = {
 }
 LOOKING = {
     "cluster show", "db check", "doctor", "export remote-log-metadata", "gap show",
-    "gateway list", "gc runs",
+    "gateway list", "gateway show", "gc runs",
     "installation show", "preflight", "replicas report", "request list", "status",
     "tiered-storage show",
     "tiering status", "topic check", "topic deleted",

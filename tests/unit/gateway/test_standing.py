@@ -40,7 +40,7 @@ def serves(
     lease: LeaseState = LeaseState.HELD,
     stopped: str | None = None,
 ) -> list[str]:
-    standing.serves(lambda: listening, lambda: lease, lambda: stopped)
+    standing.serves(lambda: listening, lambda: lease, lambda: stopped, lambda topic: {"of": topic})
     return standing.why_not_ready()
 
 
@@ -96,3 +96,17 @@ def test_probes_are_answered_over_http(address: str, standing: Standing) -> None
         assert (said[name], said["why"], said["gateway"]) == (True, [], 1)
     with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
         assert b"inkless_gateway_loop_lateness_seconds" in answer.read()
+
+
+async def test_what_is_believed_is_asked_on_the_event_loop(standing: Standing) -> None:
+    state = standing.pages()["/state"]
+    well, said = await asyncio.to_thread(state, {})
+    assert (well, said["why"]) == (False, ["starting: it reads what is tracked"])
+    turning = spawn(standing.turn(), "standing")
+    try:
+        serves(standing, lease=LeaseState.LAPSED)
+        await asyncio.sleep(0)
+        well, said = await asyncio.to_thread(state, {"topic": "orders"})
+        assert (well, said["of"], said["ready"]) == (True, "orders", False)
+    finally:
+        await cancel_and_wait(turning)
