@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -130,14 +131,21 @@ class Held(Migration):
         )
 
 
-@pytest.fixture(scope="module")
-def held(stack: Stack) -> Iterator[Held]:
+@contextmanager
+def held_topic(stack: Stack) -> Iterator[Held]:
+    """Filled, tracked, and held in every state."""
     made = Held(stack)
     made.fill()
     made.track()
     made.hold()
     yield made
     made.admin.delete_topics([made.name])
+
+
+@pytest.fixture(scope="module")
+def held(stack: Stack) -> Iterator[Held]:
+    with held_topic(stack) as made:
+        yield made
 
 
 @pytest.mark.parametrize("state", STATES)

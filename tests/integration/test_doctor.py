@@ -4,16 +4,13 @@ that is wrong."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
-from tests.harness import HANGS_S, command, killed, migration_case, until
+from tests.harness import HANGS_S, Command, command, killed, migration_case, until
 from tideline.errors import ExitCode
 from tideline.stack import Stack
 
@@ -22,14 +19,11 @@ pytestmark = [pytest.mark.integration]
 
 def doctor(stack: Stack, **other: str) -> tuple[int, dict[str, Any]]:
     """Its exit code, and the checks that are not fine, by name."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tideline", "doctor", "-o", "json"],
-        env=os.environ | stack.environment("worker") | other,
-        capture_output=True, text=True, check=False, timeout=HANGS_S,
-    )  # fmt: skip
-    found = json.loads(done.stdout)
-    assert found["ok"] is (done.returncode == 0)
-    return done.returncode, {c["check"]: c for c in found["checks"] if c["verdict"] != "ok"}
+    run = Command(stack, ["doctor", "-o", "json"], **other)
+    code = run.wait(HANGS_S)
+    found = json.loads(run.answer())
+    assert found["ok"] is (code == 0)
+    return code, {c["check"]: c for c in found["checks"] if c["verdict"] != "ok"}
 
 
 def test_a_whole_stack_has_nothing_that_fails(stack: Stack) -> None:

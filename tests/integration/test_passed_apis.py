@@ -16,7 +16,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.harness import until
-from tests.integration.test_answers import RECORDS, STATES, Held
+from tests.integration.test_answers import RECORDS, STATES, Held, held_topic
 from tests.raw import TRANSACTION, Doors, doors
 from tideline.domain.answers import Role
 from tideline.stack import Stack
@@ -33,12 +33,8 @@ PATIENCE = timedelta(seconds=30)
 
 @pytest.fixture(scope="module")
 def held(stack: Stack) -> Iterator[Held]:
-    made = Held(stack)
-    made.fill()
-    made.track()
-    made.hold()
-    yield made
-    made.admin.delete_topics([made.name])
+    with held_topic(stack) as made:
+        yield made
 
 
 def by_both(stack: Stack, talk: Callable[[Doors, str], R]) -> R:

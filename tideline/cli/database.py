@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 from pydantic import SecretStr
 
@@ -43,7 +45,7 @@ def check(output: FormatOption = Format.TABLE) -> None:
     """Whether the database has this version's schema; exit code 1 if not. Changes nothing."""
     found = migrate.state(load(SchemaSettings).schema_postgres_dsn.get_secret_value())
     if output is Format.JSON:
-        echo_json({"up_to_date": found.up_to_date, **found.as_dict()})
+        echo_json({"up_to_date": found.up_to_date, **asdict(found)})
     else:
         typer.echo(found.describe())
     if not found.up_to_date:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,6 @@ class SchemaState:
     @property
     def up_to_date(self) -> bool:
         return not self.pending and not self.newer and self.functions_agree
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
 
     def describe(self) -> str:
         """In a sentence, with the remedy."""

@@ -297,7 +297,6 @@ class Lanes:
         history: HistoryWatch | None = None,
     ) -> None:
         history = history or HistoryWatch()
-        self._history = history
         self._pools = {
             lane: Pool(settings, f"{application_name}-{lane}", size, history)
             for lane, size in LANE_SIZES.items()
@@ -305,7 +304,7 @@ class Lanes:
 
     def acknowledged(self, object_key: str) -> None:
         """See :meth:`Pool.acknowledged`; it is asked for on the connections of every lane."""
-        self._history.acknowledged(object_key, time.monotonic())
+        self._pools[OTHERS].acknowledged(object_key)
 
     async def open(self) -> None:
         """See :meth:`Pool.open`."""

@@ -13,11 +13,10 @@ from enum import StrEnum
 
 from tideline import control_plane, ownership, temporal
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.connections import gateways, workers
+from tideline.control_plane.connections import RETIRED, missing_connections
 from tideline.control_plane.lease_observer import LeaseObserver
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, in_force
 from tideline.control_plane.server_probe import probe
-from tideline.domain.connections import Wants, refusal, shortages
 from tideline.domain.preflight import TIERING_SWITCH, GatewayHealth
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.client import KafkaCluster
@@ -31,7 +30,6 @@ PATIENCE_S = 20.0
 """Of one check."""
 CLOCK_MS = 2_000.0
 """So far the clocks may lie apart: grace periods are minutes, and people read times."""
-RETIRED = "retired"
 
 
 class Verdict(StrEnum):
@@ -132,16 +130,11 @@ async def _commits(parts: _Parts) -> list[Finding]:
 
 
 async def _connections(parts: _Parts) -> list[Finding]:
-    room, registered = await asyncio.gather(
-        parts.plane.connection_room(), parts.plane.list_gateways()
-    )
-    staff = workers(parts.settings, parts.settings.postgres_workers)
-    fleet = gateways(max(1, len([g for g in registered if g.status != RETIRED])))
-    tasks = Wants("task", 1, 1, parts.settings.postgres_tasks)
+    room = await parts.plane.connection_room()
+    refused, short = await missing_connections(parts.plane, parts.settings, room, is_gateway=False)
     remedy = "raise max_connections, or the role's limit (docs/operating.md)"
-    if (why := refusal(room, staff)) is not None:
-        return [Finding("postgres connections", Verdict.FAILED, why, remedy)]
-    short = shortages(room, staff, [fleet, tasks])
+    if refused is not None:
+        return [Finding("postgres connections", Verdict.FAILED, refused, remedy)]
     if short:
         return [Finding("postgres connections", Verdict.WARNING, why, remedy) for why in short]
     return [ok("postgres connections", f"{room.given} for everybody")]
