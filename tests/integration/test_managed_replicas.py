@@ -53,19 +53,24 @@ def racks(request: pytest.FixtureRequest) -> Iterator[Stack]:
 @pytest.fixture(scope="module")
 def admin(racks: Stack) -> AdminClient:
     """With a topic of four partitions."""
-    client = AdminClient({"bootstrap.servers": racks.endpoints.gateway_bootstrap})
-    create(client, TOPIC, 4)
-    return client
+    create(racks, TOPIC, 4)
+    return admin_client(racks)
 
 
-def create(client: AdminClient, name: str, partitions: int, factor: int = -1) -> None:
+def admin_client(stack: Stack) -> AdminClient:
+    return AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
+
+
+def create(stack: Stack, name: str, partitions: int, factor: int = -1) -> None:
     """Again where the gateway that was asked has lost its broker, and the connection with it: an
-    admin client does not try again, and its request may have been done."""
+    admin client does not try again, and its request may have been done. Each time with a client of
+    its own: librdkafka's keeps the controller that it was told of first, dead or not."""
     topic = NewTopic(name, partitions, factor, config={"diskless.enable": "true"})
     lost: list[KafkaError] = []
 
     def made() -> bool:
         try:
+            client = admin_client(stack)
             client.create_topics([topic], request_timeout=20.0)[name].result(HANGS_S)
         except KafkaException as error:
             told = error.args[0]
@@ -221,7 +226,7 @@ def test_a_broker_that_is_away_leaves_the_isr_is_not_replaced_and_is_back_in_it_
             n: set(p.replicas) for n, p in before.items()
         }
         round_trip(racks, "away")
-        create(admin, "meanwhile", 2)
+        create(racks, "meanwhile", 2)
         assert {racks_of(p.replicas)[1] for p in layouts(racks, "meanwhile").values()} == {
             "rack-2"
         }, "a rack that restarts counts"
