@@ -228,7 +228,12 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
                     suppress_health_check=list(HealthCheck),
                 ),
             )
-            # One life in order, so that what must happen at all has happened.
+            # Lives in order, so that what must happen at all has happened.
+            life = Boundary()
+            life.quiesce_and_propose(5, 0, frozenset(), -1, "none")
+            life.reset(0)
+            life.close(0)
+            life.teardown()
             life = Boundary()
             life.quiesce_and_propose(10, 1, frozenset(), -1, "other seeds")
             life.commit_and_reset(again=True)
@@ -237,4 +242,11 @@ def test_the_boundary_behaves_as_its_model(database: Database) -> None:
             life.the_rows_are_alike()
         finally:
             runner.run(connection.__aexit__(None, None, None))
-    assert happened >= {"persisted", "committed", "SeedMismatch", "ResetRefused", "AbortRefused"}
+    assert happened >= {
+        "persisted",
+        "committed",
+        "QuiesceNotClosed",
+        "SeedMismatch",
+        "ResetRefused",
+        "AbortRefused",
+    }

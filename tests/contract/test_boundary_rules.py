@@ -121,6 +121,22 @@ async def test_after_a_reset_the_same_epoch_sets_another_value_under_a_new_quies
     assert await scene.plane.get_diskless_log_start_offset(log) == 12
 
 
+async def test_a_reset_voids_the_generation_whose_acknowledgements_came_before_it(
+    scene: Scene,
+) -> None:
+    """Gateways take appends again from the reset on: what they acknowledged says nothing."""
+    gateway = await scene.gateway()
+    log = await scene.hybrid_log(gateway, 10)
+    await scene.plane.reset_boundary(log, 1)
+    with pytest.raises(QuiesceNotClosed, match="generation 1 .* was closed before and is void"):
+        await scene.plane.close_generation(log, 1, 60_000)
+    assert await scene.plane.void_expired_quiesce(log), "it takes classic appends"
+    generation = await scene.plane.next_generation(log)
+    await scene.plane.close_generation(log, generation, 60_000)
+    (waited_for,) = await scene.plane.quiesce_barrier(log, generation)
+    assert not waited_for.acknowledged
+
+
 async def test_a_stale_generation_is_rejected(scene: Scene) -> None:
     gateway = await scene.gateway()
     _, (log,) = await scene.migrating_topic([gateway])

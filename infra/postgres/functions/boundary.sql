@@ -215,7 +215,8 @@ END
 $$;
 
 -- Back to "no boundary", only while the suffix is empty: live data must not be orphaned
--- (schedule 7). The epoch stays, as a fence.
+-- (schedule 7). The epoch stays, as a fence. The generation is void: what gateways acknowledged
+-- under it was true before they took appends again.
 CREATE FUNCTION clear_boundary(p_log logs) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -244,7 +245,7 @@ BEGIN
             tiering_complete = false, tiering_reason = 'the boundary was reset',
             seeds_digest = NULL, seeds_last_offset = -1, migration_state = 'MIGRATING',
             accepted_gap_from = -1, accepted_gap_epoch = -1,
-            quiesce = 'open', quiesce_deadline = NULL
+            quiesce = 'reopened', quiesce_deadline = NULL
         WHERE log_id = p_log.log_id;
     PERFORM notify_log(p_log.topic_id, p_log.partition);
 END

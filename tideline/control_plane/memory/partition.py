@@ -511,7 +511,7 @@ class Partition:
         self.producers = {}
         self.prefix_max_timestamp = self.prefix_max_timestamp_offset = -1
         self.is_migrating, self.tiering_complete = True, False
-        self._end_quiesce(QuiesceState.OPEN)
+        self._end_quiesce(QuiesceState.REOPENED)
         return True
 
     def _opened(self) -> Suffix:
