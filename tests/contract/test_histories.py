@@ -8,15 +8,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 
 from tests.contract.conftest import PASSWORDS, Database, PostgresServer
 from tests.contract.scenes import PostgresScene, batch
-from tideline.control_plane import ControlPlane, connect
+from tideline.control_plane import ControlPlane, connect, pool
 from tideline.control_plane.migrate import apply, provision_roles
 from tideline.domain.history import (
+    WITNESS_S,
     HistoryWatch,
     ServerIdentity,
     WrongHistory,
@@ -116,13 +118,22 @@ async def test_a_volume_that_was_rolled_back_gets_no_call(own_server: PostgresSe
     assert f"beat {taken_back}" in str(halted), "who starts now has not seen that beat"
 
 
+@pytest.mark.parametrize(
+    ("registered_before", "away_s"), [(True, 3600.0), (False, WITNESS_S - 1)],
+    ids=["hours later", "a key that is gone, too"],
+)  # fmt: skip
 async def test_a_volume_without_the_last_commit_gets_none_after_it(
     own_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    registered_before: bool,
+    away_s: float,
 ) -> None:
     """The commit is newer than every beat and renewal that was seen, and what was lost has been
-    written over: nothing but the commit tells."""
+    written over: nothing but the commit tells. A volume takes a while to come back."""
     database, history = Database(own_server.dsn), HistoryWatch()
     settings = database.settings("tideline_gateway", postgres_connect_timeout_ms=500)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(pool, "clock_s", lambda: clock.now)
     with psycopg.connect(own_server.dsn, autocommit=True) as admin:
         admin.execute("CREATE TABLE padding AS SELECT generate_series(1, 100000)")
     async with connect(settings, application_name="test", history=history) as plane:
@@ -131,11 +142,17 @@ async def test_a_volume_without_the_last_commit_gets_none_after_it(
         _, (log,) = await scene.diskless_topic()
         history.judge(None, await plane.identity())
         await scene.commit(process, batch(log))
+        key = "wal/last"
+        if registered_before:
+            await plane.register_object_keys(process.gateway_id, process.incarnation, [key])
         own_server.stop()
         saved = own_server.copy_volume()
         own_server.start()
         await identity_once_it_answers(plane)
-        (kept,) = await scene.commit(process, batch(log))
+        if not registered_before:
+            await plane.register_object_keys(process.gateway_id, process.incarnation, [key])
+        (kept,) = await scene.commit(process, batch(log), key=key)
+        clock.now += away_s
         own_server.stop()
         own_server.start()
         assert await _end_once_it_answers(plane, log) == kept.high_watermark
@@ -154,6 +171,30 @@ async def test_a_volume_without_the_last_commit_gets_none_after_it(
     async with connect(settings, application_name="another") as plane:
         halted = (await plane.identity()).halted
     assert "has not got the commit" in str(halted), "who starts now has acknowledged nothing"
+
+
+async def test_a_last_commit_that_was_collected_meanwhile_is_not_missed(
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs went on while this gateway had no way to Postgres."""
+    database, history = Database(own_server.dsn), HistoryWatch()
+    settings = database.settings("tideline_gateway", postgres_connect_timeout_ms=500)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(pool, "clock_s", lambda: clock.now)
+    async with connect(settings, application_name="test", history=history) as plane:
+        scene = PostgresScene(plane, own_server.dsn)
+        process = await scene.gateway()
+        _, (log,) = await scene.diskless_topic()
+        history.judge(None, await plane.identity())
+        (kept,) = await scene.commit(process, batch(log))
+        with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+            admin.execute("DELETE FROM tideline.batches")
+            admin.execute("DELETE FROM tideline.wal_files WHERE status = 'committed'")
+        clock.now += WITNESS_S + 1
+        own_server.stop()
+        own_server.start()
+        assert await _end_once_it_answers(plane, log) == kept.high_watermark
+        assert (await plane.identity()).halted is None
 
 
 async def _end_once_it_answers(plane: ControlPlane, log: TopicIdPartition) -> int:

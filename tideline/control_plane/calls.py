@@ -164,7 +164,11 @@ def _of_union(hint: Any) -> Callable[[Any], Any] | None:
     return _converter(chosen[0]) if is_optional else None
 
 
-HAS_COMMITTED = Function("has_committed", value(bool))
+def _whether_known(scalar: Any) -> bool | None:
+    return None if scalar is None else bool(scalar)
+
+
+HAS_COMMITTED = Function("has_committed", value(_whether_known))
 SERVER_IDENTITY = Function("server_identity", only(ServerIdentity))
 DELETE_RECORDS = Function("delete_records", value(int))
 ADVANCE_PREFIX_START = Function("advance_prefix_start", nothing)

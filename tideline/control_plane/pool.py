@@ -96,6 +96,11 @@ def conninfo(settings: ControlPlaneSettings, application_name: str) -> str:
     )
 
 
+def clock_s() -> float:
+    """Goes on while this machine sleeps, as those do who collect objects meanwhile."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 async def _discard_broken(connection: psycopg.AsyncConnection[DictRow]) -> None:
     """Raise if the server has closed an idle connection; costs a local read, no round trip."""
     connection.pgconn.consume_input()
@@ -167,11 +172,12 @@ class Pool:
         now = SERVER_IDENTITY.read(await cursor.fetchall())
         why = self._history.judge(seen, now)
         halts = why is not None and lacks_commits(seen, now)
-        if why is None and (key := self._history.witness(time.monotonic())) is not None:
+        if why is None and (witness := self._history.witness) is not None:
             query = statement(HAS_COMMITTED.name, 1)
-            cursor = await connection.execute(query, [key], prepare=False)
-            if not HAS_COMMITTED.read(await cursor.fetchall()):
-                why, halts = self._history.lacks(key), True
+            cursor = await connection.execute(query, [witness.object_key], prepare=False)
+            found = HAS_COMMITTED.read(await cursor.fetchall())
+            why = self._history.judge_witness(witness, found, clock_s())
+            halts = why is not None
         if why is not None:
             if halts:
                 await connection.execute(statement(HALT, 1), [why], prepare=False)
@@ -179,7 +185,7 @@ class Pool:
 
     def acknowledged(self, object_key: str) -> None:
         """See :meth:`tideline.domain.history.HistoryWatch.acknowledged`."""
-        self._history.acknowledged(object_key, time.monotonic())
+        self._history.acknowledged(object_key, clock_s())
 
     async def close(self) -> None:
         """Drop what is still under way; Postgres ends it as it would have ended."""

@@ -138,8 +138,16 @@ def from_document(document: Mapping[str, object]) -> ServerIdentity:
 
 
 WITNESS_S = 30.0
-"""How long a commit is asked for: beats and renewals, which are older, tell of one that is lost
-later. Objects are not collected that soon."""
+"""How long nothing that is known of a commit's object means that it is lost: no object is collected
+sooner after its commit than a key is kept ahead, a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The last commit that was answered to this process."""
+
+    object_key: str
+    at_s: float
 
 
 class HistoryWatch:
@@ -149,23 +157,26 @@ class HistoryWatch:
         self.seen: ServerIdentity | None = None
         self.refused: str | None = None
         """Why what answered last is not the Postgres that was seen."""
-        self._acknowledged: tuple[str, float] | None = None
+        self.witness: Witness | None = None
+        """Newer than every beat and renewal that was seen, for as long as Postgres is away after
+        it: no Postgres without it is the same."""
 
     def acknowledged(self, object_key: str, now_s: float) -> None:
-        """What was committed with this object was answered: no Postgres without it is the same."""
-        self._acknowledged = object_key, now_s
+        """What was committed with this object was answered."""
+        self.witness = Witness(object_key, now_s)
 
-    def witness(self, now_s: float) -> str | None:
-        """The object of the last commit, while it is asked for."""
-        if self._acknowledged is None or now_s - self._acknowledged[1] > WITNESS_S:
+    def judge_witness(
+        self, witness: Witness, is_committed: bool | None, now_s: float
+    ) -> str | None:
+        """Why a Postgres with this answer about the object of ``witness`` has lost its commit;
+        ``None``: it has not, or nobody can tell. ``is_committed``: ``None`` where the object is not
+        known: never registered, or collected since."""
+        # One that is registered and no more has gone back, however long ago its commit was.
+        if is_committed or (is_committed is None and now_s - witness.at_s > WITNESS_S):
             return None
-        return self._acknowledged[0]
-
-    def lacks(self, object_key: str) -> str:
-        """The refusal of a Postgres that has not got the commit of a :attr:`witness`."""
         self.refused = (
-            f"it has not got the commit of object {object_key}, which was acknowledged: it was "
-            "rolled back, or promoted without the last commits"
+            f"it has not got the commit of object {witness.object_key}, which was acknowledged: it "
+            "was rolled back, or promoted without the last commits"
         )
         return self.refused
 

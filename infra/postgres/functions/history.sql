@@ -25,12 +25,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         (SELECT n.beat, n.token FROM history_beats AS n ORDER BY n.beat DESC LIMIT 1) AS b
 $$;
 
--- Whether what was committed with an object is here. A commit is newer than every beat that its
--- gateway can have seen; a key that is collected is one of ten minutes ago at least.
+-- Whether what was committed with an object is here; null: the object is not known, was never
+-- registered or is collected since. A commit is newer than every beat that its gateway can have seen.
 CREATE FUNCTION has_committed(p_object_key text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT EXISTS (SELECT FROM wal_files AS f
-        WHERE f.object_key = p_object_key AND f.status <> 'registered')
+    SELECT f.status <> 'registered' FROM wal_files AS f WHERE f.object_key = p_object_key
 $$;
 
 -- One more beat. Of the oldest, those beyond 100,000 (six days of one every five seconds) go.
