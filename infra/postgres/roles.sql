@@ -3,6 +3,8 @@
 DO $$
 DECLARE
     v_role text;
+    -- From 16 on who creates a role is a member that may neither act as it nor has its rights.
+    v_since_16 boolean := current_setting('server_version_num')::integer >= 160000;
 BEGIN
     FOREACH v_role IN ARRAY ARRAY[
         'tideline_owner',
@@ -14,7 +16,12 @@ BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', v_role);
         END IF;
     END LOOP;
-    IF NOT pg_has_role(current_user, 'tideline_owner', 'MEMBER') THEN
+    IF v_since_16 THEN
+        IF NOT pg_has_role(current_user, 'tideline_owner', 'SET')
+            OR NOT pg_has_role(current_user, 'tideline_owner', 'USAGE') THEN
+            EXECUTE format('GRANT tideline_owner TO %I WITH INHERIT TRUE, SET TRUE', current_user);
+        END IF;
+    ELSIF NOT pg_has_role(current_user, 'tideline_owner', 'MEMBER') THEN
         EXECUTE format('GRANT tideline_owner TO %I', current_user);
     END IF;
 END

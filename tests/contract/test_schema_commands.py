@@ -8,11 +8,13 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
-from tests.contract.conftest import PASSWORDS, PostgresServer
+from tests.contract.conftest import PASSWORDS, Database, PostgresServer, a_server
 from tests.contract.schema import new_database
 from tideline.cli.app import app
+from tideline.control_plane import connect
 from tideline.errors import RefusedError
 
 
@@ -20,10 +22,30 @@ from tideline.errors import RefusedError
 def empty(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with new_database(postgres_server) as (_, dsn):
         monkeypatch.setenv("TIDELINE_SCHEMA_POSTGRES_DSN", dsn)
-        for role, password in PASSWORDS.items():
-            name = f"TIDELINE_SCHEMA_{role.removeprefix('tideline_').upper()}_PASSWORD"
-            monkeypatch.setenv(name, password)
+        set_passwords(monkeypatch)
         yield dsn
+
+
+@pytest.fixture
+def administered(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
+    """A server as managed ones are: its administrator is no superuser. It logs statements."""
+    with a_server("tideline-administered-") as server:
+        server.start(log_statement="all")
+        with psycopg.connect(server.dsn, autocommit=True) as superuser:
+            superuser.execute("CREATE ROLE administrator LOGIN CREATEROLE PASSWORD 'secret'")
+            superuser.execute("CREATE DATABASE tideline OWNER administrator")
+        monkeypatch.setenv(
+            "TIDELINE_SCHEMA_POSTGRES_DSN",
+            make_conninfo(server.dsn, user="administrator", password="secret", dbname="tideline"),
+        )
+        set_passwords(monkeypatch)
+        yield server
+
+
+def set_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    for role, password in PASSWORDS.items():
+        name = f"TIDELINE_SCHEMA_{role.removeprefix('tideline_').upper()}_PASSWORD"
+        monkeypatch.setenv(name, password)
 
 
 def db(command: str) -> tuple[int, dict[str, object]]:
@@ -72,3 +94,19 @@ def test_a_later_version_is_told_and_refused(empty: str) -> None:
     assert (code, found["newer"]) == (1, ["V99__Later"])
     with pytest.raises(RefusedError, match="V99__Later, which this version"):
         db("migrate")
+
+
+async def test_who_may_create_roles_needs_no_more_and_no_log_has_the_passwords(
+    administered: PostgresServer,
+) -> None:
+    assert db("migrate")[0] == 0
+    code, again = db("migrate")
+    assert (code, again["applied"]) == (0, [])
+    assert db("check")[0] == 0
+    database = Database(make_conninfo(administered.dsn, dbname="tideline"))
+    for role in PASSWORDS:
+        async with connect(database.settings(role), application_name="test") as plane:
+            await plane.identity()
+    logged = administered.data.with_name("postgres.log").read_text()
+    assert "ALTER ROLE" in logged
+    assert [password for password in PASSWORDS.values() if password in logged] == []

@@ -134,12 +134,11 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
         with psycopg.connect(dsn) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
             for role, password in passwords.items():
-                exists = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
-                verb = sql.SQL("ALTER" if exists.fetchone() else "CREATE")
                 connection.execute(
-                    sql.SQL("{} ROLE {} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD {}")
-                    .format(verb, sql.Identifier(role), sql.Literal(password))
-                )  # fmt: skip
+                    sql.SQL("{} LOGIN PASSWORD {}").format(
+                        _create_or_alter(connection, role), _verifier(connection, role, password)
+                    )
+                )
                 connection.execute(
                     sql.SQL("GRANT {} TO {}").format(
                         sql.Identifier(LOGIN_ROLES[role]), sql.Identifier(role)
@@ -147,6 +146,24 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
                 )
     except psycopg.Error as error:
         raise translate(error) from error
+
+
+def _create_or_alter(connection: psycopg.Connection, role: str) -> sql.Composable:
+    """Names what no login role may be only where it is: who may create roles and is no superuser
+    may not even say that a role is none."""
+    row = connection.execute(
+        "SELECT rolsuper OR rolcreatedb OR rolcreaterole FROM pg_roles WHERE rolname = %s", [role]
+    ).fetchone()
+    if row is None:
+        return sql.SQL("CREATE ROLE {}").format(sql.Identifier(role))
+    takes_away = "NOSUPERUSER NOCREATEDB NOCREATEROLE" if row[0] else ""
+    return sql.SQL("ALTER ROLE {} " + takes_away).format(sql.Identifier(role))
+
+
+def _verifier(connection: psycopg.Connection, role: str, password: str) -> sql.Literal:
+    """What the server keeps of a password: it may log its statements."""
+    made = connection.pgconn.encrypt_password(password.encode(), role.encode())
+    return sql.Literal(made.decode())
 
 
 def _applied(connection: psycopg.Connection) -> set[str]:
