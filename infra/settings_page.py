@@ -54,7 +54,7 @@ def render() -> str:
         "A file whose name ends in `.toml` has the names in lower case and without the prefix, and",
         "may have a table for each cluster, whose values go over those of the top. `tideline",
         "--context NAME` or `TIDELINE_CONTEXT` chooses one, else `context` does. A name that is no",
-        "setting is refused.",
+        "setting is refused, and so is a context where no such file is named.",
         "",
         "```toml",
         'context = "staging"',
@@ -66,7 +66,8 @@ def render() -> str:
         "```",
         "",
         "A secret (connection strings, keys, passwords) may lie in a file of its own, alone:",
-        "`TIDELINE_POSTGRES_DSN_FILE` in the environment, or `postgres_dsn_file`, names it.",
+        "`TIDELINE_POSTGRES_DSN_FILE` in the environment or a file of lines, or",
+        "`postgres_dsn_file`, names it. A process opens those of its own settings only.",
     ]
     for cls in CLASSES:
         own = [name for name in cls.__annotations__ if name in cls.model_fields]

@@ -22,18 +22,19 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from tideline.domain.history import ServerIdentity
 from tideline.domain.tiering import DEFAULT_AGE_MS
 from tideline.errors import UsageError
-from tideline.settings_files import CONTEXT, PREFIX, from_toml, with_secrets
+from tideline.settings_files import CONTEXT, PREFIX, from_toml, laid_over, with_secrets
 
+CONFIG = "TIDELINE_CONFIG"
 TOML = ".toml"
 
 
 def _settings_file() -> Path | None:
-    if named := os.environ.get("TIDELINE_CONFIG"):
+    if named := os.environ.get(CONFIG):
         return Path(named)
     embedded = Path(os.environ.get("TIDELINE_HOME", ".tideline")) / "client.env"
     return embedded if embedded.is_file() else None
@@ -504,6 +505,7 @@ def _names(kind: type[BaseSettings]) -> frozenset[str]:
 
 
 def _secrets(kind: type[BaseSettings]) -> frozenset[str]:
+    """Of ``kind`` and of what is derived from it."""
     return frozenset(
         name
         for one in _kinds(kind)
@@ -512,21 +514,37 @@ def _secrets(kind: type[BaseSettings]) -> frozenset[str]:
     )
 
 
-def _from_files(file: Path | None) -> dict[str, str]:
-    """Of a TOML file, and of files of secrets, what the environment does not say itself."""
-    secrets = _secrets(_Base)
-    values: dict[str, str] = {}
-    if file is not None and file.suffix == TOML:
-        given = from_toml(file, os.environ.get(CONTEXT), _names(_Base), secrets)
-        values = with_secrets(given, secrets)
-    environment = {
+def _of_environment(variables: Mapping[str, str | None]) -> dict[str, str]:
+    return {
         key.removeprefix(PREFIX).lower(): value
-        for key, value in os.environ.items()
+        for key, value in variables.items()
         if value and key.startswith(PREFIX)
     }
-    read = with_secrets(environment, secrets)
-    values |= {name: read[name] for name in secrets & read.keys()}
-    return {name: text for name, text in values.items() if name not in environment}
+
+
+def _from_files(kind: type[BaseSettings], file: Path | None) -> dict[str, str]:
+    """Of a TOML file, and of files of secrets of ``kind``, what the environment does not say
+    itself. What else a file of lines says pydantic reads."""
+    every = _secrets(_Base)
+    own = every & kind.model_fields.keys()
+    environment, values = _of_environment(os.environ), dict[str, str]()
+    if file is not None and file.suffix == TOML:
+        values = from_toml(file, os.environ.get(CONTEXT), _names(_Base), every)
+    elif context := os.environ.get(CONTEXT):
+        raise UsageError(
+            f"context {context!r} cannot be chosen: {CONFIG} names no TOML file, and no other has "
+            "contexts"
+        )
+    elif file is not None:
+        said = DotEnvSettingsSource(kind, env_file=file).env_vars
+        lines = _of_environment({name.upper(): value for name, value in said.items()})
+        values = {n: text for n, text in lines.items() if n.removesuffix("_file") in own}
+    read = with_secrets(laid_over(values, environment, every), own)
+    return {
+        name: read[name]
+        for name in read.keys() & kind.model_fields.keys()
+        if name not in environment
+    }
 
 
 def load(kind: type[S]) -> S:
@@ -536,7 +554,7 @@ def load(kind: type[S]) -> S:
     """
     file = _settings_file()
     in_lines = file if file is None or file.suffix != TOML else None
-    values = {n: text for n, text in _from_files(file).items() if n in kind.model_fields}
+    values = _from_files(kind, file)
     try:
         return kind(_env_file=in_lines, **values)  # type: ignore[call-arg]
     except ValidationError as error:

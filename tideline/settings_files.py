@@ -32,8 +32,10 @@ def from_toml(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"settings file {path} is no TOML: {error}") from None
     contexts = found.pop(CONTEXTS, {})
-    chosen = context or found.pop(CHOSEN, None)
-    found.pop(CHOSEN, None)
+    if not isinstance(contexts, dict):
+        raise UsageError(f"{path}: {CONTEXTS} is {contexts!r}: write a table for each cluster")
+    named = found.pop(CHOSEN, None)
+    chosen = context or named
     for where, table in (("", found), *((f"[{CONTEXTS}.{n}] ", contexts[n]) for n in contexts)):
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {where}is no table of settings")
@@ -43,34 +45,54 @@ def from_toml(
             f"{path} has the contexts {', '.join(sorted(contexts))}: choose one with {CONTEXT}, "
             f'or with {CHOSEN} = "…" at the top of the file'
         )
-    if chosen is not None and chosen not in contexts:
+    if chosen is not None and chosen not in list(contexts):
         raise UsageError(
             f"{path} has no context {chosen!r}: it has {', '.join(sorted(contexts)) or 'none'}"
         )
-    values = found | contexts.get(chosen, {})
-    return {name: _text(path, name, value) for name, value in values.items()}
+    top, own = (
+        {name: _text(path, name, value) for name, value in table.items()}
+        for table in (found, contexts.get(chosen, {}) if chosen else {})
+    )
+    return laid_over(top, own, secrets)
+
+
+def laid_over(
+    lower: Mapping[str, str], upper: Mapping[str, str], secrets: Set[str]
+) -> dict[str, str]:
+    """``upper`` wins. A secret that it has, itself or by its file, is not looked for in ``lower``,
+    however it is given there."""
+    named = {name: name + SECRET_FILE.lower() for name in secrets}
+    hidden = {
+        form for name, file in named.items() if {name, file} & upper.keys() for form in (name, file)
+    }
+    return {name: value for name, value in lower.items() if name not in hidden} | dict(upper)
 
 
 def with_secrets(values: Mapping[str, str], secrets: Set[str]) -> dict[str, str]:
     """``values`` with the content of the file, without the newline at its end, wherever one is
-    named for a secret (``postgres_dsn_file``). Raises :class:`UsageError` when both are given, or
-    the file cannot be read."""
+    named for one of ``secrets`` (``postgres_dsn_file``): no other is opened. Raises
+    :class:`UsageError` when both are given, or the file cannot be read or has nothing in it."""
     made = dict(values)
     for name in secrets:
         file = made.pop(name + SECRET_FILE.lower(), None)
         if not file:
             continue
+        variable = f"{PREFIX}{name.upper()}"
         if made.get(name):
             raise UsageError(
-                f"{PREFIX}{name.upper()} and {PREFIX}{name.upper()}{SECRET_FILE} are both given: "
-                "leave one out"
+                f"{variable} and {variable}{SECRET_FILE} are both given: leave one out"
             )
         try:
             made[name] = Path(file).read_text().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
             raise UsageError(
-                f"{PREFIX}{name.upper()}{SECRET_FILE} names {file}, which cannot be read: {error}"
+                f"{variable}{SECRET_FILE} names {file}, which cannot be read: {why}"
             ) from None
+        if not made[name]:
+            raise UsageError(
+                f"{variable}{SECRET_FILE} names {file}, which is empty: write the secret into it"
+            )
     return made
 
 

@@ -73,6 +73,8 @@ def test_a_context_is_chosen_on_the_command_line(
         ('context = "b"\n[contexts.a]', "has no context 'b': it has a"),
         ("kafka_bootstrap = [1]", r"kafka_bootstrap is \[1\]: write a string"),
         ("= 1", "is no TOML"),
+        ("contexts = 3", r"contexts is 3: write a table for each cluster"),
+        ('context = ["a"]\n[contexts.a]', r"has no context \['a'\]"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_named(file: Path, text: str, said: str) -> None:
@@ -101,3 +103,73 @@ def test_a_secret_whose_file_is_not_there_is_named(
     monkeypatch.setenv("TIDELINE_POSTGRES_DSN_FILE", str(file.with_name("nowhere")))
     with pytest.raises(UsageError, match=r"POSTGRES_DSN_FILE names .*nowhere, which cannot"):
         load(ControlPlaneSettings)
+
+
+def test_a_secret_of_another_process_is_not_read(file: Path) -> None:
+    """One file for all: who runs a gateway may not read the owner's password."""
+    file.write_text(
+        f'kafka_bootstrap = "a:1"\nschema_postgres_dsn_file = "{file.with_name("nowhere")}"'
+    )
+    assert load(KafkaSettings).kafka_bootstrap == (("a", 1),)
+
+
+def test_the_environment_wins_over_a_file_of_a_secret_that_cannot_be_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(f'postgres_dsn_file = "{file.with_name("nowhere")}"')
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "host=a")
+    assert load(ControlPlaneSettings).postgres_dsn.get_secret_value() == "host=a"
+
+
+@pytest.mark.parametrize(
+    ("shared", "of_context"),
+    [
+        ('postgres_dsn = "host=shared"', 'postgres_dsn_file = "{secret}"'),
+        ('postgres_dsn_file = "nowhere"', 'postgres_dsn = "host=own"'),
+    ],
+)
+def test_a_secret_of_a_context_goes_over_the_one_that_all_share_however_it_is_given(
+    file: Path, shared: str, of_context: str
+) -> None:
+    secret = file.with_name("dsn")
+    secret.write_text("host=own")
+    own = of_context.format(secret=secret)
+    file.write_text(f'context = "a"\n{shared}\n[contexts.a]\n{own}')
+    assert load(ControlPlaneSettings).postgres_dsn.get_secret_value() == "host=own"
+
+
+def test_a_file_without_a_secret_is_none(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libpq would go by its defaults, to a database of this machine."""
+    empty = file.with_name("empty")
+    empty.write_text("\n")
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN_FILE", str(empty))
+    with pytest.raises(UsageError, match=r"POSTGRES_DSN_FILE names .*empty, which is empty"):
+        load(ControlPlaneSettings)
+
+
+@pytest.mark.parametrize("lines", [True, False], ids=["a file of lines", "no file"])
+def test_a_context_that_nothing_can_choose_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch, lines: bool
+) -> None:
+    """It would go to the cluster that is set, whatever it is."""
+    monkeypatch.setenv("TIDELINE_CONTEXT", "production")
+    if lines:
+        other = file.with_name("client.env")
+        other.write_text("TIDELINE_KAFKA_BOOTSTRAP=staging:9092\n")
+        monkeypatch.setenv("TIDELINE_CONFIG", str(other))
+    else:
+        monkeypatch.delenv("TIDELINE_CONFIG")
+        monkeypatch.setenv("TIDELINE_HOME", str(file.parent))
+    with pytest.raises(UsageError, match=r"context 'production'.*no TOML file"):
+        load(KafkaSettings)
+
+
+def test_a_secret_of_a_file_of_lines_may_lie_in_a_file_of_its_own(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = file.with_name("dsn")
+    secret.write_text("host=a\n")
+    lines = file.with_name("client.env")
+    lines.write_text(f"# of the worker\nTIDELINE_POSTGRES_DSN_FILE={secret}\n")
+    monkeypatch.setenv("TIDELINE_CONFIG", str(lines))
+    assert load(ControlPlaneSettings).postgres_dsn.get_secret_value() == "host=a"

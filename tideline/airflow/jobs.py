@@ -13,7 +13,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tideline.airflow.results import JobResult, read_result
 from tideline.installation import PACKAGE, refuse_strangers
-from tideline.settings import AirflowSettings, load
+from tideline.settings import TOML, AirflowSettings, load
+from tideline.settings_files import CONTEXT
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,6 +66,8 @@ def environment(settings: AirflowSettings) -> dict[str, str]:
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if settings.airflow_jobs_config is not None:
         variables["TIDELINE_CONFIG"] = str(settings.airflow_jobs_config)
+        if settings.airflow_jobs_config.suffix != TOML:
+            variables[CONTEXT] = ""  # Airflow's own, of its own file
     return variables
 
 
