@@ -12,6 +12,7 @@ from tideline import settings
 CLASSES = (
     settings.ControlPlaneSettings,
     settings.ObjectStoreSettings,
+    settings.KafkaSecuritySettings,
     settings.KafkaSettings,
     settings.PolicySettings,
     settings.TemporalSettings,

@@ -16,6 +16,7 @@ from typing import Annotated, Self, TypeVar, get_args
 
 from pydantic import (
     Field,
+    FilePath,
     PrivateAttr,
     SecretStr,
     ValidationError,
@@ -25,6 +26,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from tideline.domain.history import ServerIdentity
+from tideline.domain.security import OwnMechanism, SecurityProtocol, own_connection_problem
 from tideline.domain.tiering import DEFAULT_AGE_MS
 from tideline.errors import UsageError
 from tideline.settings_files import CONTEXT, PREFIX, from_toml, laid_over, with_secrets
@@ -75,6 +77,11 @@ class ObjectStoreSettings(_Base):
         "",
         description="key prefix of this installation in that bucket; objects keep the one that "
         "they were written under",
+    )
+    s3_ca_file: FilePath | None = Field(
+        None,
+        description="PEM: who may have signed the certificate of an S3 server of https; unset: "
+        "botocore's own, or what AWS_CA_BUNDLE names",
     )
     s3_access_key: SecretStr | None = Field(None, description="unset: the AWS default chain")
     s3_secret_key: SecretStr | None = Field(None, description="unset: the AWS default chain")
@@ -136,7 +143,44 @@ class ControlPlaneSettings(_Base):
         return copy
 
 
-class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings):
+class KafkaSecuritySettings(_Base):
+    """How Tideline's own connections to brokers are protected, and what it logs in with there."""
+
+    kafka_security_protocol: SecurityProtocol = Field(
+        SecurityProtocol.PLAINTEXT,
+        description="of the brokers' listeners that Tideline connects to: PLAINTEXT, SSL, "
+        "SASL_PLAINTEXT or SASL_SSL; of a gateway: also for its clients' connections to the broker",
+    )
+    kafka_sasl_mechanism: OwnMechanism | None = Field(
+        None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+    )
+    kafka_sasl_username: str | None = Field(None, description="who Tideline is there")
+    kafka_sasl_password: SecretStr | None = Field(None, description="its password")
+    kafka_ssl_ca_file: FilePath | None = Field(
+        None, description="PEM: who may have signed the brokers' certificates; unset: the system's"
+    )
+    kafka_ssl_certificate_file: FilePath | None = Field(
+        None, description="PEM: an own certificate, with its chain, for brokers that ask for one"
+    )
+    kafka_ssl_key_file: FilePath | None = Field(None, description="PEM: its key, not encrypted")
+
+    @model_validator(mode="after")
+    def _check_own_connections(self) -> Self:
+        problem = own_connection_problem(
+            self.kafka_security_protocol,
+            mechanism=self.kafka_sasl_mechanism,
+            has_username=bool(self.kafka_sasl_username),
+            has_password=self.kafka_sasl_password is not None,
+            has_ca=self.kafka_ssl_ca_file is not None,
+            has_certificate=self.kafka_ssl_certificate_file is not None,
+            has_key=self.kafka_ssl_key_file is not None,
+        )
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+
+class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySettings):
     """One gateway beside one broker."""
 
     gateway_id: int = Field(ge=0, description="stable number of this gateway; the node id")
@@ -257,7 +301,7 @@ class TemporalSettings(_Base):
     temporal_ui: str | None = Field(None, description="base URL of the Temporal UI")
 
 
-class KafkaSettings(_Base):
+class KafkaSettings(KafkaSecuritySettings):
     """The brokers' own listeners, for the worker's observations; not for clients."""
 
     kafka_bootstrap: Annotated[tuple[tuple[str, int], ...], NoDecode] = Field(
@@ -560,8 +604,8 @@ def load(kind: type[S]) -> S:
     except ValidationError as error:
         lines = []
         for problem in error.errors():
-            name = "TIDELINE_" + str(problem["loc"][0]).upper()
             what = "is not set" if problem["type"] == "missing" else problem["msg"]
-            lines.append(f"{name}: {what}")
+            named = [f"TIDELINE_{str(name).upper()}" for name in problem["loc"][:1]]
+            lines.append(": ".join((*named, what.removeprefix("Value error, "))))
         where = f"the environment or {file}" if file else "the environment (no settings file found)"
         raise UsageError("settings: " + "; ".join(lines) + f". Set them in {where}.") from None

@@ -27,6 +27,7 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
@@ -52,7 +53,7 @@ from tideline.domain.tiered_storage_change import (
     TieredStorageUpdate,
 )
 from tideline.domain.tiered_storage_change import to_json as change_to_json
-from tideline.errors import RefusedError, TidelineError, UnreachableError
+from tideline.errors import RefusedError, TidelineError, UnreachableError, UsageError
 from tideline.settings import TemporalSettings
 
 _TYPES = {
@@ -93,15 +94,37 @@ class MigrationFailed(TidelineError):
 
 async def connect(settings: TemporalSettings, runtime: Runtime | None = None) -> Client:
     """One attempt. Raises :class:`TemporalUnavailable` with the address."""
+    options = connect_options(settings)
     try:
-        return await Client.connect(
-            settings.temporal_address, namespace=settings.temporal_namespace, runtime=runtime
-        )
+        return await Client.connect(**options, runtime=runtime)
     except (RPCError, RuntimeError) as error:
         why = str(error).partition(": tonic")[0]
         raise TemporalUnavailable(
-            f"Temporal at {settings.temporal_address} does not answer: {why}"
+            f"Temporal at {options['target_host']} does not answer: {why}"
         ) from error
+
+
+def connect_options(settings: TemporalSettings) -> ClientConnectConfig:
+    """Where to, and how protected: TLS, API key and headers by the SDK's own configuration
+    (``TEMPORAL_…`` variables, or its file), address and namespace by ours where they are set.
+
+    A profile that names another address than ours is for another server, which its key must not be
+    shown to. Raises :class:`UsageError` for a configuration that cannot be read.
+    """
+    try:
+        found = ClientConfig.load_client_connect_config()
+    except RuntimeError as error:
+        raise UsageError(f"the configuration of Temporal's SDK (TEMPORAL_…): {error}") from None
+    address = settings.temporal_address
+    ours = "temporal_address" in settings.model_fields_set
+    if ours and found.get("target_host", address) != address:
+        found = {}
+    named = "temporal_namespace" in settings.model_fields_set
+    if ours or "target_host" not in found:
+        found["target_host"] = address
+    if named or "namespace" not in found:
+        found["namespace"] = settings.temporal_namespace
+    return found
 
 
 async def register_search_attributes(client: Client) -> None:

@@ -17,6 +17,7 @@ from tideline.domain.remote_log import EpochStart
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec, PartitionLayout
+from tideline.kafka.security import KafkaSecurity
 from tideline.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def observed_logs(
     if not wanted:
         return []
     bootstrap, timeout_ms = settings.kafka_bootstrap, settings.kafka_request_timeout_ms
+    security = KafkaSecurity.of(settings)
 
     async def ask(logs: Sequence[WantedLog]) -> list[ObservedLog]:
         slots = asyncio.Semaphore(AT_ONCE)
@@ -111,7 +113,7 @@ def observed_logs(
                 return await observe(observer, log)
 
         async with KafkaCluster(
-            bootstrap, client_id="tideline-jobs", timeout_ms=timeout_ms
+            bootstrap, client_id="tideline-jobs", timeout_ms=timeout_ms, security=security
         ) as cluster:
             observer = KafkaObserver(cluster, timeout_ms)
             return list(await asyncio.gather(*(one(observer, log) for log in logs)))

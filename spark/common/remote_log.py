@@ -28,6 +28,7 @@ from tideline.domain.remote_log import (
 )
 from tideline.kafka import remote_log_metadata as codec
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.security import UNSECURED, KafkaSecurity
 from tideline.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ def extent(settings: KafkaSettings) -> list[Extent]:
     Raises :class:`KafkaUnavailable`; :class:`KafkaError` if the topic does not exist.
     """
     timeout = settings.kafka_request_timeout_ms / 1000
-    consumer = _consumer(_bootstrap(settings), settings.kafka_request_timeout_ms)
+    consumer = _consumer(
+        _bootstrap(settings), settings.kafka_request_timeout_ms, KafkaSecurity.of(settings)
+    )
     try:
         found = consumer.list_topics(codec.TOPIC, timeout=timeout).topics[codec.TOPIC]
         if found.error is not None or not found.partitions:
@@ -121,7 +124,7 @@ def events(
     ``packed``: as :func:`spark.common.packing.pack_events` makes of them, without those of an
     unknown kind.
     """
-    spark.dataSource.register(RemoteLogSource)
+    spark.dataSource.register(_source(KafkaSecurity.of(settings)))
     ranges = [[e.partition, e.start, e.end] for e in extents if e.end > e.start]
     if not ranges:
         return spark.createDataFrame([], _schema(packed))
@@ -135,9 +138,21 @@ def events(
     )
 
 
+def _source(security: KafkaSecurity) -> type[RemoteLogSource]:
+    """One that logs in. The password is in the class, which travels by value to whoever reads, and
+    not in an option: Spark shows those of a plan to everybody."""
+
+    class Source(RemoteLogSource):
+        _security = security
+
+    return Source
+
+
 class RemoteLogSource(DataSource):
     """The format :data:`NAME`. Options: ``bootstrap``, ``timeout_ms``, ``packed`` and ``ranges``, a
     JSON list of [partition, first offset, end offset (exclusive)]."""
+
+    _security = UNSECURED
 
     @classmethod
     def name(cls) -> str:
@@ -156,6 +171,7 @@ class RemoteLogSource(DataSource):
             int(self.options["timeout_ms"]),
             [Extent(*entry) for entry in json.loads(self.options["ranges"])],
             self._packed,
+            self._security,
         )
 
 
@@ -168,8 +184,14 @@ class MetadataReader(DataSourceReader):
     """Reads the extents, one task each."""
 
     def __init__(
-        self, bootstrap: str, timeout_ms: int, extents: Sequence[Extent], packed: bool = False
+        self,
+        bootstrap: str,
+        timeout_ms: int,
+        extents: Sequence[Extent],
+        packed: bool = False,
+        security: KafkaSecurity = UNSECURED,
     ) -> None:
+        self._security = security
         self._bootstrap, self._timeout_ms = bootstrap, timeout_ms
         self._extents, self._packed = list(extents), packed
 
@@ -180,7 +202,7 @@ class MetadataReader(DataSourceReader):
         assert isinstance(partition, MetadataPartition)
         wanted = partition.extent
         position, records = wanted.start, list[MetadataRecord]()
-        consumer = _consumer(self._bootstrap, self._timeout_ms)
+        consumer = _consumer(self._bootstrap, self._timeout_ms, self._security)
         try:
             consumer.assign([TopicPartition(codec.TOPIC, wanted.partition, wanted.start)])
             while position < wanted.end:
@@ -279,9 +301,10 @@ def _bootstrap(settings: KafkaSettings) -> str:
     return ",".join(f"{host}:{port}" for host, port in settings.kafka_bootstrap)
 
 
-def _consumer(bootstrap: str, timeout_ms: int) -> Consumer:
+def _consumer(bootstrap: str, timeout_ms: int, security: KafkaSecurity) -> Consumer:
     return Consumer(
         {
+            **security.librdkafka,
             "bootstrap.servers": bootstrap,
             "group.id": "tideline-jobs",  # asked for by the library; nothing is committed
             "enable.auto.commit": False,

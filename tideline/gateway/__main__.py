@@ -24,6 +24,7 @@ from tideline.gateway.tracking.state_directory import StateDirectory
 from tideline.gateway.transactions import OpenTransactions
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.security import KafkaSecurity
 from tideline.object_store import S3ObjectStore
 from tideline.object_store.client import GATEWAY, ObjectStoreClient
 from tideline.observability import configure_logging
@@ -72,6 +73,7 @@ async def _serve(
             client_id=f"tideline-gateway-{settings.gateway_id}",
             timeout_ms=BROKER_TIMEOUT_MS,
             max_frame_bytes=settings.gateway_max_answer_bytes,
+            security=KafkaSecurity.of(settings),
         ) as cluster,
     ):
         connections = ConnectionRegistry()

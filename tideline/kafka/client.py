@@ -24,12 +24,14 @@ from kio.static.protocol import RequestPayload, ResponsePayload
 from tideline.kafka.decoding import decoded_response
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, MalformedFrame, UnsupportedVersion
 from tideline.kafka.framing import FrameProtocol
+from tideline.kafka.login import log_in
 from tideline.kafka.protocol import (
     API_VERSIONS_KEY,
     correlation_of,
     decodable_versions,
     encode_request,
 )
+from tideline.kafka.security import UNSECURED, KafkaSecurity
 from tideline.settings import KafkaSettings
 
 Address = tuple[str, int]
@@ -39,6 +41,9 @@ MAX_IN_FLIGHT = 256
 """Requests of one connection that wait for an answer; more wait before they are sent."""
 METADATA_FRESH_S = 1.0
 """How long :meth:`KafkaCluster.leader` relies on an answer."""
+LOGIN_SHARE = 0.8
+"""Of the time for which a broker takes a login: then the connection is replaced by a new one, as
+the broker would end it at its next request (KIP-368)."""
 
 
 class _Wire(FrameProtocol):
@@ -93,6 +98,8 @@ class KafkaConnection:
         self.address = address
         self.versions: Mapping[int, range] = {}
         """What broker and kio both know, by API key."""
+        self._stale_at: float | None = None
+        """When it should be replaced, on the loop's clock."""
 
     @classmethod
     async def open(
@@ -103,13 +110,15 @@ class KafkaConnection:
         client_id: str = "tideline",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        security: KafkaSecurity = UNSECURED,
     ) -> Self:
-        """Connect and learn the broker's versions. Raises :class:`KafkaUnavailable`."""
+        """Connect, learn the broker's versions and log in. Raises :class:`KafkaUnavailable`, and
+        :class:`KafkaError` if the broker refuses."""
         peer = f"{host}:{port}"
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 _, wire = await asyncio.get_running_loop().create_connection(
-                    lambda: _Wire(peer, max_frame_bytes), host, port
+                    lambda: _Wire(peer, max_frame_bytes), host, port, ssl=security.tls()
                 )
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no connection within {timeout_ms} ms"
@@ -117,10 +126,19 @@ class KafkaConnection:
         connection = cls(wire, (host, port), client_id)
         try:
             await connection._negotiate(timeout_ms)
+            if security.protocol.is_sasl:
+                await connection._log_in(security, timeout_ms)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    async def _log_in(self, security: KafkaSecurity, timeout_ms: int) -> None:
+        asked = asyncio.get_running_loop().time()
+        send = partial(self.send, timeout_ms=timeout_ms)
+        lifetime_ms = await log_in(send, security, self._wire.peer)
+        if lifetime_ms > 0:
+            self._stale_at = asked + lifetime_ms / 1000 * LOGIN_SHARE
 
     async def _negotiate(self, timeout_ms: int) -> None:
         request = ApiVersionsRequest()
@@ -139,6 +157,12 @@ class KafkaConnection:
     @property
     def is_closed(self) -> bool:
         return self._wire.transport is None or self._wire.transport.is_closing()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, and its login not about to lapse."""
+        stale = self._stale_at is not None and asyncio.get_running_loop().time() >= self._stale_at
+        return not stale and not self.is_closed
 
     @property
     def closed(self) -> asyncio.Future[None]:
@@ -189,6 +213,14 @@ class KafkaConnection:
         """End the connection at once; whatever is pending fails."""
         self._wire.abort("closed by us")
 
+    def retire(self) -> None:
+        """End it when nothing is pending: its place is taken by another one."""
+        awaited = [waiter for _, waiter in self._wire.pending if not waiter.done()]
+        if awaited:
+            awaited[-1].add_done_callback(lambda _: self.retire())
+        else:
+            self.close()
+
 
 def _same(address: Address) -> Address:
     return address
@@ -218,7 +250,9 @@ class KafkaCluster:
         client_id: str = "tideline",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        security: KafkaSecurity = UNSECURED,
     ) -> None:
+        self._security = security
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._timeout_ms = timeout_ms
@@ -230,11 +264,12 @@ class KafkaCluster:
 
     @classmethod
     def of(cls, settings: KafkaSettings, client_id: str) -> Self:
-        """The cluster that ``settings`` name, with their patience."""
+        """The cluster that ``settings`` name, with their patience and login."""
         return cls(
             settings.kafka_bootstrap,
             client_id=client_id,
             timeout_ms=settings.kafka_request_timeout_ms,
+            security=KafkaSecurity.of(settings),
         )
 
     async def __aenter__(self) -> Self:
@@ -257,7 +292,7 @@ class KafkaCluster:
     async def any(self) -> KafkaConnection:
         """A connection to any broker that answers. Raises :class:`KafkaUnavailable`."""
         for connection in self._connections.values():
-            if not connection.is_closed:
+            if connection.is_usable:
                 return connection
         failures = []
         known = [(node.host, node.port) for node in self._nodes.values()]
@@ -271,7 +306,7 @@ class KafkaCluster:
     async def node(self, node_id: int) -> KafkaConnection:
         """A connection to one broker. Raises :class:`KafkaUnavailable`, also when the cluster
         does not name that broker."""
-        if (open_ := self._connections.get(node_id)) is not None and not open_.is_closed:
+        if (open_ := self._connections.get(node_id)) is not None and open_.is_usable:
             return open_
         await self.refresh()
 
@@ -355,7 +390,9 @@ class KafkaCluster:
     ) -> KafkaConnection:
         async with self._dialling.setdefault(key, asyncio.Lock()):
             open_ = self._connections.get(key)
-            if open_ is None or open_.is_closed:
+            if open_ is None or not open_.is_usable:
+                if open_ is not None:
+                    open_.retire()
                 host, port = address()
                 open_ = await KafkaConnection.open(
                     host,
@@ -363,6 +400,7 @@ class KafkaCluster:
                     client_id=self._client_id,
                     timeout_ms=self._timeout_ms,
                     max_frame_bytes=self._max_frame_bytes,
+                    security=self._security,
                 )
                 self._connections[key] = open_
             return open_

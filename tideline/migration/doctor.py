@@ -20,6 +20,7 @@ from tideline.control_plane.server_probe import probe
 from tideline.domain.preflight import TIERING_SWITCH, GatewayHealth
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.security import KafkaSecurity
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.migration.connections import monotonic_ms
 from tideline.object_store.client import ObjectStoreClient
@@ -211,6 +212,7 @@ async def _gateway(
             [(host, int(port))],
             client_id=APPLICATION,
             timeout_ms=parts.settings.kafka_request_timeout_ms,
+            security=KafkaSecurity.of(parts.settings),
         ) as clients:
             seen = await clients.cluster_id()
     except UnreachableError as error:
@@ -226,7 +228,7 @@ async def _temporal(parts: _Parts) -> list[Finding]:
     settings = parts.settings
     client = await temporal.connect(settings)
     queue = settings.temporal_task_queue
-    where = f"{settings.temporal_address}, namespace {settings.temporal_namespace}"
+    where = f"{client.service_client.config.target_host}, namespace {client.namespace}"
     polling = await temporal.workers_polling(client, queue)
     if polling:
         return [ok("temporal", where), ok("worker", f"{polling} poll task queue {queue}")]

@@ -114,6 +114,7 @@ class ObjectStoreClient:
             "s3",
             endpoint_url=settings.s3_endpoint,
             region_name=settings.s3_region,
+            verify=str(settings.s3_ca_file) if settings.s3_ca_file else None,
             aws_access_key_id=access.get_secret_value() if access else None,
             aws_secret_access_key=secret.get_secret_value() if secret else None,
             config=Config(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
@@ -40,8 +41,8 @@ def api_versions(header: RequestHeader) -> bytes:
 class FakeBroker:
     """Serves each connection one request at a time, as Kafka does."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
+        self._answer, self._tls = answer, tls
         self._server: asyncio.Server | None = None
         self.received: list[RequestHeader] = []
         self.frames: list[bytes] = []
@@ -58,7 +59,7 @@ class FakeBroker:
         return host, port
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         return self
 
     async def __aexit__(
@@ -80,7 +81,7 @@ class FakeBroker:
 
     async def start_again(self) -> None:
         """Where it was."""
-        self._server = await asyncio.start_server(self._serve, *self._stopped_at)
+        self._server = await asyncio.start_server(self._serve, *self._stopped_at, ssl=self._tls)
 
     def hang_up(self) -> None:
         """End every connection at once."""

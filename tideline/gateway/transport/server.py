@@ -17,6 +17,7 @@ from tideline.gateway.transport.connection import PARTIAL_FRAME_S, GatewayConnec
 from tideline.gateway.transport.listener import Listener
 from tideline.kafka.client import KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.security import KafkaSecurity
 from tideline.settings import GatewaySettings
 
 IDLE_S = 600.0
@@ -48,6 +49,7 @@ class GatewayServer:
         room: Room | None = None,
     ) -> None:
         self._settings = settings
+        self._security = KafkaSecurity.of(settings)
         self._rules = rules
         self._connections = connections
         self._room = room or Room(settings.gateway_memory_max_bytes)
@@ -159,7 +161,11 @@ class GatewayServer:
     async def _broker_problem(self, host: str, port: int) -> str | None:
         try:
             connection = await KafkaConnection.open(
-                host, port, client_id="tideline-gateway-probe", timeout_ms=PROBE_TIMEOUT_MS
+                host,
+                port,
+                client_id="tideline-gateway-probe",
+                timeout_ms=PROBE_TIMEOUT_MS,
+                security=self._security,
             )
         except (KafkaUnavailable, KafkaError) as error:
             return str(error)
