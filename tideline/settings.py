@@ -26,7 +26,13 @@ from pydantic import (
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from tideline.domain.history import ServerIdentity
-from tideline.domain.security import OwnMechanism, SecurityProtocol, own_connection_problem
+from tideline.domain.security import (
+    ClientAuth,
+    OwnMechanism,
+    SecurityProtocol,
+    gateway_problem,
+    own_connection_problem,
+)
 from tideline.domain.tiering import DEFAULT_AGE_MS
 from tideline.errors import UsageError
 from tideline.settings_files import CONTEXT, PREFIX, from_toml, laid_over, with_secrets
@@ -197,6 +203,25 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
     gateway_peers: Annotated[dict[int, tuple[str, int]], NoDecode] = Field(
         description="node id=host:port of every gateway, comma separated"
     )
+    gateway_security_protocol: SecurityProtocol = Field(
+        SecurityProtocol.PLAINTEXT,
+        description="of the listener for clients: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; with "
+        "SASL where the broker's listener has it, and nowhere else: Kafka authenticates clients",
+    )
+    gateway_ssl_certificate_file: FilePath | None = Field(
+        None, description="PEM: what clients are shown, with its chain; read again when it changes"
+    )
+    gateway_ssl_key_file: FilePath | None = Field(
+        None, description="PEM: its key, not encrypted; read again when it changes"
+    )
+    gateway_ssl_ca_file: FilePath | None = Field(
+        None, description="PEM: who may have signed clients' certificates"
+    )
+    gateway_ssl_client_auth: ClientAuth = Field(
+        ClientAuth.NONE,
+        description="whether clients must show a certificate, none, requested or required; with "
+        "SASL_SSL only: it is no identity",
+    )
     gateway_state_dir: Path = Field(
         description="fsynced snapshot, and the lock of the process; keep it over restarts"
     )
@@ -290,6 +315,21 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
                 raise ValueError(f"{entry!r} is not a peer: write node-id=host:port")
             peers[int(node)] = _address(address)
         return peers
+
+    @model_validator(mode="after")
+    def _check_listener(self) -> Self:
+        problem = gateway_problem(
+            self.gateway_security_protocol,
+            self.kafka_security_protocol,
+            client_auth=self.gateway_ssl_client_auth,
+            has_certificate=self.gateway_ssl_certificate_file is not None,
+            has_key=self.gateway_ssl_key_file is not None,
+            has_ca=self.gateway_ssl_ca_file is not None,
+            shows_certificate=self.kafka_ssl_certificate_file is not None,
+        )
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
 
 class TemporalSettings(_Base):

@@ -13,6 +13,11 @@ CONNECTIONS = Gauge("inkless_gateway_connections", "open client connections")
 CONNECTIONS_REFUSED = Counter(
     "inkless_gateway_connections_refused", "connections beyond the bound, closed at once"
 )
+CERTIFICATE_RELOADS = Counter(
+    "inkless_gateway_certificate_reloads",
+    "changed certificates of the listener that were taken, or refused: the old one stays",
+    ["outcome"],
+)
 BROKER_UP = Gauge("inkless_gateway_broker_up", "1 while the paired broker answers")
 LISTENING = Gauge(
     "inkless_gateway_listening", "1 while connections are accepted; 0: the broker is away"

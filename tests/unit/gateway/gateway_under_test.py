@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,8 +78,8 @@ class Gateway:
     def __init__(self, server: GatewayServer, connections: ConnectionRegistry) -> None:
         self.server, self.connections = server, connections
 
-    async def connect(self) -> Client:
-        return Client(*await asyncio.open_connection(*self.server.address))
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
+        return Client(*await asyncio.open_connection(*self.server.address, ssl=tls))
 
 
 @asynccontextmanager

@@ -56,6 +56,7 @@ from tideline.kafka.protocol import (
     parse_header,
     produce_acks,
 )
+from tideline.kafka.security import UNSECURED, KafkaSecurity
 from tideline.settings import GatewaySettings
 
 WRITE_STALL_S = 30.0
@@ -95,12 +96,15 @@ class GatewayConnection(FrameProtocol):
         connections: ConnectionRegistry,
         room: Room,
         broker_is_gone: Callable[[], None],
+        security: KafkaSecurity = UNSECURED,
     ) -> None:
-        """``broker_is_gone`` hears that the broker ended a connection, or took none."""
+        """``broker_is_gone`` hears that the broker ended a connection, or took none. ``security``:
+        of the broker's listener; who the client is there it says itself."""
         super().__init__(settings.gateway_max_frame_bytes)
         self._room = room
         self._broker_is_gone = broker_is_gone
         self._settings = settings
+        self._security = security
         self._rules = rules
         self._rewriter = rewriter
         self._connections = connections
@@ -396,6 +400,7 @@ class GatewayConnection(FrameProtocol):
                 self._settings.gateway_broker,
                 self._settings.gateway_max_answer_bytes,
                 self._room,
+                tls=self._security.tls(),
                 on_lost=self._broker_lost,
                 on_pressure=self._broker_pressure,
             )

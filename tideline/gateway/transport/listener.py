@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import ssl
 from collections.abc import Callable
 
 import structlog
@@ -16,6 +18,10 @@ import structlog
 from tideline.gateway.metrics import LISTENING
 
 BACKLOG = 512
+HANDSHAKE_S = 10.0
+"""A client that has not ended its TLS handshake by then is disconnected."""
+SHUTDOWN_S = 5.0
+"""The same, of taking leave."""
 
 log = structlog.get_logger()
 
@@ -23,8 +29,15 @@ log = structlog.get_logger()
 class Listener:
     """Accepts connections, or refuses them."""
 
-    def __init__(self, host: str, port: int, accept: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._host, self._port = host, port
+        self._tls = tls
         self._accept = accept
         self._sockets: list[socket.socket] = []
         """Bound ones, which do not listen."""
@@ -57,15 +70,37 @@ class Listener:
             await self.bind()
         sockets, self._sockets = self._sockets, []
         for bound in sockets:
-            server = await asyncio.get_running_loop().create_server(
-                self._accept, sock=bound, backlog=BACKLOG
-            )
-            self._servers.append(server)
+            self._servers.append(await self._serve(bound))
         if self._closed:
             self.close()
             return
         LISTENING.set(1)
         log.info("gateway listens", address="{}:{}".format(*self.address))
+
+    async def _serve(self, bound: socket.socket) -> asyncio.Server:
+        encrypted = self._tls is not None
+        return await asyncio.get_running_loop().create_server(
+            self._accept,
+            sock=bound,
+            backlog=BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=HANDSHAKE_S if encrypted else None,
+            ssl_shutdown_timeout=SHUTDOWN_S if encrypted else None,
+        )
+
+    async def encrypt_with(self, tls: ssl.SSLContext) -> None:
+        """Connections from now on are encrypted by ``tls``; those that there are stay as they are.
+        Nobody is refused meanwhile: the listening socket stays open, and is served anew."""
+        self._tls = tls
+        for old in tuple(self._servers):
+            new = [await self._serve(each) for each in _sockets_again(old)]
+            if self._closed or old not in self._servers:  # it was told to stop meanwhile
+                for server in new:
+                    server.close()
+                continue
+            self._servers.remove(old)
+            self._servers += new
+            old.close()
 
     def refuse(self) -> None:
         """Refuse connections from now on; those that were accepted stay."""
@@ -90,6 +125,14 @@ class Listener:
             server.close()
         self._servers = []
         LISTENING.set(0)
+
+
+def _sockets_again(server: asyncio.Server) -> list[socket.socket]:
+    """Other handles of the sockets at which ``server`` listens."""
+    again = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
+    for each in again:
+        each.setblocking(False)
+    return again
 
 
 def _bound(family: int, address: tuple[object, ...]) -> socket.socket:

@@ -13,6 +13,7 @@ from tideline.gateway.context import ConnectionRegistry, Rules
 from tideline.gateway.metrics import BROKER_UP
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.certificates import ListenerCertificate, listener_tls
 from tideline.gateway.transport.connection import PARTIAL_FRAME_S, GatewayConnection
 from tideline.gateway.transport.listener import Listener
 from tideline.kafka.client import KafkaConnection
@@ -54,7 +55,13 @@ class GatewayServer:
         self._connections = connections
         self._room = room or Room(settings.gateway_memory_max_bytes)
         self._rewriter = ResponseRewriter(settings.gateway_peers, rules)
-        self._listener = Listener(*settings.gateway_listen, self._accept)
+        tls = listener_tls(settings)
+        self._listener = Listener(
+            *settings.gateway_listen, self._accept, tls.context if tls else None
+        )
+        self._certificate = (
+            ListenerCertificate(tls, self._listener.encrypt_with) if tls is not None else None
+        )
         self._broker_up: bool | None = None
         self._probe_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -76,6 +83,8 @@ class GatewayServer:
         await self._listener.bind()
         await self._look_at_broker()
         self._tasks = [keep(self._sweep(), "sweep"), keep(self._watch_broker(), "watch-broker")]
+        if self._certificate is not None:
+            self._tasks.append(keep(self._certificate.watch(), "watch-certificate"))
 
     def _accept(self) -> GatewayConnection:
         return GatewayConnection(
@@ -85,6 +94,7 @@ class GatewayServer:
             self._connections,
             self._room,
             self._probe_due.set,
+            self._security,
         )
 
     def _room_changed(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Upstream(FrameProtocol):
         max_frame_bytes: int,
         room: Room,
         *,
+        tls: ssl.SSLContext | None = None,
         on_lost: Callable[[str, bool], None],
         on_pressure: Callable[[bool], None],
     ) -> None:
@@ -55,7 +57,7 @@ class Upstream(FrameProtocol):
         self._paused = False
         self._held_back = False
         self.last_read = asyncio.get_running_loop().time()
-        self._address = address
+        self._address, self._tls = address, tls
         self._on_lost = on_lost
         self._on_pressure = on_pressure
         self._expected: deque[tuple[Expected, int]] = deque()
@@ -70,7 +72,9 @@ class Upstream(FrameProtocol):
         host, port = self._address
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await asyncio.get_running_loop().create_connection(lambda: self, host, port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self, host, port, ssl=self._tls
+                )
         except (OSError, TimeoutError) as error:
             self._lost(str(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s")
 

@@ -1,0 +1,231 @@
+"""TLS at the gateway: towards clients, towards the broker, and while certificates are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from tests.unit.gateway.fakes import until
+from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway, gateway_settings
+from tests.unit.gateway.test_transport import echo, frame
+from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
+from tests.unit.kafka.sasl_broker import SaslBroker
+from tideline.domain.security import ClientAuth
+from tideline.errors import UsageError
+from tideline.kafka.tls import TlsFiles
+from tideline.settings import GatewaySettings, load
+from tideline.stack.certificates import Authority, Pair
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.load_or_create(tmp_path / "ca")
+
+
+def shown(pair: Pair, protocol: str = "SSL") -> dict[str, str]:
+    return {
+        "gateway_security_protocol": protocol,
+        "gateway_ssl_certificate_file": str(pair.certificate),
+        "gateway_ssl_key_file": str(pair.key),
+    }
+
+
+def serial(client: Client) -> str:
+    certificate = client.writer.get_extra_info("ssl_object").getpeercert()
+    return str(certificate["serialNumber"])
+
+
+def reloads(outcome: str) -> float:
+    name, labels = "inkless_gateway_certificate_reloads_total", {"outcome": outcome}
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+async def asks(client: Client, body: bytes = b"") -> None:
+    request = frame(7, body=body)
+    await client.send(request)
+    assert await client.receive() == b"\0\0\0\x07" + request
+
+
+async def test_frames_of_any_size_pass_through_tls_on_both_sides(authority: Authority) -> None:
+    pair = authority.issue("gateway")
+    tls = TlsFiles(None, pair.certificate, pair.key).server_context(ClientAuth.NONE)
+    trusting = TlsFiles(authority.certificate).client_context()
+    broker_side = {
+        "kafka_security_protocol": "SSL",
+        "kafka_ssl_ca_file": str(authority.certificate),
+    }
+    async with (
+        FakeBroker(echo, tls) as broker,
+        gateway(broker, **shown(pair), **broker_side) as under_test,
+    ):
+        client = await under_test.connect(trusting)
+        sent = [
+            frame(n, body=os.urandom(size)) for n, size in enumerate([0, 5_000, 70_000, 3_000_000])
+        ]
+        await client.send(*sent)
+        for n, request in enumerate(sent):
+            assert await client.receive() == n.to_bytes(4, "big") + request
+        client.close()
+
+
+async def test_a_broker_whose_certificate_nobody_trusts_looks_dead(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue("broker")
+    tls = TlsFiles(None, pair.certificate, pair.key).server_context(ClientAuth.NONE)
+    other = Authority.load_or_create(tmp_path / "other")
+    broker_side = {"kafka_security_protocol": "SSL", "kafka_ssl_ca_file": str(other.certificate)}
+    with capture_logs() as logs:
+        async with FakeBroker(echo, tls) as broker, gateway(broker, **broker_side) as under_test:
+            assert not under_test.server.listening
+    assert any("certificate verify failed" in str(line.get("reason")) for line in logs)
+
+
+async def test_a_client_without_the_certificate_that_is_required_is_not_served(
+    authority: Authority,
+) -> None:
+    settings = {
+        **shown(authority.issue("gateway"), "SASL_SSL"),
+        "gateway_ssl_client_auth": "required",
+        "gateway_ssl_ca_file": str(authority.certificate),
+        "kafka_security_protocol": "SASL_PLAINTEXT",
+        "kafka_sasl_mechanism": "PLAIN",
+        "kafka_sasl_username": "gateway",
+        "kafka_sasl_password": "secret",
+    }
+    own = authority.issue("client")
+    versions = frame(1, 18)
+    told = SaslBroker(nothing_but_versions, users={"gateway": "secret"})
+    async with FakeBroker(told) as broker, gateway(broker, **settings) as under_test:
+        mine = TlsFiles(authority.certificate, own.certificate, own.key).client_context()
+        client = await under_test.connect(mine)
+        await client.send(versions)
+        assert await client.receive()
+        client.close()
+        asked = len(broker.received)
+        # With TLS 1.3 the client hears of it when it reads.
+        nobody = await under_test.connect(TlsFiles(authority.certificate).client_context())
+        await nobody.send(versions)
+        await nobody.disconnected()
+        assert len(broker.received) == asked
+
+
+async def _replaced(under_test: Gateway, change: Callable[[], object], outcome: str) -> None:
+    before = reloads(outcome)
+    change()
+    certificate = under_test.server._certificate
+    assert certificate is not None
+    await certificate.look()
+    assert reloads(outcome) == before + 1
+
+
+async def test_a_certificate_is_replaced_while_clients_are_connected(
+    authority: Authority,
+) -> None:
+    pair = authority.issue("gateway")
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
+        before = await under_test.connect(trusting)
+        await asks(before)
+        await _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
+        after = await under_test.connect(trusting)
+        assert serial(after) != serial(before)
+        await asks(before)
+        await asks(after)
+        assert under_test.server.listening
+        before.close()
+        after.close()
+
+
+async def test_a_broken_new_pair_is_refused_and_the_old_one_stays(authority: Authority) -> None:
+    pair, other = authority.issue("gateway"), authority.issue("other")
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
+        before = await under_test.connect(trusting)
+        with capture_logs() as logs:
+            await _replaced(
+                under_test, lambda: pair.key.write_bytes(other.key.read_bytes()), "refused"
+            )
+        assert any("refused" in line["event"] and "PEM" in line["reason"] for line in logs)
+        after = await under_test.connect(trusting)
+        assert serial(after) == serial(before)
+        await asks(after)
+        await _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
+        before.close()
+        after.close()
+
+
+async def test_a_gateway_that_refuses_connections_meanwhile_shows_the_new_one_later(
+    authority: Authority,
+) -> None:
+    pair = authority.issue("gateway")
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
+        first = await under_test.connect(trusting)
+        old = serial(first)
+        await broker.stop()
+        await until(lambda: not under_test.server.listening)
+        await _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
+        assert not under_test.server.listening
+        await broker.start_again()
+        await until(lambda: under_test.server.listening)
+        again = await under_test.connect(trusting)
+        assert serial(again) != old
+        again.close()
+
+
+async def test_clear_text_at_a_tls_listener_reaches_nobody(authority: Authority) -> None:
+    async with (
+        FakeBroker(nothing_but_versions) as broker,
+        gateway(broker, **shown(authority.issue("gateway"))) as under_test,
+    ):
+        asked = len(broker.received)
+        client = await under_test.connect()
+        await client.send(frame(1, 18))
+        await client.disconnected()
+        assert len(broker.received) == asked
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_tls_1_1_is_refused(authority: Authority) -> None:
+    old = TlsFiles(authority.certificate).client_context()
+    old.minimum_version = ssl.TLSVersion.TLSv1
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    pair = authority.issue("gateway")
+    async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            async with asyncio.timeout(5):
+                await under_test.connect(old)
+
+
+def test_a_listener_whose_identity_would_be_the_certificate_is_refused_at_start(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = gateway_settings("127.0.0.1:1").model_dump(exclude_unset=True)
+    asked = {
+        **shown(authority.issue("gateway")),
+        "gateway_ssl_client_auth": "required",
+        "gateway_ssl_ca_file": str(authority.certificate),
+    }
+    with pytest.raises(ValueError, match="delegation token"):
+        GatewaySettings(**{**values, **asked})
+    monkeypatch.setenv("TIDELINE_CONFIG", os.devnull)
+    for name, value in asked.items():
+        monkeypatch.setenv(f"TIDELINE_{name.upper()}", value)
+    for name in ("id", "broker_id"):
+        monkeypatch.setenv(f"TIDELINE_GATEWAY_{name.upper()}", "1")
+    for name in ("listen", "advertised", "broker"):
+        monkeypatch.setenv(f"TIDELINE_GATEWAY_{name.upper()}", "127.0.0.1:1")
+    monkeypatch.setenv("TIDELINE_GATEWAY_PEERS", "1=127.0.0.1:1")
+    monkeypatch.setenv("TIDELINE_GATEWAY_STATE_DIR", "state")
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "host=127.0.0.1")
+    with pytest.raises(UsageError, match=r"settings: TIDELINE_GATEWAY_SSL_CLIENT_AUTH=required"):
+        load(GatewaySettings)
