@@ -251,6 +251,34 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
     gateway_max_connections: int = Field(
         2_000, ge=1, description="client connections; beyond: closed at once"
     )
+    gateway_max_connections_per_address: int = Field(
+        1_000,
+        ge=1,
+        description="of them, from one address (of IPv6: one network of 64 bits); beyond: closed "
+        "at once; Kafka's max.connections.per.ip",
+    )
+    gateway_max_young_connections: int = Field(
+        500,
+        ge=1,
+        description="of them, without a first complete request; beyond: the oldest of the address "
+        "that has most of them is closed",
+    )
+    gateway_connection_rate_per_address: int = Field(
+        250,
+        ge=0,
+        description="new connections of one address in a second, four seconds' worth at once; "
+        "beyond: not read, and closed within a second, as with Kafka's connection_creation_rate; "
+        "0: any number",
+    )
+    gateway_first_request_ms: int = Field(
+        15_000, ge=100, description="a connection without a complete request so long, in ms: closed"
+    )
+    gateway_first_frame_max_bytes: int = Field(
+        524_288,
+        ge=16_384,
+        description="the first request of a connection, in bytes, unless it is a Produce; longer: "
+        "disconnected; Kafka's sasl.server.max.receive.size",
+    )
     gateway_max_inflight_per_connection: int = Field(
         64, ge=1, description="unanswered requests of one connection; beyond: not read"
     )

@@ -18,6 +18,9 @@ CERTIFICATE_RELOADS = Counter(
     "changed certificates of the listener that were taken, or refused: the old one stays",
     ["outcome"],
 )
+CONNECTIONS_YOUNG = Gauge(
+    "inkless_gateway_connections_young", "client connections that have not shown themselves yet"
+)
 BROKER_UP = Gauge("inkless_gateway_broker_up", "1 while the paired broker answers")
 LISTENING = Gauge(
     "inkless_gateway_listening", "1 while connections are accepted; 0: the broker is away"

@@ -10,13 +10,19 @@ _SMALL = 16_384
 _FIRST = 1_048_576
 """A large frame's buffer begins with at most this and grows as bytes arrive, so that a peer pays
 with traffic for the memory that it takes."""
+_GROWTH = 4
+"""Times that a buffer grows: what arrived is copied a third as often again."""
+_HEAD = 4
+"""Bytes of a large frame that have to be there before it is begun."""
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
     """Cuts what arrives into frames. Subclasses take them in :meth:`frame_received`."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, first_buffer_bytes: int = _FIRST) -> None:
+        """``first_buffer_bytes``: of a large frame, before more of it has arrived."""
         self._max = max_frame_bytes
+        self._first = first_buffer_bytes
         self._small = bytearray(_SMALL)
         self._large: bytearray | None = None
         self._size = 0
@@ -29,6 +35,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def frame_refused(self, reason: str) -> None:
         """The peer sent a length that is not acceptable. The connection is closed after it."""
+
+    def large_frame_begins(self, size: int, head: bytes) -> str | None:
+        """Why a frame of ``size`` bytes, more than every connection has a buffer for, that begins
+        with the four bytes ``head`` is refused; ``None`` if it is not."""
+        return None
 
     def buffer_changed(self, size: int) -> None:
         """The buffer of a large frame that is half read has ``size`` bytes now; 0: it is whole."""
@@ -70,7 +81,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.buffer_changed(0)
             self.frame_received(bytes(large))
         elif self._filled == len(large):
-            grown = bytearray(min(self._size, 2 * len(large)))
+            grown = bytearray(min(self._size, _GROWTH * len(large)))
             grown[: self._filled] = large
             self._large = grown
             self.buffer_changed(len(grown))
@@ -80,14 +91,15 @@ class FrameProtocol(asyncio.BufferedProtocol):
         while filled - at >= 4:
             size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
             if not 0 < size <= self._max:
-                self.frame_refused(f"a frame of {size} bytes: 1 to {self._max} are allowed")
-                if self.transport is not None:
-                    self.transport.close()
-                self._filled = 0
+                self._reject(f"a frame of {size} bytes: 1 to {self._max} are allowed")
                 return
             if filled - at - 4 < size:
-                if size + 4 > _SMALL:
-                    self._start_large(size, at + 4, filled)
+                if size + 4 > _SMALL and filled - at >= 4 + _HEAD:
+                    head = bytes(buffer[at + 4 : at + 4 + _HEAD])
+                    if (reason := self.large_frame_begins(size, head)) is not None:
+                        self._reject(reason)
+                    else:
+                        self._start_large(size, at + 4, filled)
                     return
                 break
             frame = bytes(buffer[at + 4 : at + 4 + size])
@@ -101,8 +113,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
             buffer[:rest] = buffer[at:filled]
         self._filled = rest
 
+    def _reject(self, reason: str) -> None:
+        self.frame_refused(reason)
+        if self.transport is not None:
+            self.transport.close()
+        self._filled = 0
+
     def _start_large(self, size: int, start: int, filled: int) -> None:
         self._size, self._filled = size, filled - start
-        self._large = bytearray(min(size, _FIRST))
+        self._large = bytearray(min(size, max(self._first, self._filled)))
         self._large[: self._filled] = self._small[start:filled]
         self.buffer_changed(len(self._large))

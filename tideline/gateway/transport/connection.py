@@ -32,13 +32,13 @@ from tideline.gateway.context import (
 from tideline.gateway.metrics import (
     BOUND_REACHED,
     CONNECTIONS,
-    CONNECTIONS_REFUSED,
     UPSTREAM_DROPPED,
     requests_handled,
     requests_passed,
 )
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.admission import Door
 from tideline.gateway.transport.upstream import Expected, Upstream, keep_alive
 from tideline.kafka.errors import (
     KafkaUnavailable,
@@ -65,6 +65,8 @@ CLOSE_GRACE_S = 10.0
 """How long a connection that is closed may take to send what was written."""
 PARTIAL_FRAME_S = 30.0
 """A client that has sent a part of a request and then nothing for so long is disconnected."""
+FIRST_BUFFER_BYTES = 65_536
+"""What a client gets for saying that a long request comes; the rest as it arrives."""
 _BARRIER_CORRELATION = -2_000_000_000
 MAX_INT32 = 2**31 - 1
 
@@ -95,13 +97,15 @@ class GatewayConnection(FrameProtocol):
         rewriter: ResponseRewriter,
         connections: ConnectionRegistry,
         room: Room,
+        door: Door,
         broker_is_gone: Callable[[], None],
         security: KafkaSecurity = UNSECURED,
     ) -> None:
         """``broker_is_gone`` hears that the broker ended a connection, or took none. ``security``:
         of the broker's listener; who the client is there it says itself."""
-        super().__init__(settings.gateway_max_frame_bytes)
+        super().__init__(settings.gateway_max_frame_bytes, FIRST_BUFFER_BYTES)
         self._room = room
+        self._door = door
         self._broker_is_gone = broker_is_gone
         self._settings = settings
         self._security = security
@@ -132,6 +136,8 @@ class GatewayConnection(FrameProtocol):
         self._draining = False
         self._ended = False
         self._counted = False
+        self._young = True
+        """It has not shown itself yet."""
         self._stall: asyncio.TimerHandle | None = None
         self.peer = "?"
         self.last_active = self._last_read = asyncio.get_running_loop().time()
@@ -143,10 +149,7 @@ class GatewayConnection(FrameProtocol):
         keep_alive(transport)
         host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
         self.peer = f"{host}:{port}"
-        bound = self._settings.gateway_max_connections
-        if len(self._connections) >= bound:
-            CONNECTIONS_REFUSED.inc()
-            self._abort(f"more than {bound} connections")
+        if not self._door.let_in(self, host):
             return
         self._connections.add(self)
         CONNECTIONS.inc()
@@ -161,6 +164,24 @@ class GatewayConnection(FrameProtocol):
         if not self._admitting:
             self._admit()
         self._regulate()
+
+    def shown(self) -> None:
+        """What connected is a client: the door's bounds for strangers hold no longer."""
+        self._young = False
+        self._door.show(self)
+
+    def turn_away(self, reason: str) -> None:
+        """See :class:`tideline.gateway.transport.admission.Guest`."""
+        self._end(reason)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def wait_unread(self) -> None:
+        """See :class:`tideline.gateway.transport.admission.Guest`."""
+        asyncio.get_running_loop().call_soon(self.drain)  # not before the loop has begun to read
+
+    def large_frame_begins(self, size: int, head: bytes) -> str | None:
+        return self._door.check_first(self, size, head) if self._young else None
 
     def frame_refused(self, reason: str) -> None:
         self.close(f"the client sent {reason}")
@@ -269,6 +290,8 @@ class GatewayConnection(FrameProtocol):
                 # As a broker does: the schema of an answer that said so is not known either.
                 raise UnsupportedVersion(f"version {version} of API {key} is not offered here")
             frame, version = _as_version_0(frame, header), 0
+        if self._young:
+            self.shown()
         rule = self._rules.get(key)
         if rule is not None and rule.is_due():
             slot = self._open_slot(size)
@@ -495,7 +518,7 @@ class GatewayConnection(FrameProtocol):
     def close(self, reason: str) -> None:
         """End both sides. Answers that were written are still sent, for :data:`CLOSE_GRACE_S`."""
         if not self._ended:
-            log.info("connection closed", client=self.peer, reason=reason)
+            self._door.tell_closed(self.peer, reason)
             self._end(reason)
         if self.transport is not None:
             self.transport.close()
@@ -530,6 +553,7 @@ class GatewayConnection(FrameProtocol):
         self._arrived.clear()
         self._slots.clear()
         self._connections.discard(self)
+        self._door.leave(self)
         if self._counted:
             CONNECTIONS.dec()
 

@@ -13,6 +13,7 @@ from tideline.gateway.context import ConnectionRegistry, Rules
 from tideline.gateway.metrics import BROKER_UP
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.admission import Door
 from tideline.gateway.transport.certificates import ListenerCertificate, listener_tls
 from tideline.gateway.transport.connection import PARTIAL_FRAME_S, GatewayConnection
 from tideline.gateway.transport.listener import Listener
@@ -55,6 +56,7 @@ class GatewayServer:
         self._connections = connections
         self._room = room or Room(settings.gateway_memory_max_bytes)
         self._rewriter = ResponseRewriter(settings.gateway_peers, rules)
+        self._door = Door(settings)
         tls = listener_tls(settings)
         self._listener = Listener(
             *settings.gateway_listen, self._accept, tls.context if tls else None
@@ -93,6 +95,7 @@ class GatewayServer:
             self._rewriter,
             self._connections,
             self._room,
+            self._door,
             self._probe_due.set,
             self._security,
         )
