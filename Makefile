@@ -30,9 +30,13 @@ $(STAMP): $(UV) requirements.lock pyproject.toml
 .PHONY: setup
 setup: $(STAMP) ## the Python environment, from the hash-locked requirements
 
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
+
 .PHONY: lock
-lock: $(UV) ## pin the requirements anew (names no registry host)
-	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+lock: $(UV) ## pin the requirements anew, and those of each image out of them (names no registry host)
+	@$(COMPILE) --all-extras --group dev pyproject.toml -o requirements.lock
+	@$(COMPILE) --constraint requirements.lock pyproject.toml -o infra/images/service.lock
+	@$(COMPILE) --constraint requirements.lock --extra jobs pyproject.toml -o infra/images/jobs.lock
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, strict type checking, and who may import what
