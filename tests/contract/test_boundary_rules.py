@@ -128,7 +128,7 @@ async def test_a_reset_voids_the_generation_whose_acknowledgements_came_before_i
     gateway = await scene.gateway()
     log = await scene.hybrid_log(gateway, 10)
     await scene.plane.reset_boundary(log, 1)
-    with pytest.raises(QuiesceNotClosed, match="generation 1 .* was closed before and is void"):
+    with pytest.raises(QuiesceNotClosed, match=r"generation 1 .* was closed before and is void"):
         await scene.plane.close_generation(log, 1, 60_000)
     assert await scene.plane.void_expired_quiesce(log), "it takes classic appends"
     generation = await scene.plane.next_generation(log)
