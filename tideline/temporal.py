@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 from uuid import UUID
@@ -65,6 +65,8 @@ _TYPES = {
 R = TypeVar("R")
 _LOOK_FOR = timedelta(seconds=5)
 _ANSWER_SOON = timedelta(seconds=2)
+_POLLS_WITHIN = timedelta(seconds=90)
+"""A long poll lasts a minute."""
 
 
 _NOTHING_LEFT = frozenset(
@@ -150,7 +152,8 @@ async def register_search_attributes(client: Client) -> None:
 
 
 async def workers_polling(client: Client, task_queue: str) -> int:
-    """How many processes have asked ``task_queue`` for workflow tasks in the last minutes."""
+    """How many processes ask ``task_queue`` for workflow tasks. Temporal remembers those that have
+    ended for five minutes; one that lives asks again within :data:`_POLLS_WITHIN`."""
     with temporal_errors():
         found = await client.workflow_service.describe_task_queue(
             DescribeTaskQueueRequest(
@@ -160,7 +163,8 @@ async def workers_polling(client: Client, task_queue: str) -> int:
             ),
             timeout=_LOOK_FOR,
         )
-    return len(found.pollers)
+    asked = [poller.last_access_time.ToDatetime(UTC) for poller in found.pollers]
+    return len([at for at in asked if datetime.now(UTC) - at < _POLLS_WITHIN])
 
 
 async def start_or_join(

@@ -4,7 +4,9 @@ later version's migration."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,6 +17,8 @@ from tests.contract.conftest import PASSWORDS, Database, PostgresServer, a_serve
 from tests.contract.schema import new_database
 from tideline.cli.app import app
 from tideline.control_plane import connect
+from tideline.control_plane.migrate import has_this_versions_schema, schema_directory
+from tideline.control_plane.server_probe import probe
 from tideline.errors import RefusedError
 
 
@@ -110,3 +114,22 @@ async def test_who_may_create_roles_needs_no_more_and_no_log_has_the_passwords(
     logged = administered.data.with_name("postgres.log").read_text()
     assert "ALTER ROLE" in logged
     assert [password for password in PASSWORDS.values() if password in logged] == []
+
+
+async def test_a_login_role_hears_of_a_migration_that_changes_no_function(
+    database: Database, tmp_path: Path
+) -> None:
+    later = tmp_path / "postgres"
+    shutil.copytree(schema_directory(), later)
+    (later / "migrations" / "V99__Add_an_index.sql").write_text("SELECT 1;")
+    async with await psycopg.AsyncConnection.connect(
+        database.as_role("tideline_worker")
+    ) as connection:
+        assert await has_this_versions_schema(connection)
+        assert not await has_this_versions_schema(connection, later)
+
+
+async def test_the_probe_tells_whose_rights_it_has(database: Database) -> None:
+    for role in PASSWORDS:
+        found = await probe(database.settings(role), "test")
+        assert (found.user, found.rights) == (role, (f"{role}_rights",))

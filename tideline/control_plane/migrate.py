@@ -87,10 +87,13 @@ def state(dsn: str, directory: Path | None = None) -> SchemaState:
     )
 
 
-async def has_this_versions_functions(connection: psycopg.AsyncConnection[Any]) -> bool:
-    """What any role may ask: whether functions and rights are those of :func:`schema_directory`."""
+async def has_this_versions_schema(
+    connection: psycopg.AsyncConnection[Any], directory: Path | None = None
+) -> bool:
+    """What any role may ask: whether migrations, functions and rights are those of ``directory``
+    (:func:`schema_directory`)."""
     cursor = await connection.execute(_MARK)
-    return await cursor.fetchone() == (_functions(schema_directory())[1],)
+    return await cursor.fetchone() == (_functions(directory or schema_directory())[1],)
 
 
 def apply(dsn: str, directory: Path | None = None) -> None:
@@ -183,10 +186,13 @@ def _refuse_newer(connection: psycopg.Connection, known: set[str]) -> None:
 
 
 def _functions(directory: Path) -> tuple[bytes, str]:
-    """The text of every function and right, and the schema's comment that says so."""
+    """The text of every function and right, and the schema's comment that says so. It names the
+    migrations too, which no login role may ask for: they are applied before it is written."""
     sources = [*sorted((directory / "functions").glob("*.sql")), directory / "grants.sql"]
     text = b"\n".join(source.read_bytes() for source in sources)
-    return text, f"functions sha256 {sha256(text).hexdigest()}"
+    migrations = sorted(file.stem for file in (directory / "migrations").glob("V*.sql"))
+    digest = sha256("\n".join(migrations).encode() + b"\n" + text).hexdigest()
+    return text, f"functions sha256 {digest}"
 
 
 _MARK = """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 
 from tideline.control_plane.errors import translate
-from tideline.control_plane.migrate import has_this_versions_functions
+from tideline.control_plane.migrate import has_this_versions_schema
 from tideline.control_plane.pool import conninfo
 from tideline.settings import ControlPlaneSettings
 
@@ -20,8 +20,10 @@ class ServerProbe:
     clock_ahead_ms: float
     """Of this machine's clock; unsure by half of the round trip."""
     round_trip_ms: float
-    functions_agree: bool
-    """Whether functions and rights are those of this version."""
+    schema_agrees: bool
+    """Whether migrations, functions and rights are those of this version."""
+    rights: tuple[str, ...]
+    """Group roles of Tideline's that the user is a member of."""
 
 
 async def probe(settings: ControlPlaneSettings, application_name: str) -> ServerProbe:
@@ -36,11 +38,16 @@ async def probe(settings: ControlPlaneSettings, application_name: str) -> Server
                 "current_setting('server_version'), session_user"
             )
             row = await cursor.fetchone()
+            groups = await connection.execute(
+                "SELECT rolname FROM pg_roles WHERE rolname LIKE 'tideline\\_%\\_rights' "
+                "AND pg_has_role(session_user, oid, 'MEMBER') ORDER BY rolname"
+            )
+            rights = tuple(name for (name,) in await groups.fetchall())
             took = time.monotonic() - asked
-            agrees = await has_this_versions_functions(connection)
+            agrees = await has_this_versions_schema(connection)
     except (psycopg.Error, OSError, TimeoutError) as error:
         raise translate(error) from error
     assert row is not None
     now, version, user = row
     ahead = now - sent - took / 2
-    return ServerProbe(str(version), str(user), ahead * 1000, took * 1000, agrees)
+    return ServerProbe(str(version), str(user), ahead * 1000, took * 1000, agrees, rights)

@@ -6,7 +6,7 @@ It looks, and changes nothing. What it finds of a topic is the preflight's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +15,7 @@ from tideline import control_plane, ownership, temporal
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.connections import RETIRED, missing_connections
 from tideline.control_plane.lease_observer import LeaseObserver
+from tideline.control_plane.migrate import LOGIN_ROLES
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, in_force
 from tideline.control_plane.server_probe import probe
 from tideline.domain.preflight import TIERING_SWITCH, GatewayHealth
@@ -96,12 +97,13 @@ async def _postgres(parts: _Parts) -> list[Finding]:
     found = await probe(parts.settings, APPLICATION)
     told = [
         ok("postgres", f"{found.version} as {found.user}, {found.round_trip_ms:.1f} ms away"),
+        _role(found.user, found.rights),
         ok("postgres schema", "of this version")
-        if found.functions_agree
+        if found.schema_agrees
         else Finding(
             "postgres schema",
             Verdict.FAILED,
-            "functions or rights are of another version",
+            "migrations, functions or rights are of another version",
             "run `tideline db migrate` with this version",
         ),
     ]
@@ -110,6 +112,16 @@ async def _postgres(parts: _Parts) -> list[Finding]:
         return [*told, ok("clock", f"Postgres' clock is {apart} from this machine's")]
     remedy = "let both keep time by NTP; which of them is wrong a third clock tells"
     return [*told, Finding("clock", Verdict.WARNING, f"Postgres' is {apart} ahead", remedy)]
+
+
+def _role(user: str, rights: Sequence[str]) -> Finding:
+    """What a worker calls fails one by one under another role, days later."""
+    wanted = LOGIN_ROLES["tideline_worker"]
+    if wanted in rights:
+        return ok("postgres role", f"{user} is a member of {wanted}")
+    found = f"{user} is no member of {wanted}, but of {', '.join(rights) or 'none'}"
+    remedy = "TIDELINE_POSTGRES_DSN of a worker names the role tideline_worker"
+    return Finding("postgres role", Verdict.FAILED, found, remedy)
 
 
 async def _commits(parts: _Parts) -> list[Finding]:
@@ -189,11 +201,21 @@ async def _gateways(parts: _Parts) -> list[Finding]:
     told = await asyncio.gather(
         *(_gateway(parts, g, health[g.gateway_id], cluster_id) for g in registered)
     )
-    found = list(told)
-    if alone := sorted(nodes - {g.broker_id for g in registered}):
+    return [*told, *beside(nodes, {g.gateway_id: g.broker_id for g in registered})]
+
+
+def beside(nodes: Set[int], brokers: Mapping[int, int]) -> list[Finding]:
+    """Of the live brokers, by id, and the broker of each gateway: who has nobody beside it."""
+    found = []
+    if alone := sorted(nodes - set(brokers.values())):
         what = f"no gateway has registered beside {alone}"
         remedy = "start one beside each broker: no topic migrates without"
         found.append(Finding("gateways", Verdict.FAILED, what, remedy))
+    for gateway, broker in sorted(brokers.items()):
+        if broker not in nodes:
+            what = f"broker {broker}, beside gateway {gateway}, is not among the brokers that live"
+            remedy = f"start it; if it is gone for good: `tideline gateway retire {gateway}`"
+            found.append(Finding("brokers", Verdict.FAILED, what, remedy))
     return found
 
 
@@ -232,8 +254,11 @@ async def _temporal(parts: _Parts) -> list[Finding]:
     polling = await temporal.workers_polling(client, queue)
     if polling:
         return [ok("temporal", where), ok("worker", f"{polling} poll task queue {queue}")]
-    found, remedy = f"none polls task queue {queue}", "`tideline worker run`"
-    return [ok("temporal", where), Finding("worker", Verdict.WARNING, found, remedy)]
+    found, remedy = (
+        f"none polls task queue {queue}",
+        "`tideline worker run`: no topic migrates without",
+    )
+    return [ok("temporal", where), Finding("worker", Verdict.FAILED, found, remedy)]
 
 
 Look = Callable[[_Parts], Awaitable[Sequence[Finding]]]

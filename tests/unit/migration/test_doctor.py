@@ -1,0 +1,47 @@
+"""What the doctor makes of what it sees."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from temporalio.api.taskqueue.v1 import PollerInfo
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
+
+from tideline.migration.doctor import Verdict, beside
+from tideline.temporal import workers_polling
+
+
+def test_a_broker_that_is_away_is_named_beside_a_gateway_that_renews_its_lease() -> None:
+    (found,) = beside({1, 3}, {1: 1, 2: 2, 3: 3})
+    assert (found.check, found.verdict) == ("brokers", Verdict.FAILED)
+    assert "broker 2, beside gateway 2" in found.found
+
+
+def test_a_broker_without_a_gateway_is_named() -> None:
+    (found,) = beside({1, 2}, {1: 1})
+    assert (found.check, found.verdict) == ("gateways", Verdict.FAILED)
+    assert "[2]" in found.found
+
+
+def test_brokers_and_gateways_in_pairs_are_not_worth_a_word() -> None:
+    assert beside({1, 2}, {7: 1, 8: 2}) == []
+
+
+async def test_a_worker_that_has_ended_is_not_counted_for_as_long_as_temporal_remembers_it() -> (
+    None
+):
+    now = datetime.now(UTC)
+    told = DescribeTaskQueueResponse()
+    for age in (timedelta(seconds=40), timedelta(minutes=4)):
+        poller = PollerInfo()
+        poller.last_access_time.FromDatetime(now - age)
+        told.pollers.append(poller)
+
+    async def describe(request: object, **_: object) -> DescribeTaskQueueResponse:
+        return told
+
+    service = SimpleNamespace(describe_task_queue=describe)
+    client: Any = SimpleNamespace(namespace="default", workflow_service=service)
+    assert await workers_polling(client, "tideline") == 1
