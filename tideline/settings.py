@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Self, TypeVar, get_args
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import (
+    AfterValidator,
     Field,
     FilePath,
     PrivateAttr,
@@ -55,6 +58,22 @@ def _address(value: str) -> tuple[str, int]:
             f"{value!r} is not an address: write host:port, for example 127.0.0.1:9092"
         )
     return host.strip("[]"), int(port)
+
+
+def _parses(secret: SecretStr) -> SecretStr:
+    """libpq's own complaint shows the part that it does not understand, which may be a password."""
+    try:
+        conninfo_to_dict(secret.get_secret_value())
+    except psycopg.ProgrammingError:
+        raise ValueError(
+            "this is no libpq connection string: write host=... dbname=... user=..., values with "
+            "blanks in single quotes, or postgresql://user:password@host/db, where special "
+            "characters of a password are percent-encoded (% as %25)"
+        ) from None
+    return secret
+
+
+ConnectionString = Annotated[SecretStr, AfterValidator(_parses)]
 
 
 class _Base(BaseSettings):
@@ -112,7 +131,9 @@ def _directory(prefix: str) -> str:
 class ControlPlaneSettings(_Base):
     """Postgres, the only authority on B0."""
 
-    postgres_dsn: SecretStr = Field(description="libpq connection string of the process's role")
+    postgres_dsn: ConnectionString = Field(
+        description="libpq connection string of the process's role"
+    )
     postgres_connect_timeout_ms: int = Field(
         3_000, ge=100, description="opening one connection, in ms"
     )
@@ -441,7 +462,7 @@ class WorkerSettings(
 class RebuildSettings(ObjectStoreSettings):
     """`tideline rebuild`: what it reads, and the Postgres that it compares with and writes."""
 
-    rebuild_postgres_dsn: SecretStr | None = Field(
+    rebuild_postgres_dsn: ConnectionString | None = Field(
         None,
         description="libpq connection string of the role that the schema was applied with, a "
         "member of tideline_owner; unset: nothing is compared, nor written",
@@ -451,7 +472,7 @@ class RebuildSettings(ObjectStoreSettings):
 class SchemaSettings(_Base):
     """`tideline db`: who applies the schema, and the passwords of the login roles."""
 
-    schema_postgres_dsn: SecretStr = Field(
+    schema_postgres_dsn: ConnectionString = Field(
         description="libpq connection string of a role that may create roles and a schema"
     )
     schema_gateway_password: SecretStr | None = Field(
@@ -486,7 +507,7 @@ class JobsSettings(
     Each description names the key of seed 002 (4.7.11, 6.2) that the setting stands for.
     """
 
-    jobs_postgres_dsn: SecretStr | None = Field(
+    jobs_postgres_dsn: ConnectionString | None = Field(
         None,
         description="libpq connection string of the jobs' role, where one file serves commands of "
         "several roles; unset: TIDELINE_POSTGRES_DSN",
@@ -622,8 +643,12 @@ def _secrets(kind: type[BaseSettings]) -> frozenset[str]:
         name
         for one in _kinds(kind)
         for name, field in one.model_fields.items()
-        if field.annotation is SecretStr or SecretStr in get_args(field.annotation)
+        if _holds_secret(field.annotation)
     )
+
+
+def _holds_secret(annotation: object) -> bool:
+    return annotation is SecretStr or any(map(_holds_secret, get_args(annotation)))
 
 
 def _of_environment(variables: Mapping[str, str | None]) -> dict[str, str]:

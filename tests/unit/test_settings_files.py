@@ -9,7 +9,14 @@ from typer.testing import CliRunner
 
 from tideline.cli.app import app
 from tideline.errors import UsageError
-from tideline.settings import ControlPlaneSettings, KafkaSettings, load
+from tideline.settings import (
+    ControlPlaneSettings,
+    JobsSettings,
+    KafkaSettings,
+    RebuildSettings,
+    SchemaSettings,
+    load,
+)
 
 TWO_CLUSTERS = """
 context = "staging"
@@ -97,6 +104,21 @@ def test_a_secret_is_read_from_its_file(file: Path, monkeypatch: pytest.MonkeyPa
         load(ControlPlaneSettings)
 
 
+@pytest.mark.parametrize(
+    "name", ["postgres_dsn", "rebuild_postgres_dsn", "jobs_postgres_dsn", "s3_secret_key"]
+)
+def test_every_secret_may_lie_in_a_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    file.with_name("secret").write_text("host=a")
+    kind = RebuildSettings if name.startswith("rebuild") else JobsSettings
+    monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "host=any")
+    if name == "postgres_dsn":
+        monkeypatch.delenv("TIDELINE_POSTGRES_DSN")
+    monkeypatch.setenv(f"TIDELINE_{name.upper()}_FILE", str(file.with_name("secret")))
+    assert getattr(load(kind), name).get_secret_value() == "host=a"
+
+
 def test_a_secret_whose_file_is_not_there_is_named(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,3 +195,21 @@ def test_a_secret_of_a_file_of_lines_may_lie_in_a_file_of_its_own(
     lines.write_text(f"# of the worker\nTIDELINE_POSTGRES_DSN_FILE={secret}\n")
     monkeypatch.setenv("TIDELINE_CONFIG", str(lines))
     assert load(ControlPlaneSettings).postgres_dsn.get_secret_value() == "host=a"
+
+
+@pytest.mark.parametrize("given", ["postgresql://u:p%ss@host/db", "host=a password=two words"])
+def test_a_wrong_connection_string_is_refused_and_not_shown(
+    file: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """libpq shows what it does not understand, which may be a password."""
+    for kind, name in (
+        (ControlPlaneSettings, "POSTGRES_DSN"),
+        (SchemaSettings, "SCHEMA_POSTGRES_DSN"),
+        (RebuildSettings, "REBUILD_POSTGRES_DSN"),
+    ):
+        monkeypatch.setenv(f"TIDELINE_{name}", given)
+        with pytest.raises(UsageError, match=f"TIDELINE_{name}: .*no libpq connection") as refused:
+            load(kind)
+        assert "p%ss" not in str(refused.value)
+        assert "words" not in str(refused.value)
+        monkeypatch.delenv(f"TIDELINE_{name}")
