@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ import typer
 from tideline import settings
 from tideline.cli.app import app
 from tideline.errors import ExitCode
+from tideline.gateway import __main__ as gateway
 
 UNITS = sorted(Path("infra/systemd").glob("*.service"))
 KINDS = {"gateway": settings.GatewaySettings, "worker": settings.WorkerSettings}
@@ -49,6 +52,37 @@ def test_it_names_settings_of_its_process(unit: Path) -> None:
 def test_what_a_restart_cannot_mend_is_not_restarted(unit: Path) -> None:
     (codes,) = values(unit, "RestartPreventExitStatus")
     assert [int(code) for code in codes.split()] == [ExitCode.USAGE, ExitCode.REFUSED]
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EADDRINUSE, errno.EMFILE])
+def test_a_gateway_that_ends_for_what_may_pass_is_restarted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: int
+) -> None:
+    """While it is away nobody reaches its broker."""
+
+    async def ends(*_: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    given = {
+        "GATEWAY_ID": "1",
+        "GATEWAY_BROKER_ID": "1",
+        "GATEWAY_STATE_DIR": str(tmp_path),
+        "GATEWAY_PEERS": "1=127.0.0.1:9",
+        "POSTGRES_DSN": "host=127.0.0.1",
+        "METRICS_ADDRESS": "",
+    }
+    given |= dict.fromkeys(
+        ("GATEWAY_BROKER", "GATEWAY_LISTEN", "GATEWAY_ADVERTISED"), "127.0.0.1:9"
+    )
+    for name, value in given.items():
+        monkeypatch.setenv(f"TIDELINE_{name}", value)
+    monkeypatch.setattr(gateway, "serve", ends)
+    monkeypatch.setattr(gateway, "configure_logging", lambda process: None)
+    (unit,) = [one for one in UNITS if "gateway" in one.stem]
+    (stays_down,) = values(unit, "RestartPreventExitStatus")
+    code = gateway.main()
+    assert code != ExitCode.OK
+    assert str(code) not in stays_down.split()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")

@@ -139,11 +139,12 @@ def main() -> int:
         log.error("gateway failed", error=str(error))
         return int(error.exit_code)
     except OSError as error:
+        # An address that is taken or a full disk: whoever restarts it shall try again.
         log.error(
-            "the gateway cannot start: free the address or directory, or choose another one",
+            "the gateway ended: free the address, directory or disk, or choose another one",
             error=str(error),
         )
-        return int(ExitCode.USAGE)
+        return int(ExitCode.FAILED)
     return int(ExitCode.OK)
 
 
