@@ -39,7 +39,12 @@ def archived_classes(libraries: Path) -> tuple[str, ...]:
 
 def archive_classes(java: str, jars: Path, config: Path, libraries: Path) -> None:
     """Start a broker of its own, stop it, and keep what it has loaded. Nothing is kept where it
-    does not start."""
+    does not start, or not in time."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        _archive_classes(java, jars, config, libraries)
+
+
+def _archive_classes(java: str, jars: Path, config: Path, libraries: Path) -> None:
     archive = libraries / ARCHIVE
     archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=libraries) as scratch:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tideline.stack import kafka_jars
+from tideline.stack import kafka_classes, kafka_jars
 from tideline.stack.kafka_classes import ARCHIVE, archive_classes, archived_classes
 from tideline.stack.kafka_jars import KafkaLibraries, ensure, java, libraries, tool_command
 
@@ -56,3 +56,15 @@ def test_a_broker_that_does_not_start_leaves_no_archive(tmp_path: Path) -> None:
     archive_classes(java(), tmp_path / "broker-libs", tmp_path, tmp_path)
     assert archived_classes(tmp_path) == ()
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["broker-libs"]
+
+
+def test_a_machine_that_is_too_slow_for_it_goes_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broker-libs").mkdir()
+    slow = tmp_path / "java"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(kafka_classes, "STARTS_WITHIN_S", 0.2)
+    archive_classes(str(slow), tmp_path / "broker-libs", tmp_path, tmp_path)
+    assert archived_classes(tmp_path) == ()
