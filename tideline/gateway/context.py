@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 
 from kio.static.protocol import RequestPayload, ResponsePayload
 
+from tideline.domain.sasl import Identity
 from tideline.kafka.decoding import (
     AT_ONCE_ELEMENTS,
     AT_ONCE_PARTITIONS,
@@ -75,12 +76,20 @@ class ClientConnection(Protocol):
     def peer(self) -> str:
         """``host:port`` of the client."""
 
+    @property
+    def identity(self) -> Identity:
+        """Who the client is. A handler of a SASL listener runs only once Kafka has authenticated
+        the client, so that it always sees whom Kafka accepted; :data:`~tideline.domain.sasl.
+        ANONYMOUS` of a listener without SASL. It stays the same for the connection's life: who
+        renews a login as somebody else is disconnected."""
+
     def forward(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
         """Queue a request upstream *now*, behind everything queued before; await its answer.
 
         The answer is the broker's with the brokers' addresses made the gateways'. The awaitable
         raises :class:`tideline.kafka.errors.KafkaUnavailable` when the broker is gone; the
-        client's connection is closed then, as it would be by a dead broker.
+        client's connection is closed then, as it would be by a dead broker. While the client
+        renews its login what is queued waits for that, as the broker takes nothing else.
         """
 
     def forward_unanswered(self, frame: bytes) -> None:

@@ -21,6 +21,11 @@ CERTIFICATE_RELOADS = Counter(
 CONNECTIONS_YOUNG = Gauge(
     "inkless_gateway_connections_young", "client connections that have not shown themselves yet"
 )
+AUTHENTICATIONS = Counter(
+    "inkless_gateway_authentications",
+    "logins of clients and renewals, as the broker decided, or refused before it was asked",
+    ["outcome"],
+)
 BROKER_UP = Gauge("inkless_gateway_broker_up", "1 while the paired broker answers")
 LISTENING = Gauge(
     "inkless_gateway_listening", "1 while connections are accepted; 0: the broker is away"

@@ -29,6 +29,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._filled = 0
         self.transport: asyncio.Transport | None = None
 
+    def allow(self, max_frame_bytes: int) -> None:
+        """Frames that begin from now on may have so many bytes."""
+        self._max = max_frame_bytes
+
     def frame_received(self, frame: bytes) -> None:
         """One whole frame without its length prefix, in the order of arrival."""
         raise TypeError(f"{type(self).__name__} takes no frames")

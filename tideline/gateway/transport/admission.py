@@ -156,7 +156,8 @@ class Door:
             guest.turn_away("its address connects too often")
             return
         self._tell(Bound.FIRST_REQUEST, guest)
-        guest.turn_away(f"it sent no complete request within {self._first_request_s:g} s")
+        missing = "has not logged in" if self._login_required else "sent no complete request"
+        guest.turn_away(f"it {missing} within {self._first_request_s:g} s")
 
     def _forget_deadline(self, guest: Guest) -> None:
         if (deadline := self._deadlines.pop(guest, None)) is not None:

@@ -22,6 +22,7 @@ from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 
 from tideline.background import spawn
+from tideline.domain.sasl import ANONYMOUS, SASL_APIS, Identity
 from tideline.gateway.context import (
     ApiKey,
     ConnectionRegistry,
@@ -39,6 +40,8 @@ from tideline.gateway.metrics import (
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
 from tideline.gateway.transport.admission import Door
+from tideline.gateway.transport.login import LOGIN_S, Login, Refusal, versions_nobody_has
+from tideline.gateway.transport.login import MAX_FRAME_BYTES as UNKNOWN_MAX_FRAME_BYTES
 from tideline.gateway.transport.upstream import Expected, Upstream, keep_alive
 from tideline.kafka.errors import (
     KafkaUnavailable,
@@ -70,9 +73,6 @@ FIRST_BUFFER_BYTES = 65_536
 _BARRIER_CORRELATION = -2_000_000_000
 MAX_INT32 = 2**31 - 1
 
-_AUTHENTICATING = frozenset({17, 36})
-"""SaslHandshake and SaslAuthenticate."""
-
 S = TypeVar("S")
 log = structlog.get_logger()
 
@@ -103,7 +103,10 @@ class GatewayConnection(FrameProtocol):
     ) -> None:
         """``broker_is_gone`` hears that the broker ended a connection, or took none. ``security``:
         of the broker's listener; who the client is there it says itself."""
-        super().__init__(settings.gateway_max_frame_bytes, FIRST_BUFFER_BYTES)
+        self._login = Login() if settings.gateway_security_protocol.is_sasl else None
+        most = settings.gateway_max_frame_bytes
+        first = most if self._login is None else min(most, UNKNOWN_MAX_FRAME_BYTES)
+        super().__init__(first, FIRST_BUFFER_BYTES)
         self._room = room
         self._door = door
         self._broker_is_gone = broker_is_gone
@@ -139,6 +142,7 @@ class GatewayConnection(FrameProtocol):
         self._young = True
         """It has not shown itself yet."""
         self._stall: asyncio.TimerHandle | None = None
+        self._login_bound: asyncio.TimerHandle | None = None
         self.peer = "?"
         self.last_active = self._last_read = asyncio.get_running_loop().time()
 
@@ -154,6 +158,8 @@ class GatewayConnection(FrameProtocol):
         self._connections.add(self)
         CONNECTIONS.inc()
         self._counted = True
+        if self._login is not None:
+            self._bound_login()
 
     def frame_received(self, frame: bytes) -> None:
         if self._ended:
@@ -270,6 +276,8 @@ class GatewayConnection(FrameProtocol):
         takes no answers nothing is started that would make more."""
         self._admitting = False
         while self._arrived and not self._ended and not self._client_stalls:
+            if self._login is not None and self._login.waits:
+                return  # its answer goes on
             frame = self._arrived.popleft()
             try:
                 started = self._start(frame)
@@ -285,12 +293,23 @@ class GatewayConnection(FrameProtocol):
         """Begin one request; whether a handler is given it, which goes on admitting."""
         header = parse_header(frame)
         key, version, size = header.api_key, header.api_version, len(frame)
+        if (login := self._login) is not None:
+            if (why := login.refuses(key, asyncio.get_running_loop().time())) is not None:
+                self.close(why)
+                return False
+            if key in SASL_APIS:
+                self._relay_login(login, frame, header)
+                return False
         if not self._rewriter.offers(key, version):
             if key != ApiKey.API_VERSIONS:
                 # As a broker does: the schema of an answer that said so is not known either.
                 raise UnsupportedVersion(f"version {version} of API {key} is not offered here")
-            frame, version = _as_version_0(frame, header), 0
-        if self._young:
+            if login is None or login.is_complete:
+                frame = _as_version_0(frame, header)
+            else:
+                frame = versions_nobody_has(frame, header)
+            version = 0
+        if self._young and login is None:
             self.shown()
         rule = self._rules.get(key)
         if rule is not None and rule.is_due():
@@ -304,10 +323,10 @@ class GatewayConnection(FrameProtocol):
                 asyncio.get_running_loop().call_soon(self._admit)
             return True
         requests_passed(key).inc()
-        self._authenticated = self._authenticated or key in _AUTHENTICATING
+        self._authenticated = self._authenticated or key in SASL_APIS
         if key == ApiKey.PRODUCE and produce_acks(frame, header) == 0:
             self._hold(-len(frame))
-            self._broker().send(frame, None)
+            self._send(frame, None)
             return False
         slot = self._open_slot(size)
         refused = version != header.api_version
@@ -478,17 +497,24 @@ class GatewayConnection(FrameProtocol):
         if api_key == ApiKey.FETCH:
             most = self._settings.gateway_max_answer_bytes // 4 * 3
             frame = fetch_within(frame, api_version, min(most, MAX_INT32))
-        self._broker().send(frame, expected)
+        self._send(frame, expected)
+
+    def _send(self, frame: bytes, expected: Expected | None) -> None:
+        if self._login is not None and not self._login.is_complete and self._login.identity:
+            self._login.held.append((frame, expected))
+        else:
+            self._broker().send(frame, expected)
 
     def forward_unanswered(self, frame: bytes) -> None:
         """See :class:`tideline.gateway.context.ClientConnection`."""
         if not self._ended:
-            self._broker().send(frame, None)
+            self._send(frame, None)
 
     def drain_barrier(self) -> Awaitable[None]:
         """See :class:`tideline.gateway.context.ClientConnection`."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._upstream is None or self._ended:
+        unknown = self._login is not None and self._login.identity is None
+        if self._upstream is None or self._ended or unknown:
             done.set_result(None)
             return done
         self._barriers[done] = None
@@ -499,7 +525,7 @@ class GatewayConnection(FrameProtocol):
                 done.set_result(None)
 
         probe = encode_request(ApiVersionsRequest(), _BARRIER_CORRELATION, "tideline-gateway")
-        self._upstream.send(probe, Expected(_BARRIER_CORRELATION, reached, own=True))
+        self._send(probe, Expected(_BARRIER_CORRELATION, reached, own=True))
         return done
 
     def _reach_barriers(self) -> None:
@@ -512,6 +538,56 @@ class GatewayConnection(FrameProtocol):
         if kind not in self._states:
             self._states[kind] = kind()
         return cast(S, self._states[kind])
+
+    # -- who the client is
+
+    @property
+    def identity(self) -> Identity:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
+        return ANONYMOUS if self._login is None else self._login.identity or ANONYMOUS
+
+    def _relay_login(self, login: Login, frame: bytes, header: RequestHeader) -> None:
+        slot = self._open_slot(len(frame))
+        sent = login.sends(frame, header, asyncio.get_running_loop().time())
+        if isinstance(sent, Refusal):
+            self._fill(slot, sent.answer)
+            self.close(sent.reason)
+            return
+        requests_passed(header.api_key).inc()
+        self._authenticated = True
+        if self._login_bound is None:
+            self._bound_login()
+
+        def fill(response: bytes) -> None:
+            answer, why = login.answered(response, header)
+            self._fill(slot, answer)
+            if why is not None:
+                self.close(why)
+            elif login.is_complete:
+                self._logged_in(login)
+            if not self._admitting:
+                self._admit()
+
+        self._broker().send(sent, Expected(header.correlation_id, fill))
+
+    def _logged_in(self, login: Login) -> None:
+        self._unbound_login()
+        if self._young:
+            self.shown()
+        self.allow(self._settings.gateway_max_frame_bytes)
+        held, login.held = login.held, []
+        for frame, expected in held:
+            self._broker().send(frame, expected)
+
+    def _bound_login(self) -> None:
+        self._login_bound = asyncio.get_running_loop().call_later(
+            LOGIN_S, self.close, f"its login was not complete within {LOGIN_S:.0f} s"
+        )
+
+    def _unbound_login(self) -> None:
+        if self._login_bound is not None:
+            self._login_bound.cancel()
+            self._login_bound = None
 
     # -- the end
 
@@ -535,6 +611,7 @@ class GatewayConnection(FrameProtocol):
         if self._ended:
             return
         self._ended = True
+        self._unbound_login()
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None

@@ -56,7 +56,7 @@ class GatewayServer:
         self._connections = connections
         self._room = room or Room(settings.gateway_memory_max_bytes)
         self._rewriter = ResponseRewriter(settings.gateway_peers, rules)
-        self._door = Door(settings)
+        self._door = Door(settings, login_required=settings.gateway_security_protocol.is_sasl)
         tls = listener_tls(settings)
         self._listener = Listener(
             *settings.gateway_listen, self._accept, tls.context if tls else None

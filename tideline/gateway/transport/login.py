@@ -1,0 +1,132 @@
+"""SASL between a client and the paired broker, relayed and followed.
+
+The broker authenticates the client on the client's own connection. Until it has, nothing but SASL
+and ApiVersions is looked at or sent on; while a login is renewed, what handlers send waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_handshake.v0.response import SaslHandshakeResponse as HandshakeV0
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse as HandshakeV1
+
+from tideline.domain.sasl import (
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Authentication,
+    Identity,
+    Mechanism,
+    Stage,
+)
+from tideline.gateway.metrics import AUTHENTICATIONS
+from tideline.gateway.transport.upstream import Expected
+from tideline.kafka.protocol import (
+    RequestHeader,
+    decode_request,
+    decode_response,
+    encode_response,
+)
+
+MAX_FRAME_BYTES = 524_288
+"""Before a login is complete: ``sasl.server.max.receive.size``."""
+LOGIN_S = 30.0
+"""A client whose login, or its renewal, takes longer is disconnected."""
+_LIFETIME_BYTES = 8
+"""By so much an answer to SaslAuthenticate v1 is longer than one of v0."""
+_UNHEARD_OF_VERSION = (2**15 - 1).to_bytes(2, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the gateway answers itself, before it ends the connection."""
+
+    answer: bytes
+    reason: str
+
+
+class Login:
+    """One client's: what may pass, what is sent on in which form, and what waits."""
+
+    def __init__(self) -> None:
+        self._state = Authentication()
+        self.waits = False
+        """A SASL answer is due: the client's next request is looked at after it, as the broker
+        does."""
+        self.held: list[tuple[bytes, Expected | None]] = []
+        """What was to be sent to the broker while a login is renewed, in order."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who the broker has taken the client for; ``None`` before it has."""
+        return self._state.identity
+
+    @property
+    def is_complete(self) -> bool:
+        """The broker takes all requests now."""
+        return self._state.stage is Stage.DONE and not self.waits
+
+    def refuses(self, api_key: int, now: float) -> str | None:
+        """See :meth:`Authentication.refuses`."""
+        return self._state.refuses(api_key, now)
+
+    def sends(self, frame: bytes, header: RequestHeader, now: float) -> bytes | Refusal:
+        """The frame for the broker in the place of the client's SASL request. Raises
+        :class:`~tideline.kafka.errors.MalformedFrame`, and
+        :class:`~tideline.kafka.errors.UnsupportedVersion`."""
+        request: Any = decode_request(frame, header)
+        if header.api_key == SASL_HANDSHAKE:
+            if (refusal := _refused(header, request.mechanism)) is not None:
+                return refusal
+            self._state.shakes(Mechanism(request.mechanism))
+        else:
+            self._state.says(request.auth_bytes, now)
+            if header.api_version == 0:
+                # Version 1 is the same, and its answer says how long the login holds.
+                frame = b"".join((frame[:2], b"\0\1", frame[4:]))
+        self.waits = True
+        return frame
+
+    def answered(self, response: bytes, header: RequestHeader) -> tuple[bytes, str | None]:
+        """The frame for the client, and why its connection has to end, if it has. Raises as
+        :meth:`sends`."""
+        self.waits = False
+        if header.api_key == SASL_HANDSHAKE:
+            answer: Any = decode_response(response, SASL_HANDSHAKE, header.api_version)
+            self._state.shaken(answer.error_code is ErrorCode.none)
+            return response, None
+        answer = decode_response(response, SASL_AUTHENTICATE, max(header.api_version, 1))
+        accepted = answer.error_code is ErrorCode.none
+        lifetime_ms = int(answer.session_lifetime.total_seconds() * 1000)
+        why = self._state.told(accepted, answer.auth_bytes, lifetime_ms)
+        if self._state.stage is not Stage.TOKENS:
+            outcome = "done" if self._state.stage is Stage.DONE else "refused"
+            AUTHENTICATIONS.labels(outcome).inc()
+        return response[:-_LIFETIME_BYTES] if header.api_version == 0 else response, why
+
+
+def _refused(header: RequestHeader, mechanism: str) -> Refusal | None:
+    offered = tuple(str(each) for each in Mechanism)
+    if header.api_version == 0:
+        code = ErrorCode.unsupported_version
+        made: Any = HandshakeV0(error_code=code, mechanisms=offered)
+        why = (
+            "it would go on with tokens that are no Kafka requests (SaslHandshake v0): use a "
+            "client that knows SaslHandshake v1 (KIP-152, 2017)"
+        )
+    elif mechanism not in offered:
+        code = ErrorCode.unsupported_sasl_mechanism
+        made = HandshakeV1(error_code=code, mechanisms=offered)
+        why = f"it asks for SASL mechanism {mechanism[:40]!r}: {', '.join(offered)} are relayed"
+    else:
+        return None
+    AUTHENTICATIONS.labels("refused").inc()
+    return Refusal(encode_response(made, header.correlation_id), why)
+
+
+def versions_nobody_has(frame: bytes, header: RequestHeader) -> bytes:
+    """An ApiVersions request in place of one that is too new here, which the broker does not take
+    for the one that it allows before a login: it answers UNSUPPORTED_VERSION, and waits on."""
+    return b"".join((frame[:2], _UNHEARD_OF_VERSION, frame[4 : header.body_start], b"\0"))
