@@ -109,6 +109,7 @@ async def test_a_connection_whose_login_lapses_is_replaced_before_it_does() -> N
             first = await cluster.node(1)
             await until(lambda: not first.is_usable)
             assert not first.is_closed
+            told.lifetime_ms = 60_000
             second = await cluster.node(1)
             assert second is not first
             assert second.is_usable
