@@ -243,6 +243,16 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
         description="whether clients must show a certificate, none, requested or required; with "
         "SASL_SSL only: it is no identity",
     )
+    gateway_stand_in: Annotated[dict[int, tuple[str, int]] | None, NoDecode] = Field(
+        None,
+        description="node id=host:port, comma separated: where this gateway stands in for the one "
+        "of that node while it is away (its own node id is passed over); unset: for nobody",
+    )
+    gateway_stand_in_advertised: Annotated[dict[int, tuple[str, int]] | None, NoDecode] = Field(
+        None,
+        description="the same as clients reach it; unset: host of the advertised address, with "
+        "the ports of the former",
+    )
     gateway_state_dir: Path = Field(
         description="fsynced snapshot, and the lock of the process; keep it over restarts"
     )
@@ -352,7 +362,9 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
     def _parse_address(cls, value: object) -> object:
         return _address(value) if isinstance(value, str) else value
 
-    @field_validator("gateway_peers", mode="before")
+    @field_validator(
+        "gateway_peers", "gateway_stand_in", "gateway_stand_in_advertised", mode="before"
+    )
     @classmethod
     def _parse_peers(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -379,6 +391,19 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
         if problem is not None:
             raise ValueError(problem)
         return self
+
+    @property
+    def stands_in(self) -> dict[int, tuple[str, int]]:
+        """By node id: where this gateway listens for clients of another one's broker."""
+        others = self.gateway_peers.keys() - {self.gateway_broker_id}
+        return {node: at for node, at in (self.gateway_stand_in or {}).items() if node in others}
+
+    @property
+    def stands_in_at(self) -> dict[int, tuple[str, int]]:
+        """The same as clients are told."""
+        host, _ = self.gateway_advertised
+        told = self.gateway_stand_in_advertised or {}
+        return {node: told.get(node, (host, port)) for node, (_, port) in self.stands_in.items()}
 
 
 class TemporalSettings(_Base):

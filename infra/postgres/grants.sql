@@ -10,7 +10,7 @@ GRANT EXECUTE ON FUNCTION
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 
 GRANT EXECUTE ON FUNCTION
-    register_gateway, renew_lease, release_gateway, account_incarnations,
+    register_gateway, renew_lease, note_serving, release_gateway, account_incarnations,
     bind_cluster, halt_history, count_unknown_keys,
     acknowledge_tracking, acknowledge_quiesce,
     confirm_partitions,

@@ -120,7 +120,7 @@ class Gateway:
                 parts,
                 plane,
                 cluster,
-                cast(Any, OpenTransactions(cluster, self.number)),
+                cast(Any, OpenTransactions(cluster)),
                 patience_s=settings.produce_timeout_ms / 1000,
             )
             await spawn(parts.start(), "start")

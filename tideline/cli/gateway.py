@@ -15,6 +15,7 @@ from tideline import control_plane
 from tideline.cli.output import Format, FormatOption, age, console, echo_json, run
 from tideline.cli.writing import changing_plane
 from tideline.control_plane.model import UNACCOUNTED, GatewayRegistration, unaccounted_reason
+from tideline.domain.stand_in import stand_ins_of
 from tideline.errors import UsageError
 from tideline.pages import read_state
 from tideline.settings import WorkerSettings, load
@@ -51,6 +52,8 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
             "version": g.version,
             "incarnation": g.incarnation,
             "registered_at": g.registered_at,
+            "serving": g.serving,
+            "stand_ins": g.stand_ins,
         }
         for g in gateways
     ]
@@ -58,8 +61,8 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
         echo_json({"gateways": rows})
         return
     table = Table(
-        "gateway", "broker", "status", "lease", "address", "version", "registered", box=None,
-        pad_edge=False,
+        "gateway", "broker", "status", "lease", "serves", "address", "stands in for", "version",
+        "registered", box=None, pad_edge=False,
     )  # fmt: skip
     for g in gateways:
         lease = "" if g.status in ("retired", UNACCOUNTED) else "[red]not renewed"
@@ -68,7 +71,9 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
             str(g.broker_id),
             g.status,
             "[green]renewed" if g.incarnation in alive else lease,
+            _serves(g),
             g.address,
+            ", ".join(map(str, sorted(stand_ins_of(g.stand_ins)))) or "-",
             g.version,
             f"{age(g.registered_at)} ago",
         )
@@ -76,6 +81,13 @@ def list_gateways(output: FormatOption = Format.TABLE) -> None:
     for g in gateways:
         if g.status == UNACCOUNTED:
             typer.echo(unaccounted_reason(g))
+
+
+def _serves(gateway: GatewayRegistration) -> str:
+    """Whether it accepts connections, as it said itself."""
+    if gateway.status != "active" or gateway.serving is None:
+        return ""
+    return "[green]yes" if gateway.serving else "[red]no"
 
 
 async def _observe() -> tuple[list[GatewayRegistration], set[UUID]]:

@@ -42,6 +42,11 @@ class OtherSchema(ControlPlaneFailure):
     schema are of different versions."""
 
 
+class UnknownToThisVersion(ControlPlaneFailure):
+    """Postgres answered something, a new value of an enumeration for example, that only a newer
+    version of the program knows."""
+
+
 @_sqlstate("TL001")
 class UnknownLog(RefusedError):
     """The partition has no row: it is not tracked."""

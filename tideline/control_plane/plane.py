@@ -82,12 +82,15 @@ class ControlPlane(Protocol):
         lease_ms: int,
         watched: LeaseReading | None = None,
         rack: str | None = None,
+        stand_ins: str | None = None,
+        serving: bool | None = None,
     ) -> None:
         """Register this process. An older incarnation of the id is over for ever.
 
         Over one that is active this needs ``watched``: its counter as the caller has seen it stand
         still for its lease and a margin. Raises ``GatewayIdHeld`` without it, or when the counter
-        has moved since. ``rack`` is the zone that other gateways learn of it.
+        has moved since. ``rack``, ``stand_ins`` and ``serving`` are what other gateways learn of
+        it (:class:`~tideline.control_plane.model.GatewayRegistration`).
 
         Load the tracked topics only after this has returned, and serve only after that: whoever
         counts gateways at a barrier then either sees this one or has been seen by it.
@@ -98,6 +101,9 @@ class ControlPlane(Protocol):
         """Count one renewal and return the counter. Not retried: the caller times its validity
         from before the call. Raises ``GatewayFenced``.
         """
+
+    async def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
+        """Tell other gateways whether this one accepts connections. Raises ``GatewayFenced``."""
 
     async def list_gateways(self) -> list[GatewayRegistration]:
         """Every gateway ever registered, by id, retired ones included."""

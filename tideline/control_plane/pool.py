@@ -37,7 +37,7 @@ from tideline.control_plane.calls import (
     parameters,
     statement,
 )
-from tideline.control_plane.errors import ControlPlaneUnavailable, translate
+from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownToThisVersion, translate
 from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
 from tideline.settings import ControlPlaneSettings
 
@@ -58,6 +58,7 @@ LANE_SIZES = {"lease": 2, "commits": 2, "confirm": 2, "reads": 4, OTHERS: 3}
 LANE_OF = {
     "register_gateway": "lease",
     "renew_lease": "lease",
+    "note_serving": "lease",
     "release_gateway": "lease",
     "register_object_keys": "commits",
     "commit_file": "commits",
@@ -204,9 +205,15 @@ class Pool:
         given = parameters(arguments)
         query = statement(function.name, len(given))
         found = await self.fetch(query, given, retry=retry)
-        if function.many:
-            return await asyncio.to_thread(function.read, found)
-        return function.read(found)
+        try:
+            if function.many:
+                return await asyncio.to_thread(function.read, found)
+            return function.read(found)
+        except ValueError as error:
+            raise UnknownToThisVersion(
+                f"{function.name} answered what this version does not know ({error}): upgrade this "
+                "process to the version of those that write it"
+            ) from error
 
     async def fetch(
         self, query: bytes, given: Sequence[object] = (), *, retry: bool = True

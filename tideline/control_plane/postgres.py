@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+import structlog
 from psycopg.types.json import Jsonb
 
 from tideline.control_plane.calls import (
@@ -56,6 +57,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
+    TopicStatus,
     TrackedChanges,
     TrackedPartition,
     TrackedTopic,
@@ -76,6 +78,8 @@ from tideline.domain.quiescence import LeaseReading
 from tideline.domain.topic_configs import CREATE_TIME, LOG_APPEND_TIME
 from tideline.domain.watched import Finding
 
+log = structlog.get_logger()
+
 
 class PostgresControlPlane(ControlPlane):
     def __init__(self, pool: Pool | Lanes) -> None:
@@ -94,6 +98,8 @@ class PostgresControlPlane(ControlPlane):
         lease_ms: int,
         watched: LeaseReading | None = None,
         rack: str | None = None,
+        stand_ins: str | None = None,
+        serving: bool | None = None,
     ) -> None:
         await self._call(
             Function("register_gateway", nothing),
@@ -106,11 +112,16 @@ class PostgresControlPlane(ControlPlane):
             watched.incarnation if watched else None,
             watched.renewals if watched else None,
             rack,
+            stand_ins,
+            serving,
         )
 
     async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
         function = Function("renew_lease", value(int))
         return await self._call(function, gateway_id, incarnation, retry=False)
+
+    async def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
+        await self._call(Function("note_serving", nothing), gateway_id, incarnation, serving)
 
     async def list_gateways(self) -> list[GatewayRegistration]:
         return await self._call(Function("list_gateways", rows(GatewayRegistration)))
@@ -616,21 +627,44 @@ def _uuid(found: object) -> UUID:
 
 
 def _topics(found: Sequence[Row]) -> list[TrackedTopic]:
-    """Partitions and overrides are jsonb arrays; a topic has them by number and by key."""
-    return [
-        mapper(TrackedTopic)(
-            {
-                **row,
-                "partitions": {
-                    view["partition"]: mapper(TrackedPartition)(view) for view in row["partitions"]
-                },
-                "overrides": {
-                    view["key"]: mapper(ConfigOverride)(view) for view in row["overrides"]
-                },
-            }
-        )
-        for row in found
-    ]
+    return list(map(_topic, found))
+
+
+def _topic(row: Row) -> TrackedTopic:
+    """Partitions and overrides are jsonb arrays; a topic has them by number and by key.
+
+    What a newer version has written and this one cannot read is not guessed, and costs no other
+    topic its reading: the partition has no row here, or the topic no partitions, so that nobody
+    serves it (architecture "Fencing 3").
+    """
+    overrides = {view["key"]: mapper(ConfigOverride)(view) for view in row["overrides"]}
+    views = {view["partition"]: _partition(view) for view in row["partitions"]}
+    partitions = {number: view for number, view in views.items() if view is not None}
+    whole = {**row, "partitions": partitions, "overrides": overrides}
+    try:
+        return mapper(TrackedTopic)(whole)
+    except ValueError as error:
+        _log_unknown(row["name"], error)
+        known = {"kind": TrackingKind.MIGRATED, "status": TopicStatus.ACTIVE, "partitions": {}}
+        return mapper(TrackedTopic)({**whole, **known})
+
+
+def _partition(view: Row) -> TrackedPartition | None:
+    try:
+        return mapper(TrackedPartition)(view)
+    except ValueError as error:
+        _log_unknown(f"{view['topic_id']}-{view['partition']}", error)
+        return None
+
+
+def _log_unknown(what: str, error: ValueError) -> None:
+    log.error(
+        "tracked.unknown_to_this_version",
+        of=what,
+        error=str(error),
+        remedy="upgrade this process to the version of those that write it; until then it serves "
+        "nothing of this",
+    )
 
 
 def _changes(found: Sequence[Row]) -> TrackedChanges:

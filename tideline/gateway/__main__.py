@@ -19,9 +19,12 @@ from tideline.gateway.assembly import build_parts, build_rules, placing_of
 from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.messages import preload
+from tideline.gateway.stand_ins import StandIns
 from tideline.gateway.standing import Standing
+from tideline.gateway.tracking.presence import Presence
 from tideline.gateway.tracking.state_directory import StateDirectory
 from tideline.gateway.transactions import OpenTransactions
+from tideline.gateway.transport.addresses import NodeAddresses
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.security import KafkaSecurity
@@ -91,27 +94,35 @@ async def _serve(
             parts,
             plane,
             cluster,
-            OpenTransactions(cluster, settings.gateway_broker_id),
+            OpenTransactions(cluster),
             patience_s=settings.produce_timeout_ms / 1000,
             placing=placing_of(settings, cluster),
         )
+        peers = parts.leaders.peers
+        presence = Presence(parts.lease, peers, settings.gateway_broker_id)
         starting = spawn(parts.start(), "start")
         if not await done_before(starting, stop):
             return
         await starting
-        server = GatewayServer(settings, rules, connections, parts.room)
+        nodes = NodeAddresses(settings.gateway_peers)
+        server = GatewayServer(settings, rules, connections, parts.room, nodes)
+        stand_ins = StandIns(settings, server, nodes, peers, cluster)
+        await stand_ins.start()
         await server.start()
+        presence.follow(lambda: server.listening)
         tracking = parts.tracking
         standing.serves(
             lambda: server.listening,
             lambda: tracking.lease,
             lambda: tracking.stopped,
-            partial(beliefs, parts, connections),
+            partial(beliefs, parts, connections, stand_ins.believed),
         )
         try:
             await watch.until(stop)
         finally:
             standing.stops()
+            await presence.leave()
+            await stand_ins.close()
             await server.stop()
             await parts.close()
 

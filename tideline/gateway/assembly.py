@@ -16,6 +16,7 @@ from uuid import UUID
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.domain.history import HistoryWatch
+from tideline.domain.stand_in import as_registered
 from tideline.gateway.admin.configs import ConfigsHandler
 from tideline.gateway.admin.create_topics import CreateTopicsHandler
 from tideline.gateway.admin.delete_records import DeleteRecordsHandler
@@ -97,17 +98,19 @@ class Parts:
         self.leaders.start()
 
     async def close(self, patience_s: float = WAL_PATIENCE_S) -> None:
-        """Commit what is under way within ``patience_s`` and end the background work."""
-        await self.quiesce.close()
+        """After every connection has ended: commit what is under way within ``patience_s``, and,
+        as nothing more can be appended then, release the lease at once; until that barriers are
+        answered. Then end the background work."""
         self.examiner.close()
         await self.writer.close(patience_s)
+        await self.quiesce.close()
+        await self.sync.close()  # or it would register anew
+        await self.lease.release()
         await self.watermarks.close()
         await self.tellings.close()
         await self.identity.close()
         await self.leaders.close()
-        await self.sync.close()
         await self.confirmations.close()
-        await self.lease.release()
 
 
 def build_parts(
@@ -145,7 +148,7 @@ def build_parts(
             establish=establish,
         ),
     )
-    paired_broker = PairedBroker(cluster, settings.gateway_broker_id)
+    paired_broker = PairedBroker(cluster, settings.gateway_broker_id, lambda: connections.brokers)
     quiesce = QuiesceKeeper(
         control_plane,
         tracking,
@@ -202,7 +205,7 @@ def build_parts(
         tellings=Tellings(),
         identity=IdentityWatch(tracking, TopicIdentity(cluster)),
         examiner=Examiner(),
-        leaders=_leaders(settings, control_plane, tracking, cluster),
+        leaders=_leaders(settings, control_plane, tracking, cluster, lease),
     )
 
 
@@ -217,6 +220,7 @@ def _leaders(
     control_plane: ControlPlane,
     tracking: TrackingView,
     cluster: KafkaCluster,
+    lease: Lease,
 ) -> LeaderNaming:
     peers = Peers(
         control_plane,
@@ -225,6 +229,8 @@ def _leaders(
         rack=settings.gateway_rack,
         addressed=settings.gateway_peers,
         poll_s=settings.gateway_lease_ms / 3000,
+        always=bool(settings.gateway_stand_in),
+        serving=lambda: lease.serving,
     )
     return LeaderNaming(
         tracking,
@@ -248,6 +254,7 @@ def _lease(
         duration_ms=settings.gateway_lease_ms,
         rack=settings.gateway_rack,
         directory=directory,
+        stand_ins=as_registered(settings.stands_in_at),
     )
 
 

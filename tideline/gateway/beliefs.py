@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tideline.control_plane.model import TrackedTopic
 from tideline.domain.ids import TopicIdPartition
@@ -17,7 +17,10 @@ TOPICS_SHOWN = 1_000
 
 
 def beliefs(
-    parts: Parts, connections: ConnectionRegistry, topic: str | None = None
+    parts: Parts,
+    connections: ConnectionRegistry,
+    stand_ins: Callable[[], Mapping[str, object]],
+    topic: str | None = None,
 ) -> Mapping[str, object]:
     """On the event loop. Without a name: the process, and how many partitions of each topic take
     which route; with one: each of its partitions. ``topic`` is null if it is not tracked here."""
@@ -27,6 +30,7 @@ def beliefs(
         "incarnation": str(lease.incarnation),
         "stopped": tracking.stopped,
         "connections": len(connections),
+        **stand_ins(),
         "held_bytes": {kind: parts.room.held(kind) for kind in KINDS},
         "reads_clients": not parts.room.full,
     }

@@ -15,7 +15,8 @@ the broker in the order of the calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol, TypeVar
@@ -70,7 +71,8 @@ class ApiKey(IntEnum):
 
 
 class ClientConnection(Protocol):
-    """One client's connection and its one upstream connection to the paired broker."""
+    """One client's connection and its one upstream connection to a broker: the paired one, or one
+    whose gateway is away."""
 
     @property
     def peer(self) -> str:
@@ -82,6 +84,10 @@ class ClientConnection(Protocol):
         the client, so that it always sees whom Kafka accepted; :data:`~tideline.domain.sasl.
         ANONYMOUS` of a listener without SASL. It stays the same for the connection's life: who
         renews a login as somebody else is disconnected."""
+
+    @property
+    def broker_id(self) -> int:
+        """Node id of that broker: who is asked where the client itself would ask."""
 
     def forward(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
         """Queue a request upstream *now*, behind everything queued before; await its answer.
@@ -114,6 +120,7 @@ class ClientConnection(Protocol):
 class ConnectionRegistry:
     def __init__(self) -> None:
         self._open: dict[ClientConnection, None] = {}
+        self._brokers: Counter[int] = Counter()
 
     def __iter__(self) -> Iterator[ClientConnection]:
         return iter(tuple(self._open))
@@ -121,11 +128,23 @@ class ConnectionRegistry:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def brokers(self) -> Collection[int]:
+        """Node ids of the brokers that they are joined to."""
+        return tuple(self._brokers)
+
     def add(self, connection: ClientConnection) -> None:
-        self._open[connection] = None
+        if connection not in self._open:
+            self._open[connection] = None
+            self._brokers[connection.broker_id] += 1
 
     def discard(self, connection: ClientConnection) -> None:
-        self._open.pop(connection, None)
+        if connection in self._open:
+            del self._open[connection]
+            node = connection.broker_id
+            self._brokers[node] -= 1
+            if not self._brokers[node]:
+                del self._brokers[node]
 
     async def drain(self) -> None:
         """Everything that was sent to Kafka before now is done; who cannot say so is closed."""

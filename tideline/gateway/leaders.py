@@ -96,9 +96,9 @@ class LeaderNaming:
         tracking.changed.add(self._routes_changed)
 
     def start(self) -> None:
-        if self._enabled:
+        if self._enabled or self.peers.always:
             self.peers.start()
-        elif self.peers.zone is None:
+        if not self._enabled and self.peers.zone is None:
             self._tasks.append(keep(self._follow_zones(), "zones"))
 
     async def close(self) -> None:

@@ -30,6 +30,21 @@ BROKER_UP = Gauge("inkless_gateway_broker_up", "1 while the paired broker answer
 LISTENING = Gauge(
     "inkless_gateway_listening", "1 while connections are accepted; 0: the broker is away"
 )
+STANDING_IN = Gauge(
+    "inkless_gateway_standing_in",
+    "1 while connections are accepted for the gateway of another node, which is away",
+    ["node"],
+)
+STAND_IN_CONNECTIONS = Gauge(
+    "inkless_gateway_stand_in_connections",
+    "client connections that are carried for the gateway of another node",
+    ["node"],
+)
+HANDED_BACK = Counter(
+    "inkless_gateway_handed_back",
+    "client connections that were handed over to the gateway of another node that is back",
+    ["node"],
+)
 LOOP_LATENESS = Gauge(
     "inkless_gateway_loop_lateness_seconds",
     "how late the event loop came to a task that was due; every request waits as long",

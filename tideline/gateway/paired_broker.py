@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from tideline.domain.ids import TopicPartition
 from tideline.errors import TidelineError
 from tideline.kafka.client import KafkaCluster
@@ -11,20 +13,33 @@ TIMEOUT_MS = 2_000
 
 
 class PairedBroker:
-    """Asks one broker; ``None`` means that it could not say (not the leader, or no answer)."""
+    """Asks the broker that a client is joined to; ``None`` means that it could not say (not the
+    leader, or no answer)."""
 
-    def __init__(self, cluster: KafkaCluster, broker_id: int) -> None:
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        broker_id: int,
+        stood_in_for: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        """``stood_in_for``: the brokers that clients are joined to here, beside the paired one."""
         self._cluster = cluster
         self._observer = KafkaObserver(cluster, TIMEOUT_MS)
         self._broker_id = broker_id
+        self._stood_in_for = stood_in_for
 
     async def high_watermark(self, at: TopicPartition) -> int | None:
-        """Next offset that consumers do not see yet, if this broker leads the partition."""
-        return await self._offset(at, OffsetSpec.LATEST, self._broker_id)
+        """Next offset that consumers do not see yet, if this broker leads the partition, or one
+        that is stood in for."""
+        for node in dict.fromkeys((self._broker_id, *self._stood_in_for())):
+            found = await self._offset(at, OffsetSpec.LATEST, node)
+            if found is not None:
+                return found
+        return None
 
-    async def log_start(self, at: TopicPartition) -> int | None:
-        """First offset (inclusive) that the log still has, if this broker leads it."""
-        return await self._offset(at, OffsetSpec.EARLIEST, self._broker_id)
+    async def log_start(self, at: TopicPartition, node: int) -> int | None:
+        """First offset (inclusive) that the log still has, if the broker ``node`` leads it."""
+        return await self._offset(at, OffsetSpec.EARLIEST, node)
 
     async def log_start_of_leader(self, at: TopicPartition) -> int | None:
         """The same, whoever leads it."""

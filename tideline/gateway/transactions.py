@@ -45,6 +45,7 @@ REMEMBERED = 10_000
 REMEMBERED_S = 1_800.0
 """Longer than ``transaction.max.timeout.ms`` lets a transaction live (15 min by default)."""
 
+_Question = tuple[int, TopicPartition]
 Producer = tuple[str, int, int]
 """Transactional id, producer id and epoch."""
 
@@ -85,37 +86,36 @@ class RefusedTransactions:
 
 
 class OpenTransactions:
-    """Which producers have a transaction open on a partition, as the paired broker says."""
+    """Which producers have a transaction open on a partition, as a broker says."""
 
-    def __init__(self, cluster: KafkaCluster, broker_id: int) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
-        self._broker_id = broker_id
-        self._asked: dict[TopicPartition, tuple[float, asyncio.Task[frozenset[tuple[int, int]]]]]
-        self._asked = {}
+        self._asked: dict[_Question, tuple[float, asyncio.Task[frozenset[tuple[int, int]]]]] = {}
 
     async def has_open(
-        self, topic: str, partition: int, producer_id: int, producer_epoch: int
+        self, node: int, topic: str, partition: int, producer_id: int, producer_epoch: int
     ) -> bool:
         """Whether this very producer epoch has written to the partition in a transaction that is
-        open. With transactions of version 2 each transaction has an epoch of its own.
+        open, as the broker ``node`` says, which the producer is joined to. With transactions of
+        version 2 each transaction has an epoch of its own.
 
         Raises :class:`tideline.kafka.errors.KafkaUnavailable`, and :class:`KafkaError` when the
         broker has no replica of the partition.
         """
-        at = TopicPartition(topic, partition)
+        at = (node, TopicPartition(topic, partition))
         now = asyncio.get_running_loop().time()
         until, asking = self._asked.get(at, (0.0, None))
         if asking is None or now >= until or _failed(asking):
             self._asked = {key: entry for key, entry in self._asked.items() if entry[0] > now}
-            asking = spawn(self._ask(at), "open-transactions")
+            asking = spawn(self._ask(*at), "open-transactions")
             self._asked[at] = (now + FRESH_S, asking)
         return (producer_id, producer_epoch) in await asyncio.shield(asking)
 
-    async def _ask(self, at: TopicPartition) -> frozenset[tuple[int, int]]:
+    async def _ask(self, node: int, at: TopicPartition) -> frozenset[tuple[int, int]]:
         request = DescribeProducersRequest(
             topics=(TopicRequest(name=TopicName(at.topic), partition_indexes=(i32(at.partition),)),)
         )
-        connection = await self._cluster.node(self._broker_id)
+        connection = await self._cluster.node(node)
         answer = cast(
             DescribeProducersResponse, await connection.send(request, timeout_ms=TIMEOUT_MS)
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tideline.errors import UsageError
 from tideline.stack.credentials import LOGIN_ROLES, Credentials
 from tideline.stack.home import Home, StackState
-from tideline.stack.ports import LOOPBACK
+from tideline.stack.ports import LOOPBACK, stand_in
 from tideline.stack.probes import Address, show
 
 DATABASE = "tideline"
@@ -141,6 +141,11 @@ def environment_of(
             "TIDELINE_GATEWAY_BROKER": endpoints.brokers[int(node)],
             "TIDELINE_GATEWAY_PEERS": ",".join(
                 f"{peer}={where}" for peer, where in endpoints.gateways.items()
+            ),
+            "TIDELINE_GATEWAY_STAND_IN": ",".join(
+                f"{peer}={show(address(state, stand_in(int(node), peer)))}"
+                for peer in endpoints.gateways
+                if peer != int(node)
             ),
             "TIDELINE_GATEWAY_STATE_DIR": str(home.data / role),
             "TIDELINE_METRICS_ADDRESS": endpoints.metrics[role],

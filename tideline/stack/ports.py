@@ -43,15 +43,27 @@ _PER_BROKER = {
     "gateway": 19190,
     "metrics-gateway": 19420,
 }
+_STAND_IN = 19500
+
+
+def stand_in(gateway: int, node: int) -> str:
+    """The name of the listener at which ``gateway`` stands in for the gateway of ``node``."""
+    return f"stand-in-{gateway}-{node}"
 
 
 def preferred(brokers: int) -> dict[str, int]:
     """The usual port of each listener of a stack with ``brokers`` nodes."""
-    return _FIXED | {
-        f"{name}-{node}": base + node
-        for name, base in _PER_BROKER.items()
-        for node in range(1, brokers + 1)
-    }
+    nodes = range(1, brokers + 1)
+    return (
+        _FIXED
+        | {f"{name}-{node}": base + node for name, base in _PER_BROKER.items() for node in nodes}
+        | {
+            stand_in(gateway, node): _STAND_IN + 10 * gateway + node
+            for gateway in nodes
+            for node in nodes
+            if gateway != node
+        }
+    )
 
 
 def is_free(port: int) -> bool:

@@ -41,7 +41,8 @@ $$;
 CREATE FUNCTION register_gateway(
     p_gateway_id integer, p_broker_id integer, p_incarnation uuid,
     p_address text, p_version text, p_lease_ms integer,
-    p_watched uuid, p_watched_renewals bigint, p_rack text DEFAULT NULL
+    p_watched uuid, p_watched_renewals bigint, p_rack text DEFAULT NULL,
+    p_stand_ins text DEFAULT NULL, p_serving boolean DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
@@ -49,9 +50,10 @@ DECLARE
     v_first boolean;
 BEGIN
     INSERT INTO gateways AS g
-        (gateway_id, broker_id, incarnation, status, lease_ms, address, version, rack)
+        (gateway_id, broker_id, incarnation, status, lease_ms, address, version, rack, stand_ins,
+         serving)
         VALUES (p_gateway_id, p_broker_id, p_incarnation, 'active', p_lease_ms, p_address,
-                p_version, p_rack)
+                p_version, p_rack, p_stand_ins, p_serving)
         ON CONFLICT (gateway_id) DO NOTHING;
     v_first := FOUND;
     SELECT * INTO STRICT v_known FROM gateways WHERE gateway_id = p_gateway_id
@@ -77,12 +79,26 @@ BEGIN
         UPDATE gateways
             SET broker_id = p_broker_id, incarnation = p_incarnation, status = 'active',
                 status_reason = NULL, lease_ms = p_lease_ms, address = p_address,
-                version = p_version, rack = p_rack, renewals = renewals + 1,
-                registered_at = clock_timestamp()
+                version = p_version, rack = p_rack, stand_ins = p_stand_ins,
+                serving = p_serving, renewals = renewals + 1, registered_at = clock_timestamp()
             WHERE gateway_id = p_gateway_id;
     ELSIF NOT v_first THEN
         -- The process counts its lease from here: who waits for it to lapse has to see that.
         UPDATE gateways SET renewals = renewals + 1 WHERE gateway_id = p_gateway_id;
+    END IF;
+END
+$$;
+
+-- Whether it accepts connections now: while it does not another one may stand in for it. Says nothing
+-- of what it may do.
+CREATE FUNCTION note_serving(p_gateway_id integer, p_incarnation uuid, p_serving boolean)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    UPDATE gateways SET serving = p_serving
+        WHERE gateway_id = p_gateway_id AND incarnation = p_incarnation AND status = 'active';
+    IF NOT FOUND THEN
+        PERFORM assert_gateway_active(p_gateway_id, p_incarnation);
     END IF;
 END
 $$;

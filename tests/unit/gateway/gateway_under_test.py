@@ -60,6 +60,13 @@ class Client:
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             return await self._reader.readexactly(size)
 
+    def pause(self) -> None:
+        """Read nothing until :meth:`resume`."""
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def resume(self) -> None:
+        self.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     async def disconnected(self) -> None:
         """Wait until the gateway has closed the connection."""
         async with asyncio.timeout(5):

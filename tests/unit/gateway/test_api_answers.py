@@ -20,7 +20,7 @@ from tideline.domain.api_answers import API_RULES, BROKER_HIGHEST, CAPPED, NOT_O
 from tideline.domain.request_handling import RouteKind
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import messages, no_throttle
-from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.passed_apis import PASSED
 
 PENDING = tracked_row(generation=1)
@@ -54,7 +54,7 @@ def test_every_api_is_shown_on_brokers_by_one_test_or_says_why_not() -> None:
 def test_every_api_of_a_broker_has_one_rule_or_is_not_offered() -> None:
     assert API_RULES.keys() | NOT_OFFERED.keys() == BROKER_HIGHEST.keys()
     assert not API_RULES.keys() & NOT_OFFERED.keys()
-    rewriter = ResponseRewriter({}, ApiKey)
+    rewriter = ResponseRewriter(NodeAddresses({}), ApiKey)
     for key, highest in BROKER_HIGHEST.items():
         assert rewriter.offers(key, highest) == (key in API_RULES), key
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.kafka.messages import random_message
 from tideline.gateway.context import ApiKey
-from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.passed_apis import PASSED
 from tideline.kafka.protocol import (
     decodable_versions,
@@ -20,7 +20,7 @@ from tideline.kafka.protocol import (
 )
 
 PEERS = {1: ("gateway-1", 9191), 2: ("gateway-2", 9192)}
-REWRITER = ResponseRewriter(PEERS, [ApiKey.CREATE_TOPICS])
+REWRITER = ResponseRewriter(NodeAddresses(PEERS), [ApiKey.CREATE_TOPICS])
 NAMING_BROKERS = (
     ApiKey.METADATA,
     ApiKey.DESCRIBE_CLUSTER,

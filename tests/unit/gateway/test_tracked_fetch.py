@@ -165,7 +165,8 @@ async def test_a_consumer_past_the_boundary_is_not_sent_back_by_a_gateway_that_s
 async def test_below_the_log_start_of_the_prefix_out_of_range_is_told(
     bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def log_start(_: object) -> int:
+    async def log_start(_: object, node: int) -> int:
+        assert node == bench.client.broker_id
         return 50
 
     bench.show(SUFFIX)

@@ -21,7 +21,7 @@ from tests.unit.gateway.fakes import (
     until,
 )
 from tideline.background import BackgroundTaskEnded, watching
-from tideline.control_plane.errors import ControlPlaneUnavailable
+from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownToThisVersion
 from tideline.control_plane.model import TopicStatus
 from tideline.domain.history import WrongHistory
 from tideline.domain.ids import TopicIdPartition
@@ -106,6 +106,26 @@ async def test_a_hint_is_enough_to_learn_of_a_quiesce_and_of_a_boundary(
     plane.put_row(tracked_row(generation=2, boundary=40, boundary_epoch=3))
     await until(lambda: bench.kind() is RouteKind.SUFFIX)
     assert bench.tracking.partition(TOPIC_ID, 0).boundary == 40
+
+
+async def test_news_of_a_row_that_only_a_newer_version_knows_costs_no_other_its_news(
+    bench: Bench, plane: GatewayPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two versions side by side."""
+
+    async def unknown(topic_id: UUID, number: int) -> object:
+        raise UnknownToThisVersion("tracked_partition answered 'COMPACTING'")
+
+    plane.put(tracked_topic())
+    bench.sync._poll_s = 60.0
+    with watching() as watch:
+        await bench.sync.start()
+        monkeypatch.setattr(plane, "tracked_partition", unknown)
+        plane.put_row(tracked_row(generation=2, boundary=40, boundary_epoch=3))
+        await until(lambda: bench.kind() is RouteKind.SUFFIX)
+        stop = asyncio.Event()
+        stop.set()
+        await watch.until(stop)
 
 
 async def test_a_row_that_this_version_does_not_understand_ends_the_process_with_the_reason(

@@ -605,6 +605,48 @@ async def test_a_stopping_gateway_answers_what_has_arrived() -> None:
         await stopping
 
 
+async def test_what_a_client_sends_while_the_gateway_stops_costs_it_no_answer() -> None:
+    """A socket that is closed with something unread cuts off what its peer has not read yet: an
+    idempotent producer would send again, any other would append twice."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        client.pause()
+        await client.send(frame(1))
+        await broker.until_received(2)
+        await until(lambda: all(c.is_idle for c in under_test.server.connections_to(1)))
+        stopping = asyncio.create_task(under_test.server.stop(5))
+        await until(lambda: len(under_test.connections) == 0)
+        await client.send(frame(2, body=bytes(100_000)))
+        client.resume()
+        assert parse_header((await client.receive())[4:]).correlation_id == 1
+        await client.disconnected()
+        client.close()
+        await stopping
+        assert [h.correlation_id for h in broker.received if h.api_key == HEARTBEAT] == [1]
+
+
+async def test_a_produce_without_an_answer_is_served_before_its_connection_is_handed_over() -> None:
+    served = asyncio.Event()
+
+    async def slow(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == 0:
+            await served.wait()
+        return await echo(header, request)
+
+    async with FakeBroker(slow) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(produce(1, acks=0))
+        await broker.until_received(2)
+        stopping = asyncio.create_task(under_test.server.stop(5))
+        await broker.until_received(2)
+        await asyncio.sleep(0.05)
+        assert len(under_test.connections) == 1
+        served.set()
+        await client.disconnected()
+        await stopping
+        client.close()
+
+
 async def test_a_version_of_api_versions_that_is_too_new_is_told_those_of_this_api_alone() -> None:
     """As Kafka does (KIP-511), and asked again. A client that is told all others goes by them, and
     knows no features (franz-go)."""

@@ -48,6 +48,7 @@ class FakeConnection:
     unanswered: list[Any] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     peer: str = "test:1"
+    broker_id: int = 1
     states: dict[type[Any], Any] = field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -91,7 +92,9 @@ class FakeTransactions:
     def __init__(self) -> None:
         self.open: set[int] = set()
 
-    async def has_open(self, topic: str, partition: int, producer_id: int, epoch: int) -> bool:
+    async def has_open(
+        self, node: int, topic: str, partition: int, producer_id: int, epoch: int
+    ) -> bool:
         await asyncio.sleep(0)
         return producer_id in self.open
 

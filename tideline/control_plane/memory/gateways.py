@@ -119,6 +119,12 @@ class Gateways:
         self.registered[gateway_id] = replace(known, renewals=known.renewals + 1)
         return known.renewals + 1
 
+    def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
+        """Raises ``GatewayFenced``."""
+        self.assert_active(gateway_id, incarnation)
+        known = self.registered[gateway_id]
+        self.registered[gateway_id] = replace(known, serving=serving)
+
     def assert_active(self, gateway_id: int, incarnation: UUID) -> None:
         """Raises ``GatewayFenced`` unless the incarnation is the registered one and not fenced."""
         known = self.registered.get(gateway_id)

@@ -120,6 +120,8 @@ class MemoryControlPlane(ControlPlane):
         lease_ms: int,
         watched: LeaseReading | None = None,
         rack: str | None = None,
+        stand_ins: str | None = None,
+        serving: bool | None = None,
     ) -> None:
         self.gateways.register(
             GatewayRegistration(
@@ -133,12 +135,17 @@ class MemoryControlPlane(ControlPlane):
                 version=version,
                 registered_at=self._now(),
                 rack=rack,
+                stand_ins=stand_ins,
+                serving=serving,
             ),
             watched,
         )
 
     async def renew_lease(self, gateway_id: int, incarnation: UUID) -> int:
         return self.gateways.renew(gateway_id, incarnation)
+
+    async def note_serving(self, gateway_id: int, incarnation: UUID, serving: bool) -> None:
+        self.gateways.note_serving(gateway_id, incarnation, serving)
 
     async def list_gateways(self) -> list[GatewayRegistration]:
         return [gateway for _, gateway in sorted(self.gateways.registered.items())]

@@ -314,7 +314,8 @@ class KafkaSide:
         confirmed = route.in_kafka and at is not None and await self._fences.confirmed(at)
         if topic is not None and route.kind is RouteKind.SUFFIX:
             named = TopicPartition(topic.name, asked.at.partition)
-            log_start = await self._paired_broker.log_start(named)
+            asked_of = self._context.connection.broker_id
+            log_start = await self._paired_broker.log_start(named, asked_of)
             if log_start is None and may_be_led_elsewhere(route):
                 log_start = await self._paired_broker.log_start_of_leader(named)
         is_true = may_say_out_of_range(

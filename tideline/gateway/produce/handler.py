@@ -109,6 +109,7 @@ class ProduceRequest:
             if route.in_kafka and part.at.topic is not None:
                 try:
                     if await transactions.has_open(
+                        self.context.connection.broker_id,
                         part.at.topic.name,
                         part.at.partition,
                         header.producer_id,

@@ -59,6 +59,7 @@ class Lease:
         rack: str | None = None,
         clock: Clock = boot_clock,
         directory: StateDirectory | None = None,
+        stand_ins: str | None = None,
     ) -> None:
         self._control_plane = control_plane
         self._directory = directory
@@ -70,6 +71,9 @@ class Lease:
         self._address = address
         self._version = version
         self._rack = rack
+        self._stand_ins = stand_ins
+        self.serving: bool | None = None
+        """Whether connections are accepted, as the registry was told; ``None``: it was not."""
         self._duration_ms = duration_ms
         self._clock = clock
         self._valid_until = float("-inf")
@@ -152,6 +156,8 @@ class Lease:
                 lease_ms=self._duration_ms,
                 watched=self._takes_over,
                 rack=self._rack,
+                stand_ins=self._stand_ins,
+                serving=self.serving,
             )
         except GatewayIdHeld:
             # Another one goes on elsewhere: what was here before is dead all the same.
@@ -215,8 +221,22 @@ class Lease:
                 ID_HELD.set(0)
                 self._takes_over = reading
 
+    async def tell_serving(self, serving: bool) -> bool:
+        """The other gateways learn whether connections are accepted here, now and from later
+        registrations. Whether Postgres knows; raises as a call to it does. That this incarnation is
+        fenced is found out by the renewal."""
+        self.serving = serving
+        if not self._registered:
+            return False
+        try:
+            await self._control_plane.note_serving(self.gateway_id, self.incarnation, serving)
+        except GatewayFenced:
+            return False
+        return True
+
     async def release(self) -> None:
-        """The process stops, and has ended every connection: whoever starts next need not wait.
+        """The process stops, has ended every connection and renews no more: whoever starts next
+        need not wait, and no barrier does.
         Without Postgres nothing happens, and the lease lapses by itself."""
         was_registered, self._registered = self._registered, False
         self._valid_until = float("-inf")

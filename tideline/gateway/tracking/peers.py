@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -17,7 +18,9 @@ from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import ControlPlane
 from tideline.domain.leader_choice import LiveGateways
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
+from tideline.domain.stand_in import Fleet, Sibling, stand_ins_of
 from tideline.errors import TidelineError
+from tideline.gateway.listeners import Listeners
 from tideline.gateway.metrics import LIVE_GATEWAYS
 from tideline.gateway.tracking.lease import boot_clock
 from tideline.gateway.tracking.view import TrackingView
@@ -41,15 +44,23 @@ class Peers:
         addressed: Collection[int],
         poll_s: float,
         clock: Callable[[], float] = boot_clock,
+        always: bool = False,
+        serving: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        """``node``: this gateway's own, which lives while it is asked. ``addressed``: the nodes
-        that clients are told an address of."""
+        """``node``: this gateway's own, which lives while it is asked, and ``serving`` says whether
+        it accepts connections. ``addressed``: the nodes that clients are told an address of.
+        ``always``: the registry is read whatever is tracked, for those who stand in."""
         self._control_plane = control_plane
         self._tracking = tracking
         self._node, self._rack = node, rack
         self._addressed = frozenset(addressed)
-        self._poll_s = poll_s
+        self.poll_s = poll_s
         self._clock = clock
+        self.always = always
+        self._serving = serving
+        self._fleet: dict[int, Sibling] = {}
+        self.looked: Listeners[[]] = Listeners()
+        """Called after each reading of the registry."""
         self._watch = LeaseWatch()
         self._registered: dict[int, str | None] = {}
         self._brokers: Mapping[int, str | None] | None = None
@@ -60,6 +71,12 @@ class Peers:
     def live(self) -> LiveGateways:
         """Those that live, of the brokers that Kafka named last; empty while nothing is known."""
         return self._live
+
+    @property
+    def fleet(self) -> Fleet:
+        """All that ever registered, as the registry was read last; empty before. Of two that name
+        one broker it is who lives."""
+        return self._fleet
 
     @property
     def zone(self) -> str | None:
@@ -95,12 +112,22 @@ class Peers:
         if received - sent > SLOW_MS:
             self._watch = LeaseWatch()
         self._watch.observe(readings.values(), sent_ms=sent, received_ms=received)
+        lapsed = {g.gateway_id: self._watch.lapsed(r, sent_ms=sent) for g, r in readings.items()}
+        fleet: dict[int, Sibling] = {}
+        for g in gateways:
+            lives = not lapsed.get(g.gateway_id, True)
+            if lives or g.broker_id not in fleet:
+                fleet[g.broker_id] = Sibling(g.rack, lives, g.serving, stand_ins_of(g.stand_ins))
+        own = fleet.get(self._node, Sibling())
+        fleet[self._node] = replace(own, zone=self._rack, lives=True, serves=self._serving())
+        self._fleet = fleet
         self._registered = {
-            g.broker_id: g.rack
-            for g, reading in readings.items()
-            if not self._watch.lapsed(reading, sent_ms=sent)
-        } | {self._node: self._rack}
+            node: sibling.zone
+            for node, sibling in fleet.items()
+            if node == self._node or not sibling.is_away
+        }
         self._settle()
+        self.looked()
 
     def _settle(self) -> None:
         brokers, before = self._brokers, self._live
@@ -121,8 +148,8 @@ class Peers:
 
     async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(self._poll_s)
-            if not self._tracking.has_suffixes():
+            await asyncio.sleep(self.poll_s)
+            if not self.always and not self._tracking.has_suffixes():
                 continue
             try:
                 await self.look()

@@ -16,7 +16,7 @@ import structlog
 
 from tideline.background import cancel_and_wait, keep
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.errors import GatewayFenced
+from tideline.control_plane.errors import GatewayFenced, UnknownToThisVersion
 from tideline.control_plane.model import TopicStatus, TrackedChanges, TrackedTopic
 from tideline.domain.ids import TopicIdPartition
 from tideline.errors import RefusedError, TidelineError
@@ -157,7 +157,10 @@ class TrackingSync:
     async def reload_partition(self, at: TopicIdPartition) -> None:
         """Read one row anew. Raises :class:`ControlPlaneUnavailable`."""
         async with self._one_reading():
-            row = await self._control_plane.tracked_partition(at.topic_id, at.partition)
+            try:
+                row = await self._control_plane.tracked_partition(at.topic_id, at.partition)
+            except UnknownToThisVersion:
+                row = None  # the reading of all leaves it without a row, which refuses it
             known = row is not None and self._tracking.topic_by_id(at.topic_id) is not None
             if known and await self._postgres.is_the_same():
                 assert row is not None

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32
 
+from tideline.domain.leader_choice import zone_of
 from tideline.gateway.context import ApiKey
 from tideline.gateway.transport.passed_apis import PASSED
 from tideline.kafka.errors import MalformedFrame
@@ -27,7 +29,6 @@ from tideline.kafka.protocol import (
 )
 
 Address = tuple[str, int]
-Rewrite = Callable[[bytes, int], bytes]
 UNSUPPORTED_VERSION = int(ErrorCode.unsupported_version)
 
 
@@ -39,13 +40,53 @@ def offered_versions(decoded: Iterable[int]) -> dict[int, range]:
     }
 
 
-class ResponseRewriter:
-    """Rewrites each response of the paired broker on its way to a client."""
+class Named:
+    """The address that a client is told for each node."""
 
-    def __init__(self, peers: Mapping[int, Address], decoded: Iterable[int]) -> None:
+    def __init__(self, addresses: Mapping[int, Address]) -> None:
+        self.addresses = dict(addresses)
+        self.known: dict[tuple[int, int, bytes], bytes] = {}
+        """What arrays of brokers became."""
+
+
+Rewrite = Callable[[bytes, int, Named], bytes]
+MOST_ZONES = 100
+"""Kept at once; clients say where they are, and may say anything."""
+
+
+class NodeAddresses:
+    """What clients are told: the gateway beside each broker, or who stands in for it."""
+
+    def __init__(self, gateways: Mapping[int, Address]) -> None:
+        self._gateways = dict(gateways)
+        self._usual = Named(gateways)
+        self._instead: Callable[[str | None], Mapping[int, Address]] | None = None
+        self._by_zone: dict[str | None, Named] = {}
+
+    def stand_in(self, instead: Callable[[str | None], Mapping[int, Address]] | None) -> None:
+        """From now on clients in a zone are told ``instead(zone)`` for the nodes that it has;
+        ``None``: nobody is away."""
+        self._instead = instead
+        self._by_zone.clear()
+
+    def told(self, client_id: str | None) -> Named:
+        if self._instead is None:
+            return self._usual
+        zone = zone_of(client_id)
+        if (named := self._by_zone.get(zone)) is None:
+            if len(self._by_zone) >= MOST_ZONES:
+                self._by_zone.clear()
+            named = Named(self._gateways | dict(self._instead(zone)))
+            self._by_zone[zone] = named
+        return named
+
+
+class ResponseRewriter:
+    """Rewrites each response of a broker on its way to a client."""
+
+    def __init__(self, nodes: NodeAddresses, decoded: Iterable[int]) -> None:
         """``decoded``: the APIs that the gateway looks into, beside those rewritten here."""
-        self._peers = dict(peers)
-        self._known: dict[tuple[int, int, bytes], bytes] = {}
+        self._nodes = nodes
         self._rewrites: dict[int, Rewrite] = {
             ApiKey.METADATA: self._metadata,
             ApiKey.FIND_COORDINATOR: self._find_coordinator,
@@ -62,39 +103,42 @@ class ResponseRewriter:
         """Whether a request is taken: its answer can be looked into, or need not be."""
         return version in self._offered.get(api_key, ())
 
-    def __call__(self, frame: bytes, api_key: int, version: int) -> bytes:
+    def __call__(
+        self, frame: bytes, api_key: int, version: int, client_id: str | None = None
+    ) -> bytes:
         """The frame for the client. Raises :class:`MalformedFrame` if the broker's cannot be
         understood."""
         rewrite = self._rewrites.get(api_key)
-        return frame if rewrite is None else rewrite(frame, version)
+        return frame if rewrite is None else rewrite(frame, version, self._nodes.told(client_id))
 
-    def _moved(self, nodes: tuple[Any, ...], id_field: str = "node_id") -> tuple[Any, ...]:
+    @staticmethod
+    def _moved(nodes: tuple[Any, ...], named: Named, id_field: str = "node_id") -> tuple[Any, ...]:
         moved = []
         for node in nodes:
-            peer = self._peers.get(getattr(node, id_field))
+            peer = named.addresses.get(getattr(node, id_field))
             if peer is not None:
                 moved.append(replace(node, host=peer[0], port=i32(peer[1])))
         return tuple(moved)
 
-    def _metadata(self, frame: bytes, version: int) -> bytes:
-        return splice_array(frame, ApiKey.METADATA, version, "brokers", self._moved, self._known)
+    def _metadata(self, frame: bytes, version: int, named: Named) -> bytes:
+        moved = partial(self._moved, named=named)
+        return splice_array(frame, ApiKey.METADATA, version, "brokers", moved, named.known)
 
-    def _describe_cluster(self, frame: bytes, version: int) -> bytes:
+    def _describe_cluster(self, frame: bytes, version: int, named: Named) -> bytes:
         answer: Any = decode_response(frame, ApiKey.DESCRIBE_CLUSTER, version)
-        return _changed(frame, answer, brokers=self._moved(answer.brokers, "broker_id"))
+        return _changed(frame, answer, brokers=self._moved(answer.brokers, named, "broker_id"))
 
-    def _find_coordinator(self, frame: bytes, version: int) -> bytes:
+    def _find_coordinator(self, frame: bytes, version: int, named: Named) -> bytes:
         answer: Any = decode_response(frame, ApiKey.FIND_COORDINATOR, version)
         if version < 4:
-            return _changed(frame, self._coordinator(answer), base=answer)
-        return _changed(
-            frame, answer, coordinators=tuple(self._coordinator(c) for c in answer.coordinators)
-        )
+            return _changed(frame, self._coordinator(answer, named), base=answer)
+        found = tuple(self._coordinator(c, named) for c in answer.coordinators)
+        return _changed(frame, answer, coordinators=found)
 
-    def _coordinator(self, found: Any) -> Any:
+    def _coordinator(self, found: Any, named: Named) -> Any:
         if found.node_id < 0:
             return found
-        moved = self._moved((found,))
+        moved = self._moved((found,), named)
         return (
             moved[0]
             if moved
@@ -108,22 +152,22 @@ class ResponseRewriter:
         )
 
     def _endpoints_of(self, api_key: int, since: int) -> Rewrite:
-        def rewrite(frame: bytes, version: int) -> bytes:
+        def rewrite(frame: bytes, version: int, named: Named) -> bytes:
             if version < since or not response_has_tags(frame, api_key, version):
                 return frame
             answer: Any = decode_response(frame, api_key, version)
-            return _changed(frame, answer, node_endpoints=self._moved(answer.node_endpoints))
+            return _changed(frame, answer, node_endpoints=self._moved(answer.node_endpoints, named))
 
         return rewrite
 
     def _share_endpoints_of(self, api_key: int) -> Rewrite:
-        def rewrite(frame: bytes, version: int) -> bytes:
+        def rewrite(frame: bytes, version: int, named: Named) -> bytes:
             answer: Any = decode_response(frame, api_key, version)
-            return _changed(frame, answer, node_endpoints=self._moved(answer.node_endpoints))
+            return _changed(frame, answer, node_endpoints=self._moved(answer.node_endpoints, named))
 
         return rewrite
 
-    def _api_versions(self, frame: bytes, version: int) -> bytes:
+    def _api_versions(self, frame: bytes, version: int, _: Named) -> bytes:
         # A broker that does not know the version says so in version 0 (KIP-511).
         if len(frame) < 6:
             raise MalformedFrame(f"an ApiVersions answer of {len(frame)} bytes")

@@ -42,7 +42,7 @@ from tideline.gateway.transport.addresses import ResponseRewriter
 from tideline.gateway.transport.admission import Door
 from tideline.gateway.transport.login import LOGIN_S, Login, Refusal, versions_nobody_has
 from tideline.gateway.transport.login import MAX_FRAME_BYTES as UNKNOWN_MAX_FRAME_BYTES
-from tideline.gateway.transport.upstream import Expected, Upstream, keep_alive
+from tideline.gateway.transport.upstream import Broker, Expected, Upstream, keep_alive
 from tideline.kafka.errors import (
     KafkaUnavailable,
     MalformedFrame,
@@ -99,6 +99,7 @@ class GatewayConnection(FrameProtocol):
         room: Room,
         door: Door,
         broker_is_gone: Callable[[], None],
+        broker: Broker,
         security: KafkaSecurity = UNSECURED,
     ) -> None:
         """``broker_is_gone`` hears that the broker ended a connection, or took none. ``security``:
@@ -110,6 +111,8 @@ class GatewayConnection(FrameProtocol):
         self._room = room
         self._door = door
         self._broker_is_gone = broker_is_gone
+        self._at = broker
+        self._client_id: str | None = None
         self._settings = settings
         self._security = security
         self._rules = rules
@@ -138,6 +141,8 @@ class GatewayConnection(FrameProtocol):
         self._reading = True
         self._draining = False
         self._ended = False
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when both sides have ended it, or one has cut it off."""
         self._counted = False
         self._young = True
         """It has not shown itself yet."""
@@ -193,6 +198,8 @@ class GatewayConnection(FrameProtocol):
         self.close(f"the client sent {reason}")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
         self._end("the client disconnected")
         self._taken()
         if self._stall is not None:
@@ -200,6 +207,8 @@ class GatewayConnection(FrameProtocol):
             self._stall = None
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._ended:
+            return  # handed over: into the same place again
         self._last_read = asyncio.get_running_loop().time()
         super().buffer_updated(nbytes)
 
@@ -259,9 +268,19 @@ class GatewayConnection(FrameProtocol):
             self._room.give("requests", -size)
 
     @property
+    def broker_id(self) -> int:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
+        return self._at.node
+
+    @property
     def is_idle(self) -> bool:
         """Nothing is owed to this client."""
         return not self._slots and not self._arrived and not self._tasks
+
+    @property
+    def has_ended(self) -> bool:
+        """It serves nobody any more."""
+        return self._ended
 
     def drain(self) -> None:
         """Take no further requests; what has arrived is still answered."""
@@ -293,6 +312,7 @@ class GatewayConnection(FrameProtocol):
         """Begin one request; whether a handler is given it, which goes on admitting."""
         header = parse_header(frame)
         key, version, size = header.api_key, header.api_version, len(frame)
+        self._client_id = header.client_id
         if (login := self._login) is not None:
             if (why := login.refuses(key, asyncio.get_running_loop().time())) is not None:
                 self.close(why)
@@ -332,7 +352,7 @@ class GatewayConnection(FrameProtocol):
         refused = version != header.api_version
 
         def fill(response: bytes) -> None:
-            answer = self._rewriter(response, key, version)
+            answer = self._rewriter(response, key, version, header.client_id)
             self._fill(slot, _version_refused(answer) if refused else answer)
 
         self._ask(frame, key, version, Expected(header.correlation_id, fill))
@@ -439,7 +459,7 @@ class GatewayConnection(FrameProtocol):
     def _broker(self) -> Upstream:
         if self._upstream is None:
             self._upstream = Upstream(
-                self._settings.gateway_broker,
+                self._at.address,
                 self._settings.gateway_max_answer_bytes,
                 self._room,
                 tls=self._security.tls(),
@@ -453,7 +473,7 @@ class GatewayConnection(FrameProtocol):
         """Kafka closes idle connections, and all when it restarts: a client that it owes nothing
         keeps its own (a producer of the suffix would repeat records for it)."""
         self._broker_is_gone()
-        host, port = self._settings.gateway_broker
+        host, port = self._at.address
         if owes or self._authenticated or self._draining:
             self.close(f"broker {host}:{port}: {reason}")
             return
@@ -481,9 +501,10 @@ class GatewayConnection(FrameProtocol):
             return answer
         self._forwarded[answer] = None
         answer.add_done_callback(self._forwarded.pop)
+        client_id = self._client_id
 
         def deliver(response: bytes) -> None:
-            rewritten = self._rewriter(response, api_key, api_version)
+            rewritten = self._rewriter(response, api_key, api_version, client_id)
             if not answer.done():
                 answer.set_result(rewritten)
 
@@ -601,6 +622,19 @@ class GatewayConnection(FrameProtocol):
             if self._stall is None and self.transport.get_write_buffer_size():
                 loop = asyncio.get_running_loop()
                 self._stall = loop.call_later(CLOSE_GRACE_S, self.transport.abort)
+
+    def hand_over(self, reason: str) -> None:
+        """End a connection that nothing is owed to so that its client loses no answer: what it has
+        sent meanwhile is taken and not served, or the kernel would cut off what it has not read
+        yet. It ends its side when it sees that ours has ended, or is made to."""
+        if self._ended or self.transport is None or not self.transport.can_write_eof():
+            self.close(reason)
+            return
+        log.info("connection handed over", client=self.peer, reason=reason)
+        self._end(reason)
+        self.transport.write_eof()
+        self.transport.resume_reading()
+        self._stall = asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self.transport.abort)
 
     def _abort(self, reason: str) -> None:
         self.close(reason)

@@ -34,11 +34,16 @@ class Listener:
         host: str,
         port: int,
         accept: Callable[[], asyncio.BaseProtocol],
+        *,
         tls: ssl.SSLContext | None = None,
+        name: str = "gateway",
+        note: Callable[[float], None] = LISTENING.set,
     ) -> None:
+        """``name`` is for the log; ``note`` hears 1 when it begins to listen and 0 when it ends."""
         self._host, self._port = host, port
         self._tls = tls
         self._accept = accept
+        self._name, self._note = name, note
         self._sockets: list[socket.socket] = []
         """Bound ones, which do not listen."""
         self._servers: list[asyncio.Server] = []
@@ -74,8 +79,8 @@ class Listener:
         if self._closed:
             self.close()
             return
-        LISTENING.set(1)
-        log.info("gateway listens", address="{}:{}".format(*self.address))
+        self._note(1)
+        log.info(f"{self._name} listens", address="{}:{}".format(*self.address))
 
     async def _serve(self, bound: socket.socket) -> asyncio.Server:
         encrypted = self._tls is not None
@@ -110,7 +115,7 @@ class Listener:
         self._stop_listening()
         with contextlib.suppress(OSError):  # then listen() takes it again, or says who has it
             self._sockets = [_bound(family, address) for family, address in addresses]
-        log.warning("gateway refuses connections", address="{}:{}".format(*self.address))
+        log.warning(f"{self._name} refuses connections", address="{}:{}".format(*self.address))
 
     def close(self) -> None:
         """Let go of the address, for good."""
@@ -124,7 +129,7 @@ class Listener:
         for server in self._servers:
             server.close()
         self._servers = []
-        LISTENING.set(0)
+        self._note(0)
 
 
 def _sockets_again(server: asyncio.Server) -> list[socket.socket]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
+from collections.abc import Callable
 
 import structlog
 
 from tideline.background import cancel_and_wait, keep
 from tideline.gateway.context import ConnectionRegistry, Rules
-from tideline.gateway.metrics import BROKER_UP
+from tideline.gateway.metrics import BROKER_UP, LISTENING
 from tideline.gateway.room import Room
-from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.admission import Door
 from tideline.gateway.transport.certificates import ListenerCertificate, listener_tls
 from tideline.gateway.transport.connection import PARTIAL_FRAME_S, GatewayConnection
+from tideline.gateway.transport.hand_over import hand_over
 from tideline.gateway.transport.listener import Listener
+from tideline.gateway.transport.upstream import Broker
 from tideline.kafka.client import KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.security import KafkaSecurity
@@ -49,20 +53,22 @@ class GatewayServer:
         rules: Rules,
         connections: ConnectionRegistry,
         room: Room | None = None,
+        nodes: NodeAddresses | None = None,
     ) -> None:
+        """``nodes``: what clients are told of where each node is, if others may stand in."""
         self._settings = settings
         self._security = KafkaSecurity.of(settings)
         self._rules = rules
         self._connections = connections
         self._room = room or Room(settings.gateway_memory_max_bytes)
-        self._rewriter = ResponseRewriter(settings.gateway_peers, rules)
+        nodes = nodes or NodeAddresses(settings.gateway_peers)
+        self._rewriter = ResponseRewriter(nodes, rules)
         self._door = Door(settings, login_required=settings.gateway_security_protocol.is_sasl)
-        tls = listener_tls(settings)
-        self._listener = Listener(
-            *settings.gateway_listen, self._accept, tls.context if tls else None
-        )
+        self._tls = listener_tls(settings)
+        self._listeners: list[Listener] = []
+        self._listener = self.listener(*settings.gateway_listen, self._accept)
         self._certificate = (
-            ListenerCertificate(tls, self._listener.encrypt_with) if tls is not None else None
+            ListenerCertificate(self._tls, self._encrypt_with) if self._tls is not None else None
         )
         self._broker_up: bool | None = None
         self._probe_due = asyncio.Event()
@@ -88,7 +94,32 @@ class GatewayServer:
         if self._certificate is not None:
             self._tasks.append(keep(self._certificate.watch(), "watch-certificate"))
 
+    def listener(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[], GatewayConnection],
+        *,
+        name: str = "gateway",
+        note: Callable[[float], None] = LISTENING.set,
+    ) -> Listener:
+        """An address of this gateway, with its certificate; see :class:`Listener`."""
+        tls = self._tls.context if self._tls is not None else None
+        self._listeners.append(Listener(host, port, accept, tls=tls, name=name, note=note))
+        return self._listeners[-1]
+
+    async def _encrypt_with(self, tls: ssl.SSLContext) -> None:
+        for listener in self._listeners:
+            await listener.encrypt_with(tls)
+
     def _accept(self) -> GatewayConnection:
+        paired = Broker(self._settings.gateway_broker_id, self._settings.gateway_broker)
+        return self.connection_to(paired, self._probe_due.set)
+
+    def connection_to(
+        self, broker: Broker, broker_is_gone: Callable[[], None]
+    ) -> GatewayConnection:
+        """What serves one client that is joined to ``broker``."""
         return GatewayConnection(
             self._settings,
             self._rules,
@@ -96,28 +127,26 @@ class GatewayServer:
             self._connections,
             self._room,
             self._door,
-            self._probe_due.set,
+            broker_is_gone,
+            broker,
             self._security,
         )
+
+    def connections_to(self, node: int) -> list[GatewayConnection]:
+        """The open ones that are joined to the broker ``node``."""
+        return [connection for connection in self._own() if connection.broker_id == node]
 
     def _room_changed(self) -> None:
         for connection in self._own():
             connection.room_changed()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Accept nobody, answer what has arrived within ``drain_s``, then close."""
+        """Accept nobody, answer what has arrived within ``drain_s``, and hand the clients over."""
         self._listener.close()
         for task in self._tasks:
             task.cancel()
         connections = self._own()
-        for connection in connections:
-            connection.drain()
-        deadline = asyncio.get_running_loop().time() + drain_s
-        while asyncio.get_running_loop().time() < deadline:
-            if all(connection.is_idle for connection in connections):
-                break
-            await asyncio.sleep(0.01)
-        owed = sum(not connection.is_idle for connection in connections)
+        owed = await hand_over(connections, drain_s, "the gateway stops")
         for connection in self._own():
             connection.close("the gateway stops")
         await cancel_and_wait(*self._tasks)

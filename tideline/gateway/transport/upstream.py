@@ -25,6 +25,14 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Broker:
+    """Whom a client's connection is joined to: the paired broker, or one that is stood in for."""
+
+    node: int
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """An answer that Kafka owes. It answers in order, so nothing else needs to be known."""
 
