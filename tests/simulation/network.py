@@ -187,6 +187,9 @@ class Stream(asyncio.Transport):
         for what in waiting:
             self._fly(what)
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def _given_up(self) -> None:
         now = self._network.loop.time()
         if self._since is not None and now - self._since >= GIVE_UP_S - 0.001:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.pages import TEST, missing_tests, table_rows
 
 PAGE = Path("docs/schedules.md").read_text()
-SCHEDULES = 28
+SCHEDULES = 29
 MODULE = re.compile(r"`((?:activities|workflows|spark|tideline)/[\w/]+\.py)`")
 
 

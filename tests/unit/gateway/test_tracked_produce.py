@@ -60,6 +60,31 @@ async def test_an_error_of_kafka_is_told_and_not_noted(bench: TrackedBench) -> N
     assert bench.parts.fences.of(LOG).highest_acknowledged == -1
 
 
+async def test_a_quiesce_waits_for_what_is_under_way_to_whichever_broker(
+    bench: TrackedBench,
+) -> None:
+    """Schedule 29: the acknowledgement is this process's, whoever it stands in for."""
+    bench.show(PENDING)
+    held: dict[int, asyncio.Future[object]] = {}
+    asked = []
+    for node in (1, 2):
+        client = FakeConnection(broker_id=node)
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        held[node] = answer
+        client.broker[ApiKey.PRODUCE] = lambda _, answer=answer: answer
+        asked.append((client, asyncio.ensure_future(bench.ask(produce((TOPIC, 0, BATCH)), client))))
+    await until(lambda: all(client.forwarded for client, _ in asked))
+    bench.show(QUIESCING)
+    held[1].set_result(acknowledging(40)(asked[0][0].forwarded[0]))
+    await asyncio.sleep(0.05)
+    assert not bench.plane.quiesce_acks
+    held[2].set_result(acknowledging(42)(asked[1][0].forwarded[0]))
+    await until(lambda: bench.plane.quiesce_acks)
+    assert bench.plane.quiesce_acks[0]["highest"] == 43
+    for _, answer in asked:
+        assert outcomes(await answer)[ME][0] == "none"
+
+
 async def test_acks_0_is_awaited_before_a_quiesce_can_be_acknowledged(
     bench: TrackedBench,
 ) -> None:
@@ -311,6 +336,20 @@ async def test_a_new_transaction_is_refused_and_an_open_one_goes_on_until_the_bo
     batch = record_batch(1, producer_id=6, epoch=0, sequence=0, attributes=0x10)
     response = await bench.ask(produce((TOPIC, 0, batch), version=version))
     assert outcomes(response)[ME][0] == told
+
+
+async def test_whether_a_transaction_is_open_is_asked_of_the_broker_that_the_client_is_joined_to(
+    bench: TrackedBench,
+) -> None:
+    """The paired one does not lead what another one leads whose gateway is away."""
+    bench.show(PENDING)
+    bench.transactions.open = {6}
+    batch = record_batch(1, producer_id=6, epoch=0, sequence=0, attributes=0x10)
+    client = FakeConnection(broker_id=2)
+    client.broker[ApiKey.PRODUCE] = acknowledging(40)
+    response = await bench.ask(produce((TOPIC, 0, batch), version=12), client)
+    assert outcomes(response)[ME][0] == "none"
+    assert bench.transactions.asked == [2]
 
 
 async def test_a_connection_that_ends_leaves_nothing_behind(bench: TrackedBench) -> None:

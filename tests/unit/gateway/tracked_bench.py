@@ -91,11 +91,14 @@ class FakeTransactions:
 
     def __init__(self) -> None:
         self.open: set[int] = set()
+        self.asked: list[int] = []
+        """Node ids of brokers."""
 
     async def has_open(
         self, node: int, topic: str, partition: int, producer_id: int, epoch: int
     ) -> bool:
         await asyncio.sleep(0)
+        self.asked.append(node)
         return producer_id in self.open
 
 
