@@ -51,8 +51,10 @@ class Load:
         made = [NewTopic(topic, PARTITIONS, 3) for topic in self.topics.values()]
         for created in self._admin.create_topics(made).values():
             created.result(60)
+        self._clients: list[object] = []
+        """One that is destroyed while it waits for its coordinator holds up the interpreter."""
         self._threads = [
-            threading.Thread(target=self._guarded, args=(run,), name=run.__name__)
+            threading.Thread(target=self._guarded, args=(run,), name=run.__name__, daemon=True)
             for run in (self._idempotent, self._plain, self._txn, self._consume, self._look)
         ]
 
@@ -75,7 +77,9 @@ class Load:
             self.wrong.append(f"{run.__name__}: {error!r}")
 
     def _producer(self, **config: object) -> Producer:
-        return Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1, **config})
+        made = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1, **config})
+        self._clients.append(made)
+        return made
 
     def _told(self, kind: str) -> Callable[[KafkaError | None, Message], None]:
         def told(error: KafkaError | None, message: Message) -> None:
@@ -132,6 +136,7 @@ class Load:
                 "auto.commit.interval.ms": 500,
             }
         )
+        self._clients.append(consumer)
         consumer.subscribe(list(self.topics.values()))
         patience: Patience | None = None
         while not (self.stopping.is_set() and self._all_read()):

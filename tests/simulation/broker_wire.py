@@ -31,6 +31,7 @@ OFFERED: dict[int, tuple[int, int]] = {
     ApiKey.METADATA: (12, 12),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (4, 4),
     ApiKey.API_VERSIONS: (0, 3),
+    ApiKey.DESCRIBE_CLUSTER: (0, 0),
     ApiKey.CREATE_TOPICS: (7, 7),
     ApiKey.DELETE_TOPICS: (6, 6),
 }
@@ -392,12 +393,25 @@ async def metadata(broker: Broker, request: Any, api: Messages) -> Any:
     )
 
 
+async def describe_cluster(broker: Broker, request: Any, api: Messages) -> Any:
+    """What a gateway that stands in asks for: nobody is led anywhere by it."""
+    return api.response(
+        throttle_time=timedelta(0),
+        error_code=ErrorCode.none,
+        error_message=None,
+        cluster_id="simulated",
+        controller_id=min(broker.kafka.brokers),
+        brokers=(),
+    )
+
+
 ANSWERS: dict[int, Callable[[Broker, Any, Messages], Any]] = {
     ApiKey.PRODUCE: produce,
     ApiKey.FETCH: fetch,
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: leader_epochs,
     ApiKey.METADATA: metadata,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     **admin_wire.ANSWERS,
 }
 

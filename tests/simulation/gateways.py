@@ -19,8 +19,11 @@ from tideline.background import BackgroundTaskEnded, spawn, watching
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ConnectionRegistry
+from tideline.gateway.stand_ins import StandIns
+from tideline.gateway.tracking.presence import Presence
 from tideline.gateway.tracking.state_directory import NAMES_NAME, StateDirectory
 from tideline.gateway.transactions import OpenTransactions
+from tideline.gateway.transport.addresses import NodeAddresses
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 
@@ -39,6 +42,8 @@ class Surroundings:
             lambda: 1_700_000_000_000 + int((loop.time() + self.postgres.wall_ahead) * 1000)
         )
         self.objects: dict[str, bytes] = {}
+        self.stands_in = False
+        """Whether gateways stand in for each other."""
         self.stalls: dict[tuple[str, str], float] = {}
         """By caller and call: seconds that Postgres takes before it begins."""
 
@@ -90,6 +95,10 @@ class Gateway:
                 self._world.history.note(f"{self.name} ended by itself: {error}")
                 await asyncio.sleep(START_AGAIN_S)
 
+    def _stand_in(self) -> str:
+        nodes = [int(entry.partition("=")[0]) for entry in self._peers.split(",")]
+        return ",".join(f"{node}={self.name}:{PORT + node}" for node in nodes)
+
     async def _serve(self) -> None:
         broker = f"{host_of(self.number)}:{PORT}"
         settings = gateway_settings(
@@ -101,6 +110,7 @@ class Gateway:
             gateway_advertised=f"{self.name}:{PORT}",
             gateway_peers=self._peers,
             gateway_lease_ms=LEASE_MS,
+            gateway_stand_in=self._stand_in() if self._world.stands_in else "",
         )
         directory = StateDirectory.hold(self.home, self.number, patience_s=0)
         self.process.on_kill.append(directory.release)
@@ -123,12 +133,21 @@ class Gateway:
                 cast(Any, OpenTransactions(cluster)),
                 patience_s=settings.produce_timeout_ms / 1000,
             )
+            peers = parts.leaders.peers
+            presence = Presence(parts.lease, peers, self.number)
             await spawn(parts.start(), "start")
-            server = GatewayServer(settings, rules, connections, parts.room)
+            nodes = NodeAddresses(settings.gateway_peers)
+            server = GatewayServer(settings, rules, connections, parts.room, nodes)
+            stand_ins = StandIns(settings, server, nodes, peers, cluster)
+            await stand_ins.start()
             await server.start()
+            if self._world.stands_in:
+                presence.follow(lambda: server.listening)
             try:
                 await watch.until(asyncio.Event())
             finally:
+                await presence.close()
+                await stand_ins.close()
                 await server.stop(0.1)
                 await parts.close(0.1)
                 cluster.close()

@@ -34,6 +34,8 @@ from tideline.gateway.transport import listener
 
 TOPIC, PARTITIONS = "orders", 2
 NODES = (1, 2, 3)
+STANDS_IN_FROM = 1_000_000
+"""From this seed on gateways stand in for each other: those below are recorded without."""
 CONSUMERS = ((False, 0), (True, 0), (False, 1))
 """Whether by topic id, and of which partition."""
 CALM_S = 30.0
@@ -80,6 +82,7 @@ class World:
         self.chance = random.Random(f"world {seed}")
         self.history = History(loop)
         self.around = Surroundings(loop, home, self.history)
+        self.around.stands_in = seed >= STANDS_IN_FROM
         self.kafka = Kafka(loop, self.network, NODES)
         peers = ",".join(f"{n}=gateway{n}:{PORT}" for n in NODES)
         self.gateways = {n: Gateway(self.around, f"gateway{n}", n, peers) for n in NODES}

@@ -103,9 +103,9 @@ class Parts:
         answered. Then end the background work."""
         self.examiner.close()
         await self.writer.close(patience_s)
-        await self.quiesce.close()
-        await self.sync.close()  # or it would register anew
         await self.lease.release()
+        await self.quiesce.close()
+        await self.sync.close()
         await self.watermarks.close()
         await self.tellings.close()
         await self.identity.close()

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.kafka.messages import random_message
 from tideline.gateway.context import ApiKey
-from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
+from tideline.gateway.transport.addresses import Asker, NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.passed_apis import PASSED
 from tideline.kafka.protocol import (
     decodable_versions,
@@ -205,3 +205,38 @@ def test_versions_that_cannot_be_decoded_are_not_offered() -> None:
     }
     assert not REWRITER.offers(3, 99)
     assert not REWRITER.offers(0, 2), "shown for librdkafka's sake"
+
+
+def test_a_coordinator_whose_address_changed_is_forgotten_by_each_client_before_it_is_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka keeps the old address while the node is the same: it has to lose it first."""
+    clock = [100.0]
+    monkeypatch.setattr("tideline.gateway.transport.addresses.time.monotonic", lambda: clock[0])
+    nodes = NodeAddresses(PEERS)
+    rewriter = ResponseRewriter(nodes, [])
+    (found, *_) = (m for v, m in messages(ApiKey.FIND_COORDINATOR, {2: ("broker-2", 1)}) if v == 3)
+    frame = encode_response(found, 7)
+
+    def told(asker: Asker) -> tuple[str, int, str]:
+        answer: Any = decode_response(
+            rewriter(frame, ApiKey.FIND_COORDINATOR, 3, asker), ApiKey.FIND_COORDINATOR, 3
+        )
+        return answer.host, int(answer.port), answer.error_code.name
+
+    client, another = Asker("c"), Asker("d")
+    usual, nobody = told(client), ("", -1, ErrorCode.coordinator_not_available.name)
+    assert usual[:2] == PEERS[2]
+    nodes.stand_in(lambda zone: {2: ("gateway-1", 9502)})
+    assert told(client) == nobody
+    clock[0] += 0.9
+    assert told(client) == nobody
+    clock[0] += 0.2
+    assert told(client)[:2] == ("gateway-1", 9502)
+    assert told(another) == nobody, "each connection has to"
+    nodes.stand_in(None)
+    assert told(client) == nobody, "and again when it is back"
+    clock[0] += 1.1
+    assert told(client) == usual
+    clock[0] += 60
+    assert told(Asker("e")) == usual, "who comes long after has no old address"

@@ -78,6 +78,9 @@ class Lease:
         self._clock = clock
         self._valid_until = float("-inf")
         self._registered = False
+        self._turn = asyncio.Lock()
+        """Of a renewal, or of the release after which there is none."""
+        self._released = False
         self._holder = LeaseWatch()
         self._seen: LeaseReading | None = None
         """Who held the id when it was looked at last."""
@@ -99,7 +102,8 @@ class Lease:
 
     def valid(self) -> bool:
         """Whether nobody can have fenced this incarnation yet."""
-        return not self.stopped and self._clock() < self._valid_until
+        over = self.stopped or self._released
+        return not over and self._clock() < self._valid_until
 
     @property
     def registered(self) -> bool:
@@ -110,6 +114,11 @@ class Lease:
         registered. Raises what that raises, and ``ControlPlaneUnavailable``; being fenced, also
         between a registration and its answer, is handled here; a retired gateway id raises
         ``GatewayRetired``, one that another process holds ``GatewayIdHeld``."""
+        async with self._turn:
+            if not self._released:
+                await self._renew(before_serving)
+
+    async def _renew(self, before_serving: BeforeServing | None) -> None:
         was_valid = self.valid()
         sent = self._clock()
         if not self._registered:
@@ -235,16 +244,18 @@ class Lease:
         return True
 
     async def release(self) -> None:
-        """The process stops, has ended every connection and renews no more: whoever starts next
-        need not wait, and no barrier does.
+        """The process stops and has ended every connection: whoever starts next need not wait, and
+        no barrier does. Nothing is renewed or registered any more.
         Without Postgres nothing happens, and the lease lapses by itself."""
-        was_registered, self._registered = self._registered, False
+        self._released = True
         self._valid_until = float("-inf")
         try:
-            async with asyncio.timeout(RELEASE_PATIENCE_S):
+            async with asyncio.timeout(RELEASE_PATIENCE_S), self._turn:
+                was_registered, self._registered = self._registered, False
                 await self._account(self._was, STOPPED)
                 if was_registered:
                     await self._control_plane.release_gateway(self.gateway_id, self.incarnation)
+                    log.info("lease.released", incarnation=str(self.incarnation))
         except (TidelineError, TimeoutError) as error:
             log.warning("lease.not_released", error=str(error))
 

@@ -50,10 +50,14 @@ class Presence:
                     log.warning("presence.not_told", serving=wanted[1], error=str(error))
             await asyncio.sleep(LOOK_S)
 
+    async def close(self) -> None:
+        """Say nothing more."""
+        await cancel_and_wait(*self._tasks)
+
     async def leave(self) -> None:
         """This gateway will stop. Returns when the others have had the time to stand in for it; at
         once if none would, or if the registry does not hear of it."""
-        await cancel_and_wait(*self._tasks)
+        await self.close()
         try:
             async with asyncio.timeout(TELL_PATIENCE_S):
                 told = await self._lease.tell_serving(False)

@@ -7,8 +7,9 @@ to name no broker (:data:`PASSED`) is not offered.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -40,16 +41,33 @@ def offered_versions(decoded: Iterable[int]) -> dict[int, range]:
     }
 
 
+MOVED_LATELY_S = 60.0
+"""Longer than a client waits before it tries to connect once more (10 s by default)."""
+FORGETS_WITHIN_S = 1.0
+"""In this time a client that has lost its coordinator has asked again, and for Metadata."""
+
+
+@dataclass(slots=True)
+class Asker:
+    """Of one connection: what answers depend on beside the request."""
+
+    client_id: str | None = None
+    asked_of: dict[int, float] = field(default_factory=dict)
+    """By coordinator: when it was told first since that one's address changed, on its clock."""
+
+
 class Named:
     """The address that a client is told for each node."""
 
-    def __init__(self, addresses: Mapping[int, Address]) -> None:
+    def __init__(self, addresses: Mapping[int, Address], moved: Mapping[int, float]) -> None:
+        """``moved``: when a node's address changed last, on :func:`time.monotonic`."""
         self.addresses = dict(addresses)
+        self.moved = moved
         self.known: dict[tuple[int, int, bytes], bytes] = {}
         """What arrays of brokers became."""
 
 
-Rewrite = Callable[[bytes, int, Named], bytes]
+Rewrite = Callable[[bytes, int, Named, Asker], bytes]
 MOST_ZONES = 100
 """Kept at once; clients say where they are, and may say anything."""
 
@@ -59,7 +77,9 @@ class NodeAddresses:
 
     def __init__(self, gateways: Mapping[int, Address]) -> None:
         self._gateways = dict(gateways)
-        self._usual = Named(gateways)
+        self._moved: dict[int, float] = {}
+        self._now: Mapping[int, Address] = {}
+        self._usual = Named(gateways, self._moved)
         self._instead: Callable[[str | None], Mapping[int, Address]] | None = None
         self._by_zone: dict[str | None, Named] = {}
 
@@ -68,15 +88,19 @@ class NodeAddresses:
         ``None``: nobody is away."""
         self._instead = instead
         self._by_zone.clear()
+        before, self._now = self._now, dict(instead(None)) if instead is not None else {}
+        for node in before.keys() | self._now.keys():
+            if before.get(node) != self._now.get(node):
+                self._moved[node] = time.monotonic()
 
-    def told(self, client_id: str | None) -> Named:
+    def told(self, asker: Asker) -> Named:
         if self._instead is None:
             return self._usual
-        zone = zone_of(client_id)
+        zone = zone_of(asker.client_id)
         if (named := self._by_zone.get(zone)) is None:
             if len(self._by_zone) >= MOST_ZONES:
                 self._by_zone.clear()
-            named = Named(self._gateways | dict(self._instead(zone)))
+            named = Named(self._gateways | dict(self._instead(zone)), self._moved)
             self._by_zone[zone] = named
         return named
 
@@ -104,12 +128,15 @@ class ResponseRewriter:
         return version in self._offered.get(api_key, ())
 
     def __call__(
-        self, frame: bytes, api_key: int, version: int, client_id: str | None = None
+        self, frame: bytes, api_key: int, version: int, asker: Asker | None = None
     ) -> bytes:
         """The frame for the client. Raises :class:`MalformedFrame` if the broker's cannot be
         understood."""
         rewrite = self._rewrites.get(api_key)
-        return frame if rewrite is None else rewrite(frame, version, self._nodes.told(client_id))
+        if rewrite is None:
+            return frame
+        asker = asker or Asker()
+        return rewrite(frame, version, self._nodes.told(asker), asker)
 
     @staticmethod
     def _moved(nodes: tuple[Any, ...], named: Named, id_field: str = "node_id") -> tuple[Any, ...]:
@@ -120,39 +147,37 @@ class ResponseRewriter:
                 moved.append(replace(node, host=peer[0], port=i32(peer[1])))
         return tuple(moved)
 
-    def _metadata(self, frame: bytes, version: int, named: Named) -> bytes:
+    def _metadata(self, frame: bytes, version: int, named: Named, _: Asker) -> bytes:
         moved = partial(self._moved, named=named)
         return splice_array(frame, ApiKey.METADATA, version, "brokers", moved, named.known)
 
-    def _describe_cluster(self, frame: bytes, version: int, named: Named) -> bytes:
+    def _describe_cluster(self, frame: bytes, version: int, named: Named, _: Asker) -> bytes:
         answer: Any = decode_response(frame, ApiKey.DESCRIBE_CLUSTER, version)
         return _changed(frame, answer, brokers=self._moved(answer.brokers, named, "broker_id"))
 
-    def _find_coordinator(self, frame: bytes, version: int, named: Named) -> bytes:
+    def _find_coordinator(self, frame: bytes, version: int, named: Named, asker: Asker) -> bytes:
         answer: Any = decode_response(frame, ApiKey.FIND_COORDINATOR, version)
         if version < 4:
-            return _changed(frame, self._coordinator(answer, named), base=answer)
-        found = tuple(self._coordinator(c, named) for c in answer.coordinators)
+            return _changed(frame, self._coordinator(answer, named, asker), base=answer)
+        found = tuple(self._coordinator(c, named, asker) for c in answer.coordinators)
         return _changed(frame, answer, coordinators=found)
 
-    def _coordinator(self, found: Any, named: Named) -> Any:
+    def _coordinator(self, found: Any, named: Named, asker: Asker) -> Any:
         if found.node_id < 0:
             return found
         moved = self._moved((found,), named)
-        return (
-            moved[0]
-            if moved
-            else replace(
-                found,
-                node_id=BrokerId(-1),
-                host="",
-                port=i32(-1),
-                error_code=ErrorCode.coordinator_not_available,
-            )
+        if moved and not _must_forget(int(found.node_id), named, asker):
+            return moved[0]
+        return replace(
+            found,
+            node_id=BrokerId(-1),
+            host="",
+            port=i32(-1),
+            error_code=ErrorCode.coordinator_not_available,
         )
 
     def _endpoints_of(self, api_key: int, since: int) -> Rewrite:
-        def rewrite(frame: bytes, version: int, named: Named) -> bytes:
+        def rewrite(frame: bytes, version: int, named: Named, _: Asker) -> bytes:
             if version < since or not response_has_tags(frame, api_key, version):
                 return frame
             answer: Any = decode_response(frame, api_key, version)
@@ -161,13 +186,13 @@ class ResponseRewriter:
         return rewrite
 
     def _share_endpoints_of(self, api_key: int) -> Rewrite:
-        def rewrite(frame: bytes, version: int, named: Named) -> bytes:
+        def rewrite(frame: bytes, version: int, named: Named, _: Asker) -> bytes:
             answer: Any = decode_response(frame, api_key, version)
             return _changed(frame, answer, node_endpoints=self._moved(answer.node_endpoints, named))
 
         return rewrite
 
-    def _api_versions(self, frame: bytes, version: int, _: Named) -> bytes:
+    def _api_versions(self, frame: bytes, version: int, _: Named, __: Asker) -> bytes:
         # A broker that does not know the version says so in version 0 (KIP-511).
         if len(frame) < 6:
             raise MalformedFrame(f"an ApiVersions answer of {len(frame)} bytes")
@@ -188,6 +213,19 @@ class ResponseRewriter:
         if low > high:
             return None
         return replace(api, min_version=i16(low), max_version=i16(high))
+
+
+def _must_forget(node: int, named: Named, asker: Asker) -> bool:
+    """Whether a client has to lose its coordinator first. librdkafka keeps the address that it had
+    for as long as the coordinator is the same node (``rd_kafka_txn_coord_set``,
+    ``rd_kafka_cgrp_coord_update``); told that there is none it lets go of it, and asks again."""
+    moved_at, now = named.moved.get(node), time.monotonic()
+    if moved_at is None or now > moved_at + MOVED_LATELY_S:
+        return False
+    first = asker.asked_of.get(node)
+    if first is None or first < moved_at:
+        first = asker.asked_of[node] = now
+    return now < first + FORGETS_WITHIN_S
 
 
 def _changed(frame: bytes, answer: Any, *, base: Any = None, **changes: Any) -> bytes:

@@ -38,7 +38,7 @@ from tideline.gateway.metrics import (
     requests_passed,
 )
 from tideline.gateway.room import Room
-from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.addresses import Asker, ResponseRewriter
 from tideline.gateway.transport.admission import Door
 from tideline.gateway.transport.login import LOGIN_S, Login, Refusal, versions_nobody_has
 from tideline.gateway.transport.login import MAX_FRAME_BYTES as UNKNOWN_MAX_FRAME_BYTES
@@ -112,7 +112,7 @@ class GatewayConnection(FrameProtocol):
         self._door = door
         self._broker_is_gone = broker_is_gone
         self._at = broker
-        self._client_id: str | None = None
+        self._asker = Asker()
         self._settings = settings
         self._security = security
         self._rules = rules
@@ -312,7 +312,7 @@ class GatewayConnection(FrameProtocol):
         """Begin one request; whether a handler is given it, which goes on admitting."""
         header = parse_header(frame)
         key, version, size = header.api_key, header.api_version, len(frame)
-        self._client_id = header.client_id
+        self._asker.client_id = header.client_id
         if (login := self._login) is not None:
             if (why := login.refuses(key, asyncio.get_running_loop().time())) is not None:
                 self.close(why)
@@ -352,7 +352,7 @@ class GatewayConnection(FrameProtocol):
         refused = version != header.api_version
 
         def fill(response: bytes) -> None:
-            answer = self._rewriter(response, key, version, header.client_id)
+            answer = self._rewriter(response, key, version, self._asker)
             self._fill(slot, _version_refused(answer) if refused else answer)
 
         self._ask(frame, key, version, Expected(header.correlation_id, fill))
@@ -501,10 +501,9 @@ class GatewayConnection(FrameProtocol):
             return answer
         self._forwarded[answer] = None
         answer.add_done_callback(self._forwarded.pop)
-        client_id = self._client_id
 
         def deliver(response: bytes) -> None:
-            rewritten = self._rewriter(response, api_key, api_version, client_id)
+            rewritten = self._rewriter(response, api_key, api_version, self._asker)
             if not answer.done():
                 answer.set_result(rewritten)
 

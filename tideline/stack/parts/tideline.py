@@ -9,6 +9,8 @@ from tideline.stack.probes import http_up, kafka_nodes, show
 from tideline.stack.processes import Program
 
 _PYTHON = {"PYTHONUNBUFFERED": "1"}
+GATEWAY_STOP_S = 25
+"""Its siblings are told, its clients answered, what it has accepted committed."""
 
 
 class GatewayPart(StackPart):
@@ -34,6 +36,7 @@ class GatewayPart(StackPart):
             command=(sys.executable, "-m", "tideline.gateway"),
             environment=self.plan.environment(self.name) | _PYTHON,
             log=self.log(),
+            stop_wait_s=GATEWAY_STOP_S,
         )
 
     def prepare(self) -> None:
