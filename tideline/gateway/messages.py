@@ -30,7 +30,7 @@ from tideline.domain.request_handling import (
 )
 from tideline.gateway.context import ApiKey
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.errors import UnsupportedVersion
+from tideline.kafka.errors import KafkaUnavailable, UnsupportedVersion
 from tideline.kafka.protocol import decodable_versions, request_class, response_class
 
 TopicKey = str | UUID | None
@@ -156,6 +156,11 @@ class RequestedPartition:
             return UNKNOWN
         gone = isinstance(self.key, UUID) and tracking.is_deleted(self.key)
         return DELETED if gone else CLASSIC
+
+
+def leaves_out(at: RequestedPartition) -> KafkaUnavailable:
+    """What is raised of a broker that did not answer for a partition that it was asked of."""
+    return KafkaUnavailable(f"the broker's answer leaves out {at.key}-{at.partition}")
 
 
 def locate(tracking: TrackingView, key: TopicKey, partition: int) -> RequestedPartition:

@@ -26,6 +26,7 @@ from tideline.gateway.messages import (
     error,
     group_by_topic,
     key_fields,
+    leaves_out,
     locate,
     messages,
     topic_key,
@@ -135,7 +136,11 @@ class SplitRequest:
         response: Any = await self.context.forward_message(asked.message(items))
         self._throttle = max(self._throttle, getattr(response, "throttle_time", NO_TIME))
         found = asked.rows(response)
-        answers = {item: found[item.at.key, item.at.partition] for item, _ in items}
+        answers = {}
+        for item, _ in items:
+            if (row := found.get((item.at.key, item.at.partition))) is None:
+                raise leaves_out(item.at)
+            answers[item] = row
         for_leaders = {
             TopicPartition(item.at.topic.name, item.at.partition): (item, row)
             for item, row in items

@@ -28,7 +28,7 @@ from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import nested, no_throttle
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.errors import KafkaError
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.protocol import decode_response, response_class
 
 ABORTABLE_SINCE = {ApiKey.PRODUCE: 11, ApiKey.ADD_PARTITIONS_TO_TXN: 3}
@@ -279,6 +279,8 @@ async def _in_transaction(
         transactional_ids=(TransactionalId(transaction.transactional_id),)
     )
     answer = cast(DescribeTransactionsResponse, await ctx.forward_message(request))
+    if len(answer.transaction_states) != 1:
+        raise KafkaUnavailable("the broker's answer leaves out the transaction")
     (found,) = answer.transaction_states
     if found.error_code in _ASK_ELSEWHERE:
         return found.error_code

@@ -27,6 +27,7 @@ from kio.static.protocol import Entity, RequestPayload, ResponsePayload
 from tideline.kafka.errors import MalformedFrame, UnsupportedVersion
 from tideline.kafka.wire_guard import (
     MAX_REQUEST_TEXT,
+    clean_field,
     field_span,
     guard,
     most_elements,
@@ -190,6 +191,7 @@ def splice_array(
     """Replace one top-level array of a response and copy the rest as it is.
 
     ``known`` keeps what an array's bytes became: brokers answer the same ones again and again.
+    What is unknown inside an array that changes is left out of it. Raises :class:`MalformedFrame`.
     """
     schema = response_class(api_key, version)
     if schema is None:
@@ -204,10 +206,18 @@ def splice_array(
             if schema.__flexible__
             else (readers.legacy_array_reader, writers.legacy_array_writer)
         )
-        elements, _ = reader(entity_reader(element))(before, 0)
-        parts = _Parts()
-        writer(entity_writer(element))(cast(Any, parts), edit(elements or ()))
-        after = b"".join(parts)
+        _, _, clean = clean_field(frame, 5 if schema.__flexible__ else 4, schema, name)
+        try:
+            elements, _ = reader(entity_reader(element))(clean, 0)
+        except Exception as error:
+            raise MalformedFrame(f"{schema.__name__}.{name}: {error}") from error
+        edited = edit(elements or ())
+        if edited == (elements or ()):
+            after = before
+        else:
+            parts = _Parts()
+            writer(entity_writer(element))(cast(Any, parts), edited)
+            after = b"".join(parts)
         if len(known) >= MAX_KNOWN_ARRAYS:
             known.clear()
         known[api_key, version, before] = after

@@ -197,7 +197,9 @@ def _primitive(kafka_type: str, flexible: bool, legacy_string: bool) -> tuple[St
     raise MalformedFrame(f"kio has a field type that the guard does not know: {kafka_type!r}")
 
 
-def _array(item: Step, least: int, flexible: bool) -> Step:
+def _array(item: Step, least: int, flexible: bool, nullable: bool) -> Step:
+    """kio reads null as ``None`` whether the field may be null or not; Kafka refuses it."""
+
     def step(walk: _Walk, at: int) -> int:
         if flexible:
             length, at = walk.varint(at)
@@ -206,7 +208,7 @@ def _array(item: Step, least: int, flexible: bool) -> Step:
             length = walk.number(at, 4)
             at += 4
         if length <= 0:
-            if length < -1:
+            if length < (-1 if nullable else 0):
                 raise MalformedFrame(f"an array at byte {at} has the length {length}")
             return at
         walk.count(length, least, at)
@@ -241,7 +243,7 @@ def _field(owner: type[Entity], field: Field[Any], tagged: bool) -> tuple[Step, 
         step, least = _primitive(get_schema_field_type(field), flexible, legacy)
         if not isinstance(kind, PrimitiveTupleField):
             return step, least
-    return _array(step, least, flexible), 1 if flexible else 4
+    return _array(step, least, flexible, is_optional(field)), 1 if flexible else 4
 
 
 def _tags(known: dict[int, Step]) -> Step:
@@ -371,6 +373,16 @@ def field_span(frame: bytes, at: int, schema: type[Entity], name: str) -> tuple[
             return at, end
         at = end
     raise KeyError(name)
+
+
+def clean_field(frame: bytes, at: int, schema: type[Entity], name: str) -> tuple[int, int, bytes]:
+    """The same, and the field's bytes without what kio cannot decode."""
+    start, end = field_span(frame, at, schema, name)
+    (found,) = (field for field in fields(schema) if field.name == name)
+    walk = _Walk(frame)
+    _field(schema, found, False)[0](walk, start)
+    edits = [(a - start, b - start, new) for a, b, new in walk.edits]
+    return start, end, _apply(frame[start:end], edits)
 
 
 @cache

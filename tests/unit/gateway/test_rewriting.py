@@ -12,6 +12,7 @@ from tests.unit.kafka.messages import random_message
 from tideline.gateway.context import ApiKey
 from tideline.gateway.transport.addresses import Asker, NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.passed_apis import PASSED
+from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.protocol import (
     decodable_versions,
     decode_response,
@@ -240,3 +241,24 @@ def test_a_coordinator_whose_address_changed_is_forgotten_by_each_client_before_
     assert told(client) == usual
     clock[0] += 60
     assert told(Asker("e")) == usual, "who comes long after has no old address"
+
+
+def metadata(brokers: bytes) -> bytes:
+    """A Metadata answer of version 9 with these bytes for its brokers."""
+    return (
+        b"\0\0\0\x07" + b"\0" + bytes(4) + brokers + b"\0" + bytes(4) + b"\x01" + bytes(4) + b"\0"
+    )
+
+
+def test_what_a_newer_broker_says_of_itself_beside_is_left_out() -> None:
+    """An unknown tagged field is to be skipped (KIP-482)."""
+    broker = (1).to_bytes(4, "big") + b"\x02a" + (9092).to_bytes(4, "big") + b"\0"
+    odd = b"\x02" + broker + b"\x01\x63\x02ok"
+    answer: Any = decode_response(REWRITER(metadata(odd), ApiKey.METADATA, 9), ApiKey.METADATA, 9)
+    assert [(b.node_id, b.host) for b in answer.brokers] == [(1, "gateway-1")]
+
+
+def test_brokers_that_cannot_be_understood_are_no_answer() -> None:
+    null_host = b"\x02" + (1).to_bytes(4, "big") + b"\x00" + (9092).to_bytes(4, "big") + b"\0\0"
+    with pytest.raises(MalformedFrame):
+        REWRITER(metadata(null_host), ApiKey.METADATA, 9)

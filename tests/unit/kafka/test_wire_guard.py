@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import tracemalloc
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -209,3 +209,20 @@ def test_bytes_behind_a_request_are_not_looked_at_as_kafka_does_not() -> None:
         message = random_message(schema, random.Random(1))
         frame = encode_request(message, 7, "rdkafka")
         assert decode_request(frame + b"\x00\x00\x07junk") == decode_request(frame)
+
+
+@pytest.mark.parametrize(
+    ("frame", "may"),
+    [
+        pytest.param("00020006 00000000 ffff 00 ffffffff 00 00 00", False, id="ListOffsets"),
+        pytest.param("00170003 00000000 ffff ffffffff ffffffff", False, id="legacy"),
+        pytest.param("00030009 00000000 ffff 00 00 00 00 00 00", True, id="Metadata"),
+    ],
+)
+def test_an_array_is_null_only_where_it_may_be(frame: str, may: bool) -> None:
+    """kio decodes null as ``None`` everywhere, over which no handler can go."""
+    if may:
+        assert cast(Any, decode_request(bytes.fromhex(frame))).topics is None
+    else:
+        with pytest.raises(MalformedFrame):
+            decode_request(bytes.fromhex(frame))

@@ -27,6 +27,7 @@ from tideline.gateway.messages import (
     error,
     group_by_topic,
     key_fields,
+    leaves_out,
     locate,
     messages,
     named,
@@ -241,9 +242,11 @@ class ProduceRequest:
             }
             if len(parts) == len(self.all) and self.acks != 0:
                 self._whole_answer = frame
-            judged = [
-                (part, ticket, found[part.at.key, part.at.partition]) for part, ticket in waiting
-            ]
+            judged = []
+            for part, ticket in waiting:
+                if (row := found.get((part.at.key, part.at.partition))) is None:
+                    raise leaves_out(part.at)
+                judged.append((part, ticket, row))
             waiting.clear()
             await asyncio.gather(*(self._gate(*one) for one in judged))
         except Exception as failure:

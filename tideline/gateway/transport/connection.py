@@ -339,7 +339,7 @@ class GatewayConnection(FrameProtocol):
             if context.is_long():
                 self._run(self._decode_and_handle(context, rule.handler, slot), "long-request")
             else:
-                self._run(self._handle(rule.handler(context), slot, key), "request")
+                self._run(self._handle(rule.handler, context, slot), "request")
                 asyncio.get_running_loop().call_soon(self._admit)
             return True
         requests_passed(key).inc()
@@ -372,18 +372,18 @@ class GatewayConnection(FrameProtocol):
         except (MalformedFrame, UnsupportedVersion) as error:
             self._refuse(error)
             return
-        self._run(self._handle(handler(context), slot, context.header.api_key), "request")
+        self._run(self._handle(handler, context, slot), "request")
         asyncio.get_running_loop().call_soon(self._admit)
 
-    async def _handle(self, work: Awaitable[bytes | None], slot: Slot, api_key: int) -> None:
+    async def _handle(self, handler: Handler, context: RequestContext, slot: Slot) -> None:
         try:
-            response = await work
+            response = await handler(context)
         except KafkaUnavailable as error:
             self.close(str(error))
         except (MalformedFrame, UnsupportedVersion) as error:
             self._refuse(error)
         except Exception:
-            log.exception("request failed", client=self.peer, api_key=api_key)
+            log.exception("request failed", client=self.peer, api_key=context.header.api_key)
             self.close("a request failed")
         else:
             self._fill(slot, response)
