@@ -101,6 +101,12 @@ RUNS := 50
 simulate: $(STAMP) ## RUNS schedules of faults from SEED on, on a virtual clock (docs/simulation.md)
 	@$(BIN)/python -m tests.simulation --seed $(SEED) --runs $(RUNS) $(SIMULATE_FLAGS)
 
+FRAMES := 1000000
+
+.PHONY: fuzz
+fuzz: $(STAMP) ## a running gateway among hostile clients: FRAMES frames out of SEED (docs/security.md)
+	@$(BIN)/python -m tests.fuzz --seed $(SEED) --frames $(FRAMES) $(FUZZ_FLAGS)
+
 .PHONY: bench
 bench: $(STAMP) ## the benchmarks, as ratios against a named alternative
 	@$(BIN)/python -m benchmarks $(BENCH_FLAGS)
@@ -110,6 +116,7 @@ docs: $(STAMP) ## the pages that are made from code
 	@$(BIN)/python -m infra.settings_page docs/settings.md
 	@$(BIN)/python -m infra.apis_page docs/apis.md
 	@$(BIN)/python -m infra.requests_page docs/requests.md
+	@$(BIN)/python -m infra.rights_page .
 
 .PHONY: schema-dump
 schema-dump: $(STAMP) ## the schema of VERSION=x.y.z as upgrades are tested from it
