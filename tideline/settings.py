@@ -325,6 +325,13 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
     gateway_park_max_ms: int = Field(
         20_000, ge=100, description="parked so long, in ms: REQUEST_TIMED_OUT"
     )
+    gateway_rights_ms: int = Field(
+        5_000,
+        ge=100,
+        le=300_000,
+        description="how long the broker's word of what a client may do with a tracked topic is "
+        "gone by, in ms: a right that was taken away works for so long at most",
+    )
     wal_max_bytes: int = Field(
         8_388_608, ge=65_536, description="a WAL object is closed at this, in bytes"
     )

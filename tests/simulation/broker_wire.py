@@ -19,6 +19,7 @@ from kio.static.primitive import i16
 from tests.simulation import admin_wire
 from tests.simulation.kafka import Batch, Broker, Refused, Replica
 from tests.simulation.loop import Process
+from tideline.domain.authorization import ALL_OPERATIONS
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import Messages, messages
 from tideline.kafka.framing import FrameProtocol
@@ -376,7 +377,7 @@ async def metadata(broker: Broker, request: Any, api: Messages) -> Any:
                 topic_id=topic.id if topic is not None else topic_id,
                 is_internal=False,
                 partitions=tuple(rows),
-                topic_authorized_operations=-2147483648,
+                topic_authorized_operations=ALL_OPERATIONS,
             )
         )
     return api.response(

@@ -45,6 +45,7 @@ from tideline.gateway.produce.handler import ProduceHandler
 from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
+from tideline.gateway.rights import TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.confirm import Confirmations
 from tideline.gateway.tracking.identity import IdentityWatch
@@ -90,6 +91,7 @@ class Parts:
     identity: IdentityWatch
     examiner: Examiner
     leaders: LeaderNaming
+    rights: TopicRights
 
     async def start(self) -> None:
         """Returns when tracked topics are known (see :meth:`TrackingSync.start`)."""
@@ -206,6 +208,7 @@ def build_parts(
         identity=IdentityWatch(tracking, TopicIdentity(cluster)),
         examiner=Examiner(),
         leaders=_leaders(settings, control_plane, tracking, cluster, lease),
+        rights=TopicRights(settings.gateway_rights_ms / 1000),
     )
 
 
@@ -277,7 +280,7 @@ def build_rules(
     """Every API that the gateway looks into, and its handler. ``patience_s``: how long a produce
     may wait for its outcome. ``placing``: who places the replicas of diskless topics; ``None``:
     Kafka does."""
-    tracking, tellings = parts.tracking, parts.tellings
+    tracking, tellings, rights = parts.tracking, parts.tellings, parts.rights
     leaders = PrefixLeaders(cluster)
     produce = ProduceHandler(
         tracking,
@@ -289,6 +292,7 @@ def build_rules(
         parts.examiner,
         parts.leaders,
         patience_s,
+        parts.rights,
     )
     fetch = FetchHandler(
         tracking,
@@ -298,24 +302,27 @@ def build_rules(
         parts.paired_broker,
         parts.leaders,
         parts.room,
+        parts.rights,
     )
     return {
         **produce.rules(),
         **fetch.rules(),
-        **ListOffsetsHandler(tracking, parts.fences, parts.reader, control_plane, leaders).rules(),
-        **LeaderEpochHandler(tracking, parts.fences, control_plane, leaders).rules(),
-        **TransactionsHandler(tracking).rules(),
+        **ListOffsetsHandler(
+            tracking, parts.fences, parts.reader, control_plane, leaders, rights
+        ).rules(),
+        **LeaderEpochHandler(tracking, parts.fences, control_plane, leaders, rights).rules(),
+        **TransactionsHandler(tracking, rights).rules(),
         **MetadataHandler(tracking, parts.leaders).rules(),
         **CreateTopicsHandler(tracking, control_plane, cluster, tellings, placing).rules(),
-        **TopicsHandler(tracking, control_plane, cluster, tellings, placing).rules(),
+        **TopicsHandler(tracking, control_plane, cluster, tellings, placing, rights).rules(),
         **ConfigsHandler(
             tracking,
             control_plane,
             HeldConfigs(control_plane, cluster, tellings),
             Eligibility(cluster, control_plane),
         ).rules(),
-        **DeleteRecordsHandler(tracking, parts.fences, control_plane, leaders).rules(),
-        **ShareGroupsHandler(tracking).rules(),
+        **DeleteRecordsHandler(tracking, parts.fences, control_plane, leaders, rights).rules(),
+        **ShareGroupsHandler(tracking, rights).rules(),
         **ProducersHandler(tracking, parts.fences, control_plane).rules(),
         **TxnMarkersHandler(tracking).rules(),
     }

@@ -98,6 +98,10 @@ class ClientConnection(Protocol):
         renews its login what is queued waits for that, as the broker takes nothing else.
         """
 
+    def ask(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
+        """As :meth:`forward`, of a question that is the gateway's own, about this client: nobody is
+        owed its answer, so that the client keeps its connection when the broker is gone."""
+
     def forward_unanswered(self, frame: bytes) -> None:
         """Queue a request that Kafka does not answer (Produce with acks=0)."""
 
@@ -207,8 +211,17 @@ class RequestContext:
         """Queue a message of any API upstream now; await its decoded response."""
         key, version = int(message.__api_key__), int(message.__version__)
         frame = encode_request(message, self.header.correlation_id, self.header.client_id)
-        answer = self.connection.forward(frame, key, version)
+        return self._decoded_answer(self.connection.forward(frame, key, version), key, version)
 
+    def ask(self, message: RequestPayload) -> Awaitable[ResponsePayload]:
+        """The same, of a question that is the gateway's own (see :meth:`ClientConnection.ask`)."""
+        key, version = int(message.__api_key__), int(message.__version__)
+        frame = encode_request(message, self.header.correlation_id, self.header.client_id)
+        return self._decoded_answer(self.connection.ask(frame, key, version), key, version)
+
+    def _decoded_answer(
+        self, answer: Awaitable[bytes], key: int, version: int
+    ) -> Awaitable[ResponsePayload]:
         async def decoded() -> ResponsePayload:
             response = await answer
             try:

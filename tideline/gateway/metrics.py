@@ -173,6 +173,15 @@ SUFFIX_BYTES = Counter(
     "this gateway's zone",
     ["direction", "zone"],
 )
+RIGHTS_ASKED = Counter(
+    "inkless_gateway_rights_asked",
+    "questions to brokers for what a client may do with tracked topics, on its own connection",
+)
+RIGHTS_DENIED = Counter(
+    "inkless_gateway_rights_denied",
+    "tracked topics that a client was refused, by the operation that it lacks",
+    ["operation"],
+)
 STOPPED = Gauge(
     "inkless_gateway_tracked_traffic_stopped", "1: Postgres is another one than was pinned"
 )

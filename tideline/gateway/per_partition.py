@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tideline.domain.ack_gate import told_as
-from tideline.domain.answers import OVER_ANOTHER, Asked, Handling, LeaseState, handling
+from tideline.domain.answers import (
+    OVER_ANOTHER,
+    Asked,
+    Behaviour,
+    Handling,
+    LeaseState,
+    handling,
+)
 from tideline.domain.ids import TopicPartition
 from tideline.domain.request_handling import (
     FAILURE_ERRORS,
@@ -32,6 +39,7 @@ from tideline.gateway.messages import (
     topic_key,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders, may_be_told
+from tideline.gateway.rights import TopicRights
 from tideline.gateway.tracking.view import TrackingView
 
 CONSUMER = -1
@@ -114,12 +122,23 @@ class SplitRequest:
             for topic in request.topics
             for row in topic.partitions
         ]
+        self._denied: dict[PartitionEntry, KafkaErrorCode] = {}
         self.is_tracked = any(
             item.at.route(tracking).kind is not RouteKind.CLASSIC for item in self.items
         )
 
+    async def authorize(self, rights: TopicRights) -> None:
+        """Have what the client may not ask refused, whatever else would be done with it."""
+        names = {item.at.topic.name for item in self.items if item.at.topic is not None}
+        judged = await rights.judge(self.context, names)
+        for item in self.items:
+            if (code := judged.refusal(item.at)) is not None:
+                self._denied[item] = code
+
     def rule(self, item: PartitionEntry) -> Handling:
         """What to do with it, as it is now."""
+        if (denied := self._denied.get(item)) is not None:
+            return Handling(Behaviour.REFUSE, denied)
         route = item.at.route(self._tracking)
         return handling(self._asked(item.row, route), route, self._tracking.lease)
 

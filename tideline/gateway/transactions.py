@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -24,8 +24,10 @@ from kio.static.primitive import i32
 
 from tideline.background import spawn
 from tideline.domain.ids import TopicPartition
+from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import nested, no_throttle
+from tideline.gateway.rights import TopicRights
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
@@ -154,6 +156,7 @@ class TransactionsHandler:
     """Serves AddPartitionsToTxn and EndTxn."""
 
     tracking: TrackingView
+    rights: TopicRights = field(default_factory=TopicRights)
     refused: RefusedTransactions = field(default_factory=RefusedTransactions)
 
     def rules(self) -> Rules:
@@ -179,7 +182,13 @@ class TransactionsHandler:
                 open_ = await _in_transaction(ctx, transaction)
                 if isinstance(open_, ErrorCode):
                     refused[transaction.transactional_id] = _results(ctx, transaction, {}, open_)
-                elif new := [at for at in tracked if at not in open_]:
+                elif not (new := [at for at in tracked if at not in open_]):
+                    continue
+                elif denied := await self._denied(ctx, tracked):
+                    refused[transaction.transactional_id] = _results(
+                        ctx, transaction, denied, ErrorCode.operation_not_attempted
+                    )
+                else:
                     self.refused.add(
                         (
                             transaction.transactional_id,
@@ -220,6 +229,19 @@ class TransactionsHandler:
         return ctx.respond(
             replace(answer, results_by_transaction=answer.results_by_transaction + own)
         )
+
+    async def _denied(
+        self, ctx: RequestContext, tracked: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """What the client may not write, in Kafka's words: it hears nothing else of it."""
+        judged = await self.rights.judge(ctx, {at.topic for at in tracked})
+        return {
+            at: ErrorCode.topic_authorization_failed
+            if code == KafkaErrorCode.TOPIC_AUTHORIZATION_FAILED
+            else ErrorCode.coordinator_not_available
+            for at in tracked
+            if (code := judged.refusal_of(at.topic)) is not None
+        }
 
     def _tracked(self, transaction: _Transaction) -> list[TopicPartition]:
         if transaction.verify_only:
@@ -282,7 +304,7 @@ async def _in_transaction(
     if len(answer.transaction_states) != 1:
         raise KafkaUnavailable("the broker's answer leaves out the transaction")
     (found,) = answer.transaction_states
-    if found.error_code in _ASK_ELSEWHERE:
+    if found.error_code in _TOLD_AS_IT_IS:
         return found.error_code
     ongoing = (
         found.error_code is ErrorCode.none
@@ -295,14 +317,15 @@ async def _in_transaction(
     return frozenset(TopicPartition(t.topic, p) for t in found.topics for p in t.partitions)
 
 
-_ASK_ELSEWHERE = frozenset(
+_TOLD_AS_IT_IS = frozenset(
     {
+        ErrorCode.transactional_id_authorization_failed,
         ErrorCode.not_coordinator,
         ErrorCode.coordinator_not_available,
         ErrorCode.coordinator_load_in_progress,
     }
 )
-"""The client finds its coordinator anew, or tries again."""
+"""The client finds its coordinator anew, or tries again; or it may not use the transactional id."""
 
 
 def _results(

@@ -47,6 +47,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta
 
 from tests.placed_plane import PlacedPlane
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
+from tests.unit.gateway.tracked_bench import allowing
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline import __version__
 from tideline.control_plane.errors import ControlPlaneUnavailable
@@ -166,12 +167,16 @@ class Kafka:
 
     def __init__(self, **answers: Callable[[Any], Any]) -> None:
         self._answers = answers
+        self.rights = allowing()
+        """Answers what the client may do."""
         self.asked: list[Any] = []
 
     async def __call__(self, header: RequestHeader, frame: bytes) -> bytes | None:
         if header.api_key == 18:
             return api_versions(header)
         request: Any = decode_request(frame, header)
+        if getattr(request, "include_topic_authorized_operations", False):
+            return encode_response(self.rights(request), header.correlation_id)
         self.asked.append(request)
         answer = self._answers[type(request).__name__](request)
         return encode_response(answer, header.correlation_id)

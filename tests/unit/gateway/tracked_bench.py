@@ -19,6 +19,7 @@ from tests.unit.gateway.fakes import (
 )
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.control_plane.model import TrackedPartition
+from tideline.domain.authorization import ALL_OPERATIONS
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext
 from tideline.gateway.fetch.object_reader import ObjectCache
@@ -45,6 +46,9 @@ class FakeConnection:
 
     broker: dict[int, Script] = field(default_factory=dict)
     forwarded: list[Any] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
+    """The gateway's own questions, which ``rights`` answers."""
+    rights: Script = field(default_factory=lambda: allowing())
     unanswered: list[Any] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     peer: str = "test:1"
@@ -71,6 +75,21 @@ class FakeConnection:
 
         return asyncio.ensure_future(answer())
 
+    def ask(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
+        """What the client may do."""
+        request: Any = decode_request(frame)
+        self.asked.append(request)
+
+        async def encoded() -> bytes:
+            response = self.rights(request)
+            if asyncio.iscoroutine(response):
+                response = await response
+            if isinstance(response, Exception):
+                raise response
+            return encode_response(response, parse_header(frame).correlation_id)
+
+        return asyncio.ensure_future(encoded())
+
     def forward_unanswered(self, frame: bytes) -> None:
         self.unanswered.append(decode_request(frame))
 
@@ -84,6 +103,35 @@ class FakeConnection:
 
     def state(self, kind: type[S]) -> S:
         return self.states.setdefault(kind, kind())
+
+
+def allowing(
+    operations: int = ALL_OPERATIONS, code: ErrorCode = ErrorCode.none
+) -> Callable[[Any], Any]:
+    """A broker that allows a client these operations on every topic."""
+
+    def answer(request: Any) -> Any:
+        api = messages(ApiKey.METADATA, int(request.__version__))
+        return api.response(
+            throttle_time=timedelta(0),
+            brokers=(),
+            cluster_id=None,
+            controller_id=1,
+            topics=tuple(
+                api.response_part(
+                    "MetadataResponseTopic",
+                    error_code=code,
+                    name=topic.name,
+                    topic_id=None,
+                    is_internal=False,
+                    partitions=(),
+                    topic_authorized_operations=operations,
+                )
+                for topic in request.topics
+            ),
+        )
+
+    return answer
 
 
 class FakeTransactions:

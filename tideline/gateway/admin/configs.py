@@ -123,8 +123,7 @@ class ConfigsHandler:
         for resource, tracked in ours:
             code, message = ErrorCode.none, None
             try:
-                tracked = await self._as_postgres_says(tracked)
-                change = _sorted(resource, tracked, incremental)
+                tracked, change = await self._understood(ctx, request, resource, tracked)
                 await self._carry_out(ctx, request, change, tracked, ends)
             except Refused as refusal:
                 code, message = refusal.code, refusal.message
@@ -138,6 +137,21 @@ class ConfigsHandler:
         return ctx.respond(
             schema(throttle_time=throttle, responses=tuple(results[key] for key in in_order))
         )
+
+    async def _understood(
+        self, ctx: RequestContext, request: Any, resource: Any, tracked: TrackedTopic | None
+    ) -> tuple[TrackedTopic | None, TopicChange]:
+        """What Postgres knows of the topic, and what the resource comes down to. Raises
+        :class:`Refused`, by Kafka's word first: who may not alter the topic must not hear from us
+        that it is tracked."""
+        incremental = ctx.header.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS
+        try:
+            tracked = await self._as_postgres_says(tracked)
+            return tracked, _sorted(resource, tracked, incremental)
+        except Refused:
+            nothing = TopicChange(resource.resource_name, replace(resource, configs=()))
+            await _in_kafka(ctx, request, nothing, validate_only=True)
+            raise
 
     async def _as_postgres_says(self, tracked: TrackedTopic | None) -> TrackedTopic | None:
         if tracked is None:

@@ -8,7 +8,7 @@ whether it would create the topic at all, so that a refusal changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, cast
@@ -60,6 +60,7 @@ from tideline.kafka.protocol import response_class
 from tideline.kafka.topic_identity import Presence, TopicIdentity
 from tideline.kafka.topic_observer import TopicObserver
 
+NO_RIGHT = frozenset({ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed})
 BARRIER_POLL_S = 0.02
 LOOKS_AT_VIEW = 50
 """How often, so far apart, an answer waits for this gateway's own view: a second."""
@@ -103,9 +104,11 @@ class CreateTopicsHandler:
         if MARK not in ctx.frame and not known:
             return await ctx.forward()
         born: dict[str, Any] = {}
-        results: dict[str, Any] = {}
+        results = await self._denied(ctx, request, {topic.name for topic in known})
         classic = []
         for topic in request.topics:
+            if topic.name in results:
+                continue
             try:
                 diskless, stripped = _split(topic)
                 await self._make_way(topic.name)
@@ -135,6 +138,18 @@ class CreateTopicsHandler:
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
         in_order = tuple(_in_version(schema, results[topic.name]) for topic in request.topics)
         return ctx.respond(build(schema, throttle_time=throttle, topics=in_order))
+
+    async def _denied(
+        self, ctx: RequestContext, request: Any, tracked: Collection[str]
+    ) -> dict[str, Any]:
+        """Kafka's answers about names of which we would say something ourselves, to a client that
+        may not create them: it must not hear that they are tracked."""
+        doubtful = [t for t in request.topics if t.name in tracked]
+        if not doubtful:
+            return {}
+        plain = tuple(replace(topic, configs=()) for topic in doubtful)
+        answer: Any = await ctx.forward_message(replace(request, topics=plain, validate_only=True))
+        return {found.name: found for found in answer.topics if found.error_code in NO_RIGHT}
 
     async def _make_way(self, name: str) -> None:
         """A topic that Kafka has deleted is deleted in the control plane *before* another can be

@@ -6,7 +6,7 @@ of an answer is the first offset that the whole log still has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -27,6 +27,7 @@ from tideline.gateway.per_partition import (
     failure_code,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders
+from tideline.gateway.rights import TopicRights
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 
@@ -49,6 +50,7 @@ class DeleteRecordsHandler:
     fences: Fences
     control_plane: ControlPlane
     leaders: PrefixLeaders
+    rights: TopicRights = field(default_factory=TopicRights)
 
     def rules(self) -> Rules:
         return {ApiKey.DELETE_RECORDS: Rule(self.delete_records, self.tracking.has_topics)}
@@ -57,6 +59,7 @@ class DeleteRecordsHandler:
         split = SplitRequest(context, self.tracking, NAMES, self.leaders, _asked)
         if not split.is_tracked:
             return await context.forward()
+        await split.authorize(self.rights)
         rows: dict[PartitionEntry, Any] = {}
         kafkas: list[tuple[PartitionEntry, Any]] = []
         split_logs: set[PartitionEntry] = set()

@@ -64,7 +64,13 @@ class MetadataHandler:
             kept = tuple(t for t in answer.topics if t.name not in hidden)
         else:
             by_id = {t.topic_id for t in asked if getattr(t, "topic_id", None) is not None}
-            kept = tuple(_unknown(t, by_id) if t.name in hidden else t for t in answer.topics)
+            kept = tuple(
+                # Who may not see it hears so, as of any other name.
+                _unknown(t, by_id)
+                if t.name in hidden and t.error_code is not ErrorCode.topic_authorization_failed
+                else t
+                for t in answer.topics
+            )
         return replace(answer, topics=kept)
 
 

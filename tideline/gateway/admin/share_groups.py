@@ -6,7 +6,7 @@ session that was opened before a topic was tracked names no topics any more, so 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from kio.static.primitive import i16, i32
 
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.rights import TopicRights
 from tideline.gateway.session_topics import SessionTopics
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.protocol import response_class
@@ -40,6 +41,7 @@ class ShareGroupsHandler:
     """Serves ShareFetch and ShareAcknowledge."""
 
     tracking: TrackingView
+    rights: TopicRights = field(default_factory=TopicRights)
 
     def rules(self) -> Rules:
         return {
@@ -58,10 +60,22 @@ class ShareGroupsHandler:
             return await ctx.forward()
         kept = tuple(topic for topic in request.topics if topic.topic_id not in tracked)
         answer: Any = await ctx.forward_message(replace(request, topics=kept))
+        if answer.error_code is not ErrorCode.none:
+            return ctx.respond(answer)  # of the whole request, its group for example
+        known = await self._readable(ctx, tracked)
         refused = tuple(
-            _refusal(schema, topic) for topic in request.topics if topic.topic_id in tracked
+            _refusal(schema, topic, REASON if topic.topic_id in known else None)
+            for topic in request.topics
+            if topic.topic_id in tracked
         )
         return ctx.respond(replace(answer, responses=(*answer.responses, *refused)))
+
+    async def _readable(self, ctx: RequestContext, tracked: frozenset[UUID]) -> frozenset[UUID]:
+        """Those that the client may read: of the others it hears what Kafka would say, and not
+        what becomes of them."""
+        names = {t: topic.name for t in tracked if (topic := self.tracking.topic_by_id(t))}
+        judged = await self.rights.judge(ctx, names.values())
+        return frozenset(t for t, name in names.items() if judged.refusal_of(name) is None)
 
     async def share_acknowledge(self, ctx: RequestContext) -> bytes | None:
         """Acknowledgements of what was read before are Kafka's; only old sessions are ended."""
@@ -106,7 +120,7 @@ def _session_ended(schema: Any) -> Any:
     )
 
 
-def _refusal(schema: Any, topic: Any) -> Any:
+def _refusal(schema: Any, topic: Any, reason: str | None) -> Any:
     answer = nested(schema, "responses")
     partition = nested(answer, "partitions")
     leader: Any
@@ -118,7 +132,7 @@ def _refusal(schema: Any, topic: Any) -> Any:
                 partition,
                 partition_index=asked.partition_index,
                 error_code=REFUSED,
-                error_message=REASON,
+                error_message=reason,
                 acknowledge_error_code=i16(0),
                 acknowledge_error_message=None,
                 current_leader=leader(leader_id=i32(-1), leader_epoch=i32(-1)),

@@ -23,11 +23,13 @@ from kio.schema.types import TopicName
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import TrackedTopic
 from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.request_handling import KafkaErrorCode
 from tideline.errors import TidelineError, UnreachableError
 from tideline.gateway.admin.placing import PlacementRefused, ReplicaPlacing
 from tideline.gateway.admin.tellings import Tellings
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.messages import build, nested, no_throttle
+from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.decoding import decoded_response
@@ -77,6 +79,7 @@ class TopicsHandler:
     tellings: Tellings = field(default_factory=Tellings)
     placing: ReplicaPlacing | None = None
     """``None``: Kafka places the replicas of new partitions."""
+    rights: TopicRights = field(default_factory=TopicRights)
 
     def rules(self) -> Rules:
         return {
@@ -207,10 +210,11 @@ class TopicsHandler:
             return await ctx.forward()
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
         result = nested(schema, "results")
+        judged = await self.rights.judge(ctx, tracked)
         refused = {
             name: result(name=TopicName(name), error_code=code, error_message=message)
             for name in tracked
-            for code, message in await self._no_growth(name)
+            for code, message in _not_allowed(judged, name) or await self._no_growth(name)
         }
         rest = []
         for asked in (t for t in request.topics if t.name not in refused):
@@ -256,7 +260,7 @@ class TopicsHandler:
                 await self._grown(tracked[asked.name], asked.count, results[asked.name])
         return answer
 
-    async def _no_growth(self, name: str) -> list[tuple[ErrorCode, str]]:
+    async def _no_growth(self, name: str) -> list[tuple[ErrorCode, str | None]]:
         """Why the topic may not get partitions now, by what Postgres says; nothing if it may."""
         try:
             topic = await self.control_plane.tracked_topic(name)
@@ -290,6 +294,18 @@ class TopicsHandler:
             f"{topic.name} has {count} partitions",
             lambda: self.control_plane.add_partitions(topic.name, count),
         )
+
+
+def _not_allowed(judged: Judged, name: str) -> list[tuple[ErrorCode, str | None]]:
+    """As Kafka says it, of a topic whose client may not alter it; nothing if it may."""
+    match judged.refusal_of(name):
+        case None:
+            return []
+        case KafkaErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return [(ErrorCode.topic_authorization_failed, None)]
+        case _:
+            message = "the broker does not say whether the topic may be altered: try again"
+            return [(ErrorCode.request_timed_out, message)]
 
 
 def is_migrating(topic: TrackedTopic) -> bool:

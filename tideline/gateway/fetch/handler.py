@@ -27,6 +27,7 @@ from tideline.gateway.fetch.tracked_sessions import (
 from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import NO_TIME, TopicKey, error, messages, topic_key
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.rights import TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.session_topics import SessionTopics
 from tideline.gateway.tracking.quiesce import Fences
@@ -120,6 +121,7 @@ class FetchHandler:
     paired_broker: PairedBroker
     leaders: LeaderNaming
     room: Room = field(default_factory=Room)
+    rights: TopicRights = field(default_factory=TopicRights)
     sessions: TrackedSessions = field(
         default_factory=lambda: TrackedSessions(lambda: asyncio.get_running_loop().time())
     )

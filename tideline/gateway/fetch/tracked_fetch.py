@@ -42,6 +42,7 @@ from tideline.gateway.messages import (
     named,
 )
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
@@ -80,6 +81,8 @@ class Serving(Protocol):
     def leaders(self) -> LeaderNaming: ...
     @property
     def room(self) -> Room: ...
+    @property
+    def rights(self) -> TopicRights: ...
 
 
 class _Side:
@@ -140,6 +143,8 @@ class TrackedFetch:
         self.request = request
         self.tracking = parts.tracking
         self.room = parts.room
+        self._rights = parts.rights
+        self._judged = Judged({})
         self.leaders = parts.leaders
         self.watermarks = parts.watermarks
         self.rack = str(getattr(request, "rack_id", ""))
@@ -209,11 +214,15 @@ class TrackedFetch:
         self._held.close()
 
     async def _divide(self) -> None:
-        """Each partition to the side that its offset lies on now."""
+        """Each partition to the side that its offset lies on now, if the client may read it."""
         in_kafka, in_suffix = [], []
         self._told = {}
-        for asked in self.asked:
-            route = current_route(asked, self.tracking)
+        routes = [(asked, current_route(asked, self.tracking)) for asked in self.asked]
+        await self._judge()
+        for asked, route in routes:
+            if (denied := self._judged.refusal(asked.at)) is not None:
+                self._told[asked] = PartitionResult.refusal(denied)
+                continue
             asked.offset = position_of(route, asked.offset)
             rule = handling(asked_by_fetch(route, asked.offset), route, self.tracking.lease)
             if rule.behaviour is Behaviour.REFUSE:
@@ -227,6 +236,14 @@ class TrackedFetch:
         self._of_kafka.divide(in_kafka)
         if self._of_suffix.divide(in_suffix):
             await self._of_suffix.leave()  # it would not hear of those that have come
+
+    async def _judge(self) -> None:
+        """Kafka asks once for each fetch; a topic may join the tracked set while it waits."""
+        known = self._judged.verdicts
+        names = {a.at.topic.name for a in self.asked if a.at.topic is not None}
+        if not names <= known.keys():
+            judged = await self._rights.judge(self.context, names - known.keys())
+            self._judged = Judged({**known, **judged.verdicts})
 
     async def _nearer(self, asked: PartitionFetch) -> int | None:
         """The replica in the consumer's zone that it is sent on to."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kio.static.primitive import i64
@@ -24,6 +24,7 @@ from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.offsets.whole_prefix import EPOCHS, said_by_whole_leaders
 from tideline.gateway.per_partition import PartitionEntry, SplitRequest, failure_code
 from tideline.gateway.prefix_leader import PrefixLeaders
+from tideline.gateway.rights import TopicRights
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 
@@ -36,6 +37,7 @@ class LeaderEpochHandler:
     fences: Fences
     control_plane: ControlPlane
     leaders: PrefixLeaders
+    rights: TopicRights = field(default_factory=TopicRights)
 
     def rules(self) -> Rules:
         return {ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(self.end_of_epoch, self.tracking.has_topics)}
@@ -44,6 +46,7 @@ class LeaderEpochHandler:
         split = SplitRequest(context, self.tracking, EPOCHS, self.leaders, _asked)
         if not split.is_tracked:
             return await context.forward()
+        await split.authorize(self.rights)
         ours, kafkas = [], []
         rows: dict[PartitionEntry, Any] = {}
         for item in split.items:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tideline.control_plane import ControlPlane
@@ -52,6 +52,7 @@ from tideline.gateway.per_partition import (
     failure_code,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders
+from tideline.gateway.rights import TopicRights
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import FoundRecord
@@ -84,6 +85,7 @@ class ListOffsetsHandler:
     reader: SuffixReader
     control_plane: ControlPlane
     leaders: PrefixLeaders
+    rights: TopicRights = field(default_factory=TopicRights)
 
     def rules(self) -> Rules:
         return {ApiKey.LIST_OFFSETS: Rule(self.list_offsets, self.tracking.has_topics)}
@@ -92,6 +94,7 @@ class ListOffsetsHandler:
         split = SplitRequest(context, self.tracking, NAMES, self.leaders, _asked)
         if not split.is_tracked:
             return await context.forward()
+        await split.authorize(self.rights)
         to_kafka = [(item, item.row) for item in split.items if split.rule(item).asks_kafka]
         answers = dict(await split.forward(to_kafka))
         searched = await self._searched(split, answers)

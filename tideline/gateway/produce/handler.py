@@ -15,6 +15,7 @@ from typing import Any
 from tideline.background import spawn
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, is_final, told_as
 from tideline.domain.answers import READ_AGAIN, SEND_AGAIN, Asked, Behaviour, LeaseState, handling
+from tideline.domain.authorization import CANNOT_ASK
 from tideline.domain.leader_choice import zone_of
 from tideline.domain.request_handling import KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
@@ -39,6 +40,7 @@ from tideline.gateway.produce.examination import Allowance, Examiner
 from tideline.gateway.produce.parking import ParkedProduce, ParkingLot
 from tideline.gateway.produce.partition import PartitionProduce, ProduceOutcome
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
+from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced
 from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions
@@ -69,6 +71,7 @@ class ProduceRequest:
         self._parking = handler.parking
         self._refused = handler.refused
         self._leaders = handler.leaders
+        self._judged = Judged({})
         self._patience_s = handler.patience_s
         self.messages: Messages = messages(ApiKey.PRODUCE, context.header.api_version)
         self.acks = int(request.acks)
@@ -100,12 +103,28 @@ class ProduceRequest:
     def is_transactional(self) -> bool:
         return any(part.is_transactional for part in self.all)
 
+    async def authorize(self, rights: TopicRights) -> None:
+        """Refuse what the client may not write, before it is told anything else of it."""
+        names = {part.at.topic.name for part in self.all if part.at.topic is not None}
+        self._judged = await rights.judge(self.context, names)
+        for part in self.all:
+            if (code := self._judged.refusal(part.at)) is not None:
+                self._refuse(part, code)
+
+    def _refuse(self, part: PartitionProduce, code: KafkaErrorCode) -> None:
+        """Of one that its client sends again, what it has sent behind it waits for that."""
+        if code is CANNOT_ASK and part.at.log is not None:
+            self._refused.refuse((part.at.log, self.context.connection), part.producer)
+        part.refuse(code)
+
     async def refuse_new_transactions(self, transactions: OpenTransactions) -> None:
         """Only a transaction that is open on a partition already may go on there, and none in
         the suffix (seed 000 "Transaction completion")."""
         for part in self.all:
             route, header = part.at.route(self._tracking), part.header
             if route.kind is RouteKind.CLASSIC or header is None or not part.is_transactional:
+                continue
+            if part.answer.done():
                 continue
             if route.in_kafka and part.at.topic is not None:
                 try:
@@ -154,6 +173,11 @@ class ProduceRequest:
             self._forward(together)
 
     def _admit(self, part: PartitionProduce, max_wait_s: float) -> None:
+        if (code := self._judged.refusal(part.at)) is not None:
+            self._refuse(
+                part, code
+            )  # it joined the tracked set since the client's rights were asked
+            return
         # The lease is looked at when its turn comes.
         answer = handling(Asked.PRODUCE, part.at.route(self._tracking), LeaseState.HELD)
         if answer.behaviour is Behaviour.PASS:
@@ -374,6 +398,7 @@ class ProduceHandler:
     leaders: LeaderNaming
     patience_s: float
     """How long a produce may wait for its outcome in the suffix or behind the ack gate."""
+    rights: TopicRights = field(default_factory=TopicRights)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def rules(self) -> Rules:
@@ -391,6 +416,7 @@ class ProduceHandler:
         timeout_s = request.timeout.total_seconds()
         max_wait_s = timeout_s if timeout_s > 0 else self.patience_s
         async with turn:
+            await produce.authorize(self.rights)
             if produce.is_transactional:
                 await produce.refuse_new_transactions(self.transactions)
             await produce.examine()

@@ -129,6 +129,8 @@ class GatewayConnection(FrameProtocol):
         self._upstream: Upstream | None = None
         self._barriers: dict[asyncio.Future[None], None] = {}
         self._forwarded: dict[asyncio.Future[bytes], None] = {}
+        self._asked: dict[asyncio.Future[bytes], None] = {}
+        """Questions of the gateway's own, which no client waits for."""
         self._states: dict[type[Any], Any] = {}
         self._upstream_full = False
         self._authenticated = False
@@ -481,6 +483,8 @@ class GatewayConnection(FrameProtocol):
         log.debug("connection to the broker dropped", client=self.peer, reason=reason)
         self._upstream = None
         self._upstream_full = False
+        for answer in tuple(self._asked):
+            _fail(answer, reason)
         self._reach_barriers()
         self._regulate()
 
@@ -495,12 +499,25 @@ class GatewayConnection(FrameProtocol):
 
     def forward(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
         """See :class:`tideline.gateway.context.ClientConnection`."""
+        return self._queue(frame, api_key, api_version, self._forwarded)
+
+    def ask(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
+        return self._queue(frame, api_key, api_version, self._asked)
+
+    def _queue(
+        self,
+        frame: bytes,
+        api_key: int,
+        api_version: int,
+        waiting: dict[asyncio.Future[bytes], None],
+    ) -> Awaitable[bytes]:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._ended:
             _fail(answer, "the client's connection has ended")
             return answer
-        self._forwarded[answer] = None
-        answer.add_done_callback(self._forwarded.pop)
+        waiting[answer] = None
+        answer.add_done_callback(waiting.pop)
 
         def deliver(response: bytes) -> None:
             rewritten = self._rewriter(response, api_key, api_version, self._asker)
@@ -508,7 +525,8 @@ class GatewayConnection(FrameProtocol):
                 answer.set_result(rewritten)
 
         correlation = int.from_bytes(frame[4:8], "big", signed=True)
-        self._ask(frame, api_key, api_version, Expected(correlation, deliver))
+        own = waiting is self._asked
+        self._ask(frame, api_key, api_version, Expected(correlation, deliver, own=own))
         return answer
 
     def _ask(self, frame: bytes, api_key: int, api_version: int, expected: Expected) -> None:
@@ -652,7 +670,7 @@ class GatewayConnection(FrameProtocol):
             self._upstream.close()
         for task in tuple(self._tasks):
             task.cancel()
-        for answer in tuple(self._forwarded):
+        for answer in (*self._forwarded, *self._asked):
             _fail(answer, reason)
         self._reach_barriers()
         for slot in self._slots:
