@@ -427,7 +427,11 @@ def _no_transactions(o: PreflightObservation) -> CheckResult:
     )
 
 
-def _no_acls(o: PreflightObservation) -> CheckResult:
+FROM_ANYWHERE = " from *"
+"""What ends an ACL, in words, that names no host."""
+
+
+def _acls_hold(o: PreflightObservation) -> CheckResult:
     name = "acls"
     if o.acls is None:
         return CheckResult(
@@ -437,22 +441,21 @@ def _no_acls(o: PreflightObservation) -> CheckResult:
             "give the worker's principal DESCRIBE on the cluster, then try again",
         )
     rules = o.acls.rules
-    if rules:
+    of_hosts = [rule for rule in rules if not rule.endswith(FROM_ANYWHERE)]
+    if of_hosts:
         return CheckResult(
             name,
             Verdict.REFUSED,
-            f"{len(rules)} ACLs protect the topic: {'; '.join(rules[:3])}",
-            "gateways do not authorise: from B0 on whoever reaches one reads and writes the topic. "
-            "Remove the ACLs if that is as it should be",
+            f"{len(of_hosts)} ACLs of the topic name a host: {'; '.join(of_hosts[:3])}",
+            "brokers see the gateways' addresses as their clients': let these ACLs name users, "
+            "or the gateways' hosts in further ones, and remove them",
         )
-    return _result(
+    return CheckResult(
         name,
-        o.acls.authorizer,
-        "no ACL names the topic, but the brokers have an authorizer"
-        if o.acls.authorizer
-        else "the brokers have no authorizer",
-        "gateways do not authorise: from B0 on whoever reaches one reads and writes the topic",
-        warn=True,
+        Verdict.PASSED,
+        f"{len(rules)} ACLs protect the topic, and hold at gateways"
+        if rules
+        else "no ACL names the topic",
     )
 
 
@@ -614,7 +617,7 @@ CHECKS: tuple[Check, ...] = (
     _recognised_objects,
     _enabled_again,
     _no_transactions,
-    _no_acls,
+    _acls_hold,
     _postgres,
     _gateways,
     _versions,

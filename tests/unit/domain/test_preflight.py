@@ -80,7 +80,7 @@ def test_of_an_unknown_topic_only_that_is_said() -> None:
         ("tiered_storage_healthy", {"bucket_error": "403"}),
         ("tiered_storage_healthy", {"stuck_copies": 1_000}),
         ("remote_objects_recognised", {"remote_objects": RemoteObjects(9, ("no log object",))}),
-        ("acls", {"acls": TopicAcls(True, ("ALLOW READ to User:a from *",))}),
+        ("acls", {"acls": TopicAcls(True, ("ALLOW READ to User:a from 10.0.0.1",))}),
         ("postgres_synchronous_commit", {"synchronous_commit": "off"}),
         ("gateways_alive", {"gateways": ()}),
         ("gateways_alive", {"gateways": (replace(GATEWAY, silent_ms=9_000),)}),
@@ -96,6 +96,11 @@ def test_what_breaks_a_rule_is_refused_with_a_remedy(check: str, changes: dict[s
     assert found.remedy
     assert not report.accepted
     assert found.remedy in report.refusal()
+
+
+def test_acls_of_users_hold_at_gateways_and_refuse_no_migration() -> None:
+    for acls in (TopicAcls(True, ("ALLOW READ to User:a from *",)), TopicAcls(authorizer=True)):
+        assert verdict("acls", acls=acls) is Verdict.PASSED
 
 
 def test_replaced_processes_are_named_beside_a_gateway_that_is_silent() -> None:
@@ -118,7 +123,6 @@ def test_replaced_processes_are_named_beside_a_gateway_that_is_silent() -> None:
         ("gateways_alive", {"gateways": (GATEWAY, replace(GATEWAY, status="fenced"))}),
         ("tiered_storage_healthy", {"stuck_copies": 1}),
         ("min_insync_replicas", {"configs": {"min.insync.replicas": "1"}}),
-        ("acls", {"acls": TopicAcls(authorizer=True)}),
         ("transactional_producers", {"transactional_ids": ("pay-1",)}),
         ("transactional_producers", {"transactional_ids": None}),
         ("tiering_age", {"configs": {"local.retention.ms": "-1"}}),
