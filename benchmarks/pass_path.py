@@ -1,0 +1,532 @@
+"""What a request that passes costs the gateway: `python -m benchmarks.pass_path`.
+
+No stack: one gateway process over real sockets between a client and a broker that answers from
+canned bytes, so that the CPU time of the gateway's process is that of the pass path alone. Figures
+are medians of rounds in which every way has its turn: a gateway that tracks nothing, one that
+tracks topics that no request names, a second tree of the same project (``--tree``), a warm
+Kroxylicious (``--kroxylicious``, a directory with its jars) and the broker itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from benchmarks.tracking import tracked
+from tideline.gateway.context import ApiKey
+from tideline.gateway.messages import NO_TIME, Messages, messages
+from tideline.kafka.framing import FrameProtocol
+from tideline.kafka.protocol import encode_request, encode_response, parse_header
+
+HOST = "127.0.0.1"
+CLASSIC, CLASSIC_ID = "classic-topic", UUID(int=2**100)
+PRODUCE_VERSION, FETCH_VERSION = 12, 17
+TRACKED_PARTITIONS = 10_000
+START_S = 60.0
+WARM_ROUNDS = 4
+"""Of each case, before a JVM's code is compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of traffic: ``window`` requests under way on each of ``connections``."""
+
+    name: str
+    api: ApiKey
+    record_bytes: int
+    """Of one partition, in the request (Produce) or the answer (Fetch)."""
+    partitions: int = 1
+    connections: int = 1
+    window: int = 1
+    requests: int = 2_000
+    """Of one round."""
+
+    @property
+    def bytes_each(self) -> int:
+        return self.record_bytes * self.partitions
+
+
+CASES = (
+    Case("produce 1 KB, one at a time", ApiKey.PRODUCE, 1_000),
+    Case("produce 1 KB, 32 in flight", ApiKey.PRODUCE, 1_000, window=32, requests=6_400),
+    Case("produce 1 KB, 50 connections", ApiKey.PRODUCE, 1_000, connections=50, requests=4_000),
+    Case("produce 16 KB, 4 in flight", ApiKey.PRODUCE, 16_384, window=4),
+    Case("produce 100 KB, 4 in flight", ApiKey.PRODUCE, 102_400, window=4, requests=800),
+    Case("fetch 1 KB, one at a time", ApiKey.FETCH, 1_000),
+    Case("fetch 16 KB, one at a time", ApiKey.FETCH, 16_384),
+    Case("fetch 100 KB, one at a time", ApiKey.FETCH, 102_400, requests=800),
+    Case("fetch 1 MB of 10 partitions", ApiKey.FETCH, 104_858, partitions=10, requests=150),
+    Case("fetch 100 partitions, no records", ApiKey.FETCH, 0, partitions=100, requests=400),
+)
+
+
+def request_frame(case: Case) -> bytes:
+    """The request of a case, with the correlation id 0; its client id is the case's number."""
+    if case.api is ApiKey.PRODUCE:
+        kind = messages(ApiKey.PRODUCE, PRODUCE_VERSION)
+        rows = tuple(
+            kind.request_part("PartitionProduceData", index=n, records=bytes(case.record_bytes))
+            for n in range(case.partitions)
+        )
+        topic = kind.request_part(
+            "TopicProduceData", name=CLASSIC, topic_id=CLASSIC_ID, partition_data=rows
+        )
+        message = kind.request(
+            transactional_id=None, acks=-1, timeout=timedelta(seconds=30), topic_data=(topic,)
+        )
+    else:
+        kind = messages(ApiKey.FETCH, FETCH_VERSION)
+        message = _fetch(kind, case)
+    return encode_request(message, 0, str(CASES.index(case)))
+
+
+def _fetch(kind: Messages, case: Case) -> Any:
+    rows = tuple(
+        kind.request_part(
+            "FetchPartition",
+            partition=n,
+            current_leader_epoch=3,
+            fetch_offset=1_000_000 + n,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=1_048_576,
+            replica_directory_id=None,
+        )
+        for n in range(case.partitions)
+    )
+    topic = kind.request_part("FetchTopic", topic_id=CLASSIC_ID, partitions=rows)
+    return kind.request(
+        max_wait=timedelta(milliseconds=500),
+        min_bytes=1,
+        max_bytes=55 * 1024 * 1024,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=(topic,),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+
+
+def answer_frame(case: Case) -> bytes:
+    """What the broker answers to it, with the correlation id 0."""
+    kind = messages(case.api, PRODUCE_VERSION if case.api is ApiKey.PRODUCE else FETCH_VERSION)
+    if case.api is ApiKey.PRODUCE:
+        rows = tuple(
+            kind.response_part(
+                "PartitionProduceResponse",
+                index=n,
+                error_code=ErrorCode.none,
+                base_offset=17,
+                log_append_time=None,
+                log_start_offset=0,
+                record_errors=(),
+                error_message=None,
+            )
+            for n in range(case.partitions)
+        )
+        topic = kind.response_part(
+            "TopicProduceResponse", name=CLASSIC, topic_id=CLASSIC_ID, partition_responses=rows
+        )
+    else:
+        rows = tuple(
+            kind.response_part(
+                "PartitionData",
+                partition_index=n,
+                error_code=ErrorCode.none,
+                high_watermark=2_000_000,
+                last_stable_offset=2_000_000,
+                log_start_offset=0,
+                aborted_transactions=None,
+                preferred_read_replica=-1,
+                records=bytes(case.record_bytes),
+            )
+            for n in range(case.partitions)
+        )
+        topic = kind.response_part("FetchableTopicResponse", topic_id=CLASSIC_ID, partitions=rows)
+    message = kind.response(
+        responses=(topic,), throttle_time=NO_TIME, error_code=ErrorCode.none, session_id=0
+    )
+    return encode_response(message, 0)
+
+
+# -- the broker's process
+
+
+class _CannedConnection(FrameProtocol):
+    """Answers each request as soon as it is whole; its client id says of which case it is."""
+
+    def __init__(self, answers: list[bytes]) -> None:
+        super().__init__(200_000_000)
+        self._answers = answers
+
+    def frame_received(self, frame: bytes) -> None:
+        key = int.from_bytes(frame[:2], "big")
+        if key == ApiKey.API_VERSIONS:
+            self.send_frame(frame[4:8] + _offered(int.from_bytes(frame[2:4], "big")))
+        else:
+            self.send_frame(frame[4:8] + self._answers[int(parse_header(frame).client_id or 0)])
+
+
+def _offered(version: int) -> bytes:
+    """The body of an ApiVersions answer: the APIs of this benchmark."""
+    kind = messages(ApiKey.API_VERSIONS, version)
+    ranges = {
+        ApiKey.PRODUCE: (3, PRODUCE_VERSION),
+        ApiKey.FETCH: (4, FETCH_VERSION),
+        ApiKey.METADATA: (0, 12),
+        ApiKey.API_VERSIONS: (0, 4),
+    }
+    keys = tuple(
+        kind.response_part("ApiVersion", api_key=int(key), min_version=low, max_version=high)
+        for key, (low, high) in ranges.items()
+    )
+    values = {"error_code": ErrorCode.none, "api_keys": keys, "throttle_time": NO_TIME}
+    return encode_response(kind.response(**values), 0)[4:]
+
+
+def serve_broker() -> None:
+    """Say the port, then serve until the end of stdin."""
+
+    async def run() -> None:
+        answers = [answer_frame(case)[4:] for case in CASES]
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _CannedConnection(answers), HOST, 0)
+        _say(server.sockets[0].getsockname()[1])
+        await loop.run_in_executor(None, sys.stdin.read)
+
+    asyncio.run(run())
+
+
+# -- the gateway's process
+
+
+def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
+    """The same with a gateway; ``partitions`` are tracked, of topics that nobody names."""
+    from tideline.control_plane.memory import MemoryControlPlane
+    from tideline.gateway.assembly import build_parts, build_rules
+    from tideline.gateway.context import ConnectionRegistry
+    from tideline.gateway.messages import preload
+    from tideline.gateway.transactions import OpenTransactions
+    from tideline.gateway.transport.server import GatewayServer
+    from tideline.kafka.client import KafkaCluster
+    from tideline.settings import GatewaySettings
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as state:
+            port = _free_port()
+            settings = GatewaySettings.of(
+                {
+                    "TIDELINE_GATEWAY_ID": "1",
+                    "TIDELINE_GATEWAY_BROKER_ID": "1",
+                    "TIDELINE_GATEWAY_LISTEN": f"{HOST}:{port}",
+                    "TIDELINE_GATEWAY_ADVERTISED": f"{HOST}:{port}",
+                    "TIDELINE_GATEWAY_BROKER": f"{HOST}:{broker_port}",
+                    "TIDELINE_GATEWAY_PEERS": f"1={HOST}:{port}",
+                    "TIDELINE_GATEWAY_STATE_DIR": state,
+                    "TIDELINE_POSTGRES_DSN": f"host={HOST} port=1",
+                    "TIDELINE_S3_ENDPOINT": f"http://{HOST}:1",
+                }
+            )
+            plane: Any = MemoryControlPlane(lambda: int(time.time() * 1000))
+            store: Any = None
+            cluster = KafkaCluster([settings.gateway_broker])
+            connections = ConnectionRegistry()
+            parts = build_parts(settings, plane, store, cluster, connections)
+            parts.tracking.replace_all(tracked(partitions))
+            open_transactions = OpenTransactions(cluster, 1)
+            rules = build_rules(parts, plane, cluster, open_transactions, patience_s=25.0)
+            server = GatewayServer(settings, rules, connections, parts.room)
+            await server.start()
+            _say(port)
+            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+            await server.stop(0.1)
+
+    preload()
+    if loop == "uvloop":
+        import uvloop
+
+        uvloop.run(run())
+    else:
+        asyncio.run(run())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _say(port: int) -> None:
+    print(f"port {port}", flush=True)
+
+
+# -- Kroxylicious
+
+_KROXYLICIOUS = """
+import io.kroxylicious.proxy.KafkaProxy;
+import io.kroxylicious.proxy.config.ConfigParser;
+import io.kroxylicious.proxy.internal.config.Features;
+import java.nio.file.*;
+public class Main {
+  public static void main(String[] arguments) throws Exception {
+    var parser = new ConfigParser();
+    var text = Files.readString(Path.of(arguments[0]));
+    var configuration = parser.parseConfiguration(text);
+    new KafkaProxy(parser, configuration, Features.defaultFeatures()).startup().block();
+  }
+}
+"""
+
+
+@contextmanager
+def kroxylicious(jars: Path, broker_port: int) -> Iterator[tuple[int, int]]:
+    """(process id, port) of a Kroxylicious in front of the broker."""
+    with tempfile.TemporaryDirectory() as home:
+        port = _free_port()
+        (Path(home) / "Main.java").write_text(_KROXYLICIOUS)
+        (Path(home) / "proxy.yaml").write_text(
+            "virtualClusters:\n"
+            "- name: bench\n"
+            "  targetCluster:\n"
+            f"    bootstrapServers: {HOST}:{broker_port}\n"
+            "  gateways:\n"
+            "  - name: default\n"
+            "    portIdentifiesNode:\n"
+            f"      bootstrapAddress: {HOST}:{port}\n"
+            f"      advertisedBrokerAddressPattern: {HOST}\n"
+            "      nodeIdRanges:\n"
+            "      - {name: brokers, start: 1, end: 3}\n"
+        )
+        process = subprocess.Popen(
+            ["java", "-Xmx512m", "-cp", f"{jars}/*", str(Path(home) / "Main.java"),
+             str(Path(home) / "proxy.yaml")],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            _until_listening(port)
+            yield process.pid, port
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _until_listening(port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection((HOST, port)).close()
+            return
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+# -- the client
+
+
+class _Client:
+    """One connection that sends frames by the window and takes as many answers."""
+
+    def __init__(self, port: int, frame: bytes, window: int) -> None:
+        self.socket = socket.create_connection((HOST, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._burst = (len(frame).to_bytes(4, "big") + frame) * window
+        self._buffer = bytearray(1 << 20)
+
+    def send(self) -> None:
+        self.socket.sendall(self._burst)
+
+    def take(self, expected: int) -> None:
+        left, view = expected, memoryview(self._buffer)
+        while left:
+            got = self.socket.recv_into(view[: min(left, len(view))])
+            if not got:
+                raise ConnectionError("the connection was closed")
+            left -= got
+
+
+def drive(port: int, case: Case) -> list[float]:
+    """One round; the latency of each window, in seconds."""
+    frame, answer = request_frame(case), 4 + len(answer_frame(case))
+    clients = [_Client(port, frame, case.window) for _ in range(case.connections)]
+    taken: list[float] = []
+    try:
+        for _ in range(case.requests // (case.connections * case.window)):
+            began = time.perf_counter()
+            for client in clients:
+                client.send()
+            waiting = {client.socket: client for client in clients}
+            while waiting:
+                for ready in select.select(list(waiting), [], [])[0]:
+                    waiting.pop(ready).take(answer * case.window)
+            taken.append(time.perf_counter() - began)
+    finally:
+        for client in clients:
+            client.socket.close()
+    return taken
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process, in seconds: what the scheduler has counted for its threads."""
+    return sum(
+        int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
+        for task in os.listdir(f"/proc/{pid}/task")
+    ) / 1e9  # fmt: skip
+
+
+@dataclass(slots=True)
+class Way:
+    name: str
+    port: int
+    pid: int | None
+    """``None``: the broker itself, whose CPU time is not looked at."""
+    compiles: bool = False
+    """Whether it is slow at first."""
+    cpu_us: dict[str, list[float]] = field(default_factory=dict)
+    """By case: µs a request, of each round."""
+    p50_ms: dict[str, list[float]] = field(default_factory=dict)
+
+
+@contextmanager
+def _child(*arguments: str, tree: Path | None = None) -> Iterator[tuple[int, int]]:
+    """(process id, port) of this module in another process."""
+    environment = {**os.environ, "PYTHONPATH": str(tree)} if tree else dict(os.environ)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.pass_path", *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, cwd=tree, env=environment,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.startswith("port "):
+                yield process.pid, int(line.split()[1])
+                return
+        raise RuntimeError(f"{arguments} ended before it served")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure(
+    ways: Sequence[Way], cases: list[Case], rounds: int, step: Callable[[str], None]
+) -> None:
+    """Each way in turn; the first round of each case warms up and does not count."""
+    for way in ways:
+        for case in cases * WARM_ROUNDS if way.compiles else ():
+            drive(way.port, case)
+    for case in cases:
+        for number in range(rounds + 1):
+            step(f"{case.name}: round {number} of {rounds}")
+            for way in ways:
+                before = cpu_s(way.pid) if way.pid else 0.0
+                latencies = drive(way.port, case)
+                if number == 0:
+                    continue
+                used = (cpu_s(way.pid) if way.pid else 0.0) - before
+                way.cpu_us.setdefault(case.name, []).append(used / case.requests * 1e6)
+                way.p50_ms.setdefault(case.name, []).append(statistics.median(latencies) * 1e3)
+
+
+def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
+    """The tables of docs/performance.md."""
+
+    def spread(values: list[float], form: str) -> str:
+        low, middle, high = min(values), statistics.median(values), max(values)
+        return f"{middle:{form}} ({low:{form}} to {high:{form}})"
+
+    proxies = [way for way in ways if way.pid]
+    head = (
+        "| " + " | ".join(["CPU of the process, µs a request", *(w.name for w in proxies)]) + " |"
+    )
+    lines = [head, "| --- |" + " ---: |" * len(proxies)]
+    for case in cases:
+        cells = [spread(way.cpu_us[case.name], ".0f") for way in proxies]
+        lines.append("| " + " | ".join([case.name, *cells]) + " |")
+    lines += ["", "| MB a second of CPU |" + "".join(f" {w.name} |" for w in proxies)]
+    lines.append("| --- |" + " ---: |" * len(proxies))
+    for case in cases:
+        if case.bytes_each >= 16_384:
+            cells = [
+                f"{case.bytes_each / statistics.median(way.cpu_us[case.name]):,.0f}"
+                for way in proxies
+            ]
+            lines.append("| " + " | ".join([case.name, *cells]) + " |")
+    lines += ["", "| p50 of a window, ms |" + "".join(f" {w.name} |" for w in ways)]
+    lines.append("| --- |" + " ---: |" * len(ways))
+    for case in cases:
+        cells = [spread(way.p50_ms[case.name], ".2f") for way in ways]
+        lines.append("| " + " | ".join([case.name, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--role", choices=["broker", "gateway"], help=argparse.SUPPRESS)
+    parser.add_argument("--broker-port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--partitions", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--case", action="append", help="a part of a case's name; default: all")
+    parser.add_argument("--tree", type=Path, help="another checkout, as a way of its own")
+    parser.add_argument("--kroxylicious", type=Path, help="a directory with its jars")
+    parser.add_argument("--quick", action="store_true", help="no gateway without tracked topics")
+    arguments = parser.parse_args()
+    if arguments.role == "broker":
+        serve_broker()
+        return 0
+    if arguments.role == "gateway":
+        serve_gateway(arguments.broker_port, arguments.partitions, arguments.loop)
+        return 0
+    cases = [
+        c for c in CASES if not arguments.case or any(part in c.name for part in arguments.case)
+    ]
+    with ExitStack() as children:
+        _, broker = children.enter_context(_child("--role", "broker"))
+
+        def add(name: str, partitions: int, tree: Path | None = None) -> Way:
+            pid, port = children.enter_context(
+                _child(
+                    "--role", "gateway", "--broker-port", str(broker), "--loop", arguments.loop,
+                    "--partitions", str(partitions), tree=tree,
+                )
+            )  # fmt: skip
+            return Way(name, port, pid)
+
+        ways = [] if arguments.quick else [add("nothing tracked", 0)]
+        ways.append(add("topics tracked", TRACKED_PARTITIONS))
+        if arguments.tree:
+            if not arguments.quick:
+                ways.append(add("other tree", 0, arguments.tree))
+            ways.append(add("other tree, topics tracked", TRACKED_PARTITIONS, arguments.tree))
+        if arguments.kroxylicious:
+            pid, port = children.enter_context(kroxylicious(arguments.kroxylicious, broker))
+            ways.append(Way("Kroxylicious, warm", port, pid, compiles=True))
+        ways.append(Way("direct", broker, None))
+        measure(ways, cases, arguments.rounds, lambda text: print(text, file=sys.stderr))
+    print(to_markdown(ways, cases))
+    print(f"\nload average {os.getloadavg()[0]:.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
