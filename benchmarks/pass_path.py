@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,10 @@ class Case:
     """Of one round."""
 
     @property
+    def at_once(self) -> int:
+        return self.connections * self.window
+
+    @property
     def bytes_each(self) -> int:
         return self.record_bytes * self.partitions
 
@@ -94,7 +98,7 @@ def request_frame(case: Case) -> bytes:
     else:
         kind = messages(ApiKey.FETCH, FETCH_VERSION)
         message = _fetch(kind, case)
-    return encode_request(message, 0, str(CASES.index(case)))
+    return encode_request(message, 0, str([c.name for c in CASES].index(case.name)))
 
 
 def _fetch(kind: Messages, case: Case) -> Any:
@@ -370,7 +374,7 @@ def drive(port: int, case: Case) -> list[float]:
     clients = [_Client(port, frame, case.window) for _ in range(case.connections)]
     taken: list[float] = []
     try:
-        for _ in range(case.requests // (case.connections * case.window)):
+        for _ in range(case.requests // case.at_once):
             began = time.perf_counter()
             for client in clients:
                 client.send()
@@ -442,8 +446,9 @@ def measure(
                 latencies = drive(way.port, case)
                 if number == 0:
                     continue
+                asked = len(latencies) * case.at_once
                 used = (cpu_s(way.pid) if way.pid else 0.0) - before
-                way.cpu_us.setdefault(case.name, []).append(used / case.requests * 1e6)
+                way.cpu_us.setdefault(case.name, []).append(used / asked * 1e6)
                 way.p50_ms.setdefault(case.name, []).append(statistics.median(latencies) * 1e3)
 
 
@@ -489,6 +494,7 @@ def main() -> int:
     parser.add_argument("--case", action="append", help="a part of a case's name; default: all")
     parser.add_argument("--tree", type=Path, help="another checkout, as a way of its own")
     parser.add_argument("--kroxylicious", type=Path, help="a directory with its jars")
+    parser.add_argument("--share", type=float, default=1.0, help="of each case's requests")
     parser.add_argument("--quick", action="store_true", help="no gateway without tracked topics")
     arguments = parser.parse_args()
     if arguments.role == "broker":
@@ -499,6 +505,10 @@ def main() -> int:
         return 0
     cases = [
         c for c in CASES if not arguments.case or any(part in c.name for part in arguments.case)
+    ]
+    cases = [
+        replace(case, requests=max(int(case.requests * arguments.share), case.at_once))
+        for case in cases
     ]
     with ExitStack() as children:
         _, broker = children.enter_context(_child("--role", "broker"))

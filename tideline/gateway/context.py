@@ -247,9 +247,17 @@ Handler = Callable[[RequestContext], Awaitable[bytes | None]]
 An exception closes the client's connection: a bug must not become a wrong answer."""
 
 
+Passes = Callable[[RequestHeader, bytes, ClientConnection], bool]
+
+
 def always() -> bool:
     """The requests are looked into even while no topic is tracked."""
     return True
+
+
+def never(header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
+    """No request of the API passes while its rule is due."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +266,9 @@ class Rule:
     is_due: Callable[[], bool]
     """Asked for every request before anything is decoded. While no topic is tracked most rules
     say no, so that classic traffic costs a look into a table (I1)."""
+    passes: Passes = never
+    """Asked while it is due, before anything is decoded: whether the handler would do nothing but
+    forward this request as it came and give back its answer. What is in doubt does not pass."""
 
 
 Rules = Mapping[int, Rule]

@@ -50,6 +50,8 @@ class FakeConnection:
     """The gateway's own questions, which ``rights`` answers."""
     rights: Script = field(default_factory=lambda: allowing())
     unanswered: list[Any] = field(default_factory=list)
+    frames: list[bytes] = field(default_factory=list)
+    """Of both, as they were handed over."""
     closed: list[str] = field(default_factory=list)
     peer: str = "test:1"
     broker_id: int = 1
@@ -64,6 +66,7 @@ class FakeConnection:
     def forward(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
         request = decode_request(frame)
         self.forwarded.append(request)
+        self.frames.append(frame)
 
         async def answer() -> bytes:
             response = self.broker[api_key](request)
@@ -92,6 +95,7 @@ class FakeConnection:
 
     def forward_unanswered(self, frame: bytes) -> None:
         self.unanswered.append(decode_request(frame))
+        self.frames.append(frame)
 
     def drain_barrier(self) -> Awaitable[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -217,10 +221,16 @@ class TrackedBench:
         client: FakeConnection | None = None,
         client_id: str = "a client",
     ) -> Any:
-        """Send one request and decode its answer."""
+        """Send one request and decode its answer. Its handler is asked also if it may pass, and has
+        to do then what passing does."""
         frame = encode_request(message, 5, client_id)
-        context = RequestContext(parse_header(frame), frame, client or self.client)
-        answer = await self.rules[int(message.__api_key__)].handler(context)
+        connection = client or self.client
+        context = RequestContext(parse_header(frame), frame, connection)
+        rule = self.rules[int(message.__api_key__)]
+        passes, before = rule.passes(context.header, frame, connection), len(connection.frames)
+        answer = await rule.handler(context)
+        if passes and rule.is_due():
+            assert frame in connection.frames[before:], "it passes what its handler does not"
         if answer is None:
             return None
         return decode_response(answer, int(message.__api_key__), int(message.__version__))

@@ -8,9 +8,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
+from tideline.gateway.context import ApiKey, ClientConnection, RequestContext, Rule, Rules
 from tideline.gateway.leaders import Client, LeaderNaming
 from tideline.gateway.messages import TopicKey
+from tideline.gateway.passing import classic_alone
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.decoding import decoded_response
 from tideline.kafka.protocol import RequestHeader
@@ -24,11 +25,19 @@ class MetadataHandler:
     leaders: LeaderNaming
 
     def rules(self) -> Rules:
-        rule = Rule(self.metadata, self.is_due)
-        return {ApiKey.METADATA: rule, ApiKey.DESCRIBE_TOPIC_PARTITIONS: rule}
+        return {
+            ApiKey.METADATA: Rule(self.metadata, self.is_due, self.passes),
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: Rule(self.metadata, self.is_due),
+        }
 
     def is_due(self) -> bool:
         return self.tracking.hides_names() or self.leaders.is_due()
+
+    def passes(self, header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
+        """See :attr:`Rule.passes`."""
+        if self.tracking.hides_names():
+            return False
+        return classic_alone(self.tracking, header, frame) is not None
 
     async def metadata(self, ctx: RequestContext) -> bytes | None:
         """Both APIs. A retriable error for a hidden topic that was asked for; it is left out of all

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tideline.domain.request_handling import KafkaErrorCode
-from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
+from tideline.gateway.context import ApiKey, ClientConnection, RequestContext, Rule, Rules
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.partition import partition_of, partitions_of
 from tideline.gateway.fetch.suffix_reader import SuffixReader
@@ -27,13 +27,17 @@ from tideline.gateway.fetch.tracked_sessions import (
 from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import NO_TIME, TopicKey, error, messages, topic_key
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.passing import classic_alone
 from tideline.gateway.rights import TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.session_topics import SessionTopics
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.protocol import RequestHeader
 
 SESSIONS_SINCE = 7
+NO_SESSION = -1
+"""The epoch of a full fetch that asks for no session (``FetchMetadata.FINAL_EPOCH``)."""
 SESSIONS_REMEMBERED = 64
 """Sessions per connection; a client has one per broker connection."""
 TOPICS_REMEMBERED = 5_000
@@ -71,6 +75,11 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._named -= len(session)
+
+    def is_classic(self, session_id: int, tracking: TrackingView) -> bool:
+        """Whether the session is one of these and has no topic that is tracked now."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.is_classic(tracking)
 
     def may_continue(
         self, session_id: int, keys: Collection[TopicKey], tracking: TrackingView
@@ -127,7 +136,21 @@ class FetchHandler:
     )
 
     def rules(self) -> Rules:
-        return {ApiKey.FETCH: Rule(self.fetch, self.tracking.has_topics)}
+        return {ApiKey.FETCH: Rule(self.fetch, self.tracking.has_topics, self.passes)}
+
+    def passes(self, header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
+        """See :attr:`Rule.passes`: a fetch that neither opens nor ends a session, and goes on with
+        none but one of Kafka's."""
+        named = classic_alone(self.tracking, header, frame)
+        if named is None:
+            return False
+        session_id, session_epoch = named.session_id, named.session_epoch
+        if not is_incremental(session_id, session_epoch):
+            return session_id == 0 and session_epoch == NO_SESSION
+        passed = connection.state(FetchSessions)
+        if not passed.is_classic(session_id, self.tracking):
+            return False
+        return passed.may_continue(session_id, set(named.keys), self.tracking)
 
     async def fetch(self, context: RequestContext) -> bytes | None:
         request: Any = context.request()

@@ -22,6 +22,7 @@ from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, Rou
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.offsets.whole_prefix import EPOCHS, said_by_whole_leaders
+from tideline.gateway.passing import PassesByTopics
 from tideline.gateway.per_partition import PartitionEntry, SplitRequest, failure_code
 from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.rights import TopicRights
@@ -40,7 +41,9 @@ class LeaderEpochHandler:
     rights: TopicRights = field(default_factory=TopicRights)
 
     def rules(self) -> Rules:
-        return {ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(self.end_of_epoch, self.tracking.has_topics)}
+        passes = PassesByTopics(self.tracking)
+        rule = Rule(self.end_of_epoch, self.tracking.has_topics, passes)
+        return {ApiKey.OFFSET_FOR_LEADER_EPOCH: rule}
 
     async def end_of_epoch(self, context: RequestContext) -> bytes | None:
         split = SplitRequest(context, self.tracking, EPOCHS, self.leaders, _asked)

@@ -44,6 +44,7 @@ from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.offsets.whole_prefix import said_by_whole_leaders
+from tideline.gateway.passing import PassesByTopics
 from tideline.gateway.per_partition import (
     CONSUMER,
     ApiNames,
@@ -88,7 +89,8 @@ class ListOffsetsHandler:
     rights: TopicRights = field(default_factory=TopicRights)
 
     def rules(self) -> Rules:
-        return {ApiKey.LIST_OFFSETS: Rule(self.list_offsets, self.tracking.has_topics)}
+        passes = PassesByTopics(self.tracking)
+        return {ApiKey.LIST_OFFSETS: Rule(self.list_offsets, self.tracking.has_topics, passes)}
 
     async def list_offsets(self, context: RequestContext) -> bytes | None:
         split = SplitRequest(context, self.tracking, NAMES, self.leaders, _asked)

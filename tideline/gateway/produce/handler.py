@@ -20,7 +20,7 @@ from tideline.domain.leader_choice import zone_of
 from tideline.domain.request_handling import KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway import metrics
-from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
+from tideline.gateway.context import ApiKey, ClientConnection, RequestContext, Rule, Rules
 from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import (
     NO_TIME,
@@ -35,6 +35,7 @@ from tideline.gateway.messages import (
     timestamp,
     topic_key,
 )
+from tideline.gateway.passing import classic_alone
 from tideline.gateway.produce.appends import AppendDropped
 from tideline.gateway.produce.examination import Allowance, Examiner
 from tideline.gateway.produce.parking import ParkedProduce, ParkingLot
@@ -46,7 +47,7 @@ from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions
 from tideline.kafka.batches import BatchHeader
 from tideline.kafka.decoding import AT_ONCE_PARTITIONS, decoded_response
-from tideline.kafka.protocol import encode_request
+from tideline.kafka.protocol import RequestHeader, encode_request
 
 RECORD_ERRORS_SINCE = 8
 """KIP-467."""
@@ -58,6 +59,9 @@ class ProduceOrder:
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
+        self.waiting = 0
+        """Produces that have the turn or wait for it. A lock that was let go of a moment ago is not
+        locked although its next holder stands by."""
 
 
 class ProduceRequest:
@@ -402,25 +406,34 @@ class ProduceHandler:
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def rules(self) -> Rules:
-        return {ApiKey.PRODUCE: Rule(self.produce, self.tracking.has_topics)}
+        return {ApiKey.PRODUCE: Rule(self.produce, self.tracking.has_topics, self.passes)}
+
+    def passes(self, header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
+        """See :attr:`Rule.passes`. A produce behind one whose turn has not come waits for it."""
+        named = classic_alone(self.tracking, header, frame)
+        return named is not None and not connection.state(ProduceOrder).waiting
 
     async def produce(self, context: RequestContext) -> bytes | None:
         request: Any = context.request()
         produce = ProduceRequest(context, request, self)
-        turn = context.connection.state(ProduceOrder).turn
-        if not produce.is_tracked and not turn.locked():
+        order = context.connection.state(ProduceOrder)
+        if not produce.is_tracked and not order.waiting:
             if produce.acks == 0:
                 context.connection.forward_unanswered(context.frame)
                 return None
             return await context.forward()
         timeout_s = request.timeout.total_seconds()
         max_wait_s = timeout_s if timeout_s > 0 else self.patience_s
-        async with turn:
-            await produce.authorize(self.rights)
-            if produce.is_transactional:
-                await produce.refuse_new_transactions(self.transactions)
-            await produce.examine()
-            produce.admit(max_wait_s)
+        order.waiting += 1
+        try:
+            async with order.turn:
+                await produce.authorize(self.rights)
+                if produce.is_transactional:
+                    await produce.refuse_new_transactions(self.transactions)
+                await produce.examine()
+                produce.admit(max_wait_s)
+        finally:
+            order.waiting -= 1
         if produce.acks == 0:
             task = spawn(produce.unanswered(), "produce-acks-0")
             self._background.add(task)

@@ -334,7 +334,7 @@ class GatewayConnection(FrameProtocol):
         if self._young and login is None:
             self.shown()
         rule = self._rules.get(key)
-        if rule is not None and rule.is_due():
+        if rule is not None and rule.is_due() and not rule.passes(header, frame, self):
             slot = self._open_slot(size)
             context = RequestContext(header, frame, self)
             requests_handled(key).inc()

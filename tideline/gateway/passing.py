@@ -1,0 +1,34 @@
+"""Whether a request may pass while topics are tracked, told by the topics that it names.
+
+Of each API that nearly all traffic is made of, a handler asks this before it decodes anything. A
+request that names classic topics alone then costs a walk over their names. The decision is made at
+the moment at which the frame goes to the broker or to its handler, in the same step of the event
+loop, so the drain barrier covers it as it covers what a handler forwards (schedule 9).
+"""
+
+from __future__ import annotations
+
+from tideline.gateway.context import ClientConnection
+from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.named_topics import NamedTopics, named_topics
+from tideline.kafka.protocol import RequestHeader
+
+
+def classic_alone(
+    tracking: TrackingView, header: RequestHeader, frame: bytes
+) -> NamedTopics | None:
+    """What the request names if that is classic topics alone, without doubt; else ``None``."""
+    named = named_topics(frame, header)
+    if named is None or not all(map(tracking.is_classic, named.keys)):
+        return None
+    return named
+
+
+class PassesByTopics:
+    """Requests of which nothing counts but their topics (ListOffsets, OffsetForLeaderEpoch)."""
+
+    def __init__(self, tracking: TrackingView) -> None:
+        self._tracking = tracking
+
+    def __call__(self, header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
+        return classic_alone(self._tracking, header, frame) is not None
