@@ -133,3 +133,14 @@ async def test_the_probe_tells_whose_rights_it_has(database: Database) -> None:
     for role in PASSWORDS:
         found = await probe(database.settings(role), "test")
         assert (found.user, found.rights) == (role, (f"{role}_rights",))
+
+
+def test_a_run_that_was_killed_holds_up_no_later_one(empty: str) -> None:
+    """It has left its row in yoyo's table of locks, with the number of a process."""
+    db("migrate")
+    with psycopg.connect(empty, options="-c search_path=tideline") as connection:
+        connection.execute(
+            "INSERT INTO yoyo_lock (locked, ctime, pid) VALUES (1, clock_timestamp(), 4194304)"
+        )
+    code, made = db("migrate")
+    assert (code, made["applied"]) == (0, [])

@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -109,11 +110,11 @@ def apply(dsn: str, directory: Path | None = None) -> None:
     known = {migration.id for migration in migrations}
     try:
         with psycopg.connect(dsn) as connection:
-            # Serialises concurrent runs while roles are created; yoyo locks the rest.
+            # Serialises concurrent runs while roles are created.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline roles'))")
             connection.execute((directory / "roles.sql").read_bytes())
             _refuse_newer(connection, known)
-        with yoyo.get_backend(_yoyo_uri(dsn)) as backend, backend.lock(timeout=LOCK_TIMEOUT_S):
+        with yoyo.get_backend(_yoyo_uri(dsn)) as backend, _alone(dsn):
             backend.apply_migrations(backend.to_apply(_in_order(migrations)))
         with psycopg.connect(dsn) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('tideline functions'))")
@@ -122,6 +123,16 @@ def apply(dsn: str, directory: Path | None = None) -> None:
             _replace_functions(connection, directory)
     except psycopg.Error as error:
         raise translate(error) from error
+
+
+@contextmanager
+def _alone(dsn: str) -> Iterator[None]:
+    """One run at a time, for no longer than it lives: of yoyo's own lock a row stays behind when
+    the process is killed, and every later run waits for it in vain."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+        connection.execute("SELECT pg_advisory_lock(hashtext('tideline migrations'))")
+        yield
 
 
 def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
