@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from http.client import HTTPException
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
@@ -89,7 +90,7 @@ def read_state(address: str, topic: str | None = None) -> dict[str, Any]:
     except HTTPError as refused:
         why = refused.read().decode(errors="replace")
         raise UnreachableError(f"the gateway at {address} cannot tell: {why}") from refused
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise UnreachableError(
             f"no gateway answers at {address} ({error}): name its TIDELINE_METRICS_ADDRESS, as it "
             "is reached from here"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from tideline import pages
 from tideline.background import cancel_and_wait, spawn
 from tideline.domain.answers import LeaseState
+from tideline.errors import UnreachableError
 from tideline.gateway.standing import BEAT_S, STUCK_S, Standing
 
 
@@ -110,3 +112,21 @@ async def test_what_is_believed_is_asked_on_the_event_loop(standing: Standing) -
         assert (well, said["of"], said["ready"]) == (True, "orders", False)
     finally:
         await cancel_and_wait(turning)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:metrics", "no host:9404", "another server"])
+def test_an_address_that_is_none_or_not_a_gateways_is_named(address: str) -> None:
+    """Another server: one that does not speak HTTP, as a wrong port mostly is."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"N\0\0\0 what is this\r\n\r\n")
+
+        if address == "another server":
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(UnreachableError, match="name its TIDELINE_METRICS_ADDRESS"):
+            pages.read_state(address)
