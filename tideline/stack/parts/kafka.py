@@ -53,6 +53,11 @@ class Kafka(StackPart):
         return self.plan.home.run / f"{self.name}.properties"
 
     @property
+    def overrides(self) -> Path:
+        """Settings that a person gives this broker; of two values of a key Kafka takes the last."""
+        return self.plan.home.path / f"{self.name}.properties"
+
+    @property
     def temporary(self) -> Path:
         """Codecs unpack their native libraries here; a killed JVM leaves them behind."""
         return self.plan.home.run / f"{self.name}.tmp"
@@ -137,6 +142,8 @@ class Kafka(StackPart):
             s3_access_key=credentials.s3_broker_access_key,
             s3_secret_key=credentials.s3_broker_secret_key,
         )
+        if self.overrides.is_file():
+            text += f"\n# {self.overrides}\n{self.overrides.read_text()}"
         write_private(self.properties, text)
 
     def probe(self) -> None:
