@@ -19,6 +19,7 @@ from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tests.unit.kafka.sasl_broker import SaslBroker
 from tideline.domain.security import ClientAuth
 from tideline.errors import UsageError
+from tideline.gateway.transport import listener
 from tideline.kafka.tls import TlsFiles
 from tideline.settings import GatewaySettings, load
 from tideline.stack.certificates import Authority, Pair
@@ -179,6 +180,23 @@ async def test_a_gateway_that_refuses_connections_meanwhile_shows_the_new_one_la
         again = await under_test.connect(trusting)
         assert serial(again) != old
         again.close()
+
+
+async def test_handshakes_that_nobody_ends_are_bounded_in_number_and_time(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "HANDSHAKE_S", 0.5)
+    settings = {**shown(authority.issue("gateway")), "gateway_max_connections": "3"}
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with FakeBroker(echo) as broker, gateway(broker, **settings) as under_test:
+        silent = [await under_test.connect() for _ in range(3)]
+        with pytest.raises(ConnectionError):
+            await under_test.connect(trusting)
+        for each in silent:
+            await each.disconnected()
+        client = await under_test.connect(trusting)
+        await asks(client)
+        client.close()
 
 
 async def test_clear_text_at_a_tls_listener_reaches_nobody(authority: Authority) -> None:

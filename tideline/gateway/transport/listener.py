@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import structlog
 
-from tideline.gateway.metrics import LISTENING
+from tideline.gateway.metrics import CONNECTIONS_REFUSED, LISTENING
+from tideline.kafka.framing import FrameProtocol
 
 BACKLOG = 512
 HANDSHAKE_S = 10.0
@@ -33,15 +34,19 @@ class Listener:
         self,
         host: str,
         port: int,
-        accept: Callable[[], asyncio.BaseProtocol],
+        accept: Callable[[], FrameProtocol],
         *,
         tls: ssl.SSLContext | None = None,
+        most_handshakes: int = BACKLOG,
         name: str = "gateway",
         note: Callable[[float], None] = LISTENING.set,
     ) -> None:
-        """``name`` is for the log; ``note`` hears 1 when it begins to listen and 0 when it ends."""
+        """``most_handshakes``: of TLS, under way at once; beyond: closed at once. ``name`` is for
+        the log; ``note`` hears 1 when it begins to listen and 0 when it ends."""
         self._host, self._port = host, port
-        self._tls = tls
+        self._tls, self._most_handshakes = tls, most_handshakes
+        self._begun: list[tuple[float, FrameProtocol]] = []
+        """With when they began: handshakes, and what was accepted since somebody last looked."""
         self._accept = accept
         self._name, self._note = name, note
         self._sockets: list[socket.socket] = []
@@ -85,13 +90,30 @@ class Listener:
     async def _serve(self, bound: socket.socket) -> asyncio.Server:
         encrypted = self._tls is not None
         return await asyncio.get_running_loop().create_server(
-            self._accept,
+            self._accept if self._tls is None else self._accept_handshake,
             sock=bound,
             backlog=BACKLOG,
             ssl=self._tls,
             ssl_handshake_timeout=HANDSHAKE_S if encrypted else None,
             ssl_shutdown_timeout=SHUTDOWN_S if encrypted else None,
         )
+
+    def _accept_handshake(self) -> FrameProtocol:
+        """asyncio tells nobody of a handshake that fails: it counts until its time is up. An
+        exception here closes the connection."""
+        now = asyncio.get_running_loop().time()
+        if len(self._begun) >= self._most_handshakes:
+            self._begun = [
+                (at, each)
+                for at, each in self._begun
+                if each.transport is None and at > now - HANDSHAKE_S
+            ]
+        if len(self._begun) >= self._most_handshakes:
+            CONNECTIONS_REFUSED.inc()
+            raise ConnectionRefusedError(f"{self._most_handshakes} TLS handshakes are under way")
+        accepted = self._accept()
+        self._begun.append((now, accepted))
+        return accepted
 
     async def encrypt_with(self, tls: ssl.SSLContext) -> None:
         """Connections from now on are encrypted by ``tls``; those that there are stay as they are.

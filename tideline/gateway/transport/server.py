@@ -105,8 +105,17 @@ class GatewayServer:
     ) -> Listener:
         """An address of this gateway, with its certificate; see :class:`Listener`."""
         tls = self._tls.context if self._tls is not None else None
-        self._listeners.append(Listener(host, port, accept, tls=tls, name=name, note=note))
-        return self._listeners[-1]
+        made = Listener(
+            host,
+            port,
+            accept,
+            tls=tls,
+            most_handshakes=self._settings.gateway_max_connections,
+            name=name,
+            note=note,
+        )
+        self._listeners.append(made)
+        return made
 
     async def _encrypt_with(self, tls: ssl.SSLContext) -> None:
         for listener in self._listeners:
