@@ -14,7 +14,7 @@ carried: set[int] = set()
 """Seeds in which a stand-in has accepted a client."""
 
 
-@pytest.mark.parametrize("seed", range(STANDS_IN_FROM, STANDS_IN_FROM + 4))
+@pytest.mark.parametrize("seed", [STANDS_IN_FROM + n for n in (5, 6, 11)])
 def test_no_schedule_breaks_a_promise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     accept = GatewayServer.connection_to
 

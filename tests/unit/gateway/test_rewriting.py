@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.kafka.messages import random_message
 from tideline.gateway.context import ApiKey
-from tideline.gateway.transport.addresses import Asker, NodeAddresses, ResponseRewriter
+from tideline.gateway.transport.addresses import NO_NODE, Asker, NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.passed_apis import PASSED
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.protocol import (
@@ -235,6 +235,11 @@ def test_a_coordinator_whose_address_changed_is_forgotten_by_each_client_before_
     clock[0] += 0.2
     assert told(client)[:2] == ("gateway-1", 9502)
     assert told(another) == nobody, "each connection has to"
+    of_transactions = Asker("t", of_transactions=True)
+    answer: Any = decode_response(
+        rewriter(frame, ApiKey.FIND_COORDINATOR, 3, of_transactions), ApiKey.FIND_COORDINATOR, 3
+    )
+    assert (answer.node_id, answer.host) == (NO_NODE + 2, "gateway-1"), "it asks for Metadata"
     nodes.stand_in(None)
     assert told(client) == nobody, "and again when it is back"
     clock[0] += 1.1

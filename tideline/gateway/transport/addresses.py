@@ -43,6 +43,8 @@ def offered_versions(decoded: Iterable[int]) -> dict[int, range]:
 
 MOVED_LATELY_S = 60.0
 """Longer than a client waits before it tries to connect once more (10 s by default)."""
+NO_NODE = 2**30
+"""No broker has such an id, nor is it one of those that clients make for themselves."""
 FORGETS_WITHIN_S = 1.0
 """In this time a client that has lost its coordinator has asked again, and for Metadata."""
 
@@ -52,6 +54,8 @@ class Asker:
     """Of one connection: what answers depend on beside the request."""
 
     client_id: str | None = None
+    of_transactions: bool = False
+    """The coordinator that it asks for is one of transactions."""
     asked_of: dict[int, float] = field(default_factory=dict)
     """By coordinator: when it was told first since that one's address changed, on its clock."""
 
@@ -168,6 +172,8 @@ class ResponseRewriter:
         moved = self._moved((found,), named)
         if moved and not _must_forget(int(found.node_id), named, asker):
             return moved[0]
+        if moved and asker.of_transactions:
+            return replace(moved[0], node_id=BrokerId(NO_NODE + int(found.node_id)))
         return replace(
             found,
             node_id=BrokerId(-1),
@@ -218,7 +224,10 @@ class ResponseRewriter:
 def _must_forget(node: int, named: Named, asker: Asker) -> bool:
     """Whether a client has to lose its coordinator first. librdkafka keeps the address that it had
     for as long as the coordinator is the same node (``rd_kafka_txn_coord_set``,
-    ``rd_kafka_cgrp_coord_update``); told that there is none it lets go of it, and asks again."""
+    ``rd_kafka_cgrp_coord_update``). Of its group it takes the address from the answer, after it was
+    told that there is no coordinator. Of its transactions it takes the one that it has of the node,
+    which it asks for anew when it is told a node that it does not know; others go by the address.
+    """
     moved_at, now = named.moved.get(node), time.monotonic()
     if moved_at is None or now > moved_at + MOVED_LATELY_S:
         return False

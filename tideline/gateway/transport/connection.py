@@ -52,6 +52,7 @@ from tideline.kafka.errors import (
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
     RequestHeader,
+    decode_request,
     decode_response,
     encode_request,
     encode_response,
@@ -72,6 +73,9 @@ FIRST_BUFFER_BYTES = 65_536
 """What a client gets for saying that a long request comes; the rest as it arrives."""
 _BARRIER_CORRELATION = -2_000_000_000
 MAX_INT32 = 2**31 - 1
+
+TRANSACTIONS = 1
+"""``FindCoordinatorRequest.CoordinatorType``."""
 
 S = TypeVar("S")
 log = structlog.get_logger()
@@ -322,6 +326,8 @@ class GatewayConnection(FrameProtocol):
             if key in SASL_APIS:
                 self._relay_login(login, frame, header)
                 return False
+        if key == ApiKey.FIND_COORDINATOR:
+            self._asker.of_transactions = _asks_of_transactions(frame, header)
         if not self._rewriter.offers(key, version):
             if key != ApiKey.API_VERSIONS:
                 # As a broker does: the schema of an answer that said so is not known either.
@@ -690,6 +696,11 @@ def _fail(answer: asyncio.Future[bytes], reason: str) -> None:
     if not answer.done():
         answer.set_exception(KafkaUnavailable(reason))
         answer.exception()  # a handler that was cancelled does not look
+
+
+def _asks_of_transactions(frame: bytes, header: RequestHeader) -> bool:
+    request: Any = decode_request(frame, header)
+    return int(getattr(request, "key_type", 0)) == TRANSACTIONS
 
 
 def _as_version_0(frame: bytes, header: RequestHeader) -> bytes:

@@ -176,7 +176,8 @@ class Upstream(FrameProtocol):
             expected, self._served_without_answer = self._expected.popleft()
             expected.sink(frame)
         except MalformedFrame as error:
-            self._lost(f"the broker sent {error}")
+            # Who was to have this answer is owed it, and will not get it.
+            self._lost(f"the broker sent {error}", owes=True)
 
     def frame_refused(self, reason: str) -> None:
         BOUND_REACHED.labels("answer").inc()
@@ -195,10 +196,10 @@ class Upstream(FrameProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost(self._refusal or (str(exc) if exc else "the broker closed the connection"))
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, reason: str, *, owes: bool = False) -> None:
         if self._closing:
             return
-        owes = self.owes
+        owes = owes or self.owes
         self.close()
         self._on_lost(reason, owes)
 
