@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -17,8 +19,11 @@ from tests.simulation.postgres import Remote, RemotePlane, RemoteStore
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.background import BackgroundTaskEnded, spawn, watching
 from tideline.control_plane.memory import MemoryControlPlane
+from tideline.domain.authorization import Verdict
 from tideline.gateway.assembly import Parts, build_parts, build_rules
-from tideline.gateway.context import ConnectionRegistry
+from tideline.gateway.context import ConnectionRegistry, RequestContext
+from tideline.gateway.quotas import ClientQuotas
+from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.stand_ins import StandIns
 from tideline.gateway.tracking.presence import Presence
 from tideline.gateway.tracking.state_directory import NAMES_NAME, StateDirectory
@@ -29,6 +34,20 @@ from tideline.kafka.client import KafkaCluster
 
 LEASE_MS = "2000"
 START_AGAIN_S = 0.3
+
+
+class AllAllowed(TopicRights):
+    """What clients may do is not simulated: a question more would move every recorded schedule."""
+
+    async def judge(self, context: RequestContext, topics: Iterable[str]) -> Judged:
+        return Judged(dict.fromkeys(topics, Verdict.ALLOWED))
+
+
+class NoQuotas(ClientQuotas):
+    """Nor are quotas."""
+
+    def start(self) -> None:
+        pass
 
 
 class Surroundings:
@@ -118,13 +137,16 @@ class Gateway:
             plane = self._world.plane_for(self.process)
             cluster = KafkaCluster([settings.gateway_broker], timeout_ms=5_000)
             connections = ConnectionRegistry()
-            parts = self.parts = build_parts(
+            parts = build_parts(
                 settings,
                 plane,
                 self._world.store_for(self.process),
                 cluster,
                 connections,
                 directory=directory,
+            )
+            parts = self.parts = replace(
+                parts, rights=AllAllowed(), quotas=NoQuotas(cluster, self.number)
             )
             rules = build_rules(
                 parts,

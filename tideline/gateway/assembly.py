@@ -45,6 +45,7 @@ from tideline.gateway.produce.handler import ProduceHandler
 from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
+from tideline.gateway.quotas import ClientQuotas
 from tideline.gateway.rights import TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.confirm import Confirmations
@@ -92,12 +93,14 @@ class Parts:
     examiner: Examiner
     leaders: LeaderNaming
     rights: TopicRights
+    quotas: ClientQuotas
 
     async def start(self) -> None:
         """Returns when tracked topics are known (see :meth:`TrackingSync.start`)."""
         await self.sync.start()
         self.identity.start()
         self.leaders.start()
+        self.quotas.start()
 
     async def close(self, patience_s: float = WAL_PATIENCE_S) -> None:
         """After every connection has ended: commit what is under way within ``patience_s``, and,
@@ -112,6 +115,7 @@ class Parts:
         await self.tellings.close()
         await self.identity.close()
         await self.leaders.close()
+        await self.quotas.close()
         await self.confirmations.close()
 
 
@@ -209,6 +213,7 @@ def build_parts(
         examiner=Examiner(),
         leaders=_leaders(settings, control_plane, tracking, cluster, lease),
         rights=TopicRights(settings.gateway_rights_ms / 1000),
+        quotas=ClientQuotas(cluster, settings.gateway_broker_id),
     )
 
 
@@ -293,6 +298,7 @@ def build_rules(
         parts.leaders,
         patience_s,
         parts.rights,
+        parts.quotas,
     )
     fetch = FetchHandler(
         tracking,
@@ -303,6 +309,7 @@ def build_rules(
         parts.leaders,
         parts.room,
         parts.rights,
+        parts.quotas,
     )
     return {
         **produce.rules(),

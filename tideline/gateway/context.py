@@ -113,6 +113,10 @@ class ClientConnection(Protocol):
         at once without an upstream connection, and when the connection ends.
         """
 
+    def mute(self, seconds: float) -> None:
+        """Begin no further request of this client, and do not read it, for so long (KIP-219). What
+        has begun goes on, and is answered."""
+
     def close(self, reason: str) -> None:
         """End it, both sides, without answering what is pending."""
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from math import ceil
 from typing import Any
 from uuid import UUID
 
@@ -37,6 +38,7 @@ TopicKey = str | UUID | None
 """How a request names a topic: by name, or by id in the newer versions."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NO_TIME = timedelta(0)
+MAX_INT32 = 2**31 - 1
 
 
 class Messages:
@@ -101,6 +103,11 @@ def nested(kind: Any, name: str) -> Any:
 
 def no_throttle() -> i32Timedelta:
     return i32Timedelta.parse(NO_TIME)
+
+
+def milliseconds(seconds: float) -> i32Timedelta:
+    """A throttle time, rounded up."""
+    return i32Timedelta.parse(timedelta(milliseconds=min(ceil(seconds * 1000), MAX_INT32)))
 
 
 def error(code: int) -> ErrorCode:

@@ -173,6 +173,11 @@ SUFFIX_BYTES = Counter(
     "this gateway's zone",
     ["direction", "zone"],
 )
+THROTTLED = Counter(
+    "inkless_gateway_throttled",
+    "requests after which a client was not read for a while, by the quota that it exceeded",
+    ["quota"],
+)
 RIGHTS_ASKED = Counter(
     "inkless_gateway_rights_asked",
     "questions to brokers for what a client may do with tracked topics, on its own connection",

@@ -22,7 +22,6 @@ from kio.schema.types import TopicName
 from tideline.background import spawn
 from tideline.domain.authorization import (
     NEEDED,
-    Operation,
     Rights,
     Verdict,
     operations_of,
@@ -79,32 +78,33 @@ class TopicRights:
     async def judge(self, context: RequestContext, topics: Iterable[str]) -> Judged:
         """Whether the client may do what its request needs (:data:`NEEDED`) with each of these
         tracked topics. Returns at once while that is known."""
-        operation, names = NEEDED[context.header.api_key], set(topics)
+        operation = NEEDED[context.header.api_key]
         state = context.connection.state(ConnectionRights)
         now = asyncio.get_running_loop().time()
-        verdicts = {name: self._verdict(state, name, operation, now) for name in names}
-        unknown = [name for name, verdict in verdicts.items() if verdict is Verdict.UNKNOWN]
+        verdicts: dict[str, Verdict] = {}
+        unknown, due = [], False
+        for name in topics:
+            rights = state.known.get(name)
+            if rights is None:
+                verdicts[name] = Verdict.UNKNOWN
+                unknown.append(name)
+                continue
+            state.used.add(name)
+            verdicts[name] = rights.verdict(operation, now, self.allowed_for_s)
+            if verdicts[name] is Verdict.UNKNOWN:
+                unknown.append(name)
+            elif name not in state.asking and rights.is_due(now, self.allowed_for_s):
+                due = True
+        if due:
+            self._refresh(context, state, now)
         if unknown:
-            found = await self._answered(context, state, unknown)
-            verdicts |= {
+            for name, found in (await self._answered(context, state, unknown)).items():
                 # Whatever its age: it was judged while the request waited.
-                name: Verdict.ALLOWED if rights.allows(operation) else Verdict.DENIED
-                for name, rights in found.items()
-            }
-        self._refresh(context, state, names)
+                verdicts[name] = Verdict.ALLOWED if found.allows(operation) else Verdict.DENIED
         denied = sum(verdict is Verdict.DENIED for verdict in verdicts.values())
         if denied:
             RIGHTS_DENIED.labels(operation.name.lower()).inc(denied)
         return Judged(verdicts)
-
-    def _verdict(
-        self, state: ConnectionRights, name: str, operation: Operation, now: float
-    ) -> Verdict:
-        rights = state.known.get(name)
-        if rights is None:
-            return Verdict.UNKNOWN
-        state.used.add(name)
-        return rights.verdict(operation, now, self.allowed_for_s)
 
     async def _answered(
         self, context: RequestContext, state: ConnectionRights, names: Collection[str]
@@ -119,22 +119,13 @@ class TopicRights:
                 told |= question.result()
         return {name: told[name] for name in names if name in told}
 
-    def _refresh(
-        self, context: RequestContext, state: ConnectionRights, names: Collection[str]
-    ) -> None:
+    def _refresh(self, context: RequestContext, state: ConnectionRights, now: float) -> None:
         """Ask anew for what runs out soon, with all that this client has used lately."""
-        now = asyncio.get_running_loop().time()
-
-        def due(name: str) -> bool:
-            rights = state.known.get(name)
-            return rights is not None and rights.is_due(now, self.allowed_for_s)
-
-        if any(name not in state.asking and due(name) for name in names):
-            old = [name for name in state.known if due(name)]
-            for name in old:
-                if name not in state.used:
-                    del state.known[name]
-            self._ask(context, state, [n for n in old if n in state.used and n not in state.asking])
+        old = [n for n, rights in state.known.items() if rights.is_due(now, self.allowed_for_s)]
+        for name in old:
+            if name not in state.used:
+                del state.known[name]
+        self._ask(context, state, [n for n in old if n in state.used and n not in state.asking])
 
     def _ask(self, context: RequestContext, state: ConnectionRights, names: list[str]) -> None:
         if not names:

@@ -56,6 +56,8 @@ class FakeConnection:
     peer: str = "test:1"
     broker_id: int = 1
     states: dict[type[Any], Any] = field(default_factory=dict)
+    identity: str | None = None
+    muted_s: list[float] = field(default_factory=list)
 
     def __hash__(self) -> int:
         return id(self)
@@ -101,6 +103,9 @@ class FakeConnection:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_result(None)
         return done
+
+    def mute(self, seconds: float) -> None:
+        self.muted_s.append(seconds)
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)

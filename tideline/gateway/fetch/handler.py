@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.gateway.context import ApiKey, ClientConnection, RequestContext, Rule, Rules
 from tideline.gateway.fetch.from_suffix import HighWatermarks
@@ -28,6 +29,7 @@ from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import NO_TIME, TopicKey, error, messages, topic_key
 from tideline.gateway.paired_broker import PairedBroker
 from tideline.gateway.passing import classic_alone
+from tideline.gateway.quotas import ClientQuotas
 from tideline.gateway.rights import TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.session_topics import SessionTopics
@@ -129,8 +131,9 @@ class FetchHandler:
     watermarks: HighWatermarks
     paired_broker: PairedBroker
     leaders: LeaderNaming
-    room: Room = field(default_factory=Room)
-    rights: TopicRights = field(default_factory=TopicRights)
+    room: Room
+    rights: TopicRights
+    quotas: ClientQuotas
     sessions: TrackedSessions = field(
         default_factory=lambda: TrackedSessions(lambda: asyncio.get_running_loop().time())
     )
@@ -141,6 +144,8 @@ class FetchHandler:
     def passes(self, header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
         """See :attr:`Rule.passes`: a fetch that neither opens nor ends a session, and goes on with
         none but one of Kafka's."""
+        if self.quotas.has(QuotaKind.FETCH):
+            return False  # the bytes of its answer count
         named = classic_alone(self.tracking, header, frame)
         if named is None:
             return False
@@ -179,6 +184,7 @@ class FetchHandler:
             return await TrackedFetch(context, request, asked, self, answered).answer()
         inspected_under = tracking.version
         frame = await context.forward()
+        self.quotas.record(QuotaKind.FETCH, context, len(frame))  # which the broker throttles
         if version >= SESSIONS_SINCE and session_epoch == 0:
             passed.opened(_session_of(frame, version), keys, inspected_under)
         return frame

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tideline.background import cancel_and_wait, spawn
 from tideline.domain.answers import Behaviour, asked_by_fetch, handling
 from tideline.domain.leader_choice import zone_of
+from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import RouteKind, position_of
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.from_kafka import KafkaSide
@@ -39,9 +40,11 @@ from tideline.gateway.messages import (
     group_by_topic,
     key_fields,
     messages,
+    milliseconds,
     named,
 )
 from tideline.gateway.paired_broker import PairedBroker
+from tideline.gateway.quotas import ClientQuotas
 from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.quiesce import Fences
@@ -81,6 +84,8 @@ class Serving(Protocol):
     def leaders(self) -> LeaderNaming: ...
     @property
     def room(self) -> Room: ...
+    @property
+    def quotas(self) -> ClientQuotas: ...
     @property
     def rights(self) -> TopicRights: ...
 
@@ -152,7 +157,9 @@ class TrackedFetch:
         self.messages: Messages = messages(ApiKey.FETCH, context.header.api_version)
         self.asked = asked
         self._answered = answered
-        self._max_bytes = min(int(request.max_bytes), MAX_BYTES)
+        self._quotas = parts.quotas
+        most = min(float(MAX_BYTES), self._quotas.most(QuotaKind.FETCH, context))
+        self._max_bytes = min(int(request.max_bytes), int(most))
         self._min_bytes = min(int(request.min_bytes), self._max_bytes)
         self._told: Answers = {}
         """Partitions that neither side is asked about."""
@@ -373,8 +380,11 @@ class TrackedFetch:
         many = len(self.asked) > AT_ONCE_PARTITIONS
         rows = await beside_the_loop(self._rows, answers) if many else self._rows(answers)
         code, session_id, told = self._answered(rows)  # sessions are the event loop's
+        size = sum(answer.size for answer in answers.values())
+        throttle_s = self._quotas.record(QuotaKind.FETCH, self.context, size)
+        self._quotas.throttle(QuotaKind.FETCH, self.context, throttle_s)
         message = self.messages.response(
-            throttle_time=self.kafka.throttle,
+            throttle_time=max(self.kafka.throttle, milliseconds(throttle_s)),
             error_code=error(code),
             session_id=session_id,
             responses=tuple(

@@ -17,6 +17,7 @@ from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, is_final, told_a
 from tideline.domain.answers import READ_AGAIN, SEND_AGAIN, Asked, Behaviour, LeaseState, handling
 from tideline.domain.authorization import CANNOT_ASK
 from tideline.domain.leader_choice import zone_of
+from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
 from tideline.gateway import metrics
@@ -31,6 +32,7 @@ from tideline.gateway.messages import (
     leaves_out,
     locate,
     messages,
+    milliseconds,
     named,
     timestamp,
     topic_key,
@@ -41,6 +43,7 @@ from tideline.gateway.produce.examination import Allowance, Examiner
 from tideline.gateway.produce.parking import ParkedProduce, ParkingLot
 from tideline.gateway.produce.partition import PartitionProduce, ProduceOutcome
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
+from tideline.gateway.quotas import ClientQuotas
 from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.tracking.quiesce import Fences, IncarnationFenced
 from tideline.gateway.tracking.view import TrackingView
@@ -96,6 +99,9 @@ class ProduceRequest:
         self._relays: set[asyncio.Task[None]] = set()
         self.endpoints: dict[int, Any] = {}
         self.throttle = NO_TIME
+        """Kafka's."""
+        self.throttle_s = 0.0
+        """Ours."""
         self._whole_answer: bytes | None = None
         """Kafka's answer to the whole request."""
 
@@ -333,7 +339,8 @@ class ProduceRequest:
                 self._whole_answer = None
             rows.append((part.at.key, self._row(part, part.answer.result())))
         self._count_bytes()
-        if self._whole_answer is not None:
+        throttle = max(self.throttle, milliseconds(self.throttle_s))
+        if self._whole_answer is not None and throttle == self.throttle:
             return self._whole_answer
         message = self.messages.response(
             responses=tuple(
@@ -342,7 +349,7 @@ class ProduceRequest:
                 )
                 for key, group in group_by_topic(rows)
             ),
-            throttle_time=self.throttle,
+            throttle_time=throttle,
             node_endpoints=tuple(self.endpoints.values()),
         )
         return await self.context.respond_of(message, len(self.all))
@@ -402,7 +409,8 @@ class ProduceHandler:
     leaders: LeaderNaming
     patience_s: float
     """How long a produce may wait for its outcome in the suffix or behind the ack gate."""
-    rights: TopicRights = field(default_factory=TopicRights)
+    rights: TopicRights
+    quotas: ClientQuotas
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def rules(self) -> Rules:
@@ -410,18 +418,24 @@ class ProduceHandler:
 
     def passes(self, header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
         """See :attr:`Rule.passes`. A produce behind one whose turn has not come waits for it."""
+        if self.quotas.has(QuotaKind.PRODUCE):
+            return False  # its bytes count
         named = classic_alone(self.tracking, header, frame)
         return named is not None and not connection.state(ProduceOrder).waiting
 
     async def produce(self, context: RequestContext) -> bytes | None:
         request: Any = context.request()
         produce = ProduceRequest(context, request, self)
+        throttle_s = self.quotas.record(QuotaKind.PRODUCE, context, len(context.frame))
         order = context.connection.state(ProduceOrder)
         if not produce.is_tracked and not order.waiting:
             if produce.acks == 0:
                 context.connection.forward_unanswered(context.frame)
                 return None
             return await context.forward()
+        # Of classic topics alone the broker throttles.
+        self.quotas.throttle(QuotaKind.PRODUCE, context, throttle_s)
+        produce.throttle_s = throttle_s
         timeout_s = request.timeout.total_seconds()
         max_wait_s = timeout_s if timeout_s > 0 else self.patience_s
         order.waiting += 1

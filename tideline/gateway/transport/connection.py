@@ -155,6 +155,8 @@ class GatewayConnection(FrameProtocol):
         self._stall: asyncio.TimerHandle | None = None
         self._login_bound: asyncio.TimerHandle | None = None
         self.peer = "?"
+        self._muted_until = 0.0
+        self._unmuting: asyncio.TimerHandle | None = None
         self.last_active = self._last_read = asyncio.get_running_loop().time()
 
     # -- the client's side
@@ -300,7 +302,7 @@ class GatewayConnection(FrameProtocol):
         the next pass of the event loop, so what arrived behind it waits for that. While the client
         takes no answers nothing is started that would make more."""
         self._admitting = False
-        while self._arrived and not self._ended and not self._client_stalls:
+        while self._arrived and not (self._ended or self._client_stalls or self._is_muted):
             if self._login is not None and self._login.waits:
                 return  # its answer goes on
             frame = self._arrived.popleft()
@@ -439,7 +441,7 @@ class GatewayConnection(FrameProtocol):
         else:
             read = waiting <= self._limit // 2 and self._held_bytes <= self._byte_limit // 2
         read = read and not self._upstream_full and not self._draining
-        read = read and not self._client_stalls and self._has_room()
+        read = read and not self._client_stalls and not self._is_muted and self._has_room()
         if not read:
             self._room.finished(self)
         if read == self._reading or self.transport.is_closing():
@@ -452,6 +454,29 @@ class GatewayConnection(FrameProtocol):
             if waiting >= self._limit or self._held_bytes >= self._byte_limit:
                 BOUND_REACHED.labels("in_flight").inc()
             self.transport.pause_reading()
+
+    @property
+    def _is_muted(self) -> bool:
+        return self._unmuting is not None
+
+    def mute(self, seconds: float) -> None:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        if self._ended or until <= self._muted_until:
+            return
+        self._muted_until = until
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+        self._unmuting = loop.call_at(until, self._unmute)
+        self._regulate()
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self.last_active = asyncio.get_running_loop().time()
+        if not self._admitting:
+            self._admit()
+        self._regulate()
 
     def _has_room(self) -> bool:
         return self._room.may_finish(self) if self._large_bytes else not self._room.full
@@ -669,6 +694,9 @@ class GatewayConnection(FrameProtocol):
             return
         self._ended = True
         self._unbound_login()
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None

@@ -1,0 +1,200 @@
+"""Who exceeds a quota of Kafka's with what it sends to, or reads of, the suffix is throttled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
+from kio.schema.describe_client_quotas.v1.response import (
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import f64
+
+from tests.asked import Places, request
+from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row
+from tests.unit.gateway.gateway_under_test import gateway
+from tests.unit.gateway.tracked_bench import (
+    FakeConnection,
+    TrackedBench,
+    acknowledging,
+    fetch,
+    fetched,
+    outcomes,
+    produce,
+)
+from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
+from tideline.domain.answers import Asked
+from tideline.domain.quotas import Default, QuotaEntity, QuotaKind, QuotaWindow
+from tideline.gateway.context import ApiKey, RequestContext, Rule
+from tideline.gateway.messages import no_throttle
+from tideline.gateway.quotas import ClientQuotas, quotas_of
+from tideline.kafka.errors import KafkaUnavailable
+from tideline.kafka.protocol import encode_request
+
+ME = (TOPIC, 0)
+SUFFIX = tracked_row(generation=2, boundary=100, boundary_epoch=7)
+BATCH = record_batch(1, payload=b"x" * 10_000)
+EVERYBODY = QuotaEntity(None, Default.NAME)
+OF_ALICE = QuotaEntity("alice", None)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
+    made = TrackedBench(tmp_path)
+    await made.lease()
+    made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
+    made.show(SUFFIX)
+    yield made
+    await made.close()
+
+
+def limit(bench: TrackedBench, kind: QuotaKind, bound: float, entity: QuotaEntity) -> None:
+    bench.parts.quotas.quotas = {kind: {entity: bound}}
+
+
+async def test_a_producer_above_its_quota_is_told_so_and_not_read_for_as_long(
+    bench: TrackedBench,
+) -> None:
+    limit(bench, QuotaKind.PRODUCE, 1_500, EVERYBODY)
+    first = await bench.ask(produce((TOPIC, 0, BATCH)))
+    assert first.throttle_time == timedelta(0)
+    second = await bench.ask(produce((TOPIC, 0, BATCH)))
+    assert outcomes(second) == {ME: ("none", 101)}, "it was taken all the same (KIP-219)"
+    (muted_s,) = bench.client.muted_s
+    assert 3 < muted_s < 4
+    assert second.throttle_time == pytest.approx(timedelta(seconds=muted_s), abs=timedelta(0, 0.01))
+
+
+async def test_a_consumer_above_its_quota_is_told_so_and_not_read_for_as_long(
+    bench: TrackedBench,
+) -> None:
+    for _ in range(3):
+        await bench.ask(produce((TOPIC, 0, BATCH)))
+    limit(bench, QuotaKind.FETCH, 1_500, EVERYBODY)
+    first = await bench.ask(fetch((TOPIC, 0, 100)))
+    assert fetched(first)[ME].offsets == [100], "no more than the window lets through at once"
+    assert first.throttle_time == timedelta(0)
+    second = await bench.ask(fetch((TOPIC, 0, 101)))
+    assert fetched(second)[ME].offsets == [101]
+    assert second.throttle_time > timedelta(seconds=3)
+    assert len(bench.client.muted_s) == 1
+
+
+async def test_bytes_of_classic_topics_count_and_the_broker_throttles_for_them(
+    bench: TrackedBench,
+) -> None:
+    limit(bench, QuotaKind.PRODUCE, 1_500, EVERYBODY)
+    for _ in range(2):
+        await bench.ask(produce(("classic", 0, BATCH)))
+    assert not bench.client.muted_s
+    assert (await bench.ask(produce((TOPIC, 0, BATCH)))).throttle_time > timedelta(0)
+
+
+async def test_a_quota_is_shared_by_the_connections_of_its_user_and_by_no_other(
+    bench: TrackedBench,
+) -> None:
+    limit(bench, QuotaKind.PRODUCE, 1_500, OF_ALICE)
+    alices, others = [FakeConnection(identity="alice") for _ in range(2)], FakeConnection()
+    for client in (*alices, others, others):
+        await bench.ask(produce((TOPIC, 0, BATCH)), client)
+    assert [len(client.muted_s) for client in (*alices, others)] == [0, 1, 0]
+
+
+async def test_a_producer_without_answers_is_not_read_either(bench: TrackedBench) -> None:
+    limit(bench, QuotaKind.PRODUCE, 500, EVERYBODY)
+    await bench.ask(produce((TOPIC, 0, BATCH), acks=0))
+    assert bench.client.muted_s
+
+
+def entry(values: dict[str, float], **entity: str | None) -> EntryData:
+    return EntryData(
+        entity=tuple(
+            EntityData(entity_type=kind.replace("_", "-"), entity_name=name)
+            for kind, name in entity.items()
+        ),
+        values=tuple(ValueData(key=key, value=f64(value)) for key, value in values.items()),
+    )
+
+
+def test_kafkas_answer_becomes_quotas_by_kind_and_entity() -> None:
+    found = quotas_of(
+        (
+            entry({"producer_byte_rate": 1.0, "request_percentage": 5.0}, user="alice"),
+            entry({"consumer_byte_rate": 2.0}, user=None, client_id="c"),
+            entry({"connection_creation_rate": 3.0}, ip=None),
+        )
+    )
+    assert found == {
+        QuotaKind.PRODUCE: {OF_ALICE: 1.0},
+        QuotaKind.FETCH: {QuotaEntity(Default.NAME, "c"): 2.0},
+    }
+
+
+class Cluster:
+    """What a broker says when it is asked for quotas, and for its window."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.number = "3"
+
+    async def node(self, node: int) -> Cluster:
+        return self
+
+    async def send(self, message: Any, timeout_ms: int = 0) -> Any:
+        if self.down:
+            raise KafkaUnavailable("gone")
+        if isinstance(message, DescribeClientQuotasRequest):
+            return DescribeClientQuotasResponse(
+                throttle_time=no_throttle(),
+                error_code=ErrorCode.none,
+                error_message=None,
+                entries=(entry({"producer_byte_rate": 7.0}, client_id=None),),
+            )
+        configs = {"quota.window.num": self.number, "quota.window.size.seconds": "2"}
+        rows = tuple(SimpleNamespace(name=n, value=v) for n, v in configs.items())
+        result = SimpleNamespace(error_code=ErrorCode.none, configs=rows)
+        return SimpleNamespace(results=(result,))
+
+
+async def test_quotas_and_their_window_are_the_brokers_and_stay_while_it_is_away() -> None:
+    cluster: Any = Cluster()
+    quotas = ClientQuotas(cluster, 1)
+    await quotas.look()
+    assert quotas.quotas[QuotaKind.PRODUCE] == {EVERYBODY: 7.0}
+    assert quotas.window == QuotaWindow(3, 2.0)
+    cluster.down = True
+    await quotas.look()
+    assert quotas.quotas[QuotaKind.PRODUCE] == {EVERYBODY: 7.0}
+
+
+async def test_a_muted_client_is_answered_what_it_has_asked_and_begins_nothing_new() -> None:
+    """As Kafka mutes a channel: what is throttled is what comes next."""
+    began: list[float] = []
+
+    async def handler(context: RequestContext) -> bytes | None:
+        began.append(asyncio.get_running_loop().time())
+        if len(began) == 1:
+            context.connection.mute(0.3)
+            context.connection.mute(0.1)  # a shorter one changes nothing
+        return context.frame[4:8] + b"done"
+
+    rules = {int(ApiKey.LIST_OFFSETS): Rule(handler, lambda: True)}
+    asked = request(Asked.LATEST, TOPIC, 0, Places(0, 0, 0, 0, 0), b"")
+    async with FakeBroker(nothing_but_versions) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(encode_request(asked, 1, "c"), encode_request(asked, 2, "c"))
+        assert (await client.receive())[4:] == b"done"
+        assert len(began) == 1
+        assert (await client.receive())[4:] == b"done"
+        assert began[1] - began[0] >= 0.29
+        client.close()
