@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,7 +15,15 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from tests.asked import Places, request, told
-from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row, tracked_topic, until
+from tests.raw import message
+from tests.unit.gateway.fakes import (
+    TOPIC,
+    TOPIC_ID,
+    record_batch,
+    tracked_row,
+    tracked_topic,
+    until,
+)
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.gateway.tracked_bench import (
     FakeConnection,
@@ -156,6 +165,31 @@ async def test_the_broker_is_asked_once_for_all_topics_while_its_answer_holds(
     other = FakeConnection()
     await bench.ask(produce((TOPIC, 0, BATCH)), other)
     assert len(other.asked) == 1, "what one client may do says nothing of another"
+
+
+async def test_a_topic_that_is_named_by_its_id_is_refused_alike(bench: TrackedBench) -> None:
+    """Kafka has an error of its own only for an id that no topic has."""
+    bench.show(SUFFIX)
+    bench.client.rights = allowing(0)
+    rows = [{"partition": 0, "fetch_offset": 100, "partition_max_bytes": 1000}]
+    answer = await bench.ask(
+        message(
+            "Fetch",
+            17,
+            max_wait=timedelta(0),
+            min_bytes=1,
+            max_bytes=1000,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[{"topic_id": TOPIC_ID, "partitions": rows}],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+    )
+    ((row,),) = (topic.partitions for topic in answer.responses)
+    assert row.error_code is ErrorCode.topic_authorization_failed
+    assert row.high_watermark == row.last_stable_offset == row.log_start_offset == -1
 
 
 async def test_classic_topics_cost_no_question(bench: TrackedBench) -> None:
