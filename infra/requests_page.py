@@ -36,6 +36,9 @@ a gateway in raw frames: over a made broker in `tests/unit/gateway/test_answers.
 ones in `tests/integration/test_answers.py`. How each behaviour is done is in
 [tracked topics at the gateway](gateway-tracked-topics.md).
 
+All of it is for clients that may: one that lacks the right hears `TOPIC_AUTHORIZATION_FAILED`
+whatever the state, of a deleted topic by its name only ([authorization](authorization.md)).
+
 | state | means |
 | --- | --- |
 | classic | not tracked |
