@@ -255,7 +255,7 @@ def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
             connections = ConnectionRegistry()
             parts = build_parts(settings, plane, store, cluster, connections)
             parts.tracking.replace_all(tracked(partitions))
-            open_transactions = OpenTransactions(cluster, 1)
+            open_transactions = OpenTransactions(cluster)
             rules = build_rules(parts, plane, cluster, open_transactions, patience_s=25.0)
             server = GatewayServer(settings, rules, connections, parts.room)
             await server.start()

@@ -149,7 +149,7 @@ async def serve(
         parts,
         plane,
         cluster,
-        OpenTransactions(cluster, NODE),
+        OpenTransactions(cluster),
         patience_s=10,
     )
     server = GatewayServer(settings, rules, connections, parts.room)

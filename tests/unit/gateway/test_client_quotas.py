@@ -35,6 +35,7 @@ from tests.unit.gateway.tracked_bench import (
 from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tideline.domain.answers import Asked
 from tideline.domain.quotas import Default, QuotaEntity, QuotaKind, QuotaWindow
+from tideline.domain.sasl import Identity, Mechanism
 from tideline.gateway.context import ApiKey, RequestContext, Rule
 from tideline.gateway.messages import no_throttle
 from tideline.gateway.quotas import ClientQuotas, quotas_of
@@ -104,10 +105,23 @@ async def test_a_quota_is_shared_by_the_connections_of_its_user_and_by_no_other(
     bench: TrackedBench,
 ) -> None:
     limit(bench, QuotaKind.PRODUCE, 1_500, OF_ALICE)
-    alices, others = [FakeConnection(identity="alice") for _ in range(2)], FakeConnection()
+    alice = Identity(Mechanism.PLAIN, "alice")
+    alices, others = [FakeConnection(identity=alice) for _ in range(2)], FakeConnection()
     for client in (*alices, others, others):
         await bench.ask(produce((TOPIC, 0, BATCH)), client)
     assert [len(client.muted_s) for client in (*alices, others)] == [0, 1, 0]
+
+
+async def test_of_a_user_whose_name_kafka_alone_knows_quotas_of_client_ids_hold(
+    bench: TrackedBench,
+) -> None:
+    by_token = FakeConnection(identity=Identity(Mechanism.OAUTHBEARER))
+    limit(bench, QuotaKind.PRODUCE, 500, QuotaEntity(Default.NAME, None))
+    await bench.ask(produce((TOPIC, 0, BATCH)), by_token)
+    assert not by_token.muted_s
+    limit(bench, QuotaKind.PRODUCE, 500, QuotaEntity(None, Default.NAME))
+    await bench.ask(produce((TOPIC, 0, BATCH)), by_token)
+    assert by_token.muted_s
 
 
 async def test_a_producer_without_answers_is_not_read_either(bench: TrackedBench) -> None:

@@ -20,6 +20,7 @@ from tests.unit.gateway.fakes import (
 from tests.unit.gateway.gateway_under_test import gateway_settings
 from tideline.control_plane.model import TrackedPartition
 from tideline.domain.authorization import ALL_OPERATIONS
+from tideline.domain.sasl import ANONYMOUS, Identity
 from tideline.gateway.assembly import Parts, build_parts, build_rules
 from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext
 from tideline.gateway.fetch.object_reader import ObjectCache
@@ -56,7 +57,7 @@ class FakeConnection:
     peer: str = "test:1"
     broker_id: int = 1
     states: dict[type[Any], Any] = field(default_factory=dict)
-    identity: str | None = None
+    identity: Identity = ANONYMOUS
     muted_s: list[float] = field(default_factory=list)
 
     def __hash__(self) -> int:
