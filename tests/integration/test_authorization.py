@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 from tests.asked import Places, request, told
-from tests.authorizing_broker import NODE, AuthorizingBroker, User, authorizing_broker
+from tests.authorizing_broker import AuthorizingBroker, User, authorizing_broker
 from tests.raw import message
 from tests.unit.gateway.fakes import (
     FakeObjectStore,
