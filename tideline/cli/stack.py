@@ -43,6 +43,12 @@ def up(
     without: Annotated[
         list[str] | None, typer.Option(help=f"Leave out a part: {', '.join(ALL_PARTS)}.")
     ] = None,
+    secure: Annotated[
+        bool | None,
+        typer.Option(
+            "--secure", help="TLS, logins and rights; fixed at the first start.", show_default=False
+        ),
+    ] = None,
     airflow: Annotated[
         bool, typer.Option("--airflow", help="Airflow, too, with the DAGs in it.")
     ] = False,
@@ -65,6 +71,7 @@ def up(
             ],
             progress=progress,
             racks=racks,
+            secure=secure,
         )
     if stack.was_running:
         console.print(f"The stack in {stack.home} was running already.")
@@ -72,6 +79,8 @@ def up(
         console.print(f"The stack is up after {time.monotonic() - since:.1f} s in {stack.home}.")
     endpoints = stack.endpoints
     console.print(f"Kafka clients bootstrap to {endpoints.gateway_bootstrap}", soft_wrap=True)
+    if stack.kafka_login().protocol.is_sasl:
+        console.print(f"with {stack.home / 'client.properties'}", soft_wrap=True)
     console.print(f"Temporal UI: {endpoints.temporal_ui}", soft_wrap=True)
     for row in stack.status() if airflow else ():
         if row.info.name == "airflow-api":

@@ -10,6 +10,7 @@ from tideline.stack.credentials import LOGIN_ROLES, Credentials
 from tideline.stack.home import Home, StackState
 from tideline.stack.ports import LOOPBACK, stand_in
 from tideline.stack.probes import Address, show
+from tideline.stack.secured import Secured
 
 DATABASE = "tideline"
 S3_REGION = "us-east-1"
@@ -129,6 +130,8 @@ def environment_of(
         "TIDELINE_TEMPORAL_NAMESPACE": TEMPORAL_NAMESPACE,
         "TIDELINE_TEMPORAL_UI": endpoints.temporal_ui,
     }
+    if state.secure:
+        environment |= Secured(home).environment(kind)
     if kind == "gateway":
         if not node.isdigit() or int(node) not in endpoints.gateways:
             raise UsageError(f"{role!r} is no gateway of this stack: gateway-1 to -{state.brokers}")

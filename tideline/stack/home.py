@@ -49,6 +49,8 @@ class StackState(BaseModel):
     controllers: int = 0
     """The first so many nodes are controllers, too; 0: all. Kept: the voters of a quorum that was
     formatted do not change."""
+    secure: bool = False
+    """TLS, logins and rights; fixed at the first start."""
     settings: dict[str, str] = {}
     """``TIDELINE_*`` variables of all processes of this stack, beside its own."""
 
@@ -94,6 +96,20 @@ class Home:
         return self.path / "credentials.json"
 
     @property
+    def tls(self) -> Path:
+        """Certificates of a secured stack."""
+        return self.path / "tls"
+
+    @property
+    def kafka_users_file(self) -> Path:
+        return self.path / "kafka-users.json"
+
+    @property
+    def kafka_client_file(self) -> Path:
+        """For Kafka's own tools (``--command-config``), of a secured stack."""
+        return self.path / "client.properties"
+
+    @property
     def state_file(self) -> Path:
         return self.path / "stack.json"
 
@@ -135,7 +151,13 @@ class Home:
         write_private(self.state_file, state.model_dump_json(indent=2) + "\n")
 
     def new_state(
-        self, *, brokers: int, parts: list[str], cluster_id: str, racks: int = 0
+        self,
+        *,
+        brokers: int,
+        parts: list[str],
+        cluster_id: str,
+        racks: int = 0,
+        secure: bool = False,
     ) -> StackState:
         """From three racks on one broker of each is a controller: the quorum outlives a rack."""
         identity = secrets.token_hex(8)
@@ -152,6 +174,7 @@ class Home:
             runtime_dir=str(runtime),
             ports={},
             controllers=racks if MIN_QUORUM <= racks < brokers else 0,
+            secure=secure,
         )
 
     def purge(self) -> None:
@@ -162,9 +185,15 @@ class Home:
         state = self.state()
         if state is not None:
             shutil.rmtree(outside_directory(state.id), ignore_errors=True)
-        for directory in (self.data, self.logs, self.run):
+        for directory in (self.data, self.logs, self.run, self.tls):
             shutil.rmtree(directory, ignore_errors=True)
-        for file in (self.client_env, self.credentials_file, self.state_file):
+        for file in (
+            self.client_env,
+            self.credentials_file,
+            self.kafka_users_file,
+            self.kafka_client_file,
+            self.state_file,
+        ):
             file.unlink(missing_ok=True)
         # A home with other people's files in it stays.
         with suppress(OSError):

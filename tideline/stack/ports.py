@@ -51,12 +51,17 @@ def stand_in(gateway: int, node: int) -> str:
     return f"stand-in-{gateway}-{node}"
 
 
-def preferred(brokers: int) -> dict[str, int]:
+_OF_SECURED_BROKERS = {"internal": 19490}
+"""Kafka's own traffic, which has a listener to itself."""
+
+
+def preferred(brokers: int, secure: bool = False) -> dict[str, int]:
     """The usual port of each listener of a stack with ``brokers`` nodes."""
     nodes = range(1, brokers + 1)
+    per_broker = _PER_BROKER | (_OF_SECURED_BROKERS if secure else {})
     return (
         _FIXED
-        | {f"{name}-{node}": base + node for name, base in _PER_BROKER.items() for node in nodes}
+        | {f"{name}-{node}": base + node for name, base in per_broker.items() for node in nodes}
         | {
             stand_in(gateway, node): _STAND_IN + 10 * gateway + node
             for gateway in nodes

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from tideline.errors import UsageError
+from tideline.kafka.security import UNSECURED, KafkaSecurity
 from tideline.stack import processes
 from tideline.stack.credentials import load_or_create
 from tideline.stack.endpoints import Endpoints
@@ -26,6 +27,7 @@ from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.parts.postgres import Postgres, data_directory
 from tideline.stack.ports import PortReservations, allocate, is_free, preferred
+from tideline.stack.secured import CLIENT, Secured
 from tideline.stack.startup import Report, Startup, await_ready
 from tideline.stack.supervision import ProcessInfo, Supervisor
 
@@ -80,13 +82,15 @@ class Stack:
         *,
         racks: int | None = None,
         settings: Mapping[str, str] | None = None,
+        secure: bool | None = None,
     ) -> Stack:
         """Start what does not run yet; returns when every part answers.
 
         ``home`` defaults to ``TIDELINE_HOME``, ``brokers`` to the home's own number, else 3.
         ``racks``: over which the brokers go round; ``settings``: ``TIDELINE_*`` variables of the
         stack's processes. Both hold from the next start of what they concern, and for the home;
-        ``None`` leaves them: at first a rack for each broker, and no variables.
+        ``None`` leaves them: at first a rack for each broker, and no variables. ``secure``: TLS,
+        logins and rights (docs/stack.md); fixed at the first start, ``None``: the home's own.
         Raises :class:`StackError` that names the part; what was started is stopped again, unless
         the stack ran before.
         """
@@ -99,7 +103,14 @@ class Stack:
                 parts=[],
                 cluster_id=new_cluster_id(),
                 racks=racks or 0,
+                secure=bool(secure),
             )
+            if secure is not None and secure != state.secure:
+                kind = "a secured stack" if state.secure else "a stack that is not secured"
+                raise UsageError(
+                    f"{place.path} holds {kind}: that is fixed at the first start. Use another "
+                    "TIDELINE_HOME."
+                )
             if brokers is not None and brokers != state.brokers:
                 raise UsageError(
                     f"{place.path} holds a stack of {state.brokers} brokers, not {brokers}: the "
@@ -111,6 +122,8 @@ class Stack:
             if settings is not None:
                 state.settings = dict(settings)
             credentials = load_or_create(place)
+            if state.secure:
+                Secured(place).make()
             supervisor = _supervisor(StackPlan(place, state, credentials))
             if supervisor.is_running():
                 up = {name for name, info in supervisor.processes().items() if info.is_up}
@@ -130,7 +143,7 @@ class Stack:
                 reservations = PortReservations()
                 others = reservations.of_others(state.id)
                 state.ports = allocate(
-                    preferred(state.brokers),
+                    preferred(state.brokers, state.secure),
                     state.ports,
                     lambda port: port not in others and is_free(port),
                 )
@@ -197,6 +210,8 @@ class Stack:
         environment["TIDELINE_JOBS_POSTGRES_DSN"] = self.endpoints.postgres_dsn("jobs")
         lines = [f"{name}={value}\n" for name, value in environment.items()]
         write_private(self._plan.home.client_env, "".join(lines))
+        if (secured := self._plan.secured) is not None:
+            write_private(self._plan.home.kafka_client_file, secured.java_properties(CLIENT))
 
     @property
     def home(self) -> Path:
@@ -213,6 +228,12 @@ class Stack:
     def environment(self, role: str) -> dict[str, str]:
         """The ``TIDELINE_*`` environment of ``worker``, ``jobs`` or ``gateway-<node id>``."""
         return self._plan.environment(role)
+
+    def kafka_login(self, user: str = CLIENT) -> KafkaSecurity:
+        """How a client connects to brokers and gateways: in clear text, or as ``user``, one of
+        :data:`tideline.stack.secured.USERS`."""
+        secured = self._plan.secured
+        return UNSECURED if secured is None else secured.login(user)
 
     @property
     def programs(self) -> list[str]:

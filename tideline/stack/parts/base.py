@@ -14,6 +14,7 @@ from tideline.stack.errors import StackError
 from tideline.stack.home import Home, StackState
 from tideline.stack.probes import Address
 from tideline.stack.processes import Program
+from tideline.stack.secured import Secured
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class StackPlan:
     @property
     def endpoints(self) -> Endpoints:
         return endpoints_of(self.state, self.credentials)
+
+    @property
+    def secured(self) -> Secured | None:
+        """Certificates and users, if it has any."""
+        return Secured(self.home) if self.state.secure else None
 
     def address(self, listener: str) -> Address:
         return address(self.state, listener)

@@ -6,6 +6,7 @@ import base64
 import shutil
 import subprocess
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
@@ -16,8 +17,9 @@ from tideline.stack.kafka_classes import archived_classes
 from tideline.stack.kafka_jars import ensure, is_current, java, libraries, tool_command
 from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.ports import LOOPBACK
-from tideline.stack.probes import kafka_nodes, show
+from tideline.stack.probes import Address, kafka_nodes, show
 from tideline.stack.processes import Program
+from tideline.stack.secured import kafka_nodes as kafka_nodes_of
 
 
 def new_cluster_id() -> str:
@@ -119,7 +121,14 @@ class Kafka(StackPart):
         """Anew at each start: ports may have moved."""
         state, credentials = self.plan.state, self.plan.credentials
         template = Template((self._jars.config / "broker.properties.template").read_text())
-        listeners = {"PLAINTEXT": self.plan.port(self.name)}
+        secured = self.plan.secured
+        clients, internal, encrypted = ("PLAINTEXT", "PLAINTEXT", "PLAINTEXT")
+        if secured is not None:
+            clients, internal, encrypted = ("CLIENTS", "INTERNAL", "SSL")
+        listeners = {clients: self.plan.port(self.name)}
+        if secured is not None:
+            listeners[internal] = self.plan.port(f"internal-{self.node}")
+        advertised = dict(listeners)
         if self.node in state.voters:
             listeners["CONTROLLER"] = self.plan.port(f"controller-{self.node}")
         text = template.substitute(
@@ -129,8 +138,12 @@ class Kafka(StackPart):
                 f"{node}@{show(self.plan.address(f'controller-{node}'))}" for node in state.voters
             ),
             roles="broker,controller" if "CONTROLLER" in listeners else "broker",
-            listeners=",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items()),
-            port=listeners["PLAINTEXT"],
+            listeners=_listed(listeners),
+            advertised=_listed(advertised),
+            protocols=f"{clients}:{'SASL_SSL' if secured else 'PLAINTEXT'},"
+            + (f"{internal}:{encrypted}," if secured else "")
+            + f"CONTROLLER:{encrypted}",
+            internal=internal,
             log_dir=self.data,
             replication_factor=min(3, state.brokers),
             min_insync_replicas=min(2, state.brokers),
@@ -142,12 +155,30 @@ class Kafka(StackPart):
             s3_access_key=credentials.s3_broker_access_key,
             s3_secret_key=credentials.s3_broker_secret_key,
         )
+        if secured is not None:
+            text += "\n" + secured.broker_properties(internal, clients)
         if self.overrides.is_file():
             text += f"\n# {self.overrides}\n{self.overrides.read_text()}"
         write_private(self.properties, text)
 
+    @property
+    def _internal(self) -> Address:
+        return self.plan.address(f"internal-{self.node}")
+
     def probe(self) -> None:
         """This broker answers and is unfenced."""
-        alive = kafka_nodes(self.plan.address(self.name))
+        if (secured := self.plan.secured) is not None:
+            alive = kafka_nodes_of(self._internal, secured.setup())
+        else:
+            alive = kafka_nodes(self.plan.address(self.name))
         if self.node not in alive:
             raise NotReadyError(f"broker {self.node} is not among the alive {sorted(alive)}")
+
+    def finish(self) -> None:
+        """Users and rights of a secured stack."""
+        if (secured := self.plan.secured) is not None:
+            secured.set_up(self._internal, self.plan.address(self.name))
+
+
+def _listed(listeners: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items())

@@ -7,6 +7,7 @@ import sys
 from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.probes import http_up, kafka_nodes, show
 from tideline.stack.processes import Program
+from tideline.stack.secured import kafka_nodes as kafka_nodes_of
 
 _PYTHON = {"PYTHONUNBUFFERED": "1"}
 GATEWAY_STOP_S = 25
@@ -44,7 +45,11 @@ class GatewayPart(StackPart):
 
     def probe(self) -> None:
         """Clients are answered through it."""
-        kafka_nodes(self.plan.address(self.name))
+        address = self.plan.address(self.name)
+        if (secured := self.plan.secured) is not None:
+            kafka_nodes_of(address, secured.login("gateway"))
+        else:
+            kafka_nodes(address)
 
 
 class WorkerPart(StackPart):
