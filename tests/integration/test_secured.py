@@ -24,7 +24,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
 
 from tests.conftest import HOMES_VARIABLE
-from tests.harness import HANGS_S, Case, until
+from tests.harness import HANGS_S, Case, command, until
 from tests.unit.gateway.test_transport import produce
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
@@ -212,6 +212,15 @@ def test_logins_are_renewed_and_the_certificate_is_replaced_under_clients(
         asyncio.run(renewed(stack))
         assert time.monotonic() - began > REAUTH_MS / 1000, "no login of the producer has lapsed"
         assert counted(stack, "authentications", "done") - logins >= 4
+
+
+def test_a_topic_migrates_under_clients_that_log_in(secured_stack: Stack) -> None:
+    with written_to(secured_stack) as case:
+        command(secured_stack, "migrate", case.topic, "--wait", wait=True)
+        (b0,) = case.boundaries()
+        assert b0 >= HISTORY
+        case.until_acknowledged(50)
+        assert case.ledger.acknowledgements(0)[-1].offset >= b0
 
 
 def read(stack: Stack, topic: str, end: int) -> list[int]:
