@@ -7,11 +7,9 @@ from typing import cast
 
 _SMALL = 16_384
 """Bytes of the buffer that every connection has; larger frames get one of their own."""
-_FIRST = 1_048_576
+FIRST = 1_048_576
 """A large frame's buffer begins with at most this and grows as bytes arrive, so that a peer pays
 with traffic for the memory that it takes."""
-_GROWTH = 4
-"""Times that a buffer grows: what arrived is copied a third as often again."""
 _HEAD = 4
 """Bytes of a large frame that have to be there before it is begun."""
 
@@ -19,10 +17,10 @@ _HEAD = 4
 class FrameProtocol(asyncio.BufferedProtocol):
     """Cuts what arrives into frames. Subclasses take them in :meth:`frame_received`."""
 
-    def __init__(self, max_frame_bytes: int, first_buffer_bytes: int = _FIRST) -> None:
+    def __init__(self, max_frame_bytes: int, first_buffer_bytes: int = FIRST) -> None:
         """``first_buffer_bytes``: of a large frame, before more of it has arrived."""
         self._max = max_frame_bytes
-        self._first = first_buffer_bytes
+        self.first_buffer_bytes = first_buffer_bytes
         self._small = bytearray(_SMALL)
         self._large: bytearray | None = None
         self._size = 0
@@ -85,7 +83,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.buffer_changed(0)
             self.frame_received(bytes(large))
         elif self._filled == len(large):
-            grown = bytearray(min(self._size, _GROWTH * len(large)))
+            grown = bytearray(min(self._size, 2 * len(large)))
             grown[: self._filled] = large
             self._large = grown
             self.buffer_changed(len(grown))
@@ -125,6 +123,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _start_large(self, size: int, start: int, filled: int) -> None:
         self._size, self._filled = size, filled - start
-        self._large = bytearray(min(size, max(self._first, self._filled)))
+        self._large = bytearray(min(size, max(self.first_buffer_bytes, self._filled)))
         self._large[: self._filled] = self._small[start:filled]
         self.buffer_changed(len(self._large))

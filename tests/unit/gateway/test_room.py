@@ -10,6 +10,7 @@ from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.gateway.test_transport import HEARTBEAT, echo, frame
 from tests.unit.kafka.fake_broker import FakeBroker
+from tideline.gateway.context import ApiKey
 from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.room import Room
 from tideline.kafka.protocol import RequestHeader
@@ -81,6 +82,9 @@ async def test_a_process_without_room_reads_nobody_and_then_answers_everybody() 
         room = under_test.server._room
         room._max = 5_000_000
         clients = [await under_test.connect() for _ in range(8)]
+        for client in clients:  # strangers' requests are not so long
+            await client.send(frame(9, ApiKey.API_VERSIONS))
+            await client.receive()
         sending = [
             asyncio.ensure_future(client.send(*(frame(n, body=bytes(1_000_000)) for n in range(4))))
             for client in clients
@@ -105,7 +109,10 @@ async def test_a_process_without_room_reads_nobody_and_then_answers_everybody() 
 
 @pytest.mark.parametrize("part", [b"", b"x" * 20_000])
 async def test_a_client_that_ends_within_a_frame_gives_its_room_back(part: bytes) -> None:
-    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+    async with (
+        FakeBroker(echo) as broker,
+        gateway(broker, gateway_first_frame_max_bytes="30000000") as under_test,
+    ):
         room = under_test.server._room
         before = room.left
         client = await under_test.connect()

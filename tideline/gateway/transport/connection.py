@@ -49,7 +49,7 @@ from tideline.kafka.errors import (
     TooManyElements,
     UnsupportedVersion,
 )
-from tideline.kafka.framing import FrameProtocol
+from tideline.kafka.framing import FIRST, FrameProtocol
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
@@ -70,7 +70,7 @@ CLOSE_GRACE_S = 10.0
 PARTIAL_FRAME_S = 30.0
 """A client that has sent a part of a request and then nothing for so long is disconnected."""
 FIRST_BUFFER_BYTES = 65_536
-"""What a client gets for saying that a long request comes; the rest as it arrives."""
+"""What a stranger gets for saying that a long request comes; the rest as it arrives."""
 _BARRIER_CORRELATION = -2_000_000_000
 MAX_INT32 = 2**31 - 1
 
@@ -187,6 +187,7 @@ class GatewayConnection(FrameProtocol):
     def shown(self) -> None:
         """What connected is a client: the door's bounds for strangers hold no longer."""
         self._young = False
+        self.first_buffer_bytes = FIRST
         self._door.show(self)
 
     def turn_away(self, reason: str) -> None:
