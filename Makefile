@@ -105,7 +105,7 @@ simulate: $(STAMP) ## RUNS schedules of faults from SEED on, on a virtual clock 
 FRAMES := 1000000
 
 .PHONY: fuzz
-fuzz: $(STAMP) ## a running gateway among hostile clients: FRAMES frames out of SEED (docs/security.md)
+fuzz: $(STAMP) ## a running gateway among hostile clients: FRAMES frames out of SEED (docs/hostile-clients.md)
 	@$(BIN)/python -m tests.fuzz --seed $(SEED) --frames $(FRAMES) $(FUZZ_FLAGS)
 
 .PHONY: bench
