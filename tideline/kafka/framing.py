@@ -7,6 +7,9 @@ from typing import cast
 
 _SMALL = 16_384
 """Bytes of the buffer that every connection has; larger frames get one of their own."""
+_JOINED = 131_072
+"""Frames below this go to the socket in one call, joined with their length: to copy one takes less
+than the call that it saves."""
 FIRST = 1_048_576
 """A large frame's buffer begins with at most this and grows as bytes arrive, so that a peer pays
 with traffic for the memory that it takes."""
@@ -22,6 +25,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._max = max_frame_bytes
         self.first_buffer_bytes = first_buffer_bytes
         self._small = bytearray(_SMALL)
+        self._view = memoryview(self._small)
+        self._corked: list[bytes] | None = None
         self._large: bytearray | None = None
         self._size = 0
         self._filled = 0
@@ -58,17 +63,40 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Write one frame; a no-op on a closing connection."""
         if self.transport is not None and not self.transport.is_closing():
             prefix = len(frame).to_bytes(4, "big")
-            if len(frame) < _SMALL:
+            if self._corked is not None and len(frame) < _SMALL:
+                self._corked += (prefix, frame)
+            elif len(frame) < _JOINED:
+                self._uncork()
                 self.transport.write(prefix + frame)
             else:
+                self._uncork()
                 # The rest is not joined, sliced or copied but into the transport's own buffer:
                 # each copy of the largest frames takes the event loop 60 ms.
                 self.transport.write(prefix + frame[:_SMALL])
                 self.transport.write(memoryview(frame)[_SMALL:])
 
+    def cork(self) -> None:
+        """Gather the small frames that are sent from now on, in their order, until :meth:`release`:
+        what one read brings causes one write. Whoever corks releases in the same step."""
+        if self._corked is None:
+            self._corked = []
+
+    def release(self) -> None:
+        """Write what was gathered, and from now on each frame when it is sent."""
+        self._uncork()
+        self._corked = None
+
+    def _uncork(self) -> None:
+        if self._corked:
+            gathered = b"".join(self._corked)
+            self._corked.clear()
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.write(gathered)
+
     def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = self._small if self._large is None else self._large
-        return memoryview(buffer)[self._filled :]
+        if self._large is not None:
+            return memoryview(self._large)[self._filled :]
+        return self._view[self._filled :] if self._filled else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
@@ -104,7 +132,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                         self._start_large(size, at + 4, filled)
                     return
                 break
-            frame = bytes(buffer[at + 4 : at + 4 + size])
+            frame = bytes(self._view[at + 4 : at + 4 + size])
             at += 4 + size
             self.frame_received(frame)
             if self.transport is not None and self.transport.is_closing():
@@ -117,6 +145,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _reject(self, reason: str) -> None:
         self.frame_refused(reason)
+        self._uncork()
         if self.transport is not None:
             self.transport.close()
         self._filled = 0
@@ -124,5 +153,5 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def _start_large(self, size: int, start: int, filled: int) -> None:
         self._size, self._filled = size, filled - start
         self._large = bytearray(min(size, max(self.first_buffer_bytes, self._filled)))
-        self._large[: self._filled] = self._small[start:filled]
+        self._large[: self._filled] = self._view[start:filled]
         self.buffer_changed(len(self._large))

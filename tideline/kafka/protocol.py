@@ -36,11 +36,13 @@ from tideline.kafka.wire_guard import (
 
 API_VERSIONS_KEY = 18
 FLEXIBLE_FETCH, FETCH_WITHOUT_REPLICA_ID = 12, 15
+FLEXIBLE_PRODUCE = 9
 """The first such versions."""
 MAX_KNOWN_ARRAYS = 64
 """Bound of :func:`splice_array`'s memory."""
 _HEAD = struct.Struct(">hhi")
 _CLIENT_ID = struct.Struct(">h")
+_STRING = _CLIENT_ID.unpack_from
 
 M = TypeVar("M", bound=Entity)
 
@@ -108,6 +110,9 @@ def decodable_versions(api_key: int) -> range:
         if EntityType.request in kinds and EntityType.response in kinds
     ]
     return range(min(known), max(known) + 1) if known else range(0)
+
+
+PRODUCE_VERSIONS = decodable_versions(0)
 
 
 def decode_request(
@@ -236,18 +241,25 @@ def produce_acks(frame: bytes, header: RequestHeader) -> int:
 
     Raises :class:`MalformedFrame`.
     """
-    schema = request_class(header.api_key, header.api_version)
-    if schema is None:
+    if not PRODUCE_VERSIONS.start <= header.api_version < PRODUCE_VERSIONS.stop:
         raise UnsupportedVersion(f"version {header.api_version} of Produce is not known here")
     at = header.body_start
-    if schema.__flexible__:
-        at += 1  # the header's tagged fields: no client writes any
-        if frame[at - 1 : at] != b"\0":
-            return int(cast(Any, decode_request(frame, header)).acks)
-    _, end = field_span(frame, at, schema, "transactional_id")
-    if len(frame) < end + 2:
-        raise MalformedFrame("a Produce request ends before its acks")
-    return int.from_bytes(frame[end : end + 2], "big", signed=True)
+    try:
+        if header.api_version >= FLEXIBLE_PRODUCE:
+            # The header's tagged fields, of which no client writes any; the transactional id.
+            if frame[at] or frame[at + 1] > 0x7F:
+                return int(cast(Any, decode_request(frame, header)).acks)
+            length = frame[at + 1] - 1
+            at += 2
+        else:
+            (length,) = _STRING(frame, at)
+            at += 2
+        if length > 0:
+            at += length
+        (acks,) = _STRING(frame, at)
+    except (IndexError, struct.error):
+        raise MalformedFrame("a Produce request ends before its acks") from None
+    return int(acks)
 
 
 def fetch_within(frame: bytes, version: int, max_bytes: int) -> bytes:

@@ -365,13 +365,22 @@ def field_span(frame: bytes, at: int, schema: type[Entity], name: str) -> tuple[
     """Where the untagged field ``name`` of the message at byte ``at`` begins and ends. Only what
     stands before it is walked."""
     walk = _Walk(frame)
+    *before, field = _steps_up_to(schema, name)
+    for step in before:
+        at = step(walk, at)
+    return at, field(walk, at)
+
+
+@cache
+def _steps_up_to(schema: type[Entity], name: str) -> tuple[Step, ...]:
+    """Of the untagged fields before ``name``, and of that one."""
+    steps: list[Step] = []
     for field in fields(schema):
         if get_field_tag(field) is not None:
             continue
-        end = _field(schema, field, False)[0](walk, at)
+        steps.append(_field(schema, field, False)[0])
         if field.name == name:
-            return at, end
-        at = end
+            return tuple(steps)
     raise KeyError(name)
 
 

@@ -223,6 +223,20 @@ async def test_requests_without_an_answer_are_delivered_when_the_client_leaves_a
         await broker.until_received(seen + 50)
 
 
+async def test_requests_without_an_answer_are_delivered_before_nonsense_behind_them() -> None:
+    """All of it comes with one read, so that they wait to be written together."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await client.send(frame(1))
+        await client.receive()
+        sent = b"".join(
+            len(one).to_bytes(4, "big") + one for one in (produce(n, 0) for n in range(2, 7))
+        )
+        client.writer.write(sent + bytes(4))
+        await client.disconnected()
+        await until(lambda: [h.correlation_id for h in broker.received][-5:] == [2, 3, 4, 5, 6])
+
+
 async def test_a_broker_that_ends_with_an_answer_owed_takes_the_client_with_it() -> None:
     async def silent(header: RequestHeader, request: bytes) -> bytes | None:
         if header.api_key == HEARTBEAT:

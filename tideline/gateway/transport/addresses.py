@@ -20,12 +20,12 @@ from kio.static.primitive import i16, i32
 from tideline.domain.leader_choice import zone_of
 from tideline.gateway.context import ApiKey
 from tideline.gateway.transport.passed_apis import PASSED
+from tideline.kafka.answer_tags import fetch_answer_has_tags, produce_answer_has_tags
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.protocol import (
     decodable_versions,
     decode_response,
     encode_response,
-    response_has_tags,
     splice_array,
 )
 
@@ -119,8 +119,8 @@ class ResponseRewriter:
             ApiKey.METADATA: self._metadata,
             ApiKey.FIND_COORDINATOR: self._find_coordinator,
             ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
-            ApiKey.PRODUCE: self._endpoints_of(ApiKey.PRODUCE, since=10),
-            ApiKey.FETCH: self._endpoints_of(ApiKey.FETCH, since=16),
+            ApiKey.PRODUCE: self._endpoints_of(ApiKey.PRODUCE, 10, produce_answer_has_tags),
+            ApiKey.FETCH: self._endpoints_of(ApiKey.FETCH, 16, fetch_answer_has_tags),
             ApiKey.SHARE_FETCH: self._share_endpoints_of(ApiKey.SHARE_FETCH),
             ApiKey.SHARE_ACKNOWLEDGE: self._share_endpoints_of(ApiKey.SHARE_ACKNOWLEDGE),
             ApiKey.API_VERSIONS: self._api_versions,
@@ -182,9 +182,11 @@ class ResponseRewriter:
             error_code=ErrorCode.coordinator_not_available,
         )
 
-    def _endpoints_of(self, api_key: int, since: int) -> Rewrite:
+    def _endpoints_of(
+        self, api_key: int, since: int, has_tags: Callable[[bytes, int], bool]
+    ) -> Rewrite:
         def rewrite(frame: bytes, version: int, named: Named, _: Asker) -> bytes:
-            if version < since or not response_has_tags(frame, api_key, version):
+            if version < since or not has_tags(frame, version):
                 return frame
             answer: Any = decode_response(frame, api_key, version)
             return _changed(frame, answer, node_endpoints=self._moved(answer.node_endpoints, named))

@@ -219,7 +219,15 @@ class GatewayConnection(FrameProtocol):
         if self._ended:
             return  # handed over: into the same place again
         self._last_read = asyncio.get_running_loop().time()
-        super().buffer_updated(nbytes)
+        upstream = self._upstream
+        if upstream is None:
+            super().buffer_updated(nbytes)
+            return
+        upstream.cork()
+        try:
+            super().buffer_updated(nbytes)
+        finally:
+            upstream.release()
 
     def buffer_changed(self, size: int) -> None:
         before, self._large_bytes = self._large_bytes, size
@@ -496,6 +504,7 @@ class GatewayConnection(FrameProtocol):
                 self._at.address,
                 self._settings.gateway_max_answer_bytes,
                 self._room,
+                self,
                 tls=self._security.tls(),
                 on_lost=self._broker_lost,
                 on_pressure=self._broker_pressure,
@@ -666,6 +675,7 @@ class GatewayConnection(FrameProtocol):
         if not self._ended:
             self._door.tell_closed(self.peer, reason)
             self._end(reason)
+        self.release()
         if self.transport is not None:
             self.transport.close()
             if self._stall is None and self.transport.get_write_buffer_size():
@@ -681,6 +691,7 @@ class GatewayConnection(FrameProtocol):
             return
         log.info("connection handed over", client=self.peer, reason=reason)
         self._end(reason)
+        self.release()
         self.transport.write_eof()
         self.transport.resume_reading()
         self._stall = asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self.transport.abort)

@@ -50,15 +50,17 @@ class Upstream(FrameProtocol):
         address: Address,
         max_frame_bytes: int,
         room: Room,
+        client: FrameProtocol,
         *,
         tls: ssl.SSLContext | None = None,
         on_lost: Callable[[str, bool], None],
         on_pressure: Callable[[bool], None],
     ) -> None:
-        """``on_lost`` hears, once, why it ended and whether the client was owed something;
-        ``on_pressure`` whether its buffer is full."""
+        """``client``: whom its answers go to. ``on_lost`` hears, once, why it ended and whether the
+        client was owed something; ``on_pressure`` whether its buffer is full."""
         super().__init__(max_frame_bytes)
         self._room = room
+        self._client = client
         self._large_bytes = 0
         self._sent_without_answer = 0
         self._served_without_answer = 0
@@ -113,6 +115,7 @@ class Upstream(FrameProtocol):
         if self._closing:
             return
         self._closing = True
+        self.release()
         self._expected.clear()
         self.buffer_changed(0)
         if self.transport is not None:
@@ -145,7 +148,11 @@ class Upstream(FrameProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_read = asyncio.get_running_loop().time()
-        super().buffer_updated(nbytes)
+        self._client.cork()
+        try:
+            super().buffer_updated(nbytes)
+        finally:
+            self._client.release()
 
     def buffer_changed(self, size: int) -> None:
         before, self._large_bytes = self._large_bytes, size
