@@ -225,6 +225,7 @@ def serve_broker() -> None:
 def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
     """The same with a gateway; ``partitions`` are tracked, of topics that nobody names."""
     from tideline.control_plane.memory import MemoryControlPlane
+    from tideline.gateway.allocator import keep_freed_memory
     from tideline.gateway.assembly import build_parts, build_rules
     from tideline.gateway.context import ConnectionRegistry
     from tideline.gateway.messages import preload
@@ -263,6 +264,7 @@ def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
             await server.stop(0.1)
 
+    keep_freed_memory()
     preload()
     if loop == "uvloop":
         import uvloop
@@ -489,10 +491,11 @@ def main() -> int:
     parser.add_argument("--role", choices=["broker", "gateway"], help=argparse.SUPPRESS)
     parser.add_argument("--broker-port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--partitions", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", action="append", help="a part of a case's name; default: all")
     parser.add_argument("--tree", type=Path, help="another checkout, as a way of its own")
+    parser.add_argument("--uvloop", action="store_true", help="a gateway on this event loop, too")
     parser.add_argument("--kroxylicious", type=Path, help="a directory with its jars")
     parser.add_argument("--share", type=float, default=1.0, help="of each case's requests")
     parser.add_argument("--quick", action="store_true", help="no gateway without tracked topics")
@@ -513,10 +516,10 @@ def main() -> int:
     with ExitStack() as children:
         _, broker = children.enter_context(_child("--role", "broker"))
 
-        def add(name: str, partitions: int, tree: Path | None = None) -> Way:
+        def add(name: str, partitions: int, tree: Path | None = None, loop: str = "asyncio") -> Way:
             pid, port = children.enter_context(
                 _child(
-                    "--role", "gateway", "--broker-port", str(broker), "--loop", arguments.loop,
+                    "--role", "gateway", "--broker-port", str(broker), "--loop", loop,
                     "--partitions", str(partitions), tree=tree,
                 )
             )  # fmt: skip
@@ -524,6 +527,8 @@ def main() -> int:
 
         ways = [] if arguments.quick else [add("nothing tracked", 0)]
         ways.append(add("topics tracked", TRACKED_PARTITIONS))
+        if arguments.uvloop:
+            ways.append(add("topics tracked, uvloop", TRACKED_PARTITIONS, loop="uvloop"))
         if arguments.tree:
             if not arguments.quick:
                 ways.append(add("other tree", 0, arguments.tree))

@@ -15,6 +15,7 @@ from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.errors import ExitCode, TidelineError
+from tideline.gateway.allocator import keep_freed_memory
 from tideline.gateway.assembly import build_parts, build_rules, placing_of
 from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
@@ -142,6 +143,7 @@ def main() -> int:
         settings = load(GatewaySettings)
         structlog.contextvars.bind_contextvars(gateway=settings.gateway_id)
         directory = StateDirectory.hold(settings.gateway_state_dir, settings.gateway_id)
+        keep_freed_memory()
         preload()
         standing = Standing(settings.gateway_id)
         pages.serve(settings.metrics_address, standing.pages())
