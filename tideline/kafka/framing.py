@@ -8,8 +8,7 @@ from typing import cast
 _SMALL = 16_384
 """Bytes of the buffer that every connection has; larger frames get one of their own."""
 _JOINED = 131_072
-"""Frames below this go to the socket in one call, joined with their length: to copy one takes less
-than the call that it saves."""
+"""Frames below this go to the socket in one call, joined with their length."""
 FIRST = 1_048_576
 """A large frame's buffer begins with at most this and grows as bytes arrive, so that a peer pays
 with traffic for the memory that it takes."""
