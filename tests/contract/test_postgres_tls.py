@@ -79,7 +79,7 @@ async def test_a_server_that_proves_its_name_is_used_and_no_other(
 
         async with connect(settings(), application_name="verified") as plane:
             assert await plane.attestations() == []
-        assert (await probe(settings(), "verified")).functions_agree
+        assert (await probe(settings(), "verified")).schema_agrees
         await asyncio.to_thread(
             provision_roles,
             settings(user="postgres", password="").postgres_dsn.get_secret_value(),

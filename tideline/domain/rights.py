@@ -52,6 +52,18 @@ class KafkaRight:
 
 KAFKA_RIGHTS = (
     KafkaRight(
+        "SaslHandshake",
+        Resource.NOTHING,
+        "",
+        dict.fromkeys(Process, "to log in, where the listener has SASL"),
+    ),
+    KafkaRight(
+        "SaslAuthenticate",
+        Resource.NOTHING,
+        "",
+        dict.fromkeys(Process, "to log in, where the listener has SASL"),
+    ),
+    KafkaRight(
         "ApiVersions",
         Resource.NOTHING,
         "",
@@ -161,6 +173,12 @@ KAFKA_RIGHTS = (
             _WORKER: "the same",
             _JOBS: "defaults of retention and tiering; file.delete.delay.ms",
         },
+    ),
+    KafkaRight(
+        "DescribeClientQuotas",
+        Resource.CLUSTER,
+        "DescribeConfigs",
+        {_GATEWAY: "quotas of clients, which hold for what gateways serve themselves"},
     ),
     KafkaRight(
         "IncrementalAlterConfigs",

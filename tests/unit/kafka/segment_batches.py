@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -46,11 +47,9 @@ def empty(offsets: int) -> Spec:
     return Spec((), empty=offsets)
 
 
-def build(spec: Spec, base_offset: int, leader_epoch: int = EPOCH) -> bytes:
-    if spec.empty:
-        given_up = bytearray(empty_batch(spec.empty))
-        patch(given_up, base_offset, leader_epoch)
-        return bytes(given_up)
+@lru_cache(maxsize=1_000)
+def _encoded(spec: Spec, base_offset: int) -> bytes:
+    """The same bytes each time: gzip writes into its header which second it is."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=CODECS[spec.codec],
@@ -63,7 +62,15 @@ def build(spec: Spec, base_offset: int, leader_epoch: int = EPOCH) -> bytes:
     for n, timestamp in enumerate(spec.timestamps):
         value = (b"%d/%d " % (base_offset + n, timestamp)).ljust(spec.value_bytes, b".")
         builder.append(n, timestamp=timestamp, key=b"k%d" % n, value=value, headers=[])
-    built = bytearray(builder.build())
+    return bytes(builder.build())
+
+
+def build(spec: Spec, base_offset: int, leader_epoch: int = EPOCH) -> bytes:
+    if spec.empty:
+        given_up = bytearray(empty_batch(spec.empty))
+        patch(given_up, base_offset, leader_epoch)
+        return bytes(given_up)
+    built = bytearray(_encoded(replace(spec, log_append_time=None), base_offset))
     patch(built, base_offset, leader_epoch, spec.log_append_time)
     return bytes(built)
 

@@ -36,7 +36,7 @@ def candidate(size: int, *, split_at: int = NOW, requested: bool = False) -> Mer
 )
 def test_a_partition_waits_until_it_has_enough(found: MergeCandidate, merged: bool) -> None:
     settings = JobsSettings.model_validate(
-        {"postgres_dsn": "x", "kafka_bootstrap": "a:1", "tiering_min_segment_bytes": 500}
+        {"postgres_dsn": "host=x", "kafka_bootstrap": "a:1", "tiering_min_segment_bytes": 500}
     )
     made = order_of(found, CONFIG, settings, NOW)
     assert (made is not None) == merged
@@ -45,7 +45,7 @@ def test_a_partition_waits_until_it_has_enough(found: MergeCandidate, merged: bo
 
 
 def test_a_topic_with_small_segments_does_not_wait_for_more_than_one() -> None:
-    settings = JobsSettings.model_validate({"postgres_dsn": "x", "kafka_bootstrap": "a:1"})
+    settings = JobsSettings.model_validate({"postgres_dsn": "host=x", "kafka_bootstrap": "a:1"})
     small = replace(CONFIG, segment_bytes=200)
     made = order_of(candidate(200), small, settings, NOW)
     assert made is not None
