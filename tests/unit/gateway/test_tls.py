@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -247,3 +248,28 @@ def test_a_listener_whose_identity_would_be_the_certificate_is_refused_at_start(
     monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "host=127.0.0.1")
     with pytest.raises(UsageError, match=r"settings: TIDELINE_GATEWAY_SSL_CLIENT_AUTH=required"):
         load(GatewaySettings)
+
+
+async def test_who_ends_its_handshake_after_the_gateway_has_stopped_is_not_served(
+    authority: Authority,
+) -> None:
+    """Its lease may be released by then, and no barrier waits for what it would forward."""
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with (
+        FakeBroker(echo) as broker,
+        gateway(broker, **shown(authority.issue("gateway"))) as under_test,
+    ):
+        late = socket.create_connection(under_test.server.address)
+        late.setblocking(False)
+        await until(lambda: bool(under_test.server._listener._begun))
+        await under_test.server.stop(0.2)
+        asked = len(broker.received)
+        reader, writer = await asyncio.open_connection(
+            sock=late, ssl=trusting, server_hostname="127.0.0.1"
+        )
+        client = Client(reader, writer)
+        await client.send(frame(7))
+        await client.disconnected()
+        assert len(broker.received) == asked
+        assert not len(under_test.connections)
+        client.close()

@@ -91,10 +91,19 @@ class Door:
         self._deadlines: dict[Guest, asyncio.TimerHandle] = {}
         self._bounds = {bound: Telling() for bound in Bound}
         self._closings = Telling(CLOSINGS_TOLD)
+        self._shut = False
+
+    def shut(self) -> None:
+        """Let nobody in any more: a connection that was accepted before its address was let go of
+        may only now be made, with TLS as late as its handshake ends."""
+        self._shut = True
 
     def let_in(self, guest: Guest, host: str) -> bool:
         """Whether the new connection may stay; one that may not was turned away. Whoever may has
         to :meth:`leave`."""
+        if self._shut:
+            guest.turn_away("the gateway stops")
+            return False
         loop = asyncio.get_running_loop()
         verdict = self._admissions.arrive(guest, address_of(host), loop.time())
         if verdict.reached is not None:

@@ -150,8 +150,11 @@ class GatewayServer:
             connection.room_changed()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Accept nobody, answer what has arrived within ``drain_s``, and hand the clients over."""
+        """Accept nobody, answer what has arrived within ``drain_s``, and hand the clients over.
+        When it returns no client is left, and none can come: what one forwarded from then on no
+        barrier would wait for."""
         self._listener.close()
+        self._door.shut()
         for task in self._tasks:
             task.cancel()
         connections = self._own()
