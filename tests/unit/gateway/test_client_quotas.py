@@ -39,6 +39,7 @@ from tideline.domain.sasl import Identity, Mechanism
 from tideline.gateway.context import ApiKey, RequestContext, Rule
 from tideline.gateway.messages import no_throttle
 from tideline.gateway.quotas import ClientQuotas, quotas_of
+from tideline.gateway.transport import server
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import encode_request
 
@@ -212,3 +213,58 @@ async def test_a_muted_client_is_answered_what_it_has_asked_and_begins_nothing_n
         assert (await client.receive())[4:] == b"done"
         assert began[1] - began[0] >= 0.29
         client.close()
+
+
+async def test_what_a_muted_client_has_sent_is_not_held_for_longer_than_a_client_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody reads it, so that nobody sees it go; its requests would hold the room of all, and be
+    begun long after it has sent them anew elsewhere."""
+    monkeypatch.setattr(server, "SWEEP_S", 0.05)
+    monkeypatch.setattr(server, "HELD_MUTED_S", 0.3)
+    began: list[int] = []
+
+    async def handler(context: RequestContext) -> bytes | None:
+        began.append(context.header.correlation_id)
+        context.connection.mute(3_600)
+        return context.frame[4:8] + b"done"
+
+    rules = {int(ApiKey.LIST_OFFSETS): Rule(handler, lambda: True)}
+    asked = request(Asked.LATEST, TOPIC, 0, Places(0, 0, 0, 0, 0), b"")
+    async with FakeBroker(nothing_but_versions) as broker, gateway(broker, rules) as under_test:
+        patient, pipelining, half = [await under_test.connect() for _ in range(3)]
+        await patient.send(encode_request(asked, 1, "c"))
+        await pipelining.send(encode_request(asked, 2, "c"), encode_request(asked, 3, "c"))
+        first = encode_request(asked, 4, "c")
+        half.writer.write(len(first).to_bytes(4, "big") + first + (1_000_000).to_bytes(4, "big"))
+        half.writer.write(bytes(20_000))
+        for client in (patient, pipelining, half):
+            assert (await client.receive())[4:] == b"done"
+        await pipelining.disconnected()
+        await half.disconnected()
+        assert sorted(began) == [1, 2, 4]
+        assert len(under_test.connections) == 1
+        patient.close()
+
+
+async def test_a_muted_client_is_answered_when_its_gateway_stops() -> None:
+    """What it has sent is not waited for in vain: a stop would take its whole patience for it."""
+    began: list[int] = []
+
+    async def handler(context: RequestContext) -> bytes | None:
+        began.append(context.header.correlation_id)
+        context.connection.mute(3_600)
+        return context.frame[4:8] + b"done"
+
+    rules = {int(ApiKey.LIST_OFFSETS): Rule(handler, lambda: True)}
+    asked = request(Asked.LATEST, TOPIC, 0, Places(0, 0, 0, 0, 0), b"")
+    async with FakeBroker(nothing_but_versions) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(*(encode_request(asked, n, "c") for n in (1, 2, 3)))
+        assert (await client.receive())[4:] == b"done"
+        async with asyncio.timeout(5):
+            stopping = asyncio.ensure_future(under_test.server.stop(60))
+            assert [(await client.receive())[3] for _ in range(2)] == [2, 3]
+            client.close()
+            await stopping
+        assert began == [1, 2, 3]

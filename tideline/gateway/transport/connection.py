@@ -69,6 +69,8 @@ CLOSE_GRACE_S = 10.0
 """How long a connection that is closed may take to send what was written."""
 PARTIAL_FRAME_S = 30.0
 """A client that has sent a part of a request and then nothing for so long is disconnected."""
+HELD_MUTED_S = 60.0
+"""What a muted client has sent is held no longer: more than a Kafka client waits for an answer."""
 FIRST_BUFFER_BYTES = 65_536
 """What a stranger gets for saying that a long request comes; the rest as it arrives."""
 _BARRIER_CORRELATION = -2_000_000_000
@@ -155,7 +157,7 @@ class GatewayConnection(FrameProtocol):
         self._stall: asyncio.TimerHandle | None = None
         self._login_bound: asyncio.TimerHandle | None = None
         self.peer = "?"
-        self._muted_until = 0.0
+        self._muted_since = self._muted_until = 0.0
         self._unmuting: asyncio.TimerHandle | None = None
         self.last_active = self._last_read = asyncio.get_running_loop().time()
 
@@ -247,6 +249,11 @@ class GatewayConnection(FrameProtocol):
         last = self._large_since if self._room.full else self._last_read
         return self._large_bytes > 0 and self._reading and last < before
 
+    def held_muted_since(self, before: float) -> bool:
+        """Whether what the client has sent is held, since ``before``, because it is muted."""
+        held = bool(self._arrived) or self._large_bytes > 0
+        return held and self._is_muted and self._muted_since < before
+
     def pause_writing(self) -> None:
         BOUND_REACHED.labels("unread_answers").inc()
         self._client_stalls = True
@@ -300,8 +307,12 @@ class GatewayConnection(FrameProtocol):
         return self._ended
 
     def drain(self) -> None:
-        """Take no further requests; what has arrived is still answered."""
+        """Take no further requests; what has arrived is still answered, muted or not: the client
+        would wait for it in vain."""
         self._draining = True
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmute()
         self._regulate()
 
     # -- admission
@@ -472,11 +483,13 @@ class GatewayConnection(FrameProtocol):
         """See :class:`tideline.gateway.context.ClientConnection`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        if self._ended or until <= self._muted_until:
+        if self._ended or self._draining or until <= self._muted_until:
             return
         self._muted_until = until
         if self._unmuting is not None:
             self._unmuting.cancel()
+        else:
+            self._muted_since = loop.time()
         self._unmuting = loop.call_at(until, self._unmute)
         self._regulate()
 

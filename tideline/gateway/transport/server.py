@@ -17,7 +17,11 @@ from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.admission import Door
 from tideline.gateway.transport.certificates import ListenerCertificate, listener_tls
-from tideline.gateway.transport.connection import PARTIAL_FRAME_S, GatewayConnection
+from tideline.gateway.transport.connection import (
+    HELD_MUTED_S,
+    PARTIAL_FRAME_S,
+    GatewayConnection,
+)
 from tideline.gateway.transport.hand_over import hand_over
 from tideline.gateway.transport.listener import Listener
 from tideline.gateway.transport.upstream import Broker
@@ -177,6 +181,8 @@ class GatewayServer:
                     connection.close(f"idle for {IDLE_S:.0f} s")
                 elif connection.stalled_since(now - PARTIAL_FRAME_S):
                     connection.close("it sent a part of a request and not the rest")
+                elif connection.held_muted_since(now - HELD_MUTED_S):
+                    connection.close("it is above its quota for longer than what it sent is held")
 
     async def _watch_broker(self) -> None:
         while True:
