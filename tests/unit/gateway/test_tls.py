@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import ssl
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from prometheus_client import REGISTRY
@@ -18,12 +21,15 @@ from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway, gate
 from tests.unit.gateway.test_transport import echo, frame
 from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tests.unit.kafka.sasl_broker import SaslBroker
+from tideline.domain.admission import BURST_S
 from tideline.domain.security import ClientAuth
 from tideline.errors import UsageError
 from tideline.gateway.transport import listener
 from tideline.kafka.tls import TlsFiles
 from tideline.settings import GatewaySettings, load
 from tideline.stack.certificates import Authority, Pair
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -273,3 +279,82 @@ async def test_who_ends_its_handshake_after_the_gateway_has_stopped_is_not_serve
         assert len(broker.received) == asked
         assert not len(under_test.connections)
         client.close()
+
+
+async def test_a_connection_that_has_ended_is_forgotten_by_its_listener(
+    authority: Authority,
+) -> None:
+    """Each has buffers and what is known of its client: thousands were kept."""
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with (
+        FakeBroker(echo) as broker,
+        gateway(broker, **shown(authority.issue("gateway"))) as under_test,
+    ):
+        client = await under_test.connect(trusting)
+        await asks(client)
+        (served,) = under_test.connections
+        gone = weakref.ref(served)
+        del served
+        client.close()
+        await until(lambda: not len(under_test.connections))
+        later = await under_test.connect(trusting)
+        await asks(later)
+
+        def is_collected() -> bool:
+            gc.collect()
+            return gone() is None
+
+        await until(is_collected)
+        later.close()
+
+
+async def test_who_connects_too_often_is_not_served_what_came_with_its_handshake(
+    authority: Authority,
+) -> None:
+    """Else it would have shown itself, and stay, unread for ever."""
+    trusting = TlsFiles(authority.certificate).client_context()
+    settings = {
+        **shown(authority.issue("gateway")),
+        "gateway_connection_rate_per_address": "1",
+    }
+    async with FakeBroker(echo) as broker, gateway(broker, **settings) as under_test:
+        outcomes = await asyncio.gather(
+            *(_asks_with_the_handshake(under_test, trusting, n) for n in range(100, 120))
+        )
+        assert len({n for n in outcomes if n}) >= BURST_S
+        assert None in outcomes
+        heard = {header.correlation_id for header in broker.received} & set(range(100, 120))
+        assert heard == {n for n in outcomes if n}
+        await until(lambda: not len(under_test.connections))
+
+
+async def _asks_with_the_handshake(
+    under_test: Gateway, trusting: ssl.SSLContext, correlation: int
+) -> int | None:
+    """A client whose request is in one segment with the end of its handshake: the id that it is
+    answered, or ``None``."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    reader, writer = await asyncio.open_connection(*under_test.server.address)
+    request = frame(correlation)
+
+    async def until_read(step: Callable[[], T]) -> T:
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                async with asyncio.timeout(5):
+                    incoming.write(data := await reader.read(65_536))
+                if not data:
+                    raise ConnectionResetError from None
+
+    try:
+        await until_read(tls.do_handshake)
+        tls.write(len(request).to_bytes(4, "big") + request)
+        answer = await until_read(lambda: tls.read(65_536))
+        return int.from_bytes(answer[4:8], "big") if answer else None
+    except (ConnectionError, ssl.SSLError):
+        return None
+    finally:
+        writer.close()

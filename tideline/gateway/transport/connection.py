@@ -200,7 +200,11 @@ class GatewayConnection(FrameProtocol):
 
     def wait_unread(self) -> None:
         """See :class:`tideline.gateway.transport.admission.Guest`."""
-        asyncio.get_running_loop().call_soon(self.drain)  # not before the loop has begun to read
+        if self.transport is not None and self.transport.get_extra_info("sslcontext") is not None:
+            self.drain()  # what came with the end of the handshake is read next
+        else:
+            # Not before the loop has begun to read, which it does whatever it was told.
+            asyncio.get_running_loop().call_soon(self.drain)
 
     def large_frame_begins(self, size: int, head: bytes) -> str | None:
         return self._door.check_first(self, size, head) if self._young else None

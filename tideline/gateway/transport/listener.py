@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -45,8 +46,8 @@ class Listener:
         the log; ``note`` hears 1 when it begins to listen and 0 when it ends."""
         self._host, self._port = host, port
         self._tls, self._most_handshakes = tls, most_handshakes
-        self._begun: list[tuple[float, FrameProtocol]] = []
-        """With when they began: handshakes, and what was accepted since somebody last looked."""
+        self._begun: deque[tuple[float, FrameProtocol]] = deque()
+        """With when they began: handshakes, and what was accepted since the oldest of them."""
         self._accept = accept
         self._name, self._note = name, note
         self._sockets: list[socket.socket] = []
@@ -102,18 +103,20 @@ class Listener:
         """asyncio tells nobody of a handshake that fails: it counts until its time is up. An
         exception here closes the connection."""
         now = asyncio.get_running_loop().time()
+        while self._begun and self._is_over(*self._begun[0], now):
+            self._begun.popleft()
         if len(self._begun) >= self._most_handshakes:
-            self._begun = [
-                (at, each)
-                for at, each in self._begun
-                if each.transport is None and at > now - HANDSHAKE_S
-            ]
+            self._begun = deque(each for each in self._begun if not self._is_over(*each, now))
         if len(self._begun) >= self._most_handshakes:
             CONNECTIONS_REFUSED.inc()
             raise ConnectionRefusedError(f"{self._most_handshakes} TLS handshakes are under way")
         accepted = self._accept()
         self._begun.append((now, accepted))
         return accepted
+
+    @staticmethod
+    def _is_over(began: float, accepted: FrameProtocol, now: float) -> bool:
+        return accepted.transport is not None or began <= now - HANDSHAKE_S
 
     async def encrypt_with(self, tls: ssl.SSLContext) -> None:
         """Connections from now on are encrypted by ``tls``; those that there are stay as they are.
