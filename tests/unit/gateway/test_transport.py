@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import ssl
 import threading
 from datetime import timedelta
 from typing import Any
@@ -21,10 +23,13 @@ from tests.unit.kafka.fake_broker import UNHEARD_OF, FakeBroker, api_versions
 from tideline.gateway import context
 from tideline.gateway.context import ApiKey, RequestContext, Rule, always
 from tideline.gateway.messages import messages
+from tideline.gateway.room import Room
 from tideline.gateway.transport import connection as transport
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.gateway.transport.server import GatewayServer
+from tideline.gateway.transport.upstream import Upstream
 from tideline.kafka.decoding import AT_ONCE_ELEMENTS
+from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
     RequestHeader,
     decodable_versions,
@@ -729,3 +734,61 @@ async def test_a_message_forwarded_by_a_handler_comes_back_decoded() -> None:
 
 
 _NOTHING = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+
+
+async def test_requests_without_an_answer_are_not_gathered_without_bound_while_nobody_answers() -> (
+    None
+):
+    """They count as served when they are sent: only the broker's connection holds them back."""
+    pressure: list[bool] = []
+    loop = asyncio.get_running_loop()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(8)
+        listening.setblocking(False)
+        silent = ssl.create_default_context()  # waits for a handshake, as for a broker far away
+        silent.check_hostname, silent.verify_mode = False, ssl.CERT_NONE
+        upstream = Upstream(
+            listening.getsockname(),
+            1_048_576,
+            Room(),
+            FrameProtocol(1_048_576),
+            tls=silent,
+            on_lost=lambda reason, owes: None,
+            on_pressure=pressure.append,
+        )
+        accepted, _ = await loop.sock_accept(listening)
+        for _ in range(3):
+            upstream.send(bytes(1_000), None)
+        assert not pressure
+        for _ in range(100):
+            upstream.send(bytes(1_000), None)
+        assert pressure == [True]
+        upstream.close()
+        accepted.close()
+
+
+async def test_what_waited_for_the_broker_holds_nobody_back_once_it_answers() -> None:
+    served: list[int] = []
+
+    async def takes(header: RequestHeader, request: bytes) -> bytes | None:
+        served.append(header.correlation_id)
+        return None
+
+    pressure: list[bool] = []
+    async with FakeBroker(takes) as broker:
+        upstream = Upstream(
+            broker.address,
+            1_048_576,
+            Room(),
+            FrameProtocol(1_048_576),
+            on_lost=lambda reason, owes: None,
+            on_pressure=pressure.append,
+        )
+        for n in range(100):
+            upstream.send(frame(n, body=bytes(1_000)), None)
+        assert pressure == [True]
+        await until(lambda: len(served) == 100)
+        await until(lambda: pressure[-1] is False)
+        assert served == list(range(100))
+        upstream.close()

@@ -20,6 +20,8 @@ from tideline.kafka.protocol import correlation_of
 
 log = structlog.get_logger()
 CONNECT_TIMEOUT_S = 5.0
+WAITING_BYTES = 65_536
+"""Of what waits for the connection, before its client is not read: as of a transport's buffer."""
 Sink = Callable[[bytes], None]
 Address = tuple[str, int]
 
@@ -74,6 +76,7 @@ class Upstream(FrameProtocol):
         """With each, how many requests without an answer were sent before it."""
         self._waiting: list[bytes] | None = []
         """Frames that wait for the connection; ``None`` once it is open."""
+        self._waiting_bytes = 0
         self._closing = False
         self._refusal: str | None = None
         self._dial = spawn(self._open(), "upstream")
@@ -98,6 +101,9 @@ class Upstream(FrameProtocol):
             self._sent_without_answer += 1
         if self._waiting is not None:
             self._waiting.append(frame)
+            before, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + len(frame)
+            if before < WAITING_BYTES <= self._waiting_bytes:
+                self._on_pressure(True)
         else:
             self.send_frame(frame)
 
@@ -168,6 +174,8 @@ class Upstream(FrameProtocol):
         super().connection_made(transport)
         keep_alive(transport)
         waiting, self._waiting = self._waiting or [], None
+        if self._waiting_bytes >= WAITING_BYTES and not self._closing:
+            self._on_pressure(False)  # from now on it is the transport's to say
         for frame in waiting:
             self.send_frame(frame)
         if self._closing and self.transport is not None:
