@@ -232,10 +232,11 @@ async def test_what_handlers_and_barriers_send_waits_while_a_login_is_renewed() 
         await client.send(frame(3, SOME_HANDLED), handshake(4))
         await broker.until_received(len(broker.received))
         await until(lambda: seen_of_clients(broker).count(17) == 2)
-        drained = asyncio.ensure_future(under_test.connections.drain())
         go_on.set()
         (open_,) = under_test.connections
         login: Any = open_._login  # type: ignore[attr-defined]
+        await until(lambda: len(login.held) == 1)
+        drained = asyncio.ensure_future(under_test.connections.drain())
         await until(lambda: len(login.held) == 2)
         assert not drained.done()
         assert seen_of_clients(broker) == [17, 36, 17]
@@ -312,3 +313,20 @@ async def test_a_broker_that_ends_an_authenticated_connection_ends_the_clients()
         await logs_in(client)
         broker.hang_up()
         await client.disconnected()
+
+
+async def test_a_renewal_that_is_half_done_holds_up_neither_a_drain_nor_a_stop() -> None:
+    """The broker's answer to the handshake shows that all before it is served, and its client is
+    not read any more."""
+    told = sasl_broker(lifetime_ms=60_000)
+    async with FakeBroker(told) as broker, gateway(broker, **SETTINGS) as under_test:
+        client = await under_test.connect()
+        await logs_in(client)
+        await asks(client)
+        await client.send(handshake(4))
+        await client.receive()
+        async with asyncio.timeout(5):
+            await under_test.connections.drain()
+            client.close()
+            await under_test.server.stop(60)
+        assert seen_of_clients(broker) == [17, 36, HEARTBEAT, 17]

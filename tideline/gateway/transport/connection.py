@@ -609,8 +609,9 @@ class GatewayConnection(FrameProtocol):
     def drain_barrier(self) -> Awaitable[None]:
         """See :class:`tideline.gateway.context.ClientConnection`."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        unknown = self._login is not None and self._login.identity is None
-        if self._upstream is None or self._ended or unknown:
+        login = self._login
+        nothing_sent = login is not None and (login.identity is None or login.owes_nothing)
+        if self._upstream is None or self._ended or nothing_sent:
             done.set_result(None)
             return done
         self._barriers[done] = None

@@ -68,6 +68,13 @@ class Login:
         """The broker takes all requests now."""
         return self._state.stage is Stage.DONE and not self.waits
 
+    @property
+    def owes_nothing(self) -> bool:
+        """A renewal waits for its client, and what was sent before is served: the broker's last
+        SASL answer shows it. What is held is no request of the client's."""
+        held = any(expected is None or not expected.own for _, expected in self.held)
+        return self._state.stage is Stage.TOKENS and not self.waits and not held
+
     def refuses(self, api_key: int, now: float) -> str | None:
         """See :meth:`Authentication.refuses`."""
         return self._state.refuses(api_key, now)
