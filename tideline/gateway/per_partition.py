@@ -15,6 +15,7 @@ from tideline.domain.answers import (
     LeaseState,
     handling,
 )
+from tideline.domain.authorization import Verdict
 from tideline.domain.ids import TopicPartition
 from tideline.domain.request_handling import (
     FAILURE_ERRORS,
@@ -39,7 +40,7 @@ from tideline.gateway.messages import (
     topic_key,
 )
 from tideline.gateway.prefix_leader import PrefixLeaders, may_be_told
-from tideline.gateway.rights import TopicRights
+from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.tracking.view import TrackingView
 
 CONSUMER = -1
@@ -128,12 +129,23 @@ class SplitRequest:
         )
 
     async def authorize(self, rights: TopicRights) -> None:
-        """Have what the client may not ask refused, whatever else would be done with it."""
-        names = {item.at.topic.name for item in self.items if item.at.topic is not None}
-        judged = await rights.judge(self.context, names)
+        """Have what the client may not ask refused, whatever else would be done with it. A topic
+        that joins the tracked set meanwhile is not Kafka's any more, and is asked about too: when
+        this returns the partitions are what they are now."""
+        verdicts: dict[str, Verdict] = {}
+        while unknown := self._tracked_names() - verdicts.keys():
+            verdicts |= (await rights.judge(self.context, unknown)).verdicts
+            self.items = [
+                PartitionEntry(locate(self._tracking, item.at.key, item.at.partition), item.row)
+                for item in self.items
+            ]
+        judged = Judged(verdicts)
         for item in self.items:
             if (code := judged.refusal(item.at)) is not None:
                 self._denied[item] = code
+
+    def _tracked_names(self) -> set[str]:
+        return {item.at.topic.name for item in self.items if item.at.topic is not None}
 
     def rule(self, item: PartitionEntry) -> Handling:
         """What to do with it, as it is now."""

@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.raw import message
+from tests.unit.gateway.fakes import tracked_row, tracked_topic
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.gateway.test_admin_handlers import (
     CLASSIC_ID,
@@ -139,3 +140,24 @@ async def test_who_may_not_create_a_name_does_not_hear_that_it_is_tracked() -> N
     assert [t.error_code for t in answer.topics] == [DENIED]
     assert all(request.validate_only for request in kafka.asked)
     assert plane.said == []
+
+
+async def test_a_topic_that_migrates_since_the_rights_of_another_were_asked_does_not_grow() -> None:
+    """Its new partitions would have no row, and be served by nobody (schedule 22)."""
+    view = tracked(5)
+    kafka, plane = Kafka(CreatePartitionsRequest=grown), AdminPlane(view)
+
+    def joins(request: Any) -> Any:
+        kept = view.topics()
+        more = tracked_topic(tracked_row(topic_id=CLASSIC_ID), name="classic", topic_id=CLASSIC_ID)
+        view.replace_all([*kept, more])
+        return allowing()(request)
+
+    kafka.rights = joins
+    async with FakeBroker(kafka) as broker, gateway(broker, admin(view, plane)) as g:
+        answer = await ask(g, grow_to(4, "tracked", "classic"))
+    passed, refused = answer.results
+    assert passed.error_code is ErrorCode.none
+    assert refused.error_code is ErrorCode.request_timed_out
+    assert "try again" in refused.error_message
+    assert [t.name for t in kafka.asked[0].topics] == ["tracked"]

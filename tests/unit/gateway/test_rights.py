@@ -42,6 +42,7 @@ from tideline.domain.answers import Asked
 from tideline.domain.authorization import ALL_OPERATIONS, DENIED_FOR_S, NEEDED, Operation
 from tideline.gateway import rights
 from tideline.gateway.context import ApiKey, RequestContext, Rule
+from tideline.gateway.messages import topic_key
 from tideline.gateway.rights import ConnectionRights
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.protocol import RequestHeader, encode_request
@@ -375,3 +376,30 @@ async def test_a_question_of_the_gateways_own_leaves_the_client_its_connection()
             broker.hang_up()
             assert b"told" in await client.receive()
         client.close()
+
+
+@pytest.mark.parametrize(
+    "asked", [Asked.LATEST, Asked.EPOCH_SUFFIX, Asked.DELETE_SUFFIX], ids=lambda asked: asked.name
+)
+async def test_a_topic_that_crosses_while_the_rights_of_another_are_asked_is_not_kafkas(
+    bench: TrackedBench, asked: Asked
+) -> None:
+    """Nothing of the request is forwarded yet, so the drain does not wait for it (schedule 9)."""
+    bench.show(replace(EMPTY, topic_id=OTHER_ID), name="x", topic_id=OTHER_ID)
+    names: list[set[str]] = []
+
+    async def crosses(message: Any) -> Any:
+        names.append({topic.name for topic in message.topics})
+        if len(names) == 1:
+            bench.show(EMPTY)
+        return allowing()(message)
+
+    bench.client.rights = crosses
+    one = request(asked, "x", 0, PLACES, b"")
+    (topic,) = one.topics
+    kind = {"topic": TOPIC} if hasattr(topic, "topic") else {"name": TOPIC}
+    answer = await bench.ask(replace(one, topics=(topic, replace(topic, **kind))))
+    assert names == [{"x"}, {TOPIC}]
+    assert all(t != TOPIC for m in bench.client.forwarded for t in map(topic_key, m.topics))
+    codes = {topic_key(t): t.partitions[0].error_code for t in answer.topics}
+    assert codes == {"x": ErrorCode.none, TOPIC: ErrorCode.none}

@@ -201,11 +201,7 @@ class TopicsHandler:
     async def create_partitions(self, ctx: RequestContext) -> bytes | None:
         """Refused while a topic migrates; afterwards new partitions are diskless from offset 0."""
         request: Any = ctx.request()
-        tracked = {
-            topic.name: known
-            for topic in request.topics
-            if (known := self.tracking.topic_by_name(topic.name)) is not None
-        }
+        tracked = self._tracked(request)
         if not tracked:
             return await ctx.forward()
         schema: Any = response_class(ctx.header.api_key, ctx.header.api_version)
@@ -224,6 +220,12 @@ class TopicsHandler:
                 refused[asked.name] = result(
                     name=asked.name, error_code=refusal.code, error_message=refusal.message
                 )
+        for name in self._tracked(request).keys() - tracked.keys():
+            message = f"topic {name} was just tracked: try again"
+            refused[name] = result(
+                name=TopicName(name), error_code=ErrorCode.request_timed_out, error_message=message
+            )
+        rest = [asked for asked in rest if asked.name not in refused]
         answers: dict[str, Any] = dict(refused)
         throttle = no_throttle()
         if rest:
@@ -239,6 +241,14 @@ class TopicsHandler:
                 results=tuple(answers[topic.name] for topic in request.topics),
             )
         )
+
+    def _tracked(self, request: Any) -> dict[str, TrackedTopic]:
+        """The tracked topics of the request, by name, as they are now."""
+        return {
+            topic.name: known
+            for topic in request.topics
+            if (known := self.tracking.topic_by_name(topic.name)) is not None
+        }
 
     async def _placed(self, asked: Any) -> Any:
         return asked if self.placing is None else await self.placing.growth(asked)
