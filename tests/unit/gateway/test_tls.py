@@ -9,6 +9,7 @@ import socket
 import ssl
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from tideline.domain.admission import BURST_S
 from tideline.domain.security import ClientAuth
 from tideline.errors import UsageError
 from tideline.gateway.transport import listener
+from tideline.gateway.transport.connection import GatewayConnection
 from tideline.kafka.tls import TlsFiles
 from tideline.settings import GatewaySettings, load
 from tideline.stack.certificates import Authority, Pair
@@ -328,6 +330,25 @@ async def test_who_connects_too_often_is_not_served_what_came_with_its_handshake
         await until(lambda: not len(under_test.connections))
 
 
+async def _until_read(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    incoming: ssl.MemoryBIO,
+    outgoing: ssl.MemoryBIO,
+    step: Callable[[], T],
+) -> T:
+    """``step`` of a TLS client, with as much of the peer as it wants to read."""
+    while True:
+        try:
+            return step()
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            async with asyncio.timeout(5):
+                incoming.write(data := await reader.read(65_536))
+            if not data:
+                raise ConnectionResetError from None
+
+
 async def _asks_with_the_handshake(
     under_test: Gateway, trusting: ssl.SSLContext, correlation: int
 ) -> int | None:
@@ -338,23 +359,51 @@ async def _asks_with_the_handshake(
     reader, writer = await asyncio.open_connection(*under_test.server.address)
     request = frame(correlation)
 
-    async def until_read(step: Callable[[], T]) -> T:
-        while True:
-            try:
-                return step()
-            except ssl.SSLWantReadError:
-                writer.write(outgoing.read())
-                async with asyncio.timeout(5):
-                    incoming.write(data := await reader.read(65_536))
-                if not data:
-                    raise ConnectionResetError from None
-
+    step = partial(_until_read, reader, writer, incoming, outgoing)
     try:
-        await until_read(tls.do_handshake)
+        await step(tls.do_handshake)
         tls.write(len(request).to_bytes(4, "big") + request)
-        answer = await until_read(lambda: tls.read(65_536))
+        answer = await step(lambda: tls.read(65_536))
         return int.from_bytes(answer[4:8], "big") if answer else None
     except (ConnectionError, ssl.SSLError):
         return None
     finally:
         writer.close()
+
+
+async def test_a_client_that_is_handed_over_in_the_middle_of_sending_is_taken_leave_of(
+    authority: Authority,
+) -> None:
+    """What it has sent is taken and not served: refusing it would cut off answers on their way."""
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with (
+        FakeBroker(echo) as broker,
+        gateway(broker, **shown(authority.issue("gateway"))) as under_test,
+    ):
+        ssl_side = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = trusting.wrap_bio(*ssl_side, server_hostname="127.0.0.1")
+        reader, writer = await asyncio.open_connection(*under_test.server.address)
+        step = partial(_until_read, reader, writer, *ssl_side)
+        request = frame(7)
+        await step(tls.do_handshake)
+        tls.write(len(request).to_bytes(4, "big") + request)
+        assert await step(lambda: tls.read(65_536))
+        (served,) = list(under_test.connections)
+        assert isinstance(served, GatewayConnection)
+        served.drain()
+        for _ in range(3):
+            tls.write(len(request).to_bytes(4, "big") + request)
+            writer.write(ssl_side[1].read())
+            await writer.drain()
+        incoming = served.transport._ssl_protocol._incoming  # type: ignore[union-attr]
+        await until(lambda: incoming.pending > 0)
+        served.hand_over("it moves")
+        assert await step(lambda: tls.read(65_536)) == b""  # close_notify: TCP's end alone raises
+        tls.write(len(request).to_bytes(4, "big") + request)
+        writer.write(ssl_side[1].read())
+        await writer.drain()
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        asked = [h for h in broker.received if h.correlation_id == 7]
+        assert len(asked) == 1

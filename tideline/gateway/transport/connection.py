@@ -198,9 +198,13 @@ class GatewayConnection(FrameProtocol):
         if self.transport is not None:
             self.transport.abort()
 
+    @staticmethod
+    def _is_encrypted(transport: asyncio.Transport) -> bool:
+        return transport.get_extra_info("sslcontext") is not None
+
     def wait_unread(self) -> None:
         """See :class:`tideline.gateway.transport.admission.Guest`."""
-        if self.transport is not None and self.transport.get_extra_info("sslcontext") is not None:
+        if self.transport is not None and self._is_encrypted(self.transport):
             self.drain()  # what came with the end of the handshake is read next
         else:
             # Not before the loop has begun to read, which it does whatever it was told.
@@ -695,6 +699,9 @@ class GatewayConnection(FrameProtocol):
             self._end(reason)
         self.release()
         if self.transport is not None:
+            if self._is_encrypted(self.transport):
+                # asyncio drops what is not sent yet if it cannot take leave for unread requests.
+                self.transport.resume_reading()
             self.transport.close()
             if self._stall is None and self.transport.get_write_buffer_size():
                 loop = asyncio.get_running_loop()
