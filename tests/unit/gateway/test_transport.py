@@ -27,7 +27,7 @@ from tideline.gateway.room import Room
 from tideline.gateway.transport import connection as transport
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.gateway.transport.server import GatewayServer
-from tideline.gateway.transport.upstream import Upstream
+from tideline.gateway.transport.upstream import Expected, Upstream
 from tideline.kafka.decoding import AT_ONCE_ELEMENTS
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import (
@@ -792,3 +792,46 @@ async def test_what_waited_for_the_broker_holds_nobody_back_once_it_answers() ->
         await until(lambda: pressure[-1] is False)
         assert served == list(range(100))
         upstream.close()
+
+
+async def test_an_answer_that_cannot_be_dealt_with_ends_its_client_whatever_went_wrong() -> None:
+    """Nobody else would tell the client, which waits for this very answer."""
+    lost: list[bool] = []
+
+    def fails(answer: bytes) -> None:
+        raise RuntimeError("a defect")
+
+    async with FakeBroker(echo) as broker:
+        upstream = Upstream(
+            broker.address,
+            1_048_576,
+            Room(),
+            FrameProtocol(1_048_576),
+            on_lost=lambda reason, owes: lost.append(owes),
+            on_pressure=lambda full: None,
+        )
+        upstream.send(frame(1), Expected(1, fails))
+        await until(lambda: lost)
+        assert lost == [True]
+
+
+async def test_a_request_that_cannot_be_begun_ends_its_client_whatever_went_wrong() -> None:
+    """Also where it is begun later than it came, behind another one."""
+    begun: list[int] = []
+
+    async def handler(context: RequestContext) -> bytes | None:
+        begun.append(context.header.correlation_id)
+        return context.frame[4:8]
+
+    def passes(header: RequestHeader, request: bytes, connection: Any) -> bool:
+        if header.correlation_id == 2:
+            raise RuntimeError("a defect")
+        return False
+
+    rules = {SOME_HANDLED: Rule(handler, always, passes)}
+    async with FakeBroker(echo) as broker, gateway(broker, rules) as under_test:
+        client = await under_test.connect()
+        await client.send(*(frame(n, SOME_HANDLED) for n in (1, 2, 3)))
+        assert (await client.receive())[3] == 1
+        await client.disconnected()
+        assert begun == [1]

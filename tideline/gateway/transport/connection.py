@@ -339,6 +339,11 @@ class GatewayConnection(FrameProtocol):
             except (MalformedFrame, UnsupportedVersion) as error:
                 self._refuse(error)
                 return
+            except Exception:
+                # Its client would wait for it, and take the next answer for this one's.
+                log.exception("a request cannot be begun", client=self.peer)
+                self.close("a request failed")
+                return
             if started:
                 self._admitting = True
                 return

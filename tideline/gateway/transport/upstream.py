@@ -193,6 +193,9 @@ class Upstream(FrameProtocol):
         except MalformedFrame as error:
             # Who was to have this answer is owed it, and will not get it.
             self._lost(f"the broker sent {error}", owes=True)
+        except Exception as error:
+            log.exception("an answer cannot be dealt with")
+            self._lost(f"its answer cannot be dealt with: {error}", owes=True)
 
     def frame_refused(self, reason: str) -> None:
         BOUND_REACHED.labels("answer").inc()
