@@ -185,7 +185,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         made.append(Site(stack, tmp_path))
         for node in made[0].nodes:
             made[0].configure_broker(node, "first-roll", "second-roll")
-        Stack.up(home, parts=(*STORES, "kafka"))
+        made[0].stack = Stack.up(home, parts=(*STORES, "kafka"))
         with psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True) as owner:
             owner.execute(f"CREATE DATABASE {DATABASE}".encode())
         yield made[0]
