@@ -123,11 +123,14 @@ def rebuild(
                 )
     abandoned, result.gone = given_up(result.told.values(), streams.gone())
     tail: dict[TopicIdPartition, list[WalObject]] = defaultdict(list)
+    committed = {(o.incarnation, o.sequence) for o in streams.tail() if o.key in known}
     for found in streams.tail():
         if (places := known.get(found.key)) is not None:
             for batch, row in _known_rows(found, places):
                 rows[log_of(batch)].append(row)
             continue
+        if (found.incarnation, found.sequence) in committed:
+            continue  # Another attempt was.
         for log in {log_of(batch): None for _, batch in found.batches}:
             if found.key not in abandoned.get(log, ()):
                 tail[log].append(found)

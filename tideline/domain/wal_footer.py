@@ -7,7 +7,9 @@ records go by coordinates and never see it (decision 0019).
 What always holds of one stream, the objects of one incarnation:
 
 * ``sequence`` rises in the order of commits. Objects of equal sequence are attempts to store the
-  same batches; at most one of them was committed, and ``earlier`` names it by its key.
+  same batches; at most one of them was committed, and ``earlier`` names it by its key. Each later
+  attempt has a later ``written_at_ms`` (:func:`written_again`). Whoever begins one commits none
+  before it: of those in the bucket, none but the last may be committed.
 * Outcomes are told in the order of commits. So when the outcome of a sequence is told, every
   object of a smaller one of which nothing is told was never committed, or holds nothing that is
   still read. What lies above the largest told sequence is the unmanifested tail.
@@ -164,7 +166,8 @@ class Footer:
     incarnation: UUID
     sequence: int
     written_at_ms: int
-    """By the gateway's clock: for people, and against placing what may have been given up."""
+    """By the gateway's clock: for people, and against placing what may have been given up. Of
+    attempts to store one object it rises, whatever the clock does."""
     batches: tuple[FooterBatch, ...]
     """In the order of the body, which they fill. None: the object only carries outcomes."""
     earlier: tuple[EarlierCommit, ...]
@@ -202,6 +205,17 @@ def encode(footer: Footer) -> bytes:
         raise ValueError(f"no footer can hold this: {error}") from error
 
 
+def written_again(footer: bytes, now_ms: int) -> bytes:
+    """``footer``, as :func:`encode` made it, of a later attempt to store the same object: it says
+    that it was written at ``now_ms``, at least 1 ms after the one before it. As many bytes."""
+    payload = bytearray(footer[: -_TRAILER.size])
+    history, gateway_id, incarnation, sequence, before, *counts = _HEAD.unpack_from(payload)
+    later = max(now_ms, before + 1)
+    _HEAD.pack_into(payload, 0, history, gateway_id, incarnation, sequence, later, *counts)
+    magic = footer[-len(MAGIC) - 2 :]
+    return bytes(payload) + _TRAILER.pack(len(payload), _checksum(payload), magic)
+
+
 def decode_tail(tail: bytes, object_size: int) -> Footer:
     """The footer of an object of ``object_size`` bytes, of which ``tail`` are the last.
 
@@ -236,7 +250,7 @@ def decode_tail(tail: bytes, object_size: int) -> Footer:
     return footer
 
 
-def _checksum(payload: bytes) -> int:
+def _checksum(payload: bytes | bytearray) -> int:
     checksum: int = crc32c.crc32c(payload)
     return checksum
 

@@ -9,7 +9,7 @@ batches out of the tail, and keeps an object in it whose outcome is not known (d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -238,6 +238,7 @@ class Streams:
                 if one.sequence not in told and (noticed := self._noticed(one)) is not None
                 if one.sequence > last or noticed.unanswered
             ]
+            opened = _last_attempts(opened)
             newest = max((one.sequence for one in opened), default=-1)
             for one in opened:
                 # What is behind one that nobody knows of may lie where that one would.
@@ -268,7 +269,7 @@ class Streams:
 
     def never_committed(self) -> list[str]:
         """Keys of objects that were passed over: a later one of the stream is told, or another
-        attempt of the same sequence."""
+        attempt of the same sequence, or a later attempt is there."""
         tail = {found.key for found in self.tail()}
         return [
             found.key
@@ -280,6 +281,22 @@ class Streams:
                 or said.object_key != found.key
             )
         ]
+
+
+def _last_attempts(found: Sequence[WalObject]) -> list[WalObject]:
+    """Without what was stored and tried again all the same: whoever does that commits none but the
+    last. Attempts of one time stand for each other: gateways that gave all of them one time wrote
+    the same bytes under each key."""
+    last: dict[int, WalObject] = {}
+    for one in found:
+        other = last.setdefault(one.sequence, one)
+        if one.written_at_ms > other.written_at_ms:
+            last[one.sequence] = one
+    return [one for one in found if not _is_earlier(one, last[one.sequence])]
+
+
+def _is_earlier(one: WalObject, other: WalObject) -> bool:
+    return one.written_at_ms < other.written_at_ms and one.batches == other.batches
 
 
 def _is_unanswered(commit: EarlierCommit) -> bool:

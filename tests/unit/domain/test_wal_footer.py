@@ -25,6 +25,7 @@ from tideline.domain.wal_footer import (
     UnknownFooterVersion,
     decode_tail,
     encode,
+    written_again,
 )
 
 _I16 = st.integers(-1, 2**15 - 1)
@@ -92,6 +93,18 @@ def test_a_footer_is_read_back_from_any_tail_that_holds_it(footer: Footer, data:
     whole = _object(footer)
     tail = data.draw(st.integers(len(encode(footer)), len(whole)))
     assert decode_tail(whole[len(whole) - tail :], len(whole)) == footer
+
+
+@given(_FOOTER, st.integers(0, 2**62), st.integers(0, 2**62))
+def test_each_attempt_to_store_an_object_tells_the_same_and_a_later_time(
+    footer: Footer, at_ms: int, now_ms: int
+):
+    footer = replace(footer, written_at_ms=at_ms)
+    again = written_again(encode(footer), now_ms)
+    whole = _object(footer)[: -len(again)] + again
+    assert decode_tail(whole, len(whole)) == replace(footer, written_at_ms=max(now_ms, at_ms + 1))
+    version_1 = written_again(encode(replace(footer, version=1)), now_ms)
+    assert version_1[-2:] == b"\x00\x01"
 
 
 @given(_FOOTER, st.data())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from tideline.domain.rebuild import Rebuilt, rebuild
 from tideline.domain.wal_footer import UNANSWERED, WANTED, WITHDRAWN, decode_tail
 from tideline.gateway.produce import teller
 from tideline.gateway.produce.appends import AppendDropped, AppendFailed
+from tideline.object_store import ObjectStoreUnavailable
 
 STARTS = {LOG: 100, OTHER: 0}
 
@@ -126,6 +128,39 @@ async def test_what_was_refused_is_told_before_a_commit_goes_past_it(bench: Benc
     assert (0, ["DUPLICATE"]) in entries(bench)
     assert offsets(rebuild(bench.streams(), {LOG: 101})) == known(bench)
     await later.writer.close(0.0)
+
+
+@pytest.mark.parametrize("sorts_first", [True, False])
+@pytest.mark.parametrize("clock_goes_back", [True, False])
+async def test_of_attempts_that_are_all_stored_the_last_one_is_what_was_committed(
+    sorts_first: bool, clock_goes_back: bool
+) -> None:
+    """The store did what it was asked for, and its answer did not come; the object has the same
+    batches under another key then."""
+    bench = Bench()
+    await bench.keys.refill()
+    bench.keys._pool = deque(sorted(bench.keys._pool, reverse=sorts_first))
+    put, unheard = bench.store.put, 2
+
+    async def stored(key: str, body: bytes) -> None:
+        nonlocal unheard
+        await put(key, body)
+        unheard -= 1
+        bench.plane.append_time -= 1_000 * clock_goes_back
+        if unheard >= 0:
+            raise ObjectStoreUnavailable("no answer in this test")
+
+    bench.store.put = stored  # type: ignore[method-assign]
+    await bench.append(producer=-1, records=2)
+    assert len(bench.store.objects) == 3
+    first, second, last = bench.store.objects
+    assert known(bench) == [(100, last)]
+    assert entries(bench) == [], "its outcome is not told yet"
+    found = folded(bench)
+    assert offsets(found) == known(bench)
+    assert found.never_committed == [first, second]
+    assert bench.plane.files.by_key[last].size == len(bench.store.objects[last])
+    await bench.writer.close(5.0)
 
 
 async def test_without_the_store_nothing_is_committed_past_what_was_given_up(bench: Bench) -> None:

@@ -76,6 +76,11 @@ class WalObject:
     def size(self) -> int:
         return len(self.body)
 
+    def end_with(self, ending: Ending) -> None:
+        """In the place of its ending, with as many bytes."""
+        records = memoryview(self.body)[: -len(self.ending.footer)]
+        self.body, self.ending = b"".join([records, ending.footer]), ending
+
     def left_over(self) -> LeftOver:
         return LeftOver(self.sequence, self.key, len(self.placed), self.live, self.sent)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from uuid import UUID
 
@@ -33,6 +33,7 @@ from tideline.domain.wal_footer import (
     Footer,
     FooterBatch,
     encode,
+    written_again,
 )
 from tideline.gateway.listeners import Listeners
 from tideline.gateway.tracking.lease import Lease
@@ -150,6 +151,10 @@ class CommitStream:
         incarnation = self._incarnation if inherited is None else inherited.incarnation
         footer = await self._footer(incarnation, sequence, placed, told)
         return Ending(footer, told, inherited is not None)
+
+    def again(self, ending: Ending) -> Ending:
+        """Of the next attempt to store the object with ``ending``: it tells the same, later."""
+        return replace(ending, footer=written_again(ending.footer, int(self._wall_clock() * 1000)))
 
     async def statement(self, told: Sequence[EarlierCommit], incarnation: UUID) -> Ending:
         """Of an object that is put at once, and that nobody commits."""

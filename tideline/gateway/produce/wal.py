@@ -219,24 +219,36 @@ class WalWriter:
             if not obj.body:
                 return
             started = self._clock()
-            await self._put(obj.body, partial(setattr, obj, "key"))
+            body = partial(self._next_body, obj)
+            await self._put_under(self._take_key, body, partial(setattr, obj, "key"))
             self._stream.stored(obj.ending)
             metrics.WAL_UPLOAD_SECONDS.observe(self._clock() - started)
 
+    def _next_body(self, obj: WalObject) -> bytes:
+        """What is put next. An attempt may have been stored although nobody heard of it: the later
+        one says so, because it is the one that is committed."""
+        if obj.key:
+            obj.end_with(self._stream.again(obj.ending))
+        return obj.body
+
     async def _put(self, body: bytes, named: Callable[[str], None]) -> None:
-        await self._put_under(self._take_key, body, named)
+        await self._put_under(self._take_key, lambda: body, named)
 
     async def _put_aside(self, body: bytes) -> None:
-        await self._put_under(self._any_key, body, lambda _: None)
+        await self._put_under(self._any_key, lambda: body, lambda _: None)
 
     async def _put_under(
-        self, take_key: Callable[[], Awaitable[str]], body: bytes, named: Callable[[str], None]
+        self,
+        take_key: Callable[[], Awaitable[str]],
+        next_body: Callable[[], bytes],
+        named: Callable[[str], None],
     ) -> None:
+        """``next_body`` is called once for each attempt, before its key is ``named``."""
         async for attempt in self._attempts():
             with attempt:
                 # A key for each attempt: one that was given up may end at the server later,
                 # and a server that keeps what it got of it would lay that over the whole.
-                key = await take_key()
+                key, body = await take_key(), next_body()
                 named(key)
                 await self._store.put(key, body)
         metrics.WAL_BYTES.inc(len(body))
