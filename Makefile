@@ -67,6 +67,10 @@ demo: $(STAMP) ## the main job, with proof
 rehearse: $(STAMP) ## the demo, then Postgres is lost and rebuilt out of the bucket
 	@$(BIN)/tideline demo --rehearse $(DEMO_FLAGS)
 
+.PHONY: rehearse-install
+rehearse-install: $(STAMP) ## the commands of docs/install.md, on an embedded stack with clients connected
+	@$(BIN)/pytest tests/integration/rehearse_install_page.py
+
 .PHONY: demo-disable
 demo-disable: $(STAMP) ## tiered storage is switched off and on again, and nothing is lost
 	@$(BIN)/python -m tideline.demo.disable
