@@ -35,7 +35,9 @@ class Claims:
 
 
 def claimed(plane: Claims) -> list[int]:
-    job = Job("split", JobsSettings.model_validate({"postgres_dsn": "host=x", "kafka_bootstrap": "a:1"}))
+    job = Job(
+        "split", JobsSettings.model_validate({"postgres_dsn": "host=x", "kafka_bootstrap": "a:1"})
+    )
     job.__dict__["parallelism"] = 1  # no Spark is started for it
     found = claim_round(job, cast(JobsControlPlane, plane), WORKER, {TOPIC: 1_000})
     return [one.file_id for one in found]
