@@ -10,8 +10,9 @@ import asyncio
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import Producer
@@ -21,6 +22,7 @@ from tests.go_like import GoLikeProducer
 from tests.harness import HANGS_S, Breakpoint, Case, leader_of, migration_case, until
 from tests.history.operations import Outcome, Produce, Truncated
 from tests.recorder import Recorder
+from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.kafka.admin import KafkaAdmin
@@ -34,6 +36,7 @@ from tideline.stack.kafka_jars import tool_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
+T = TypeVar("T")
 LEADER, BEHIND, THIRD = 1, 2, 3
 LASTING: dict[str, Any] = {"delivery.timeout.ms": 300_000}
 """Of a producer: on a busy machine two brokers that start one after the other take minutes."""
@@ -313,7 +316,7 @@ def lineage(stack: Stack, case: Case) -> ErrorCode | list[int]:
             except KafkaError as error:
                 return error.code
 
-    return asyncio.run(ask())
+    return asked_again(ask)
 
 
 def searched(stack: Stack, case: Case, timestamp: int) -> ErrorCode | int:
@@ -330,7 +333,20 @@ def searched(stack: Stack, case: Case, timestamp: int) -> ErrorCode | int:
                 return error.code
             return found.offset
 
-    return asyncio.run(ask())
+    return asked_again(ask)
+
+
+def asked_again(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """As a client does whose connection was ended: a gateway takes its clients back from those that
+    stood in for it, and an address that is not listened to any more resets who was about to
+    connect."""
+    patience = Patience(30.0)
+    while True:
+        try:
+            return asyncio.run(ask())
+        except KafkaUnavailable:
+            if patience.over:
+                raise
 
 
 def move_leader(stack: Stack, case: Case, node: int) -> None:

@@ -250,10 +250,10 @@ def test_a_program_has_other_settings_from_its_next_start_on(home: Path) -> None
         supervisor.start("x")
         assert _environment(supervisor) == before, "it runs"
         assert before["TIDELINE_X"] == "before"
-        supervisor.stop("x")
+        supervisor.stop("x", 20)
         supervisor.start("x")
         assert _environment(supervisor)["TIDELINE_X"] == "after"
-        supervisor.stop("x")
+        supervisor.stop("x", 20)
     finally:
         ended = psutil.Process(supervisor.pid())
         supervisor.shut_down()

@@ -75,6 +75,18 @@ def _weight(node: int, other: int) -> bytes:
     return blake2b(b"%d:%d" % (node, other), digest_size=8).digest()
 
 
+def controller_for(asked: int, brokers: Collection[int], away: Collection[int]) -> int | None:
+    """Whom a client that asked the gateway of ``asked`` is told as the controller: with KRaft any
+    broker, since each passes on what is the controller's to do. The gateway that was asked is one
+    that the client can reach; librdkafka waits for the one that it was told until it asks anew,
+    and gives its request up. The next one by id if that broker is not among ``brokers``, or its
+    gateway is ``away`` or about to be; ``None``: there is none."""
+    able = sorted(node for node in brokers if node not in away)
+    if not able:
+        return None
+    return next((node for node in able if node >= asked), able[0])
+
+
 def as_registered(stand_ins: Mapping[int, Address]) -> str | None:
     """As :func:`stand_ins_of` reads it; ``None``: there are none."""
     entries = (f"{node}={_shown(*at)}" for node, at in sorted(stand_ins.items()))

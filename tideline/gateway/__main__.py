@@ -105,8 +105,9 @@ async def _serve(
         if not await done_before(starting, stop):
             return
         await starting
-        nodes = NodeAddresses(settings.gateway_peers)
+        nodes = NodeAddresses(settings.gateway_peers, settings.gateway_broker_id)
         server = GatewayServer(settings, rules, connections, parts.room, nodes)
+        nodes.accepts = lambda: server.listening and not stop.is_set()
         stand_ins = StandIns(settings, server, nodes, peers, cluster)
         await stand_ins.start()
         await server.start()

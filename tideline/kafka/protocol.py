@@ -198,35 +198,58 @@ def splice_array(
     ``known`` keeps what an array's bytes became: brokers answer the same ones again and again.
     What is unknown inside an array that changes is left out of it. Raises :class:`MalformedFrame`.
     """
-    schema = response_class(api_key, version)
-    if schema is None:
-        raise UnsupportedVersion(f"version {version} of API {api_key} is not known here")
-    start, end = field_span(frame, 5 if schema.__flexible__ else 4, schema, name)
+    schema = _response_schema(api_key, version)
+    start, end = response_field(frame, api_key, version, name)
     before = frame[start:end]
     after = known.get((api_key, version, before))
     if after is None:
-        element = _element_class(schema, name)
-        reader, writer = (
-            (readers.compact_array_reader, writers.compact_array_writer)
-            if schema.__flexible__
-            else (readers.legacy_array_reader, writers.legacy_array_writer)
-        )
-        _, _, clean = clean_field(frame, 5 if schema.__flexible__ else 4, schema, name)
-        try:
-            elements, _ = reader(entity_reader(element))(clean, 0)
-        except Exception as error:
-            raise MalformedFrame(f"{schema.__name__}.{name}: {error}") from error
-        edited = edit(elements or ())
-        if edited == (elements or ()):
+        elements = response_array(frame, api_key, version, name)
+        edited = edit(elements)
+        if edited == elements:
             after = before
         else:
+            writer = (
+                writers.compact_array_writer if schema.__flexible__ else writers.legacy_array_writer
+            )
             parts = _Parts()
-            writer(entity_writer(element))(cast(Any, parts), edited)
+            writer(entity_writer(_element_class(schema, name)))(cast(Any, parts), edited)
             after = b"".join(parts)
         if len(known) >= MAX_KNOWN_ARRAYS:
             known.clear()
         known[api_key, version, before] = after
     return frame if after == before else b"".join((frame[:start], after, frame[end:]))
+
+
+def splice_int32(frame: bytes, api_key: int, version: int, name: str, value: int) -> bytes:
+    """Replace one top-level int32 of a response. Raises :class:`MalformedFrame`."""
+    start, end = response_field(frame, api_key, version, name)
+    after = value.to_bytes(4, "big", signed=True)
+    return frame if frame[start:end] == after else b"".join((frame[:start], after, frame[end:]))
+
+
+def response_array(frame: bytes, api_key: int, version: int, name: str) -> tuple[Any, ...]:
+    """One top-level array of a response, whatever else is in it. Raises :class:`MalformedFrame`."""
+    schema = _response_schema(api_key, version)
+    reader = readers.compact_array_reader if schema.__flexible__ else readers.legacy_array_reader
+    _, _, clean = clean_field(frame, 5 if schema.__flexible__ else 4, schema, name)
+    try:
+        elements, _ = reader(entity_reader(_element_class(schema, name)))(clean, 0)
+    except Exception as error:
+        raise MalformedFrame(f"{schema.__name__}.{name}: {error}") from error
+    return elements or ()
+
+
+def response_field(frame: bytes, api_key: int, version: int, name: str) -> tuple[int, int]:
+    """Where a top-level field of a response begins and ends. Raises :class:`MalformedFrame`."""
+    schema = _response_schema(api_key, version)
+    return field_span(frame, 5 if schema.__flexible__ else 4, schema, name)
+
+
+def _response_schema(api_key: int, version: int) -> type[Entity]:
+    schema = response_class(api_key, version)
+    if schema is None:
+        raise UnsupportedVersion(f"version {version} of API {api_key} is not known here")
+    return schema
 
 
 def _element_class(schema: type[Entity], name: str) -> type[Entity]:

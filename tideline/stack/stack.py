@@ -36,6 +36,8 @@ MAX_BROKERS = 9
 STARTING_TURN_S = 1_200
 """How long a start waits while another stack of this user starts on the machine."""
 
+KILLED_WITHIN_S = 10.0
+"""From the SIGKILL of a program that did not end by itself until it is gone."""
 LAST_BROKER_GRACE_S = 0.5
 
 _STOP_STAGES = (("worker", "gateway", "airflow"), ("kafka", "temporal", "postgres"), ("s3",))
@@ -281,7 +283,8 @@ class Stack:
     def stop(self, name: str) -> None:
         """An orderly stop; returns when the process is gone. It stays down."""
         self.resume(name)
-        self._supervisor.stop(name)
+        bound_s = self._part(name).program().stop_wait_s
+        self._supervisor.stop(name, bound_s + KILLED_WITHIN_S)
 
     def start(self, name: str, *, wait: bool = True, within_s: float | None = None) -> None:
         """Start a program that is down and, with ``wait``, wait until it answers."""

@@ -138,8 +138,9 @@ class Supervisor:
             self._rpc("supervisor.removeProcessGroup", name)
             self._rpc("supervisor.addProcessGroup", name)
 
-    def stop(self, name: str, wait_s: float = 20) -> None:
-        """The program's own stop signal, SIGKILL after its bound; returns when it is gone."""
+    def stop(self, name: str, wait_s: float) -> None:
+        """The program's own stop signal, SIGKILL after its bound; returns when it is gone, or
+        raises :class:`StackError` after ``wait_s``."""
         self._call("stopProcess", name, Faults.NOT_RUNNING)
         self.await_gone(name, wait_s)
 

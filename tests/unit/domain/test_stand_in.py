@@ -12,6 +12,7 @@ from tideline.domain.stand_in import (
     Sibling,
     as_registered,
     away,
+    controller_for,
     stand_in_for,
     stand_ins_of,
 )
@@ -133,6 +134,14 @@ def test_what_a_newer_version_registers_harms_nobody(registered: str) -> None:
     for host, port in stand_ins_of(registered).values():
         assert host
         assert 0 < port < 65536
+
+
+def test_the_controller_that_is_told_is_one_whose_gateway_serves() -> None:
+    assert controller_for(2, {1, 2, 3}, ()) == 2
+    assert controller_for(2, {1, 2, 3}, {2}) == 3
+    assert controller_for(3, {1, 2, 3}, {3}) == 1
+    assert controller_for(2, {1, 3}, {3}) == 1, "Kafka does not name its broker"
+    assert controller_for(2, {2}, {2}) is None
 
 
 def test_what_can_be_read_counts_beside_what_cannot() -> None:

@@ -98,10 +98,11 @@ class Gateway:
             serving=lambda: self.lease.serving,
         )
         self.presence = Presence(self.lease, self.peers, node)
-        nodes = NodeAddresses(settings.gateway_peers)
+        nodes = NodeAddresses(settings.gateway_peers, node)
         passed = {key: Rule(versions, never) for key in ApiKey}
         rules = {**passed, ApiKey.API_VERSIONS: Rule(versions, always)}
         self.server = GatewayServer(settings, rules, ConnectionRegistry(), nodes=nodes)
+        nodes.accepts = lambda: self.server.listening
         self.stand_ins = StandIns(settings, self.server, nodes, self.peers, self.cluster)
         self.renewing: asyncio.Task[None] | None = None
 

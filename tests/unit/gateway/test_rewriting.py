@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -246,6 +247,39 @@ def test_a_coordinator_whose_address_changed_is_forgotten_by_each_client_before_
     assert told(client) == usual
     clock[0] += 60
     assert told(Asker("e")) == usual, "who comes long after has no old address"
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER])
+def test_the_gateway_that_is_asked_names_its_own_broker_as_the_controller(api_key: ApiKey) -> None:
+    """librdkafka waits for the controller that it was told, and gives up; this one it can reach."""
+    nodes = NodeAddresses(PEERS, own=2)
+    rewriter = ResponseRewriter(nodes, [])
+
+    def told(brokers: dict[int, tuple[str, int]]) -> set[int]:
+        found = set()
+        for version, message in messages(api_key, brokers):
+            if nodes_in(message) and hasattr(message, "controller_id"):
+                listed = {node for node, *_ in nodes_in(message)}
+                answer: Any = decode_response(
+                    rewriter(encode_response(message, 7), api_key, version), api_key, version
+                )
+                if listed == brokers.keys():
+                    found.add(int(answer.controller_id))
+                usual: Any = decode_response(
+                    REWRITER(encode_response(message, 7), api_key, version), api_key, version
+                )
+                answer = replace(answer, controller_id=usual.controller_id, brokers=usual.brokers)
+                assert answer == usual, "nothing else changes"
+        return found
+
+    both = {1: ("broker-1", 9092), 2: ("broker-2", 9093)}
+    assert told(both) == {2}
+    assert told({1: both[1]}) == {1}, "Kafka does not name its broker"
+    nodes.stand_in(lambda zone: {2: ("gateway-1", 9502)})
+    assert told(both) == {1}
+    nodes.stand_in(None)
+    nodes.accepts = lambda: False
+    assert told(both) == {1}, "it is about to leave"
 
 
 def metadata(brokers: bytes) -> bytes:

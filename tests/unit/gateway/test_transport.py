@@ -6,7 +6,9 @@ import asyncio
 import os
 import socket
 import ssl
+import struct
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -664,6 +666,37 @@ async def test_a_produce_without_an_answer_is_served_before_its_connection_is_ha
         await client.disconnected()
         await stopping
         client.close()
+
+
+async def test_a_client_that_has_cut_off_its_connection_ends_no_gateway_that_hands_it_over() -> (
+    None
+):
+    """The kernel knows before asyncio does: a gateway ended here, and its lease had to lapse."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = socket.create_connection(under_test.server.address)
+        await until(lambda: under_test.connections)
+        (served,) = under_test.connections
+        assert isinstance(served, GatewayConnection)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        until_cut_off(served)
+        served.hand_over("it moves")
+        assert served.has_ended
+        await asyncio.wait_for(served.gone, 5)
+
+
+def until_cut_off(served: GatewayConnection) -> None:
+    """Not a turn of the event loop, which would hear of it."""
+    assert served.transport is not None
+    accepted = served.transport.get_extra_info("socket")
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        try:
+            accepted.getpeername()
+        except OSError:
+            return
+        time.sleep(0.001)
+    raise AssertionError("the reset did not arrive")
 
 
 async def test_a_version_of_api_versions_that_is_too_new_is_told_those_of_this_api_alone() -> None:

@@ -18,6 +18,7 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32
 
 from tideline.domain.leader_choice import zone_of
+from tideline.domain.stand_in import controller_for
 from tideline.gateway.context import ApiKey
 from tideline.gateway.transport.passed_apis import PASSED
 from tideline.kafka.answer_tags import fetch_answer_has_tags, produce_answer_has_tags
@@ -26,7 +27,10 @@ from tideline.kafka.protocol import (
     decodable_versions,
     decode_response,
     encode_response,
+    response_array,
+    response_field,
     splice_array,
+    splice_int32,
 )
 
 Address = tuple[str, int]
@@ -69,8 +73,13 @@ class Named:
         self.moved = moved
         self.known: dict[tuple[int, int, bytes], bytes] = {}
         """What arrays of brokers became."""
+        self.listed: dict[tuple[int, bytes], frozenset[int]] = {}
+        """The nodes in each."""
 
 
+CONTROLLER_SINCE = 1
+"""Version of Metadata."""
+MOST_LISTS = 32
 Rewrite = Callable[[bytes, int, Named, Asker], bytes]
 MOST_ZONES = 100
 """Kept at once; clients say where they are, and may say anything."""
@@ -79,8 +88,13 @@ MOST_ZONES = 100
 class NodeAddresses:
     """What clients are told: the gateway beside each broker, or who stands in for it."""
 
-    def __init__(self, gateways: Mapping[int, Address]) -> None:
+    def __init__(self, gateways: Mapping[int, Address], own: int | None = None) -> None:
+        """``own``: the node of this gateway, which it names as the controller; ``None``: whom the
+        broker names stays."""
         self._gateways = dict(gateways)
+        self._own = own
+        self.accepts: Callable[[], bool] = lambda: True
+        """Whether this gateway takes clients of its own, now and in a moment."""
         self._moved: dict[int, float] = {}
         self._now: Mapping[int, Address] = {}
         self._usual = Named(gateways, self._moved)
@@ -107,6 +121,13 @@ class NodeAddresses:
             named = Named(self._gateways | dict(self._instead(zone)), self._moved)
             self._by_zone[zone] = named
         return named
+
+    def controller(self, listed: frozenset[int]) -> int | None:
+        """Whom clients are told as the controller, of the nodes that they are told."""
+        if self._own is None:
+            return None
+        away = self._now.keys() if self.accepts() else self._now.keys() | {self._own}
+        return controller_for(self._own, listed, away)
 
 
 class ResponseRewriter:
@@ -153,11 +174,20 @@ class ResponseRewriter:
 
     def _metadata(self, frame: bytes, version: int, named: Named, _: Asker) -> bytes:
         moved = partial(self._moved, named=named)
-        return splice_array(frame, ApiKey.METADATA, version, "brokers", moved, named.known)
+        frame = splice_array(frame, ApiKey.METADATA, version, "brokers", moved, named.known)
+        if version < CONTROLLER_SINCE:
+            return frame
+        controller = self._nodes.controller(_listed(frame, version, named))
+        if controller is None:
+            return frame
+        return splice_int32(frame, ApiKey.METADATA, version, "controller_id", controller)
 
     def _describe_cluster(self, frame: bytes, version: int, named: Named, _: Asker) -> bytes:
         answer: Any = decode_response(frame, ApiKey.DESCRIBE_CLUSTER, version)
-        return _changed(frame, answer, brokers=self._moved(answer.brokers, named, "broker_id"))
+        brokers = self._moved(answer.brokers, named, "broker_id")
+        controller = self._nodes.controller(frozenset(int(b.broker_id) for b in brokers))
+        changes = {} if controller is None else {"controller_id": BrokerId(controller)}
+        return _changed(frame, answer, brokers=brokers, **changes)
 
     def _find_coordinator(self, frame: bytes, version: int, named: Named, asker: Asker) -> bytes:
         answer: Any = decode_response(frame, ApiKey.FIND_COORDINATOR, version)
@@ -221,6 +251,18 @@ class ResponseRewriter:
         if low > high:
             return None
         return replace(api, min_version=i16(low), max_version=i16(high))
+
+
+def _listed(frame: bytes, version: int, named: Named) -> frozenset[int]:
+    """The nodes in a Metadata answer."""
+    start, end = response_field(frame, ApiKey.METADATA, version, "brokers")
+    key = (version, frame[start:end])
+    if (found := named.listed.get(key)) is None:
+        brokers = response_array(frame, ApiKey.METADATA, version, "brokers")
+        if len(named.listed) >= MOST_LISTS:
+            named.listed.clear()
+        found = named.listed[key] = frozenset(int(b.node_id) for b in brokers)
+    return found
 
 
 def _must_forget(node: int, named: Named, asker: Asker) -> bool:

@@ -722,7 +722,11 @@ class GatewayConnection(FrameProtocol):
         log.info("connection handed over", client=self.peer, reason=reason)
         self._end(reason)
         self.release()
-        self.transport.write_eof()
+        try:
+            self.transport.write_eof()
+        except OSError:  # the client has cut it off, which asyncio does not know yet
+            self.transport.abort()
+            return
         self.transport.resume_reading()
         self._stall = asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self.transport.abort)
 
