@@ -105,7 +105,11 @@ async def _serve(
         if not await done_before(starting, stop):
             return
         await starting
-        nodes = NodeAddresses(settings.gateway_peers, settings.gateway_broker_id)
+        nodes = NodeAddresses(
+            settings.gateway_peers,
+            settings.gateway_broker_id,
+            stood_in_for=bool(settings.gateway_stand_in),
+        )
         server = GatewayServer(settings, rules, connections, parts.room, nodes)
         nodes.accepts = lambda: server.listening and not stop.is_set()
         stand_ins = StandIns(settings, server, nodes, peers, cluster)

@@ -98,7 +98,7 @@ class Gateway:
             serving=lambda: self.lease.serving,
         )
         self.presence = Presence(self.lease, self.peers, node)
-        nodes = NodeAddresses(settings.gateway_peers, node)
+        nodes = NodeAddresses(settings.gateway_peers, node, stood_in_for=True)
         passed = {key: Rule(versions, never) for key in ApiKey}
         rules = {**passed, ApiKey.API_VERSIONS: Rule(versions, always)}
         self.server = GatewayServer(settings, rules, ConnectionRegistry(), nodes=nodes)

@@ -249,6 +249,40 @@ def test_a_coordinator_whose_address_changed_is_forgotten_by_each_client_before_
     assert told(Asker("e")) == usual, "who comes long after has no old address"
 
 
+def test_a_gateway_that_has_just_begun_makes_clients_forget_what_they_were_told_while_it_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has not seen who stood in for whom. A consumer kept the address of the stand-in of its
+    coordinator's gateway for ever, since that one, back again, was the first that it asked."""
+    clock = [100.0]
+    monkeypatch.setattr("tideline.gateway.transport.addresses.time.monotonic", lambda: clock[0])
+    rewriter = ResponseRewriter(NodeAddresses(PEERS, own=2, stood_in_for=True), [])
+    (found, *_) = (m for v, m in messages(ApiKey.FIND_COORDINATOR, {2: ("broker-2", 1)}) if v == 3)
+    frame, asker = encode_response(found, 7), Asker("c")
+
+    def told() -> Any:
+        return decode_response(
+            rewriter(frame, ApiKey.FIND_COORDINATOR, 3, asker), ApiKey.FIND_COORDINATOR, 3
+        )
+
+    clock[0] += 20
+    assert told().error_code is ErrorCode.coordinator_not_available
+    clock[0] += 1.1
+    assert (told().host, told().port) == PEERS[2]
+    clock[0], asker = 161.0, Asker("d")
+    assert (told().host, told().port) == PEERS[2]
+
+
+def test_a_stand_in_that_changes_for_a_zone_alone_counts_as_moved() -> None:
+    nodes = NodeAddresses(PEERS)
+    near = {None: 1, "a": 1}
+    nodes.stand_in(lambda zone: {2: ("gateway", near[zone])})
+    first = dict(nodes.told(Asker()).moved)
+    near["a"] = 2
+    nodes.stand_in(lambda zone: {2: ("gateway", near[zone])})
+    assert nodes.told(Asker()).moved[2] > first[2]
+
+
 @pytest.mark.parametrize("api_key", [ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER])
 def test_the_gateway_that_is_asked_names_its_own_broker_as_the_controller(api_key: ApiKey) -> None:
     """librdkafka waits for the controller that it was told, and gives up; this one it can reach."""

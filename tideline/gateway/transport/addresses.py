@@ -88,14 +88,17 @@ MOST_ZONES = 100
 class NodeAddresses:
     """What clients are told: the gateway beside each broker, or who stands in for it."""
 
-    def __init__(self, gateways: Mapping[int, Address], own: int | None = None) -> None:
+    def __init__(
+        self, gateways: Mapping[int, Address], own: int | None = None, *, stood_in_for: bool = False
+    ) -> None:
         """``own``: the node of this gateway, which it names as the controller; ``None``: whom the
-        broker names stays."""
+        broker names stays. ``stood_in_for``: others stand in, so until now clients may have been
+        told other addresses, of this node above all."""
         self._gateways = dict(gateways)
         self._own = own
         self.accepts: Callable[[], bool] = lambda: True
         """Whether this gateway takes clients of its own, now and in a moment."""
-        self._moved: dict[int, float] = {}
+        self._moved = dict.fromkeys(gateways, time.monotonic()) if stood_in_for else {}
         self._now: Mapping[int, Address] = {}
         self._usual = Named(gateways, self._moved)
         self._instead: Callable[[str | None], Mapping[int, Address]] | None = None
@@ -107,9 +110,8 @@ class NodeAddresses:
         self._instead = instead
         self._by_zone.clear()
         before, self._now = self._now, dict(instead(None)) if instead is not None else {}
-        for node in before.keys() | self._now.keys():
-            if before.get(node) != self._now.get(node):
-                self._moved[node] = time.monotonic()
+        # Also those whose address is the same for clients without a zone: others may hear another.
+        self._moved |= dict.fromkeys(before.keys() | self._now.keys(), time.monotonic())
 
     def told(self, asker: Asker) -> Named:
         if self._instead is None:
