@@ -126,10 +126,13 @@ class RackBench:
         written = self.acknowledged[topic]
         probe = partial(acknowledged_since, written, names, PARTITIONS[topic], at)
         answered = self.until(f"acknowledgements in every partition of {topic}", probe)
-        for read, name, _, ledger in self.readers:
+        for read, name, reader, ledger in self.readers:
             if read == topic:
                 passed = partial(has_passed, ledger, answered)
-                self.until(f"{name} to read {topic} on", passed)
+                try:
+                    self.until(f"{name} to read {topic} on", passed)
+                except TidelineError as error:
+                    raise TidelineError(f"{error}: {reader.state()}") from None
 
     def reader(self, topic: str, offset: int) -> Consumer:
         """Of the only partition of a migrated topic."""

@@ -85,13 +85,14 @@ class RackTour(RackBench):
         self.until_all_go_on(time.monotonic())
 
     def _name_leaders(self) -> None:
-        self.say(f"{TRANSFORMER}=true, one gateway after the other; clients go on")
+        self.say(f"{TRANSFORMER}=true, two gateways after the other two; clients go on")
         with self.stage("gateways restart"):
             self.stack.configure(MANAGED | {TRANSFORMER: "true"})
-            for node in self.stack.endpoints.gateways:
+            nodes = sorted(self.stack.endpoints.gateways)
+            for at_once in (nodes[: len(nodes) // 2], nodes[len(nodes) // 2 :]):
                 self.read_meter()
-                self.stack.stop(f"gateway-{node}")
-                self.stack.start(f"gateway-{node}")
+                with ThreadPoolExecutor(len(at_once)) as pool:
+                    list(pool.map(self._restart_gateway, at_once))
             self.until_nobody_leaves()
             self.until_all_go_on(time.monotonic())
         with self.stage("named leaders") as counted:
@@ -104,6 +105,10 @@ class RackTour(RackBench):
                 f"{before[direction].leaving:.0%} left it before, "
                 f"{after[direction].other:.0f} of {after[direction].same:.0f} bytes now",
             )
+
+    def _restart_gateway(self, node: int) -> None:
+        self.stack.stop(f"gateway-{node}")
+        self.stack.start(f"gateway-{node}")
 
     def _lose_a_broker(self) -> None:
         self.say(f"broker {EXTRA} of {self.rack_of[EXTRA]} and its gateway are killed")
