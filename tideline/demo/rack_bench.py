@@ -47,7 +47,7 @@ WIDE, NARROW = "orders", "clicks"
 PARTITIONS = {BORN: 12, WIDE: 1, NARROW: 1}
 PLAIN = "plain"
 """The producer of a migrated topic, which does not say where it is."""
-PER_PARTITION = 4.0
+PER_PARTITION = 2.0
 """Records a second of each producer."""
 VALUE_BYTES = 1_000
 REFRESH: Config = {"topic.metadata.refresh.interval.ms": 2_000}
