@@ -52,7 +52,7 @@ PER_PARTITION = 2.0
 VALUE_BYTES = 1_000
 REFRESH: Config = {"topic.metadata.refresh.interval.ms": 2_000}
 """How soon clients hear of a nearer leader; librdkafka's own default is five minutes."""
-WINDOW_S = 5.0
+WINDOW_S = 4.0
 """How long each state is counted, once it is reached."""
 QUIET_S = 2.5
 """Nobody leaves a rack any more when nobody has for so long: longer than ``REFRESH``."""
