@@ -75,6 +75,10 @@ rehearse-install: $(STAMP) ## the commands of docs/install.md, on an embedded st
 demo-disable: $(STAMP) ## tiered storage is switched off and on again, and nothing is lost
 	@$(BIN)/python -m tideline.demo.disable
 
+.PHONY: demo-secure
+demo-secure: $(STAMP) ## the main job under TLS, logins and rights, with proof
+	@$(BIN)/tideline demo --secure $(DEMO_FLAGS)
+
 .PHONY: demo-racks
 demo-racks: $(STAMP) ## a broker and a whole rack are lost; what leaves a rack is counted
 	@$(BIN)/python -m tideline.demo.racks $(DEMO_FLAGS)

@@ -23,6 +23,7 @@ from tideline.domain.migration import PHASE_ORDER, PhaseStatus
 from tideline.errors import ExitCode
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
+from tideline.stack.home import Home
 from tideline.stack.progress import live_progress
 from tideline.stack.signals import end_as_by_ctrl_c
 
@@ -37,6 +38,9 @@ def demo(
     rehearse: Annotated[
         bool, typer.Option(help="then lose Postgres and rebuild it out of the bucket")
     ] = False,
+    secure: Annotated[
+        bool, typer.Option(help="a stack with TLS, logins and rights, beside the usual one")
+    ] = False,
     reports: Annotated[Path, typer.Option(help="where the proof is written")] = Path("reports"),
     output: Annotated[str, typer.Option("-o", help="text or json")] = "text",
 ) -> None:
@@ -47,10 +51,16 @@ def demo(
     def step(text: str) -> None:
         screen.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {text}")
 
-    step("embedded stack: Postgres, S3, Temporal, Kafka, gateways, worker")
+    step(
+        "embedded stack: Postgres, S3, Temporal, Kafka, gateways, worker"
+        + (", secured" if secure else "")
+    )
     end_as_by_ctrl_c()
     with live_progress(screen) as progress:
-        stack = Stack.up(home, brokers=brokers, progress=progress)
+        place = Home.locate(home).path
+        if secure and home is None:
+            place = place.with_name(f"{place.name}-secure")
+        stack = Stack.up(place, brokers=brokers, secure=secure or None, progress=progress)
     keep = keep or stack.was_running
     try:
         options = DemoOptions(topic=_fresh_name(), partitions=partitions, rehearse=rehearse)

@@ -60,7 +60,9 @@ class DemoContext:
         self.options, self.output = options, output
         self.environment = stack.environment("worker")
         self.bootstrap = stack.endpoints.gateway_bootstrap
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self.login = stack.kafka_login().librdkafka
+        """How clients of librdkafka log in; Java's: :meth:`Stack.client_properties`."""
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap, **self.login})
         self.s3 = ObjectStoreSettings.of(self.environment)
         self.store = ObjectStoreClient(self.s3)
         self.ledger = Ledger()

@@ -29,7 +29,7 @@ class Later:
         producer = LibrdkafkaProducer(
             name, demo.bootstrap, ref.topic, range(ref.partitions), demo.ledger,
             records_per_second=rate or ref.partitions,
-            config={"delivery.timeout.ms": patience_s * 1000},
+            config={"delivery.timeout.ms": patience_s * 1000, **demo.login},
         )  # fmt: skip
         producer.start()
         try:
@@ -41,7 +41,8 @@ class Later:
         """Another group reads from the first offset, and everything is compared."""
         ref, ledger = self.ref, self.demo.ledger.for_another_reader()
         group = f"{name}-{ref.topic}"
-        member = GroupConsumer(name, self.demo.bootstrap, ref.topic, group, ledger)
+        demo = self.demo
+        member = GroupConsumer(name, demo.bootstrap, ref.topic, group, ledger, config=demo.login)
         member.start()
         try:
             done = wait_until_consumed(ledger, 120.0)

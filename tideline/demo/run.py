@@ -149,7 +149,7 @@ class Demo(DemoContext):
             self.ledger,
             records_per_second=1e9,
             value_bytes=1000,
-            config={"linger.ms": 20, "compression.type": "none"},
+            config={"linger.ms": 20, "compression.type": "none", **self.login},
             limit=records,
         )
         history.start()
@@ -189,6 +189,7 @@ class Demo(DemoContext):
                 self.options.topic,
                 f"readers-of-{self.options.topic}",
                 self.ledger,
+                config=self.login,
             )
             for n in (1, 2)
         ]
@@ -210,6 +211,7 @@ class Demo(DemoContext):
                 range(options.partitions),
                 self.ledger,
                 records_per_second=options.librdkafka_rate,
+                config=self.login,
             )
         ]
         if options.java_rate:
@@ -221,6 +223,7 @@ class Demo(DemoContext):
                     self.ledger,
                     directory=self.stack.home / "demo",
                     records_per_second=options.java_rate,
+                    login=self.stack.client_properties(),
                 )
             )
         async with AsyncExitStack() as cleanup:

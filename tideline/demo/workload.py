@@ -141,13 +141,16 @@ class JavaProducer:
         *,
         directory: Path,
         records_per_second: int,
+        login: str = "",
     ) -> None:
+        """``login``: Java properties by which it logs in."""
         self.name, self._ledger = name, ledger
         directory.mkdir(parents=True, exist_ok=True)
         config = directory / f"{name}.properties"
         config.write_text(
-            f"enable.idempotence=true\nretries=2147483647\nlinger.ms=2\ndelivery.timeout.ms=120000\nclient.id={name}\n"
+            f"enable.idempotence=true\nretries=2147483647\nlinger.ms=2\ndelivery.timeout.ms=120000\nclient.id={name}\n{login}"
         )
+        config.chmod(0o600)
         self._errors = (directory / f"{name}.log").open("w")
         self._command = tool_command(
             "org.apache.kafka.tools.VerifiableProducer",

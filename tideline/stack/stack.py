@@ -237,6 +237,11 @@ class Stack:
         secured = self._plan.secured
         return UNSECURED if secured is None else secured.login(user)
 
+    def client_properties(self) -> str:
+        """The same for Java's clients, as properties; empty: in clear text."""
+        secured = self._plan.secured
+        return "" if secured is None else secured.java_properties(CLIENT)
+
     @property
     def programs(self) -> list[str]:
         return list(self._parts)
