@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from tideline import settings
+from tideline.variables import OTHERS
 
 CLASSES = (
     settings.ControlPlaneSettings,
@@ -54,8 +55,14 @@ def render() -> str:
         "",
         "A file whose name ends in `.toml` has the names in lower case and without the prefix, and",
         "may have a table for each cluster, whose values go over those of the top. `tideline",
-        "--context NAME` or `TIDELINE_CONTEXT` chooses one, else `context` does. A name that is no",
-        "setting is refused, and so is a context where no such file is named.",
+        "--context NAME` or `TIDELINE_CONTEXT` chooses one, else `context` does; a context is",
+        "refused where no such file is named.",
+        "",
+        "A name that nobody knows ends the process with exit code 2, wherever it stands, also",
+        "without a value, and the message has the nearest known one. One that any process knows is",
+        "right in the environment or file of each, so that one may serve several. What Kubernetes",
+        "adds for a service of its own is passed over. Before a process goes back to an earlier",
+        "version, take out what that does not know.",
         "",
         "```toml",
         'context = "staging"',
@@ -80,6 +87,9 @@ def render() -> str:
                 f"| `TIDELINE_{name.upper()}` | {_default(field)} | {_bounds(field)} "
                 f"| {field.description or ''} |"
             )
+    lines += ["", "## Other names", "", "They are known, and no setting of a process.", ""]
+    lines += ["| variable | what for |", "| --- | --- |"]
+    lines += [f"| `{name}` | {what} |" for name, what in OTHERS.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,8 @@
 Values come from the environment (``TIDELINE_…``), else from the file that ``TIDELINE_CONFIG``
 names (``.toml``: with contexts, :mod:`tideline.settings_files`; else lines ``NAME=value``), else
 from the embedded stack's ``client.env`` in ``TIDELINE_HOME`` (default ``.tideline``). A secret may
-lie in a file of its own, ``TIDELINE_…_FILE``.
+lie in a file of its own, ``TIDELINE_…_FILE``. Names that nobody knows are refused
+(:mod:`tideline.variables`).
 The tables in docs/settings.md are made from these classes.
 """
 
@@ -38,7 +39,8 @@ from tideline.domain.security import (
 )
 from tideline.domain.tiering import DEFAULT_AGE_MS
 from tideline.errors import UsageError
-from tideline.settings_files import CONTEXT, PREFIX, from_toml, laid_over, with_secrets
+from tideline.settings_files import CONTEXT, from_toml, laid_over, with_secrets
+from tideline.variables import PREFIX, refuse_unknown
 
 CONFIG = "TIDELINE_CONFIG"
 TOML = ".toml"
@@ -697,6 +699,7 @@ def _from_files(kind: type[BaseSettings], file: Path | None) -> dict[str, str]:
     every = _secrets(_Base)
     own = every & kind.model_fields.keys()
     environment, values = _of_environment(os.environ), dict[str, str]()
+    refuse_unknown(os.environ.keys(), _names(_Base), every, "environment")
     if file is not None and file.suffix == TOML:
         values = from_toml(file, os.environ.get(CONTEXT), _names(_Base), every)
     elif context := os.environ.get(CONTEXT):
@@ -706,6 +709,7 @@ def _from_files(kind: type[BaseSettings], file: Path | None) -> dict[str, str]:
         )
     elif file is not None:
         said = DotEnvSettingsSource(kind, env_file=file).env_vars
+        refuse_unknown(said.keys(), _names(_Base), every, str(file))
         lines = _of_environment({name.upper(): value for name, value in said.items()})
         values = {n: text for n, text in lines.items() if n.removesuffix("_file") in own}
     read = with_secrets(laid_over(values, environment, every), own)
@@ -719,7 +723,7 @@ def _from_files(kind: type[BaseSettings], file: Path | None) -> dict[str, str]:
 def load(kind: type[S]) -> S:
     """Read ``kind`` from the environment and the settings file.
 
-    Raises :class:`UsageError` that names each wrong or missing variable.
+    Raises :class:`UsageError` that names each wrong, missing or unknown variable.
     """
     file = _settings_file()
     in_lines = file if file is None or file.suffix != TOML else None

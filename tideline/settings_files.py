@@ -3,16 +3,14 @@ files that hold one secret each."""
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Set
 from pathlib import Path
 
 from tideline.errors import UsageError
+from tideline.variables import PAGE, PREFIX, SECRET_FILE, nearest
 
-PREFIX = "TIDELINE_"
 CONTEXT = f"{PREFIX}CONTEXT"
-SECRET_FILE = "_FILE"
 CHOSEN, CONTEXTS = "context", "contexts"
 
 
@@ -102,11 +100,9 @@ def _refuse_unknown(
     names = known | {name + SECRET_FILE.lower() for name in secrets}
     for name in table:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            meant = f"; {near[0]} was meant?" if near else ""
             raise UsageError(
-                f"{path}: {where}{name} is no setting{meant} (docs/settings.md names them in upper "
-                f"case, with {PREFIX} before)"
+                f"{path}: {where}{name} is no setting{nearest(name, names)} ({PAGE} names them in "
+                f"upper case, with {PREFIX} before)"
             )
 
 
