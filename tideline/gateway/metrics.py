@@ -21,6 +21,7 @@ CERTIFICATE_RELOADS = Counter(
 CONNECTIONS_YOUNG = Gauge(
     "inkless_gateway_connections_young", "client connections that have not shown themselves yet"
 )
+HANDSHAKES = Gauge("inkless_gateway_handshakes", "TLS handshakes of clients under way")
 AUTHENTICATIONS = Counter(
     "inkless_gateway_authentications",
     "logins of clients and renewals, as the broker decided, or refused before it was asked",

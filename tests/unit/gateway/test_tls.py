@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import socket
@@ -19,13 +20,14 @@ from structlog.testing import capture_logs
 
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway, gateway_settings
+from tests.unit.gateway.test_admission import connect_from, reached
 from tests.unit.gateway.test_transport import echo, frame
 from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tests.unit.kafka.sasl_broker import SaslBroker
-from tideline.domain.admission import BURST_S
+from tideline.domain.admission import BURST_S, Bound
 from tideline.domain.security import ClientAuth
 from tideline.errors import UsageError
-from tideline.gateway.transport import listener
+from tideline.gateway.transport import handshakes
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.kafka.tls import TlsFiles
 from tideline.settings import GatewaySettings, load
@@ -55,6 +57,29 @@ def serial(client: Client) -> str:
 def reloads(outcome: str) -> float:
     name, labels = "inkless_gateway_certificate_reloads_total", {"outcome": outcome}
     return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+async def shakes_hands_from(host: str, under_test: Gateway, tls: ssl.SSLContext) -> Client | None:
+    """All of 127/8 is this machine. ``None``: it was closed before the end of its handshake."""
+    made = socket.socket()
+    made.setblocking(False)
+    made.bind((host, 0))
+    try:
+        await asyncio.get_running_loop().sock_connect(made, under_test.server.address)
+        return Client(
+            *await asyncio.open_connection(sock=made, ssl=tls, server_hostname="127.0.0.1")
+        )
+    except OSError:
+        made.close()
+        return None
+
+
+async def let_in_from(host: str, under_test: Gateway, tls: ssl.SSLContext) -> Client:
+    """Who has shaken hands, and was served."""
+    client = await shakes_hands_from(host, under_test, tls)
+    assert client is not None
+    await asks(client)
+    return client
 
 
 async def asks(client: Client, body: bytes = b"") -> None:
@@ -127,12 +152,12 @@ async def test_a_client_without_the_certificate_that_is_required_is_not_served(
         assert len(broker.received) == asked
 
 
-async def _replaced(under_test: Gateway, change: Callable[[], object], outcome: str) -> None:
+def _replaced(under_test: Gateway, change: Callable[[], object], outcome: str) -> None:
     before = reloads(outcome)
     change()
     certificate = under_test.server._certificate
     assert certificate is not None
-    await certificate.look()
+    certificate.look()
     assert reloads(outcome) == before + 1
 
 
@@ -144,7 +169,7 @@ async def test_a_certificate_is_replaced_while_clients_are_connected(
     async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
         before = await under_test.connect(trusting)
         await asks(before)
-        await _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
+        _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
         after = await under_test.connect(trusting)
         assert serial(after) != serial(before)
         await asks(before)
@@ -160,14 +185,12 @@ async def test_a_broken_new_pair_is_refused_and_the_old_one_stays(authority: Aut
     async with FakeBroker(echo) as broker, gateway(broker, **shown(pair)) as under_test:
         before = await under_test.connect(trusting)
         with capture_logs() as logs:
-            await _replaced(
-                under_test, lambda: pair.key.write_bytes(other.key.read_bytes()), "refused"
-            )
+            _replaced(under_test, lambda: pair.key.write_bytes(other.key.read_bytes()), "refused")
         assert any("refused" in line["event"] and "PEM" in line["reason"] for line in logs)
         after = await under_test.connect(trusting)
         assert serial(after) == serial(before)
         await asks(after)
-        await _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
+        _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
         before.close()
         after.close()
 
@@ -182,7 +205,7 @@ async def test_a_gateway_that_refuses_connections_meanwhile_shows_the_new_one_la
         old = serial(first)
         await broker.stop()
         await until(lambda: not under_test.server.listening)
-        await _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
+        _replaced(under_test, lambda: authority.issue("gateway", anew=True), "taken")
         assert not under_test.server.listening
         await broker.start_again()
         await until(lambda: under_test.server.listening)
@@ -191,21 +214,134 @@ async def test_a_gateway_that_refuses_connections_meanwhile_shows_the_new_one_la
         again.close()
 
 
-async def test_handshakes_that_nobody_ends_are_bounded_in_number_and_time(
+def shaking(under_test: Gateway) -> int:
+    return len(under_test.server._handshakes)
+
+
+async def test_handshakes_of_one_address_are_bounded_in_number_and_time(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 1.0)
+    settings = {
+        **shown(authority.issue("gateway")),
+        "gateway_max_connections_per_address": "3",
+    }
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with FakeBroker(echo) as broker, gateway(broker, **settings) as under_test:
+        before = reached(Bound.ADDRESS)
+        silent = [await connect_from(under_test, "127.0.0.2") for _ in range(3)]
+        await until(lambda: shaking(under_test) == 3)
+        assert await shakes_hands_from("127.0.0.2", under_test, trusting) is None
+        assert reached(Bound.ADDRESS) == before + 1
+        client = await let_in_from("127.0.0.3", under_test, trusting)
+        assert shaking(under_test) == 3
+        for each in silent:
+            await each.disconnected()
+        await until(lambda: shaking(under_test) == 0)
+        later = await let_in_from("127.0.0.2", under_test, trusting)
+        for one in (client, later):
+            one.close()
+
+
+async def test_when_all_places_are_taken_the_address_that_has_most_gives_its_oldest_away(
+    authority: Authority,
+) -> None:
     settings = {**shown(authority.issue("gateway")), "gateway_max_connections": "3"}
     trusting = TlsFiles(authority.certificate).client_context()
     async with FakeBroker(echo) as broker, gateway(broker, **settings) as under_test:
-        silent = [await under_test.connect() for _ in range(3)]
-        with pytest.raises(ConnectionError):
-            await under_test.connect(trusting)
-        for each in silent:
-            await each.disconnected()
+        before = reached("handshakes")
+        other = await connect_from(under_test, "127.0.0.3")
+        await until(lambda: shaking(under_test) == 1)
+        silent = [await connect_from(under_test, "127.0.0.2") for _ in range(2)]
+        await until(lambda: shaking(under_test) == 3)
+        client = await let_in_from("127.0.0.4", under_test, trusting)
+        await silent[0].disconnected()
+        assert reached("handshakes") == before + 1
+        assert shaking(under_test) == 2
+        for one in (other, silent[1], client):
+            one.close()
+        await until(lambda: shaking(under_test) == 0)
+
+
+async def test_a_handshake_that_fails_leaves_its_place_at_once(authority: Authority) -> None:
+    settings = {
+        **shown(authority.issue("gateway")),
+        "gateway_max_connections_per_address": "1",
+    }
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with FakeBroker(echo) as broker, gateway(broker, **settings) as under_test:
+        nonsense = await under_test.connect()
+        await nonsense.send(frame(1, 18))
+        await nonsense.disconnected()
+        await until(lambda: shaking(under_test) == 0)
+        leaving = await under_test.connect()
+        await until(lambda: shaking(under_test) == 1)
+        leaving.close()
+        await until(lambda: shaking(under_test) == 0)
         client = await under_test.connect(trusting)
         await asks(client)
         client.close()
+
+
+async def test_who_begins_handshakes_too_often_has_none_of_those_beyond_the_rate(
+    authority: Authority,
+) -> None:
+    """A handshake costs more than what it would be refused afterwards for."""
+    settings = {
+        **shown(authority.issue("gateway")),
+        "gateway_connection_rate_per_address": "1",
+    }
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with FakeBroker(echo) as broker, gateway(broker, **settings) as under_test:
+        before = reached(Bound.RATE)
+        made = await asyncio.gather(
+            *(shakes_hands_from("127.0.0.2", under_test, trusting) for _ in range(20))
+        )
+        let_in = [client for client in made if client is not None]
+        assert len(let_in) >= BURST_S
+        assert len(let_in) + reached(Bound.RATE) - before == 20
+        for client in let_in:
+            client.close()
+        await until(lambda: shaking(under_test) == 0)
+
+
+async def test_a_process_without_descriptors_accepts_again_when_it_has_some(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "ACCEPT_AGAIN_S", 0.1)
+    trusting = TlsFiles(authority.certificate).client_context()
+    async with (
+        FakeBroker(echo) as broker,
+        gateway(broker, **shown(authority.issue("gateway"))) as under_test,
+    ):
+        (server,) = under_test.server._listener._servers
+        assert isinstance(server, handshakes.TlsServer)
+        refusing = Refusing(server.sockets[0])
+        asyncio.get_running_loop().remove_reader(server.sockets[0].fileno())
+        server.sockets = (refusing,)  # type: ignore[assignment]
+        server._resume()
+        with capture_logs() as logs:
+            client = await under_test.connect(trusting)
+            await asks(client)
+        assert [line["event"] for line in logs if "limit on open files" in line["event"]]
+        client.close()
+
+
+class Refusing:
+    """A listening socket that has once no descriptor for who comes."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._refused = False
+
+    def accept(self) -> object:
+        if not self._refused:
+            self._refused = True
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._listening.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listening, name)
 
 
 async def test_clear_text_at_a_tls_listener_reaches_nobody(authority: Authority) -> None:
@@ -269,7 +405,7 @@ async def test_who_ends_its_handshake_after_the_gateway_has_stopped_is_not_serve
     ):
         late = socket.create_connection(under_test.server.address)
         late.setblocking(False)
-        await until(lambda: bool(under_test.server._listener._begun))
+        await until(lambda: shaking(under_test) == 1)
         await under_test.server.stop(0.2)
         asked = len(broker.received)
         reader, writer = await asyncio.open_connection(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 import structlog
@@ -23,9 +23,7 @@ log = structlog.get_logger()
 class ListenerCertificate:
     """Reads the files of ``TIDELINE_GATEWAY_SSL_…``, and again when they change."""
 
-    def __init__(
-        self, reloaded: Reloaded, use: Callable[[ssl.SSLContext], Awaitable[None]]
-    ) -> None:
+    def __init__(self, reloaded: Reloaded, use: Callable[[ssl.SSLContext], None]) -> None:
         """``use`` is given each new context, for the connections from then on."""
         self._reloaded, self._use = reloaded, use
 
@@ -33,9 +31,9 @@ class ListenerCertificate:
         """Look, until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            await self.look()
+            self.look()
 
-    async def look(self) -> None:
+    def look(self) -> None:
         """Take what has changed. A pair that cannot be used is refused: what was read before goes
         on, and the log and a metric say so. Connections that are open stay."""
         changed = self._reloaded.look()
@@ -43,7 +41,7 @@ class ListenerCertificate:
             CERTIFICATE_RELOADS.labels("refused").inc()
             log.error("certificate refused, the old one stays in use", reason=str(changed))
         elif changed:
-            await self._use(self._reloaded.context)
+            self._use(self._reloaded.context)
             CERTIFICATE_RELOADS.labels("taken").inc()
             log.info("certificate replaced; connections from now on are shown it")
 

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 
 import structlog
 
-from tideline.gateway.metrics import CONNECTIONS_REFUSED, LISTENING
+from tideline.gateway.metrics import LISTENING
+from tideline.gateway.transport.handshakes import Handshakes, TlsServer
 from tideline.kafka.framing import FrameProtocol
 
 BACKLOG = 512
-HANDSHAKE_S = 10.0
-"""A client that has not ended its TLS handshake by then is disconnected."""
-SHUTDOWN_S = 5.0
-"""The same, of taking leave."""
 
 log = structlog.get_logger()
 
@@ -37,22 +32,19 @@ class Listener:
         port: int,
         accept: Callable[[], FrameProtocol],
         *,
-        tls: ssl.SSLContext | None = None,
-        most_handshakes: int = BACKLOG,
+        tls: tuple[ssl.SSLContext, Handshakes] | None = None,
         name: str = "gateway",
         note: Callable[[float], None] = LISTENING.set,
     ) -> None:
-        """``most_handshakes``: of TLS, under way at once; beyond: closed at once. ``name`` is for
-        the log; ``note`` hears 1 when it begins to listen and 0 when it ends."""
+        """``tls``: what encrypts connections, and the books on handshakes. ``name`` is for the log;
+        ``note`` hears 1 when it begins to listen and 0 when it ends."""
         self._host, self._port = host, port
-        self._tls, self._most_handshakes = tls, most_handshakes
-        self._begun: deque[tuple[float, FrameProtocol]] = deque()
-        """With when they began: handshakes, and what was accepted since the oldest of them."""
+        self._tls = tls
         self._accept = accept
         self._name, self._note = name, note
         self._sockets: list[socket.socket] = []
         """Bound ones, which do not listen."""
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsServer] = []
         self._closed = False
 
     @property
@@ -88,49 +80,23 @@ class Listener:
         self._note(1)
         log.info(f"{self._name} listens", address="{}:{}".format(*self.address))
 
-    async def _serve(self, bound: socket.socket) -> asyncio.Server:
-        encrypted = self._tls is not None
+    async def _serve(self, bound: socket.socket) -> asyncio.Server | TlsServer:
+        if self._tls is not None:
+            return TlsServer(bound, BACKLOG, self._shake_hands)
         return await asyncio.get_running_loop().create_server(
-            self._accept if self._tls is None else self._accept_handshake,
-            sock=bound,
-            backlog=BACKLOG,
-            ssl=self._tls,
-            ssl_handshake_timeout=HANDSHAKE_S if encrypted else None,
-            ssl_shutdown_timeout=SHUTDOWN_S if encrypted else None,
+            self._accept, sock=bound, backlog=BACKLOG
         )
 
-    def _accept_handshake(self) -> FrameProtocol:
-        """asyncio tells nobody of a handshake that fails: it counts until its time is up. An
-        exception here closes the connection."""
-        now = asyncio.get_running_loop().time()
-        while self._begun and self._is_over(*self._begun[0], now):
-            self._begun.popleft()
-        if len(self._begun) >= self._most_handshakes:
-            self._begun = deque(each for each in self._begun if not self._is_over(*each, now))
-        if len(self._begun) >= self._most_handshakes:
-            CONNECTIONS_REFUSED.inc()
-            raise ConnectionRefusedError(f"{self._most_handshakes} TLS handshakes are under way")
-        accepted = self._accept()
-        self._begun.append((now, accepted))
-        return accepted
+    def _shake_hands(self, accepted: socket.socket, address: tuple[object, ...]) -> None:
+        assert self._tls is not None
+        encrypting, handshakes = self._tls
+        handshakes.begin(accepted, address, encrypting, self._accept)
 
-    @staticmethod
-    def _is_over(began: float, accepted: FrameProtocol, now: float) -> bool:
-        return accepted.transport is not None or began <= now - HANDSHAKE_S
-
-    async def encrypt_with(self, tls: ssl.SSLContext) -> None:
-        """Connections from now on are encrypted by ``tls``; those that there are stay as they are.
-        Nobody is refused meanwhile: the listening socket stays open, and is served anew."""
-        self._tls = tls
-        for old in tuple(self._servers):
-            new = [await self._serve(each) for each in _sockets_again(old)]
-            if self._closed or old not in self._servers:  # it was told to stop meanwhile
-                for server in new:
-                    server.close()
-                continue
-            self._servers.remove(old)
-            self._servers += new
-            old.close()
+    def encrypt_with(self, tls: ssl.SSLContext) -> None:
+        """Connections from now on are encrypted by ``tls``; those that there are, and handshakes
+        that have begun, stay as they are."""
+        if self._tls is not None:
+            self._tls = tls, self._tls[1]
 
     def refuse(self) -> None:
         """Refuse connections from now on; those that were accepted stay."""
@@ -155,14 +121,6 @@ class Listener:
             server.close()
         self._servers = []
         self._note(0)
-
-
-def _sockets_again(server: asyncio.Server) -> list[socket.socket]:
-    """Other handles of the sockets at which ``server`` listens."""
-    again = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
-    for each in again:
-        each.setblocking(False)
-    return again
 
 
 def _bound(family: int, address: tuple[object, ...]) -> socket.socket:

@@ -23,6 +23,7 @@ from tideline.gateway.transport.connection import (
     GatewayConnection,
 )
 from tideline.gateway.transport.hand_over import hand_over
+from tideline.gateway.transport.handshakes import Handshakes
 from tideline.gateway.transport.listener import Listener
 from tideline.gateway.transport.upstream import Broker
 from tideline.kafka.client import KafkaConnection
@@ -69,6 +70,7 @@ class GatewayServer:
         self._rewriter = ResponseRewriter(nodes, rules)
         self._door = Door(settings, login_required=settings.gateway_security_protocol.is_sasl)
         self._tls = listener_tls(settings)
+        self._handshakes = Handshakes(settings)
         self._listeners: list[Listener] = []
         self._listener = self.listener(*settings.gateway_listen, self._accept)
         self._certificate = (
@@ -108,22 +110,14 @@ class GatewayServer:
         note: Callable[[float], None] = LISTENING.set,
     ) -> Listener:
         """An address of this gateway, with its certificate; see :class:`Listener`."""
-        tls = self._tls.context if self._tls is not None else None
-        made = Listener(
-            host,
-            port,
-            accept,
-            tls=tls,
-            most_handshakes=self._settings.gateway_max_connections,
-            name=name,
-            note=note,
-        )
+        tls = (self._tls.context, self._handshakes) if self._tls is not None else None
+        made = Listener(host, port, accept, tls=tls, name=name, note=note)
         self._listeners.append(made)
         return made
 
-    async def _encrypt_with(self, tls: ssl.SSLContext) -> None:
+    def _encrypt_with(self, tls: ssl.SSLContext) -> None:
         for listener in self._listeners:
-            await listener.encrypt_with(tls)
+            listener.encrypt_with(tls)
 
     def _accept(self) -> GatewayConnection:
         paired = Broker(self._settings.gateway_broker_id, self._settings.gateway_broker)

@@ -1,0 +1,184 @@
+"""TLS handshakes under way: bounded in number, for each address and in all, in rate and in time.
+
+A handshake costs a place and the most CPU that a stranger can make a gateway spend, before the door
+(:mod:`tideline.gateway.transport.admission`) sees a connection. Who is shaking hands is a stranger
+by the rule of :mod:`tideline.domain.admission`, in books of its own: asyncio's servers tell neither
+the address of who comes nor that a handshake has failed, so sockets are accepted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+
+import structlog
+
+from tideline.background import spawn
+from tideline.domain.admission import AdmissionLimits, Admissions, Bound
+from tideline.gateway.metrics import BOUND_REACHED, CONNECTIONS_REFUSED, HANDSHAKES
+from tideline.gateway.transport.admission import Telling, address_of
+from tideline.kafka.framing import FrameProtocol
+from tideline.settings import GatewaySettings
+
+HANDSHAKE_S = 10.0
+"""A client that has not ended its TLS handshake by then is disconnected."""
+SHUTDOWN_S = 5.0
+"""The same, of taking leave."""
+ACCEPT_AGAIN_S = 1.0
+"""After the process had no descriptor or memory for another connection."""
+PLACES = "handshakes"
+"""Label of ``inkless_gateway_bound_reached`` for the places of all."""
+_REMEDIES = {
+    PLACES: "raise TIDELINE_GATEWAY_MAX_CONNECTIONS if so many clients connect at once",
+    Bound.ADDRESS: "raise TIDELINE_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS if many clients share it",
+    Bound.RATE: "raise TIDELINE_GATEWAY_CONNECTION_RATE_PER_ADDRESS if many clients share it",
+}
+
+log = structlog.get_logger()
+
+
+class _Guest:
+    """A socket whose peer has not shaken hands yet."""
+
+    def __init__(self, accepted: socket.socket, host: str, port: int) -> None:
+        self.socket = accepted
+        self.peer = f"{host}:{port}"
+
+    def turn_away(self) -> None:
+        """Whoever waits for the end of the handshake hears that its peer has gone."""
+        with contextlib.suppress(OSError):  # it has gone
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class Handshakes:
+    """The books of one gateway, over all addresses at which it listens."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        """There are as many places as there may be connections, and an address has as many as it
+        may have connections. When all are taken the oldest handshake of the address that has most
+        gives way."""
+        places = settings.gateway_max_connections
+        self._admissions: Admissions[_Guest] = Admissions(
+            AdmissionLimits(
+                connections=places + 1,  # the places are what bounds
+                per_address=settings.gateway_max_connections_per_address,
+                young=places,
+                rate_per_address=settings.gateway_connection_rate_per_address,
+            )
+        )
+        self._tellings = {label: Telling() for label in _REMEDIES}
+
+    def __len__(self) -> int:
+        return len(self._admissions)
+
+    def begin(
+        self,
+        accepted: socket.socket,
+        address: tuple[object, ...],
+        tls: ssl.SSLContext,
+        served_by: Callable[[], FrameProtocol],
+    ) -> None:
+        """Shake hands with ``accepted``, or close it: at once, or, beyond the rate of its address,
+        unread within a second. ``served_by`` makes what hears of the connection afterwards."""
+        loop = asyncio.get_running_loop()
+        host, port = str(address[0]), int(str(address[1]))
+        guest = _Guest(accepted, host, port)
+        verdict = self._admissions.arrive(guest, address_of(host), loop.time())
+        if verdict.reached is not None:
+            self._tell(PLACES if verdict.reached is Bound.YOUNG else verdict.reached, guest)
+        if verdict.gives_way is not None:
+            verdict.gives_way.turn_away()
+        if not verdict.admitted:
+            CONNECTIONS_REFUSED.inc()
+            accepted.close()
+        elif verdict.throttle_s > 0:
+            spawn(self._close_after(verdict.throttle_s, guest), "handshake-throttled")
+        else:
+            spawn(self._shake(guest, tls, served_by), "handshake")
+        HANDSHAKES.set(len(self))
+
+    async def _shake(
+        self, guest: _Guest, tls: ssl.SSLContext, served_by: Callable[[], FrameProtocol]
+    ) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                served_by,
+                guest.socket,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+        except OSError as error:  # of TLS, too, and of its time
+            log.debug("handshake failed", client=guest.peer, reason=str(error))
+        finally:
+            self._leave(guest)
+
+    async def _close_after(self, seconds: float, guest: _Guest) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            guest.socket.close()
+            self._leave(guest)
+
+    def _leave(self, guest: _Guest) -> None:
+        self._admissions.leave(guest)
+        HANDSHAKES.set(len(self))
+
+    def _tell(self, label: str, guest: _Guest) -> None:
+        BOUND_REACHED.labels(label).inc()
+        if (more := self._tellings[label].due()) is not None:
+            log.warning(
+                "handshake.bound_reached",
+                bound=label,
+                client=guest.peer,
+                remedy=_REMEDIES[label],
+                **more,
+            )
+
+
+class TlsServer:
+    """What :class:`asyncio.Server` is without TLS: accepts at one listening socket."""
+
+    def __init__(self, listening: socket.socket, backlog: int, begin: Callable[..., None]) -> None:
+        """``begin`` is given each socket that was accepted, and the address of its peer."""
+        self.sockets: tuple[socket.socket, ...] = (listening,)
+        self._backlog, self._begin = backlog, begin
+        self._again: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        listening.listen(backlog)
+        self._resume()
+
+    def _resume(self) -> None:
+        self._again = None
+        for listening in self.sockets:
+            asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(self._backlog):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.error(
+                    "connections cannot be accepted: raise the limit on open files, or free memory",
+                    reason=str(error),
+                )
+                loop.remove_reader(listening.fileno())
+                self._again = loop.call_later(ACCEPT_AGAIN_S, self._resume)
+                return
+            accepted.setblocking(False)
+            self._begin(accepted, address)
+
+    def close(self) -> None:
+        """Accept nobody any more, and let go of the socket."""
+        if self._again is not None:
+            self._again.cancel()
+        for listening in self.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+            listening.close()
+        self.sockets = ()
