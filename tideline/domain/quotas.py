@@ -2,7 +2,8 @@
 
 The order of precedence is that of ``ClientQuotaManager``, the sharing that of its
 ``DefaultQuotaCallback.quotaMetricTags``, the window that of ``Rate`` over ``SampledStat``, and the
-delay that of ``QuotaUtils.throttleTime``.
+delay that of ``QuotaUtils.throttleTime``, of request time bounded as ``ClientRequestQuotaManager``
+has it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ ANONYMOUS = "ANONYMOUS"
 
 
 class QuotaKind(StrEnum):
-    """The keys of ``QuotaConfig`` that are enforced here; in bytes per second."""
+    """The keys of ``QuotaConfig`` that are enforced here."""
 
     PRODUCE = "producer_byte_rate"
+    """In bytes per second."""
     FETCH = "consumer_byte_rate"
+    """The same."""
+    REQUEST = "request_percentage"
+    """In percent of the time of one thread (KIP-124)."""
 
 
 class Default(Enum):
@@ -91,6 +96,10 @@ class QuotaWindow:
         """A value of the bound times this, in one piece, is not throttled at an idle client
         (``maxValueInQuotaWindow``)."""
         return max(1, self.samples - 1) * self.sample_s
+
+    def longest_throttle_s(self, kind: QuotaKind) -> float:
+        """Nobody is throttled for longer at once (``ClientRequestQuotaManager.throttleTime``)."""
+        return self.sample_s if kind is QuotaKind.REQUEST else float("inf")
 
 
 class Usage:

@@ -46,6 +46,7 @@ from tideline.gateway.produce.object_keys import ObjectKeys
 from tideline.gateway.produce.parking import ParkingLot, ProduceAdmission
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
 from tideline.gateway.quotas import ClientQuotas
+from tideline.gateway.request_time import metered
 from tideline.gateway.rights import TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.confirm import Confirmations
@@ -311,7 +312,7 @@ def build_rules(
         parts.rights,
         parts.quotas,
     )
-    return {
+    rules = {
         **produce.rules(),
         **fetch.rules(),
         **ListOffsetsHandler(
@@ -333,3 +334,4 @@ def build_rules(
         **ProducersHandler(tracking, parts.fences, control_plane).rules(),
         **TxnMarkersHandler(tracking).rules(),
     }
+    return metered(rules, parts.quotas)

@@ -15,6 +15,7 @@ the broker in the order of the calls.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -178,6 +179,8 @@ class RequestContext:
     frame: bytes
     """The whole request without its length prefix."""
     connection: ClientConnection
+    spent_elsewhere_s: float = 0.0
+    """CPU of other threads than the event loop's that it has had."""
     _decoded: RequestPayload | None = field(default=None, repr=False)
 
     def request(self) -> RequestPayload:
@@ -200,7 +203,17 @@ class RequestContext:
 
     async def decode(self) -> None:
         """Decode it beside the event loop. Raises as :meth:`request` does."""
-        self._decoded = await beside_the_loop(decode_request, self.frame, self.header)
+        self._decoded = await self._beside_the_loop(decode_request, self.frame, self.header)
+
+    async def _beside_the_loop(self, work: Callable[..., S], *arguments: object) -> S:
+        def timed() -> S:
+            began = time.thread_time()
+            try:
+                return work(*arguments)
+            finally:
+                self.spent_elsewhere_s += time.thread_time() - began
+
+        return await beside_the_loop(timed)
 
     def forward(self, frame: bytes | None = None) -> Awaitable[bytes]:
         """Queue this request (or ``frame``, one of the same API and version) upstream now; await
@@ -242,7 +255,7 @@ class RequestContext:
     async def respond_of(self, message: ResponsePayload, partitions: int) -> bytes:
         """The same, made beside the event loop if it is of many ``partitions``."""
         if partitions > AT_ONCE_PARTITIONS:
-            return await beside_the_loop(self.respond, message)
+            return await self._beside_the_loop(self.respond, message)
         return self.respond(message)
 
 

@@ -1,8 +1,9 @@
 """Quotas of who produces to and fetches from tracked topics: those that Kafka has configured.
 
 The broker throttles what reaches it. What does not, the suffix, would escape; so the bytes of both
-are counted here, per user and client id, and who exceeds its quota is told so and not read until it
-is within it again, as by a broker (KIP-219).
+are counted here, per user and client id, and so is the time of the gateway's own
+(:mod:`tideline.gateway.request_time`). Who exceeds its quota is told so and not read until it is
+within it again, as by a broker (KIP-219).
 """
 
 from __future__ import annotations
@@ -113,16 +114,17 @@ class ClientQuotas:
         limit = self._limit(kind, context)
         return float("inf") if limit is None else limit.bound * self.window.most_s
 
-    def record(self, kind: QuotaKind, context: RequestContext, size: int) -> float:
-        """``size`` bytes more were used by the client of this request. Returns for how long, in s,
-        it has to be throttled; who is within its quota, or has none, not at all."""
+    def record(self, kind: QuotaKind, context: RequestContext, used: float) -> float:
+        """``used`` more, in the quota's unit times seconds (bytes, or percent of seconds), by the
+        client of this request. Returns for how long, in s, it has to be throttled; who is within
+        its quota, or has none, not at all."""
         limit = self._limit(kind, context)
         if limit is None:
             return 0.0
         now = asyncio.get_running_loop().time()
         usage = self._usage(kind, limit)
-        usage.record(size, now)
-        return usage.throttle_s(limit.bound, now)
+        usage.record(used, now)
+        return min(usage.throttle_s(limit.bound, now), self.window.longest_throttle_s(kind))
 
     def throttle(self, kind: QuotaKind, context: RequestContext, seconds: float) -> None:
         """Do not read the client for so long."""

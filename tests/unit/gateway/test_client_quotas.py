@@ -152,6 +152,7 @@ def test_kafkas_answer_becomes_quotas_by_kind_and_entity() -> None:
     assert found == {
         QuotaKind.PRODUCE: {OF_ALICE: 1.0},
         QuotaKind.FETCH: {QuotaEntity(Default.NAME, "c"): 2.0},
+        QuotaKind.REQUEST: {OF_ALICE: 5.0},
     }
 
 

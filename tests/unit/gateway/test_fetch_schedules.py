@@ -306,7 +306,7 @@ async def play(world: World, steps: int, with_session: bool, others: int = 0) ->
     for consumer in consumers:
         await consumer.reads_to_the_end()
     handler: Any = world.bench.rules[ApiKey.FETCH].handler
-    sessions = handler.__self__.sessions
+    sessions = handler.handler.__self__.sessions
     assert sessions.partitions == sum(len(s.partitions) for s in sessions._sessions.values())
 
 

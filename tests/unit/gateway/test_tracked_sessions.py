@@ -204,7 +204,7 @@ async def test_ids_and_names_are_not_mixed_in_one_session(bench: TrackedBench) -
 
 def _sessions(bench: TrackedBench) -> TrackedSessions:
     handler = bench.rules[ApiKey.FETCH].handler
-    found = handler.__self__.sessions  # type: ignore[attr-defined]
+    found = handler.handler.__self__.sessions  # type: ignore[attr-defined]
     assert isinstance(found, TrackedSessions)
     return found
 
