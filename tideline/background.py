@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from tideline.errors import TidelineError
+from tideline.subject import without
 
 AGAIN_AFTER_S = 1.0
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def watching() -> Iterator[Watch]:
 def spawn(work: Coroutine[Any, Any, T], name: str, *, vital: bool = False) -> asyncio.Task[T]:
     """Start ``work``, which ends by itself. What it raises is told to who waits for it, and logged
     by asyncio if nobody does; of ``vital`` work anything that it raises ends the process."""
-    task = asyncio.get_running_loop().create_task(work, name=name)
+    task = asyncio.get_running_loop().create_task(work, name=name, context=without())
     _running.add(task)
     task.add_done_callback(_vital_done if vital else _running.discard)
     return task

@@ -7,6 +7,8 @@ import sys
 
 import structlog
 
+from tideline.subject import add_words
+
 
 def configure_logging(component: str, level: str = "INFO") -> None:
     """One JSON object per line on stderr; on a terminal, readable columns."""
@@ -18,6 +20,7 @@ def configure_logging(component: str, level: str = "INFO") -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            add_words,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -24,6 +24,7 @@ from typing import Protocol, TypeVar
 
 from kio.static.protocol import RequestPayload, ResponsePayload
 
+from tideline.domain.api_answers import API_RULES
 from tideline.domain.sasl import Identity
 from tideline.kafka.decoding import (
     AT_ONCE_ELEMENTS,
@@ -40,6 +41,8 @@ from tideline.kafka.protocol import (
 )
 
 S = TypeVar("S")
+MOST_TOLD_OF_A_NAME = 100
+"""Characters of a client id in the log: a client may send 32,767."""
 DRAIN_PATIENCE_S = 60.0
 """Longer than a Kafka client's request timeout: what is still unanswered then has no client."""
 
@@ -170,6 +173,18 @@ class ConnectionRegistry:
             connection.close("its requests did not end before a topic had to be tracked")
 
 
+def words_of(header: RequestHeader, peer: str) -> Mapping[str, object]:
+    """What the log says of a request, by which its client's own log tells of it."""
+    rule = API_RULES.get(header.api_key)
+    return {
+        "client": peer,
+        "client_id": (header.client_id or "")[:MOST_TOLD_OF_A_NAME],
+        "correlation_id": header.correlation_id,
+        "api": rule.name if rule is not None else header.api_key,
+        "api_version": header.api_version,
+    }
+
+
 @dataclass(slots=True)
 class RequestContext:
     """One request. Handlers start in the order of arrival on their connection; whatever must
@@ -182,6 +197,10 @@ class RequestContext:
     spent_elsewhere_s: float = 0.0
     """CPU of other threads than the event loop's that it has had."""
     _decoded: RequestPayload | None = field(default=None, repr=False)
+
+    def words(self) -> Mapping[str, object]:
+        """See :class:`tideline.subject.Subject`."""
+        return words_of(self.header, self.connection.peer)
 
     def request(self) -> RequestPayload:
         """The decoded request. Raises as :func:`tideline.kafka.protocol.decode_request` does:

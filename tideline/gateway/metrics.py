@@ -8,6 +8,7 @@ from functools import cache
 from prometheus_client import Counter, Gauge, Histogram
 
 from tideline.domain.api_answers import API_RULES
+from tideline.settings import GatewaySettings
 
 CONNECTIONS = Gauge("inkless_gateway_connections", "open client connections")
 CONNECTIONS_REFUSED = Counter(
@@ -73,6 +74,22 @@ def requests_handled(api_key: int) -> Counter:
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25)
 
+_HANDLING_SECONDS = Histogram(
+    "inkless_gateway_handling_seconds",
+    "from when a request that is looked into begins until its answer is made, waiting included",
+    ["api", "outcome"],
+    buckets=_SECONDS,
+)
+
+
+@cache
+def handling_seconds(api_key: int, outcome: str) -> Histogram:
+    """``outcome``: ``answered``, whatever the answer says; ``broker_away``, ``refused`` (it cannot
+    be understood), ``failed`` (a defect), each of which ends the connection; ``given_up``: its
+    client has left."""
+    return _HANDLING_SECONDS.labels(API_RULES[api_key].name, outcome)
+
+
 TIERED_READS = Counter(
     "inkless_hybrid_tiered_reads",
     "partition reads below B0, from Kafka, and from B0 on, from merged segments",
@@ -81,6 +98,13 @@ LOCAL_READS = Counter("inkless_hybrid_local_reads", "partition reads while B0 is
 DISKLESS_READS = Counter("inkless_hybrid_diskless_reads", "partition reads of WAL objects")
 BOUND_REACHED = Counter(
     "inkless_gateway_bound_reached", "times a bound held something back, or refused it", ["bound"]
+)
+
+BOUND = Gauge(
+    "inkless_gateway_bound",
+    "what is configured: bytes of memory, parked, wal, cache, frame, answer; connections, those of "
+    "one address and young ones; requests in flight of one connection",
+    ["bound"],
 )
 
 FETCH_SESSIONS = Gauge(
@@ -107,6 +131,9 @@ ACKS_WITHHELD = Counter(
     "inkless_gateway_acks_withheld", "acknowledgements of Kafka at or past B0 that were not told"
 )
 PARKED = Gauge("inkless_gateway_parked_produces", "produces that wait for B0, a lease or room")
+PARKED_OLDEST = Gauge(
+    "inkless_gateway_parked_oldest_seconds", "how long the oldest of them has waited; 0: none does"
+)
 PARKED_BYTES = Gauge("inkless_gateway_parked_bytes", "their bytes")
 PARK_SECONDS = Histogram("inkless_gateway_park_seconds", "how long they waited", buckets=_SECONDS)
 PARK_REFUSED = Counter(
@@ -119,6 +146,9 @@ QUIESCE_ACK_SECONDS = Histogram(
 )
 
 LEASE_VALID = Gauge("inkless_gateway_lease_valid", "1 while the lease on tracked topics is valid")
+LEASE_LEFT = Gauge(
+    "inkless_gateway_lease_left_seconds", "how long the lease is valid if it is not renewed"
+)
 LEASE_RENEWALS = Counter("inkless_gateway_lease_renewals", "registrations and renewals")
 LEASE_FENCED = Counter("inkless_gateway_lease_fenced", "incarnations of this process fenced")
 
@@ -195,6 +225,9 @@ STOPPED = Gauge(
 WAL_OBJECTS = Counter("inkless_wal_objects", "WAL objects by outcome", ["outcome"])
 WAL_BYTES = Counter("inkless_wal_bytes", "bytes put into WAL objects")
 WAL_BUFFERED = Gauge("inkless_wal_buffered_bytes", "bytes accepted and not committed yet")
+WAL_OLDEST = Gauge(
+    "inkless_wal_oldest_seconds", "since the oldest batch of them was accepted; 0: there is none"
+)
 WAL_UPLOAD_SECONDS = Histogram("inkless_wal_upload_seconds", "put of one object", buckets=_SECONDS)
 WAL_COMMIT_SECONDS = Histogram("inkless_wal_commit_seconds", "commit of one", buckets=_SECONDS)
 WAL_APPEND_SECONDS = Histogram(
@@ -203,3 +236,20 @@ WAL_APPEND_SECONDS = Histogram(
 
 CACHE_BYTES = Gauge("inkless_cache_bytes", "bytes of WAL objects and segments held in memory")
 CACHE_HITS = Counter("inkless_cache_hits", "reads of a batch by source", ["source"])
+
+
+def note_bounds(settings: GatewaySettings) -> None:
+    """Show what is configured, for alerts that compare it with what is used."""
+    for name, bound in (
+        ("memory", settings.gateway_memory_max_bytes),
+        ("parked", settings.gateway_park_max_bytes),
+        ("wal", settings.wal_buffer_max_bytes),
+        ("cache", settings.cache_max_bytes),
+        ("frame", settings.gateway_max_frame_bytes),
+        ("answer", settings.gateway_max_answer_bytes),
+        ("connections", settings.gateway_max_connections),
+        ("address", settings.gateway_max_connections_per_address),
+        ("young", settings.gateway_max_young_connections),
+        ("in_flight", settings.gateway_max_inflight_per_connection),
+    ):
+        BOUND.labels(name).set(bound)

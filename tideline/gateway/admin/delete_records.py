@@ -137,7 +137,10 @@ class DeleteRecordsHandler:
             await self.control_plane.advance_prefix_start(at, log_start)
         except TidelineError as failure:
             log.warning(
-                "delete_records.prefix_start_not_noted", log_start=log_start, why=str(failure)
+                "delete_records.prefix_start_not_noted",
+                log=str(at),
+                log_start=log_start,
+                why=str(failure),
             )
 
 

@@ -40,6 +40,8 @@ SHOWN_WITHIN_S = 0.5
 """How long the first of these fetches waits for it. Without Postgres the prefix is served all the
 same, and B0 is shown as the end."""
 
+MOST_NAMED = 5
+"""Partitions in a line of the log."""
 ASKED_PER_S = 40_000
 """Logs that polls ask for, together: 3 µs of a core each. With 10,000 that are waited for, commits
 elsewhere are found by four polls in a second, and not by twenty that fill the event loop."""
@@ -210,7 +212,11 @@ class SuffixSide:
             async with asyncio.timeout(FIND_PATIENCE_S):
                 found = await self._reader.find(requests)
         except (TidelineError, TimeoutError) as error:
-            log.warning("fetch.suffix_not_found", error=str(error) or "no answer in time")
+            log.warning(
+                "fetch.suffix_not_found",
+                logs=_named(asked),
+                error=str(error) or "no answer in time",
+            )
             return refused | {one: PartitionResult.refusal(FETCH_FAILURE) for one in asked}
         answers = dict(zip(asked, found, strict=True))
         tiered = [n for n, rows in enumerate(found) if rows.segment is not None]
@@ -220,7 +226,11 @@ class SuffixSide:
                     [requests[n] for n in tiered], [found[n] for n in tiered], max_bytes
                 )
         except TimeoutError:
-            log.warning("fetch.segments_not_located", segments=len(tiered))
+            log.warning(
+                "fetch.segments_not_located",
+                logs=_named([asked[n] for n in tiered]),
+                segments=len(tiered),
+            )
             located = [FoundBatches(UNREADABLE, -1, -1) for _ in tiered]
         answers |= zip((asked[n] for n in tiered), located, strict=True)
         return refused | {one: self._found(one, rows) for one, rows in answers.items()}
@@ -296,7 +306,12 @@ class SuffixSide:
             found = part.answer.found
             (DISKLESS_READS if found is None or found.segment is None else TIERED_READS).inc()
             if not read.records and isinstance(read.failure, ObjectMissing):
-                log.info("fetch.found_anew", why=str(read.failure))
+                log.info(
+                    "fetch.found_anew",
+                    log=str(_log(part.asked)),
+                    offset=part.asked.offset,
+                    why=str(read.failure),
+                )
                 gone.append(part)
             elif not read.records and read.failure is not None:
                 unreadable(
@@ -360,6 +375,12 @@ def unreadable(
     SUFFIX_UNREADABLE.labels(why).inc()
     say = log.warning if why == "unavailable" else log.error
     say("fetch.suffix_not_read", why=why, log=str(at), offset=offset, error=str(failure or why))
+
+
+def _named(asked: Sequence[PartitionFetch]) -> str:
+    """For the log, which has room for some."""
+    some = ", ".join(str(_log(one)) for one in asked[:MOST_NAMED])
+    return some if len(asked) <= MOST_NAMED else f"{some} and {len(asked) - MOST_NAMED} more"
 
 
 def _log(asked: PartitionFetch) -> TopicIdPartition:

@@ -19,7 +19,14 @@ from tideline.domain.answers import SEND_AGAIN, Asked, Behaviour, handling
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.request_handling import KafkaErrorCode
-from tideline.gateway.metrics import BOUND_REACHED, PARK_REFUSED, PARK_SECONDS, PARKED, PARKED_BYTES
+from tideline.gateway.metrics import (
+    BOUND_REACHED,
+    PARK_REFUSED,
+    PARK_SECONDS,
+    PARKED,
+    PARKED_BYTES,
+    PARKED_OLDEST,
+)
 from tideline.gateway.produce.deadlines import Deadlines
 from tideline.gateway.produce.wal import RefusedProduces, WalWriter
 from tideline.gateway.room import Room
@@ -136,10 +143,17 @@ class ParkingLot:
         self._armed_for = 0.0
         """The deadline that the timer was set for, on the lot's clock."""
         rules.watch(some=self._drain_some, every=self.drain_all)
+        PARKED_OLDEST.set_function(self.oldest_s)
 
     @property
     def parked_bytes(self) -> int:
         return self._bytes
+
+    def oldest_s(self) -> float:
+        """For how long the produce that has waited longest has; 0: none waits. Any thread may
+        ask."""
+        first = [entry.arrived for lane in tuple(self._lanes.values()) for entry in tuple(lane)[:1]]
+        return self._clock() - min(first) if first else 0.0
 
     def waiting(self, log: TopicIdPartition) -> int:
         """How many produces of ``log`` wait."""

@@ -122,6 +122,7 @@ class WalWriter:
         )
         self.made_room: Listeners[[]] = Listeners()
         """Called when something has left the buffer and it is not full."""
+        metrics.WAL_OLDEST.set_function(self.oldest_s)
         lease.fenced.add(self.drop_all)
         lease.gained.add(self._teller.inherit)
 
@@ -134,6 +135,13 @@ class WalWriter:
     def unfinished_bytes(self) -> int:
         """Accepted and neither committed nor failed."""
         return self._unfinished_bytes
+
+    def oldest_s(self) -> float:
+        """Since the oldest of what is accepted and not finished was; 0: there is none. Any thread
+        may ask."""
+        under_way = (tuple(obj.appends) for obj in tuple(self._pipeline)[:1])
+        accepted = [a.accepted for some in (*under_way, tuple(self._buffer)) for a in some]
+        return self._clock() - min(accepted) if accepted else 0.0
 
     def append(self, append: Append) -> asyncio.Future[CommittedBatch]:
         """Accept a batch, at the end of its partition's order. The future resolves with what the

@@ -22,7 +22,13 @@ from tideline.control_plane.errors import GatewayFenced, GatewayIdHeld
 from tideline.domain.quiescence import LeaseReading, LeaseWatch
 from tideline.errors import TidelineError
 from tideline.gateway.listeners import Listeners
-from tideline.gateway.metrics import ID_HELD, LEASE_FENCED, LEASE_RENEWALS, LEASE_VALID
+from tideline.gateway.metrics import (
+    ID_HELD,
+    LEASE_FENCED,
+    LEASE_LEFT,
+    LEASE_RENEWALS,
+    LEASE_VALID,
+)
 from tideline.gateway.tracking.state_directory import StateDirectory
 
 log = structlog.get_logger()
@@ -99,11 +105,15 @@ class Lease:
         self._renewals: int | None = None
         """The counter that this incarnation was told last."""
         LEASE_VALID.set_function(lambda: float(self.valid()))
+        LEASE_LEFT.set_function(self._left_s)
 
     def valid(self) -> bool:
         """Whether nobody can have fenced this incarnation yet."""
         over = self.stopped or self._released
         return not over and self._clock() < self._valid_until
+
+    def _left_s(self) -> float:
+        return max(0.0, self._valid_until - self._clock()) if self.valid() else 0.0
 
     @property
     def registered(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import structlog
@@ -149,10 +150,11 @@ class Door:
         self._tell(Bound.FIRST_FRAME, guest)
         return f"a first request of {size} bytes: {self._first_frame} are allowed"
 
-    def tell_closed(self, peer: str, reason: str) -> None:
-        """The log's line on a connection that the gateway closed."""
+    def tell_closed(self, about: Mapping[str, object], reason: str) -> None:
+        """The log's line on a connection that the gateway closed, and on its request that was the
+        reason."""
         if (more := self._closings.due()) is not None:
-            log.info("connection closed", client=peer, reason=reason, **more)
+            log.info("connection closed", reason=reason, **{**about, **more})
 
     def _tell(self, bound: Bound, guest: Guest) -> None:
         BOUND_REACHED.labels(bound).inc()

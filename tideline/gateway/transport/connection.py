@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -29,11 +29,13 @@ from tideline.gateway.context import (
     Handler,
     RequestContext,
     Rules,
+    words_of,
 )
 from tideline.gateway.metrics import (
     BOUND_REACHED,
     CONNECTIONS,
     UPSTREAM_DROPPED,
+    handling_seconds,
     requests_handled,
     requests_passed,
 )
@@ -62,6 +64,7 @@ from tideline.kafka.protocol import (
 )
 from tideline.kafka.security import UNSECURED, KafkaSecurity
 from tideline.settings import GatewaySettings
+from tideline.subject import begin
 
 WRITE_STALL_S = 30.0
 """A client that takes none of its answers for so long is disconnected."""
@@ -337,11 +340,11 @@ class GatewayConnection(FrameProtocol):
             try:
                 started = self._start(frame)
             except (MalformedFrame, UnsupportedVersion) as error:
-                self._refuse(error)
+                self._refuse(error, frame)
                 return
             except Exception:
                 # Its client would wait for it, and take the next answer for this one's.
-                log.exception("a request cannot be begun", client=self.peer)
+                log.exception("a request cannot be begun", **self._words(frame))
                 self.close("a request failed")
                 return
             if started:
@@ -413,28 +416,44 @@ class GatewayConnection(FrameProtocol):
         try:
             await context.decode()
         except (MalformedFrame, UnsupportedVersion) as error:
-            self._refuse(error)
+            self._refuse(error, context.frame)
             return
         self._run(self._handle(handler, context, slot), "request")
         asyncio.get_running_loop().call_soon(self._admit)
 
     async def _handle(self, handler: Handler, context: RequestContext, slot: Slot) -> None:
+        begin(context)
+        clock = asyncio.get_running_loop().time
+        began, outcome = clock(), "given_up"
         try:
             response = await handler(context)
         except KafkaUnavailable as error:
+            outcome = "broker_away"
             self.close(str(error))
         except (MalformedFrame, UnsupportedVersion) as error:
-            self._refuse(error)
+            outcome = "refused"
+            self._refuse(error, context.frame)
         except Exception:
-            log.exception("request failed", client=self.peer, api_key=context.header.api_key)
+            outcome = "failed"
+            log.exception("request failed", **context.words())
             self.close("a request failed")
         else:
+            outcome = "answered"
             self._fill(slot, response)
+        finally:
+            handling_seconds(context.header.api_key, outcome).observe(clock() - began)
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: Exception, frame: bytes) -> None:
         if isinstance(error, TooManyElements):
             BOUND_REACHED.labels("elements").inc()
-        self.close(f"the client sent a request that cannot be served: {error}")
+        reason = f"the client sent a request that cannot be served: {error}"
+        self.close(reason, self._words(frame))
+
+    def _words(self, frame: bytes) -> Mapping[str, object]:
+        try:
+            return words_of(parse_header(frame), self.peer)
+        except MalformedFrame:
+            return {"client": self.peer}
 
     # -- answers
 
@@ -697,10 +716,11 @@ class GatewayConnection(FrameProtocol):
 
     # -- the end
 
-    def close(self, reason: str) -> None:
-        """End both sides. Answers that were written are still sent, for :data:`CLOSE_GRACE_S`."""
+    def close(self, reason: str, about: Mapping[str, object] | None = None) -> None:
+        """End both sides. Answers that were written are still sent, for :data:`CLOSE_GRACE_S`.
+        ``about``: the request that is the reason, for the log."""
         if not self._ended:
-            self._door.tell_closed(self.peer, reason)
+            self._door.tell_closed(about or {"client": self.peer}, reason)
             self._end(reason)
         self.release()
         if self.transport is not None:
