@@ -319,9 +319,9 @@ def serve_profiled(profile: Path) -> int:
     profiler = cProfile.Profile(time.thread_time)
     serve = program.serve
 
-    async def served(*arguments: Any) -> None:
+    async def served(settings: Any, directory: Any, standing: Any) -> None:
         profiler.enable()
-        await serve(*arguments)
+        await serve(settings, directory, standing)
 
     program.serve = served
     try:

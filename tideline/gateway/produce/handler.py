@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from tideline.background import spawn
@@ -50,10 +51,10 @@ from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions
 from tideline.kafka.batches import BatchHeader
 from tideline.kafka.decoding import AT_ONCE_PARTITIONS, decoded_response
+from tideline.kafka.produce_answer import RECORD_ERRORS_SINCE, PlainRow, plain_answer
 from tideline.kafka.protocol import RequestHeader, encode_request
 
-RECORD_ERRORS_SINCE = 8
-"""KIP-467."""
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class ProduceOrder:
@@ -331,17 +332,29 @@ class ProduceRequest:
             await asyncio.wait(pending, timeout=self._patience_s)
         elif len(self.all) > AT_ONCE_PARTITIONS:
             await asyncio.sleep(0)  # all refused: others have their turn before the answer is made
-        rows = []
+        outcomes = []
         for part in self.all:
             if not part.answer.done():
                 part.refuse(SEND_AGAIN)
-            if part.answer.result().relayed is None:
-                self._whole_answer = None
-            rows.append((part.at.key, self._row(part, part.answer.result())))
-        self._count_bytes()
-        throttle = max(self.throttle, milliseconds(self.throttle_s))
-        if self._whole_answer is not None and throttle == self.throttle:
+            outcomes.append(part.answer.result())
+        self._count_bytes(outcomes)
+        throttle = self.throttle
+        if self.throttle_s > 0:
+            throttle = max(throttle, milliseconds(self.throttle_s))
+        relayed = all(told.relayed is not None for told in outcomes)
+        if relayed and self._whole_answer is not None and throttle == self.throttle:
             return self._whole_answer
+        keys = [part.at.key for part in self.all]
+        some = len(self.all) <= AT_ONCE_PARTITIONS
+        if some and not self.endpoints and all(told.is_plain for told in outcomes):
+            plain = map(_plain_row, self.all, outcomes)
+            return plain_answer(
+                self.context.header.correlation_id,
+                self.messages.version,
+                group_by_topic(list(zip(keys, plain, strict=True))),
+                throttle // _MILLISECOND,
+            )
+        rows = list(zip(keys, map(self._row, self.all, outcomes), strict=True))
         message = self.messages.response(
             responses=tuple(
                 self.messages.response_part(
@@ -354,11 +367,11 @@ class ProduceRequest:
         )
         return await self.context.respond_of(message, len(self.all))
 
-    def _count_bytes(self) -> None:
+    def _count_bytes(self, outcomes: Sequence[ProduceOutcome]) -> None:
         appended = (
             part.size
-            for part in self.all
-            if (told := part.answer.result()).relayed is None and told.code == 0
+            for part, told in zip(self.all, outcomes, strict=True)
+            if told.relayed is None and told.code == 0
         )
         self._leaders.count("produced", sum(appended), zone_of(self.context.header.client_id))
 
@@ -461,6 +474,12 @@ class ProduceHandler:
         except asyncio.CancelledError:
             self.parking.drop(context.connection)
             raise
+
+
+def _plain_row(part: PartitionProduce, told: ProduceOutcome) -> PlainRow:
+    return PlainRow(
+        part.at.partition, told.code, told.base_offset, told.append_time, told.log_start
+    )
 
 
 def _last_offset(row: Any, header: BatchHeader | None) -> int:

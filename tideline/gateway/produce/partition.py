@@ -39,6 +39,11 @@ class ProduceOutcome:
     relayed: Any = None
     """Kafka's own structure, passed on as it is."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a code and numbers are all."""
+        return self.relayed is None and self.message is None and not self.record_errors
+
 
 class PartitionProduce:
     """One partition of a request: forwarded, parked or appended; ``answer`` has its outcome."""
