@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -21,7 +22,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from tenacity import (
-    AsyncRetrying,
     Retrying,
     retry_if_exception_type,
     stop_after_attempt,
@@ -39,12 +39,14 @@ from tideline.control_plane.calls import (
 )
 from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownToThisVersion, translate
 from tideline.domain.history import HistoryWatch, WrongHistory, lacks_commits
+from tideline.retries import retried
 from tideline.settings import ControlPlaneSettings
 
 HALT = "halt_history"
 ATTEMPTS = 3
 """A broken connection costs one attempt, a failover in progress the next; a longer outage is the
 caller's to report."""
+_BETWEEN_ATTEMPTS = wait_random_exponential(multiplier=0.02, max=0.2)
 JOBS_STATEMENT_TIMEOUT_MS = 60_000
 """Jobs move many rows in one call: a segment of 100,000 batches takes seconds."""
 LINGER_S = 60.0
@@ -219,16 +221,12 @@ class Pool:
         self, query: bytes, given: Sequence[object] = (), *, retry: bool = True
     ) -> list[DictRow]:
         """The rows of one statement, as :meth:`call` repeats it and raises."""
-        attempts = AsyncRetrying(
+        return await retried(
+            partial(self._once, query, given),
+            ControlPlaneUnavailable,
+            wait=_BETWEEN_ATTEMPTS,
             stop=stop_after_attempt(ATTEMPTS if retry else 1),
-            wait=wait_random_exponential(multiplier=0.02, max=0.2),
-            retry=retry_if_exception_type(ControlPlaneUnavailable),
-            reraise=True,
         )
-        async for attempt in attempts:
-            with attempt:
-                return await self._once(query, given)
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _once(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
         try:

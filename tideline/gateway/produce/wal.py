@@ -20,12 +20,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 import structlog
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_random_exponential,
-)
+from tenacity import stop_after_delay, wait_random_exponential
 
 from tideline.background import spawn
 from tideline.control_plane import ControlPlane
@@ -61,6 +56,7 @@ from tideline.gateway.produce.teller import Teller
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.lease import Lease
 from tideline.object_store import ObjectStore, ObjectStoreUnavailable
+from tideline.retries import retried
 
 log = structlog.get_logger()
 _FAST_RETRY = wait_random_exponential(multiplier=0.05, max=1.0)
@@ -252,14 +248,19 @@ class WalWriter:
         named: Callable[[str], None],
     ) -> None:
         """``next_body`` is called once for each attempt, before its key is ``named``."""
-        async for attempt in self._attempts():
-            with attempt:
-                # A key for each attempt: one that was given up may end at the server later,
-                # and a server that keeps what it got of it would lay that over the whole.
-                key, body = await take_key(), next_body()
-                named(key)
-                await self._store.put(key, body)
-        metrics.WAL_BYTES.inc(len(body))
+
+        async def put() -> int:
+            # A key for each attempt: one that was given up may end at the server later,
+            # and a server that keeps what it got of it would lay that over the whole.
+            key, body = await take_key(), next_body()
+            named(key)
+            await self._store.put(key, body)
+            return len(body)
+
+        # A producer waits at most produce_timeout_ms: an upload that cannot end before is given
+        # up, so that its producers hear a definite, retriable answer.
+        stop = stop_after_delay(self._upload_patience_s)
+        metrics.WAL_BYTES.inc(await retried(put, _TRANSIENT, wait=_FAST_RETRY, stop=stop))
 
     async def _fill(self, obj: WalObject) -> None:
         """Make the body; none when all batches were withdrawn while the object waited."""
@@ -274,16 +275,6 @@ class WalWriter:
             position += len(append.batch)
         obj.ending = await self._stream.ending(obj.sequence, obj.placed)
         obj.body = b"".join([*batches, obj.ending.footer])
-
-    def _attempts(self) -> AsyncRetrying:
-        # A producer waits at most produce_timeout_ms: an upload that cannot end before is given
-        # up, so that its producers hear a definite, retriable answer.
-        return AsyncRetrying(
-            retry=retry_if_exception_type(_TRANSIENT),
-            wait=_FAST_RETRY,
-            stop=stop_after_delay(self._upload_patience_s),
-            reraise=True,
-        )
 
     async def _take_key(self) -> str:
         key = self._keys.take()
@@ -361,19 +352,18 @@ class WalWriter:
         stream: StreamPlace,
     ) -> list[CommittedBatch]:
         """Commit one object, again and again while the outcome is unknown."""
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(ControlPlaneUnavailable), wait=_FAST_RETRY, reraise=True
-        ):
-            with attempt:
-                committed = await self._control_plane.commit_file(
-                    self._lease.gateway_id,
-                    incarnation=incarnation,
-                    object_key=key,
-                    size=size,
-                    batches=batches,
-                    stream=stream,
-                )
-        return committed
+
+        def commit() -> Awaitable[list[CommittedBatch]]:
+            return self._control_plane.commit_file(
+                self._lease.gateway_id,
+                incarnation=incarnation,
+                object_key=key,
+                size=size,
+                batches=batches,
+                stream=stream,
+            )
+
+        return await retried(commit, ControlPlaneUnavailable, wait=_FAST_RETRY)
 
     def _committed(self, obj: WalObject, committed: Sequence[CommittedBatch]) -> None:
         if obj.live:
