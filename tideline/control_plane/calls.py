@@ -76,6 +76,18 @@ def columns(objects: Sequence[object], *names: str) -> list[list[Any]]:
     return [list(map(attrgetter(name), objects)) for name in names]
 
 
+def literals(objects: Sequence[object], *names: str) -> list[str]:
+    """As :func:`columns`, of numbers, ids and booleans only, none of them ``None``: each array as
+    the text of it, which takes a fifth of the time that psycopg takes to choose types for it. Only
+    where the function's own types say what the text means."""
+    return [array_literal(map(attrgetter(name), objects)) for name in names]
+
+
+def array_literal(found: Iterable[int | UUID]) -> str:
+    """As Postgres reads an array."""
+    return f"{{{','.join(map(str, found))}}}"
+
+
 def nothing(_: Sequence[Row]) -> None:
     """The function answers nothing."""
 

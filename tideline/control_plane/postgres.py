@@ -22,8 +22,10 @@ from tideline.control_plane.calls import (
     SERVER_IDENTITY,
     Function,
     Row,
+    array_literal,
     columns,
     document,
+    literals,
     mapper,
     nothing,
     only,
@@ -523,10 +525,10 @@ class PostgresControlPlane(ControlPlane):
         batches: Sequence[BatchToCommit],
         stream: StreamPlace | None = None,
     ) -> list[CommittedBatch]:
-        partitions = columns(batches, "log.topic_id", "log.partition")
-        shapes = columns(batches, "byte_offset", "byte_size", "record_count", "max_timestamp")
-        by_append = [batch.timestamp_type == LOG_APPEND_TIME for batch in batches]
-        producers = columns(
+        partitions = literals(batches, "log.topic_id", "log.partition")
+        shapes = literals(batches, "byte_offset", "byte_size", "record_count", "max_timestamp")
+        by_append = array_literal(batch.timestamp_type == LOG_APPEND_TIME for batch in batches)
+        producers = literals(
             batches, "producer_id", "producer_epoch", "base_sequence", "last_sequence"
         )
         committed = await self._call(
@@ -557,7 +559,7 @@ class PostgresControlPlane(ControlPlane):
             return []
         function = Function("find_batches", _found_batches)
         names = ("log.topic_id", "log.partition", "fetch_offset", "max_bytes")
-        return await self._call(function, *columns(requests, *names))
+        return await self._call(function, *literals(requests, *names))
 
     async def list_offsets(
         self, log: TopicIdPartition, kind: ListOffsetsKind, timestamp: int | None = None
@@ -572,8 +574,8 @@ class PostgresControlPlane(ControlPlane):
         if not logs:
             return {}
         function = Function("high_watermarks", _high_watermarks)
-        below = [(known or {}).get(log, -1) for log in logs]
-        return await self._call(function, *columns(logs, "topic_id", "partition"), below)
+        below = array_literal((known or {}).get(log, -1) for log in logs)
+        return await self._call(function, *literals(logs, "topic_id", "partition"), below)
 
     async def describe_producers(
         self, logs: Sequence[TopicIdPartition], limit: int
