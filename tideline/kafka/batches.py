@@ -31,6 +31,12 @@ _ATTRIBUTES_AT, _CRC_AT, _EPOCH_AT, _MAX_TIMESTAMP_AT, _MAGIC_AT = 21, 17, 12, 3
 _LOG_APPEND_TIME_BIT = 0x08
 _WALK = struct.Struct(">qi4xb6xi")
 """Base offset, length, magic and last offset delta: what a walk over a large answer reads."""
+_CHECKED = struct.Struct(">8xi4xbI2xi")
+"""Length, magic, CRC and last offset delta."""
+_START = struct.Struct(">qii")
+START_BYTES = _START.size
+"""Base offset, length and leader epoch: what changes when a batch is read, and what lies between
+the two."""
 _LEGACY = struct.Struct(">qiIbB")
 _LEGACY_BYTES = {0: 14, 1: 22}
 """By magic: what the length of a message says at least (CRC, magic, attributes, the timestamp of
@@ -212,6 +218,24 @@ def computed_crc(buffer: Buffer, header: BatchHeader) -> int:
 def verify_crc(buffer: Buffer, header: BatchHeader) -> bool:
     """Whether the batch is as its producer wrote it."""
     return computed_crc(buffer, header) == header.crc
+
+
+def is_batch(buffer: Buffer, size: int, last_offset_delta: int) -> bool:
+    """Whether ``buffer`` is one whole batch of ``size`` bytes as its producer wrote it, no more and
+    no less, with so many offsets behind its first: what :func:`parse_at` and :func:`verify_crc`
+    find, without an object for it."""
+    if len(buffer) != size or size < HEADER_BYTES:
+        return False
+    length, magic, crc, delta = _CHECKED.unpack_from(buffer)
+    if length + LOG_OVERHEAD != size or magic != MAGIC or delta != last_offset_delta:
+        return False
+    return bool(crc == crc32c.crc32c(memoryview(buffer)[_ATTRIBUTES_AT:]))
+
+
+def patched_start(base_offset: int, size: int, leader_epoch: int) -> bytes:
+    """The first :data:`START_BYTES` of a batch of ``size`` bytes, as :func:`patch` makes them where
+    the time of the append does not matter."""
+    return _START.pack(base_offset, size - LOG_OVERHEAD, leader_epoch)
 
 
 def patch(

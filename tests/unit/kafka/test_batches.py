@@ -8,11 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tideline.kafka.batches import (
+    START_BYTES,
     InvalidBatch,
     UnsupportedMagic,
+    is_batch,
     iter_batches,
     iter_fetched,
+    parse_at,
     patch,
+    patched_start,
     truncate_at,
     verify_crc,
 )
@@ -103,3 +107,34 @@ def test_random_bytes_are_refused_or_read(data: bytes) -> None:
                 assert 0 <= header.position < header.end <= len(data)
         except InvalidBatch:
             pass
+
+
+@given(st.data())
+def test_a_batch_is_told_in_one_look_as_in_two(data: st.DataObject) -> None:
+    """Whole, cut off, followed by something, damaged in any byte, or asked for as another one."""
+    records = data.draw(st.integers(1, 4))
+    stored = bytearray(batch(5, records))
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(stored) - 1))
+        stored[place] ^= 1 << data.draw(st.integers(0, 7))
+    size = len(stored) + data.draw(st.sampled_from([0, 0, 0, -1, 1]))
+    found = bytes(stored)[: len(stored) + data.draw(st.sampled_from([0, 0, 0, -1, -400]))]
+    delta = records - 1 + data.draw(st.sampled_from([0, 0, 0, 1]))
+
+    def in_two() -> bool:
+        try:
+            header = parse_at(found, 0)
+        except InvalidBatch:
+            return False
+        fits = header.size == size == len(found) and header.last_offset_delta == delta
+        return fits and verify_crc(found, header)
+
+    assert is_batch(memoryview(found), size, delta) == in_two()
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1))
+def test_the_start_of_a_batch_is_made_as_it_is_patched(base_offset: int, epoch: int) -> None:
+    stored = batch()
+    patched = bytearray(stored)
+    patch(patched, base_offset, epoch)
+    assert patched_start(base_offset, len(stored), epoch) + stored[START_BYTES:] == patched

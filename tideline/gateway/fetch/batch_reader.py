@@ -8,7 +8,7 @@ of the same answer are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,7 +19,16 @@ from tideline.errors import TidelineError
 from tideline.gateway.fetch.object_reader import ObjectReader
 from tideline.gateway.fetch.segment_reader import SegmentBatch
 from tideline.gateway.metrics import CACHE_HITS
-from tideline.kafka.batches import InvalidBatch, parse_at, patch, verify_crc
+from tideline.kafka.batches import (
+    START_BYTES,
+    Buffer,
+    InvalidBatch,
+    is_batch,
+    parse_at,
+    patch,
+    patched_start,
+    verify_crc,
+)
 from tideline.object_store import (
     ObjectMissing,
     ObjectStoreRefused,
@@ -58,6 +67,7 @@ class ReadBatches:
 
 
 Piece: TypeAlias = memoryview | TidelineError
+_FROM_CACHE, _FROM_S3 = CACHE_HITS.labels("cache"), CACHE_HITS.labels("s3")
 
 
 def byte_range(batch: BatchCoordinates) -> ByteRange:
@@ -78,41 +88,42 @@ class BatchReader:
         """For each (coordinates, leader epoch at B0): the batches up to the first that cannot be
         read, patched and concatenated. Raises nothing of the object store."""
         pieces = await self._pieces([batch for batches, _ in wanted for batch in batches])
-        for batches, _ in wanted:
-            if batches and _may_be_the_neighbours_fault(pieces[batches[0]]):
-                pieces |= await self._alone(batches)
-        return [self._as_fetched(batches, epoch, pieces) for batches, epoch in wanted]
+        found, end = [], 0
+        for batches, epoch in wanted:
+            start, end = end, end + len(batches)
+            own = pieces[start:end]
+            if own and _may_be_the_neighbours_fault(own[0]):
+                own = await self._alone(batches)
+            found.append(self._as_fetched(batches, epoch, own))
+        return found
 
     async def piece(self, batch: BatchCoordinates) -> memoryview:
         """The bytes of one batch as they were put. Raises ``ObjectMissing``,
         ``ObjectStoreUnavailable``, ``ObjectStoreRefused`` or :class:`BatchDamaged`."""
-        piece = (await self._pieces([batch]))[batch]
+        (piece,) = await self._pieces([batch])
         if isinstance(piece, TidelineError):
             raise piece
         self._must_be(piece, batch)
         return piece
 
-    async def _alone(self, batches: Sequence[BatchCoordinates]) -> Mapping[BatchCoordinates, Piece]:
+    async def _alone(self, batches: Sequence[BatchCoordinates]) -> list[Piece]:
         """What a GET did not get that joined the ranges of several batches: those of one partition
         without the others, then the first alone, so that its consumers come to the damage."""
         pieces = await self._pieces(batches)
-        if _may_be_the_neighbours_fault(pieces[batches[0]]) and len(batches) > 1:
-            pieces |= await self._pieces(batches[:1])
+        if _may_be_the_neighbours_fault(pieces[0]) and len(batches) > 1:
+            pieces[:1] = await self._pieces(batches[:1])
         return pieces
 
-    async def _pieces(self, batches: Sequence[BatchCoordinates]) -> dict[BatchCoordinates, Piece]:
+    async def _pieces(self, batches: Sequence[BatchCoordinates]) -> list[Piece]:
         """The bytes of each, or why there are none."""
-        pieces: dict[BatchCoordinates, Piece] = {}
-        missing: list[BatchCoordinates] = []
-        for batch in batches:
-            cached = self._objects.cached(byte_range(batch))
-            if cached is None:
-                missing.append(batch)
-            else:
-                pieces[batch] = cached
-        CACHE_HITS.labels("cache").inc(len(pieces))
-        CACHE_HITS.labels("s3").inc(len(missing))
-        gets = coalesce(map(byte_range, missing))
+        parts = list(map(byte_range, batches))
+        cached = list(map(self._objects.cached, parts))
+        missing = [part for part, piece in zip(parts, cached, strict=True) if piece is None]
+        _FROM_CACHE.inc(len(parts) - len(missing))
+        if not missing:
+            return [piece for piece in cached if piece is not None]
+        _FROM_S3.inc(len(missing))
+        gets = coalesce(missing)
         bodies = await asyncio.gather(*map(self._got, gets))
         read = ReadRanges(
             {part: b for part, b in zip(gets, bodies, strict=True) if isinstance(b, bytes)}
@@ -122,13 +133,17 @@ class BatchReader:
             for part, b in zip(gets, bodies, strict=True)
             if not isinstance(b, bytes)
         }
-        for batch in missing:
-            part = byte_range(batch)
+
+        def found(part: ByteRange) -> Piece:
             try:
-                pieces[batch] = read.slice(part)
+                return read.slice(part)
             except KeyError:
-                pieces[batch] = failed[part.key, part.tiered]
-        return pieces
+                return failed[part.key, part.tiered]
+
+        return [
+            found(part) if piece is None else piece
+            for part, piece in zip(parts, cached, strict=True)
+        ]
 
     async def _got(self, part: ByteRange) -> bytes | TidelineError:
         try:
@@ -143,25 +158,31 @@ class BatchReader:
         self,
         batches: Sequence[BatchCoordinates],
         leader_epoch: int,
-        pieces: Mapping[BatchCoordinates, Piece],
+        pieces: Sequence[Piece],
     ) -> ReadBatches:
-        found: list[bytearray] = []
-        for batch in batches:
-            piece = pieces[batch]
+        found: list[Buffer] = []
+        for batch, piece in zip(batches, pieces, strict=True):
             if isinstance(piece, TidelineError):
                 return ReadBatches(b"".join(found), piece)
             try:
                 self._must_be(piece, batch)
             except BatchDamaged as error:
                 return ReadBatches(b"".join(found), error)
-            copy = bytearray(piece)
-            append_time = batch.append_time if batch.timestamp_type == LOG_APPEND_TIME else None
-            patch(copy, batch.base_offset, leader_epoch, append_time)
-            found.append(copy)
+            if batch.timestamp_type == LOG_APPEND_TIME:
+                copy = bytearray(piece)
+                patch(copy, batch.base_offset, leader_epoch, batch.append_time)
+                found.append(copy)
+            else:
+                found += (
+                    patched_start(batch.base_offset, batch.byte_size, leader_epoch),
+                    piece[START_BYTES:],
+                )
         return ReadBatches(b"".join(found))
 
     def _must_be(self, piece: memoryview, batch: BatchCoordinates) -> None:
         """Before anything is patched: patching LogAppendTime would make a wrong CRC right."""
+        if is_batch(piece, batch.byte_size, batch.last_offset - batch.base_offset):
+            return
         why = _difference(piece, batch)
         if why is not None:
             # It may have been damaged on its way: the next reader asks the store again.
