@@ -688,8 +688,16 @@ def partition_view(found: Sequence[Row]) -> TrackedPartition | None:
 def _coordinates(row: Row) -> BatchCoordinates | None:
     if row["object_key"] is None:
         return None
-    timestamp_type = LOG_APPEND_TIME if row["log_append_time"] else CREATE_TIME
-    return mapper(BatchCoordinates)({**row, "timestamp_type": timestamp_type})
+    return BatchCoordinates(
+        object_key=row["object_key"],
+        byte_offset=row["byte_offset"],
+        byte_size=row["byte_size"],
+        base_offset=row["base_offset"],
+        last_offset=row["last_offset"],
+        timestamp_type=LOG_APPEND_TIME if row["log_append_time"] else CREATE_TIME,
+        append_time=row["append_time"],
+        max_timestamp=row["max_timestamp"],
+    )
 
 
 def _found_batches(found: Sequence[Row]) -> list[FoundBatches]:
