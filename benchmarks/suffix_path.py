@@ -57,6 +57,7 @@ from tideline.stack.parts.base import StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.parts.s3 import S3
 from tideline.stack.ports import preferred
+from tideline.stack.signals import end_as_by_ctrl_c
 
 PARTITIONS = 6
 PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 12, 17, 12
@@ -580,6 +581,7 @@ def main() -> int:
         return 0
     if arguments.role == "gateway":
         return serve_profiled(arguments.profile)
+    end_as_by_ctrl_c()
     cases = [
         c for c in CASES if not arguments.case or any(part in c.name for part in arguments.case)
     ]
