@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tideline.kafka.protocol import FLEXIBLE_PRODUCE
+from tideline.kafka.varints import uvarint
 
 RECORD_ERRORS_SINCE = 8
 """KIP-467: what is wrong with single records, and a message."""
@@ -83,9 +84,4 @@ def plain_answer(
 
 def _compact(length: int) -> bytes:
     """A compact array's or string's length, as it is packed."""
-    value, packed = length + 1, bytearray()
-    while value > 0x7F:
-        packed.append(value & 0x7F | 0x80)
-        value >>= 7
-    packed.append(value)
-    return bytes(packed)
+    return uvarint(length + 1)

@@ -30,6 +30,7 @@ from tideline.domain.remote_log import (
     SegmentUpdate,
 )
 from tideline.kafka.batches import patch
+from tideline.kafka.varints import uvarint
 
 TOPIC = "__remote_log_metadata"
 SEGMENT, UPDATE, PARTITION_DELETE = 0, 1, 2
@@ -202,7 +203,7 @@ def encode_segment(segment: RemoteSegment) -> bytes:
                     segment.max_timestamp,
                     segment.event_timestamp,
                 ),
-                _uvarint(len(segment.leader_epochs) + 1),
+                uvarint(len(segment.leader_epochs) + 1),
                 epochs,
                 struct.pack(">i", segment.size_bytes),
                 _NO_BYTES,
@@ -229,14 +230,14 @@ def encode_update(topic: str, update: SegmentUpdate) -> bytes:
 
 
 def _head(api_key: int) -> bytes:
-    return _uvarint(_FRAME) + _uvarint(api_key) + _uvarint(_VERSION)
+    return uvarint(_FRAME) + uvarint(api_key) + uvarint(_VERSION)
 
 
 def _encoded_log(topic: str, log: TopicIdPartition) -> bytes:
     name = topic.encode()
     return b"".join(
         (
-            _uvarint(len(name) + 1),
+            uvarint(len(name) + 1),
             name,
             log.topic_id.bytes,
             struct.pack(">i", log.partition),
@@ -251,15 +252,6 @@ def _encoded_segment_id(topic: str, log: TopicIdPartition, segment_id: UUID) -> 
 
 def _txn_index_tag(empty: bool) -> bytes:
     return bytes((1, _TXN_INDEX_EMPTY_TAG, 1, 1)) if empty else _NO_TAGS
-
-
-def _uvarint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 RECORDS_PER_BATCH = 1_000

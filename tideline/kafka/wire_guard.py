@@ -27,6 +27,7 @@ from kio.serial._introspect import (
 from kio.static.protocol import Entity
 
 from tideline.kafka.errors import MalformedFrame, TooManyElements
+from tideline.kafka.varints import uvarint
 
 MAX_ELEMENTS = 1_000_000
 """Array elements in one answer of a broker. Each becomes a Python object."""
@@ -273,23 +274,14 @@ def _tags(known: dict[int, Step]) -> Step:
                     raise MalformedFrame(f"tagged field {tag} at byte {tag_at} has a wrong length")
                 shrunk = sum(e - s - len(new) for s, e, new in walk.edits[before:])
                 if shrunk:
-                    walk.edits.append((size_at, at, _varint(size - shrunk)))
+                    walk.edits.append((size_at, at, uvarint(size - shrunk)))
             at = end
         if cut:
-            walk.edits.append((start, after_count, _varint(count - len(cut))))
+            walk.edits.append((start, after_count, uvarint(count - len(cut))))
             walk.edits.extend(cut)
         return at
 
     return step
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 @cache
