@@ -39,9 +39,8 @@ class Later:
 
     def read_again(self, name: str, when: str) -> Check:
         """Another group reads from the first offset, and everything is compared."""
-        ref, ledger = self.ref, self.demo.ledger.for_another_reader()
-        group = f"{name}-{ref.topic}"
-        demo = self.demo
+        demo, ref = self.demo, self.ref
+        ledger, group = demo.ledger.for_another_reader(), f"{name}-{ref.topic}"
         member = GroupConsumer(name, demo.bootstrap, ref.topic, group, ledger, config=demo.login)
         member.start()
         try:

@@ -37,6 +37,7 @@ from tideline.kafka.protocol import decodable_versions, request_class, response_
 TopicKey = str | UUID | None
 """How a request names a topic: by name, or by id in the newer versions."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 NO_TIME = timedelta(0)
 MAX_INT32 = 2**31 - 1
 
@@ -108,6 +109,11 @@ def no_throttle() -> i32Timedelta:
 def milliseconds(seconds: float) -> i32Timedelta:
     """A throttle time, rounded up."""
     return i32Timedelta.parse(timedelta(milliseconds=min(ceil(seconds * 1000), MAX_INT32)))
+
+
+def in_milliseconds(time: timedelta) -> int:
+    """A throttle time as it is written, whole ms."""
+    return time // _MILLISECOND
 
 
 def error(code: int) -> ErrorCode:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tideline.domain.quotas import QuotaKind
 from tideline.gateway.context import Handler, RequestContext, Rules
-from tideline.gateway.messages import milliseconds
+from tideline.gateway.messages import in_milliseconds, milliseconds
 from tideline.gateway.quotas import ClientQuotas
 from tideline.kafka.protocol import response_class, response_field, splice_int32
 
@@ -89,7 +89,7 @@ def _telling(answer: bytes, context: RequestContext, seconds: float) -> bytes:
     if not _tells(key, version):
         return answer
     start, end = response_field(answer, key, version, FIELD)
-    ours = milliseconds(seconds) // milliseconds(0.001)
+    ours = in_milliseconds(milliseconds(seconds))
     if int.from_bytes(answer[start:end], "big", signed=True) >= ours:
         return answer
     return splice_int32(answer, key, version, FIELD, ours)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from tideline.background import spawn
@@ -29,6 +28,7 @@ from tideline.gateway.messages import (
     Messages,
     error,
     group_by_topic,
+    in_milliseconds,
     key_fields,
     leaves_out,
     locate,
@@ -53,8 +53,6 @@ from tideline.kafka.batches import BatchHeader
 from tideline.kafka.decoding import AT_ONCE_PARTITIONS, decoded_response
 from tideline.kafka.produce_answer import RECORD_ERRORS_SINCE, PlainRow, plain_answer
 from tideline.kafka.protocol import RequestHeader, encode_request
-
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class ProduceOrder:
@@ -352,7 +350,7 @@ class ProduceRequest:
                 self.context.header.correlation_id,
                 self.messages.version,
                 group_by_topic(list(zip(keys, plain, strict=True))),
-                throttle // _MILLISECOND,
+                in_milliseconds(throttle),
             )
         rows = list(zip(keys, map(self._row, self.all, outcomes), strict=True))
         message = self.messages.response(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -21,7 +21,7 @@ PRODUCE = 0
 TELL_EVERY_S = 10.0
 CLOSINGS_TOLD = 50
 """Log lines about connections that were closed, in :data:`TELL_EVERY_S`; the rest is counted."""
-_REMEDIES = {
+_REMEDIES: Mapping[str, str] = {
     Bound.CONNECTIONS: "raise TIDELINE_GATEWAY_MAX_CONNECTIONS if they are your clients",
     Bound.ADDRESS: "raise TIDELINE_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS if many clients share it, "
     "behind a proxy or a NAT",
@@ -72,6 +72,22 @@ class Telling:
         return {"more_since_the_last_line": left_out} if left_out else {}
 
 
+class ReachedBounds:
+    """Counts bounds that were reached, and tells of each now and then."""
+
+    def __init__(self, event: str, remedies: Mapping[str, str]) -> None:
+        """``event``: the line of the log; ``remedies``: by the label of each bound."""
+        self._event, self._remedies = event, remedies
+        self._tellings = {bound: Telling() for bound in remedies}
+
+    def tell(self, bound: str, peer: str) -> None:
+        """``peer`` has met it."""
+        BOUND_REACHED.labels(bound).inc()
+        if (more := self._tellings[bound].due()) is not None:
+            remedy = self._remedies[bound]
+            log.warning(self._event, bound=str(bound), client=peer, remedy=remedy, **more)
+
+
 class Door:
     """One per listening address, shared by its connections."""
 
@@ -90,7 +106,7 @@ class Door:
         self._first_frame = settings.gateway_first_frame_max_bytes
         self._login_required = login_required
         self._deadlines: dict[Guest, asyncio.TimerHandle] = {}
-        self._bounds = {bound: Telling() for bound in Bound}
+        self._bounds = ReachedBounds("connection.bound_reached", _REMEDIES)
         self._closings = Telling(CLOSINGS_TOLD)
         self._shut = False
 
@@ -108,7 +124,7 @@ class Door:
         loop = asyncio.get_running_loop()
         verdict = self._admissions.arrive(guest, address_of(host), loop.time())
         if verdict.reached is not None:
-            self._tell(verdict.reached, guest)
+            self._bounds.tell(verdict.reached, guest.peer)
         if verdict.gives_way is not None:
             self._forget_deadline(verdict.gives_way)
             verdict.gives_way.turn_away("it had not shown itself, and others came")
@@ -147,7 +163,7 @@ class Door:
             return None
         if not self._login_required and int.from_bytes(head[:2], "big") == PRODUCE:
             return None
-        self._tell(Bound.FIRST_FRAME, guest)
+        self._bounds.tell(Bound.FIRST_FRAME, guest.peer)
         return f"a first request of {size} bytes: {self._first_frame} are allowed"
 
     def tell_closed(self, about: Mapping[str, object], reason: str) -> None:
@@ -156,17 +172,11 @@ class Door:
         if (more := self._closings.due()) is not None:
             log.info("connection closed", reason=reason, **{**about, **more})
 
-    def _tell(self, bound: Bound, guest: Guest) -> None:
-        BOUND_REACHED.labels(bound).inc()
-        if (more := self._bounds[bound].due()) is not None:
-            words: dict[str, Any] = {"bound": str(bound), "client": guest.peer, **more}
-            log.warning("connection.bound_reached", **words, remedy=_REMEDIES[bound])
-
     def _late(self, guest: Guest, throttled: bool) -> None:
         if throttled:
             guest.turn_away("its address connects too often")
             return
-        self._tell(Bound.FIRST_REQUEST, guest)
+        self._bounds.tell(Bound.FIRST_REQUEST, guest.peer)
         missing = "has not logged in" if self._login_required else "sent no complete request"
         guest.turn_away(f"it {missing} within {self._first_request_s:g} s")
 

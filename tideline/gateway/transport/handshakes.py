@@ -12,14 +12,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from tideline.background import spawn
 from tideline.domain.admission import AdmissionLimits, Admissions, Bound
-from tideline.gateway.metrics import BOUND_REACHED, CONNECTIONS_REFUSED, HANDSHAKES
-from tideline.gateway.transport.admission import Telling, address_of
+from tideline.gateway.metrics import CONNECTIONS_REFUSED, HANDSHAKES
+from tideline.gateway.transport.admission import ReachedBounds, address_of
 from tideline.kafka.framing import FrameProtocol
 from tideline.settings import GatewaySettings
 
@@ -31,7 +31,7 @@ ACCEPT_AGAIN_S = 1.0
 """After the process had no descriptor or memory for another connection."""
 PLACES = "handshakes"
 """Label of ``inkless_gateway_bound_reached`` for the places of all."""
-_REMEDIES = {
+_REMEDIES: Mapping[str, str] = {
     PLACES: "raise TIDELINE_GATEWAY_MAX_CONNECTIONS if so many clients connect at once",
     Bound.ADDRESS: "raise TIDELINE_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS if many clients share it",
     Bound.RATE: "raise TIDELINE_GATEWAY_CONNECTION_RATE_PER_ADDRESS if many clients share it",
@@ -69,7 +69,7 @@ class Handshakes:
                 rate_per_address=settings.gateway_connection_rate_per_address,
             )
         )
-        self._tellings = {label: Telling() for label in _REMEDIES}
+        self._bounds = ReachedBounds("handshake.bound_reached", _REMEDIES)
 
     def __len__(self) -> int:
         return len(self._admissions)
@@ -88,7 +88,8 @@ class Handshakes:
         guest = _Guest(accepted, host, port)
         verdict = self._admissions.arrive(guest, address_of(host), loop.time())
         if verdict.reached is not None:
-            self._tell(PLACES if verdict.reached is Bound.YOUNG else verdict.reached, guest)
+            young = verdict.reached is Bound.YOUNG
+            self._bounds.tell(PLACES if young else verdict.reached, guest.peer)
         if verdict.gives_way is not None:
             verdict.gives_way.turn_away()
         if not verdict.admitted:
@@ -126,17 +127,6 @@ class Handshakes:
     def _leave(self, guest: _Guest) -> None:
         self._admissions.leave(guest)
         HANDSHAKES.set(len(self))
-
-    def _tell(self, label: str, guest: _Guest) -> None:
-        BOUND_REACHED.labels(label).inc()
-        if (more := self._tellings[label].due()) is not None:
-            log.warning(
-                "handshake.bound_reached",
-                bound=label,
-                client=guest.peer,
-                remedy=_REMEDIES[label],
-                **more,
-            )
 
 
 class TlsServer:
