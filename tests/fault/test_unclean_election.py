@@ -22,7 +22,6 @@ from tests.go_like import GoLikeProducer
 from tests.harness import HANGS_S, Breakpoint, Case, leader_of, migration_case, until
 from tests.history.operations import Outcome, Produce, Truncated
 from tests.recorder import Recorder
-from tideline.demo.patience import Patience
 from tideline.domain.ids import TopicPartition
 from tideline.domain.migration import UNDEFINED_OFFSET, Phase
 from tideline.kafka.admin import KafkaAdmin
@@ -340,13 +339,13 @@ def asked_again(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """As a client does whose connection was ended: a gateway takes its clients back from those that
     stood in for it, and an address that is not listened to any more resets who was about to
     connect."""
-    patience = Patience(30.0)
-    while True:
-        try:
-            return asyncio.run(ask())
-        except KafkaUnavailable:
-            if patience.over:
-                raise
+
+    def answered() -> list[T]:
+        with suppress(KafkaUnavailable):
+            return [asyncio.run(ask())]
+        return []
+
+    return until("an answer of a gateway", answered, 30.0)[0]
 
 
 def move_leader(stack: Stack, case: Case, node: int) -> None:

@@ -13,7 +13,7 @@ from infra.apis_page import offered_up_to, render
 from infra.apis_shown import NOT_SHOWN, ONLY_REFUSED, SHOWN
 from tests.pages import missing_tests
 from tests.unit.gateway.fakes import LOG, TOPIC, tracked_row
-from tests.unit.gateway.tracked_bench import TrackedBench
+from tests.unit.gateway.tracked_bench import TrackedBench, leased
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import LogProducer
 from tideline.domain.api_answers import API_RULES, BROKER_HIGHEST, CAPPED, NOT_OFFERED, Whose
@@ -32,11 +32,9 @@ BROKERS = 41
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.show(PENDING)
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        made.show(PENDING)
+        yield made
 
 
 def test_the_page_of_apis_is_the_one_that_the_tables_make() -> None:

@@ -29,6 +29,7 @@ from tests.unit.gateway.tracked_bench import (
     acknowledging,
     fetch,
     fetched,
+    leased,
     outcomes,
     produce,
 )
@@ -52,12 +53,10 @@ OF_ALICE = QuotaEntity("alice", None)
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
-    made.show(SUFFIX)
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
+        made.show(SUFFIX)
+        yield made
 
 
 def limit(bench: TrackedBench, kind: QuotaKind, bound: float, entity: QuotaEntity) -> None:

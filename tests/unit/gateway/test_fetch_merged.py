@@ -17,6 +17,7 @@ from tests.unit.gateway.tracked_bench import (
     fetch,
     fetched,
     forget_everything,
+    leased,
     produce,
 )
 from tideline.domain.ids import TopicIdPartition
@@ -29,11 +30,9 @@ OTHER_LOG = TopicIdPartition(LOG.topic_id, 1)
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.show(SUFFIX, OTHER)
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        made.show(SUFFIX, OTHER)
+        yield made
 
 
 def suffix(bench: TrackedBench, log: TopicIdPartition = LOG) -> Suffix:

@@ -18,6 +18,7 @@ from tests.unit.gateway.tracked_bench import (
     fetch,
     fetched,
     forget_everything,
+    leased,
     produce,
     serving,
 )
@@ -43,15 +44,11 @@ def batch_at(base: int, payload: int = 50) -> bytes:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.show(SUFFIX, PREFIX)
-    made.parts.watermarks.observe(LOG, 100)
-    made.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(batch_at(90), 100)})
-    try:
+    async with leased(tmp_path) as made:
+        made.show(SUFFIX, PREFIX)
+        made.parts.watermarks.observe(LOG, 100)
+        made.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(batch_at(90), 100)})
         yield made
-    finally:
-        await made.close()
 
 
 class SlowBroker:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row
-from tests.unit.gateway.tracked_bench import KafkaLog, TrackedBench, fetch, produce, serving
+from tests.unit.gateway.tracked_bench import KafkaLog, TrackedBench, fetch, leased, produce, serving
 from tests.unit.kafka.test_batches import batch
 from tests.unit.kafka.test_legacy_batches import legacy
 from tideline.gateway.context import ApiKey
@@ -21,10 +21,8 @@ OLD = legacy(94, 2, magic=0) + legacy(96, 2, codec=1) + legacy(98)
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        yield made
 
 
 async def read(bench: TrackedBench, offset: int, partition: int = 0) -> tuple[str, list[int]]:

@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, record_batch, tracked_row, tracked_topic
-from tests.unit.gateway.tracked_bench import TrackedBench, acknowledging, serving
+from tests.unit.gateway.tracked_bench import TrackedBench, acknowledging, leased, serving
 from tests.unit.kafka.fake_cluster import fake_kafka
 from tideline.control_plane.model import TopicStatus, TrackedTopic, TrackingKind
 from tideline.gateway.context import ApiKey
@@ -44,13 +44,11 @@ class Names:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.show(tracked_row(boundary=0, boundary_epoch=0))
-    made.client.broker[ApiKey.PRODUCE] = acknowledging(0)
-    made.client.broker[ApiKey.FETCH] = serving({})
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        made.show(tracked_row(boundary=0, boundary_epoch=0))
+        made.client.broker[ApiKey.PRODUCE] = acknowledging(0)
+        made.client.broker[ApiKey.FETCH] = serving({})
+        yield made
 
 
 def watch(bench: TrackedBench, names: Names) -> IdentityWatch:

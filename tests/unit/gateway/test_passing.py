@@ -20,6 +20,7 @@ from tests.unit.gateway.tracked_bench import (
     KafkaLog,
     TrackedBench,
     fetch,
+    leased,
     produce,
     serving,
 )
@@ -47,10 +48,8 @@ SUFFIX = tracked_row(generation=2, boundary=100, boundary_epoch=7)
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        yield made
 
 
 def passes(bench: TrackedBench, request: Any, client: FakeConnection | None = None) -> bool:

@@ -19,6 +19,7 @@ from tests.unit.gateway.tracked_bench import (
     acknowledging,
     fetch,
     fetched,
+    leased,
     outcomes,
     produce,
 )
@@ -43,12 +44,10 @@ A_SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
-    made.show(SUFFIX)
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
+        made.show(SUFFIX)
+        yield made
 
 
 def limit(bench: TrackedBench, percent: float, entity: QuotaEntity = EVERYBODY) -> None:

@@ -33,6 +33,7 @@ from tests.unit.gateway.tracked_bench import (
     allowing,
     fetch,
     fetched,
+    leased,
     outcomes,
     produce,
     serving,
@@ -73,11 +74,9 @@ QUESTION = MetadataRequest(
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
+        yield made
 
 
 def without(operation: Operation) -> int:

@@ -16,7 +16,7 @@ from tests.asked import Places, request
 from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row, until
 from tests.unit.gateway.gateway_under_test import gateway, gateway_settings
 from tests.unit.gateway.test_transport import frame
-from tests.unit.gateway.tracked_bench import TrackedBench, produce
+from tests.unit.gateway.tracked_bench import TrackedBench, leased, produce
 from tests.unit.kafka.fake_broker import FakeBroker, nothing_but_versions
 from tideline.domain.answers import Asked
 from tideline.gateway.context import MOST_TOLD_OF_A_NAME, ApiKey, RequestContext, Rule, words_of
@@ -128,10 +128,8 @@ async def test_a_handlers_lines_are_about_its_request() -> None:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        yield made
 
 
 async def test_the_age_of_what_waits_longest_is_shown(bench: TrackedBench) -> None:

@@ -33,6 +33,7 @@ from tests.unit.gateway.tracked_bench import (
     fetch,
     fetched,
     forget_everything,
+    leased,
     produce,
     serving,
 )
@@ -62,10 +63,8 @@ def batches(*base_offsets: int, records: int = 10, epoch: int = 3) -> bytes:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        yield made
 
 
 def kafka(bench: TrackedBench, log: KafkaLog) -> None:

@@ -18,6 +18,7 @@ from tests.unit.gateway.tracked_bench import (
     Script,
     TrackedBench,
     forget_everything,
+    leased,
     outcomes,
     produce,
 )
@@ -39,11 +40,9 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD =
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = WHOLE
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        made.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = WHOLE
+        yield made
 
 
 def kafka_says(bench: TrackedBench, offset: int, timestamp: int = -1, code: str = "none") -> None:

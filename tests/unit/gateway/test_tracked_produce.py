@@ -14,6 +14,7 @@ from tests.unit.gateway.tracked_bench import (
     FakeConnection,
     TrackedBench,
     acknowledging,
+    leased,
     outcomes,
     produce,
 )
@@ -29,11 +30,9 @@ SUFFIX = tracked_row(generation=2, boundary=100, boundary_epoch=7)
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
-    yield made
-    await made.close()
+    async with leased(tmp_path) as made:
+        made.client.broker[ApiKey.PRODUCE] = acknowledging(40)
+        yield made
 
 
 async def test_other_topics_pass_as_they_came(bench: TrackedBench) -> None:

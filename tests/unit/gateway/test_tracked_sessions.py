@@ -20,6 +20,7 @@ from tests.unit.gateway.tracked_bench import (
     TrackedBench,
     fetch,
     fetched,
+    leased,
     produce,
     serving,
 )
@@ -39,13 +40,9 @@ WRONG_EPOCH = ErrorCode.invalid_fetch_session_epoch
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[TrackedBench]:
     """Four partitions of a tracked topic, their suffixes empty from 100 on."""
-    made = TrackedBench(tmp_path)
-    await made.lease()
-    made.show(*(tracked_row(n, boundary=100, boundary_epoch=7) for n in range(COUNT)))
-    try:
+    async with leased(tmp_path) as made:
+        made.show(*(tracked_row(n, boundary=100, boundary_epoch=7) for n in range(COUNT)))
         yield made
-    finally:
-        await made.close()
 
 
 async def appended(bench: TrackedBench, partition: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -240,6 +241,17 @@ class TrackedBench:
         if answer is None:
             return None
         return decode_response(answer, int(message.__api_key__), int(message.__version__))
+
+
+@asynccontextmanager
+async def leased(directory: Path) -> AsyncIterator[TrackedBench]:
+    """One that holds its lease, and is closed in the end."""
+    made = TrackedBench(directory)
+    await made.lease()
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 def forget_everything(bench: TrackedBench) -> None:
