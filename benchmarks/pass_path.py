@@ -22,49 +22,34 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from benchmarks.beside import (
+    HOST,
+    START_S,
+    Case,
+    cpu_s,
+    fetch_request,
+    free_port,
+    offered,
+    produce_request,
+    spread,
+)
 from benchmarks.tracking import tracked
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import NO_TIME, Messages, messages
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import encode_request, encode_response, parse_header
 
-HOST = "127.0.0.1"
 CLASSIC, CLASSIC_ID = "classic-topic", UUID(int=2**100)
 PRODUCE_VERSION, FETCH_VERSION = 12, 17
 TRACKED_PARTITIONS = 10_000
-START_S = 60.0
 WARM_ROUNDS = 4
 """Of each case, before a JVM's code is compiled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One kind of traffic: ``window`` requests under way on each of ``connections``."""
-
-    name: str
-    api: ApiKey
-    record_bytes: int
-    """Of one partition, in the request (Produce) or the answer (Fetch)."""
-    partitions: int = 1
-    connections: int = 1
-    window: int = 1
-    requests: int = 2_000
-    """Of one round."""
-
-    @property
-    def at_once(self) -> int:
-        return self.connections * self.window
-
-    @property
-    def bytes_each(self) -> int:
-        return self.record_bytes * self.partitions
 
 
 CASES = (
@@ -92,9 +77,7 @@ def request_frame(case: Case) -> bytes:
         topic = kind.request_part(
             "TopicProduceData", name=CLASSIC, topic_id=CLASSIC_ID, partition_data=rows
         )
-        message = kind.request(
-            transactional_id=None, acks=-1, timeout=timedelta(seconds=30), topic_data=(topic,)
-        )
+        message = produce_request(kind, topic)
     else:
         kind = messages(ApiKey.FETCH, FETCH_VERSION)
         message = _fetch(kind, case)
@@ -115,18 +98,7 @@ def _fetch(kind: Messages, case: Case) -> Any:
         )
         for n in range(case.partitions)
     )
-    topic = kind.request_part("FetchTopic", topic_id=CLASSIC_ID, partitions=rows)
-    return kind.request(
-        max_wait=timedelta(milliseconds=500),
-        min_bytes=1,
-        max_bytes=55 * 1024 * 1024,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=(topic,),
-        forgotten_topics_data=(),
-        rack_id="",
-    )
+    return fetch_request(kind, CLASSIC_ID, rows)
 
 
 def answer_frame(case: Case) -> bytes:
@@ -191,19 +163,7 @@ class _CannedConnection(FrameProtocol):
 
 def _offered(version: int) -> bytes:
     """The body of an ApiVersions answer: the APIs of this benchmark."""
-    kind = messages(ApiKey.API_VERSIONS, version)
-    ranges = {
-        ApiKey.PRODUCE: (3, PRODUCE_VERSION),
-        ApiKey.FETCH: (4, FETCH_VERSION),
-        ApiKey.METADATA: (0, 12),
-        ApiKey.API_VERSIONS: (0, 4),
-    }
-    keys = tuple(
-        kind.response_part("ApiVersion", api_key=int(key), min_version=low, max_version=high)
-        for key, (low, high) in ranges.items()
-    )
-    values = {"error_code": ErrorCode.none, "api_keys": keys, "throttle_time": NO_TIME}
-    return encode_response(kind.response(**values), 0)[4:]
+    return encode_response(offered(version, PRODUCE_VERSION, FETCH_VERSION, 12), 0)[4:]
 
 
 def serve_broker() -> None:
@@ -236,7 +196,7 @@ def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as state:
-            port = _free_port()
+            port = free_port()
             settings = GatewaySettings.of(
                 {
                     "TIDELINE_GATEWAY_ID": "1",
@@ -274,12 +234,6 @@ def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
         asyncio.run(run())
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def _say(port: int) -> None:
     print(f"port {port}", flush=True)
 
@@ -306,7 +260,7 @@ public class Main {
 def kroxylicious(jars: Path, broker_port: int) -> Iterator[tuple[int, int]]:
     """(process id, port) of a Kroxylicious in front of the broker."""
     with tempfile.TemporaryDirectory() as home:
-        port = _free_port()
+        port = free_port()
         (Path(home) / "Main.java").write_text(_KROXYLICIOUS)
         (Path(home) / "proxy.yaml").write_text(
             "virtualClusters:\n"
@@ -391,14 +345,6 @@ def drive(port: int, case: Case) -> list[float]:
     return taken
 
 
-def cpu_s(pid: int) -> float:
-    """CPU time of a process, in seconds: what the scheduler has counted for its threads."""
-    return sum(
-        int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
-        for task in os.listdir(f"/proc/{pid}/task")
-    ) / 1e9  # fmt: skip
-
-
 @dataclass(slots=True)
 class Way:
     name: str
@@ -456,10 +402,6 @@ def measure(
 
 def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
     """The tables of docs/performance.md."""
-
-    def spread(values: list[float], form: str) -> str:
-        low, middle, high = min(values), statistics.median(values), max(values)
-        return f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
     proxies = [way for way in ways if way.pid]
     head = (

@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,17 @@ import crc32c
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.errors import ErrorCode
 
-from benchmarks.pass_path import HOST, cpu_s
+from benchmarks import beside
+from benchmarks.beside import (
+    HOST,
+    START_S,
+    cpu_s,
+    fetch_request,
+    free_port,
+    offered,
+    produce_request,
+    spread,
+)
 from benchmarks.throwaway import throwaway
 from tideline.control_plane import connect
 from tideline.control_plane.migrate import apply
@@ -65,38 +74,19 @@ MAY_DO_ALL = 0b1111_1111_1000
 """Bits of ``AclOperation``, as Metadata tells a client's rights."""
 RECORD_BYTES = 1_000
 """Of a value, in batches that hold several."""
-START_S = 60.0
 MEBIBYTE = 1024 * 1024
 POSTGRES = {"max_connections": "60", "shared_buffers": "64MB"}
 CLUSTER_ID = new_cluster_id()
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One kind of traffic: ``window`` requests under way on each of ``connections``."""
+class Case(beside.Case):
+    """Its batches are of about so many bytes; the next request names the next partitions. Fetch:
+    all that are asked for."""
 
-    name: str
-    api: ApiKey
-    batch_bytes: int
-    """Of one batch, about."""
-    partitions: int = 1
-    """Of one request; the next one names the next partitions. Fetch: all that are asked for."""
-    batches: int = 1
-    """Of a partition in one answer (Fetch)."""
-    connections: int = 1
-    window: int = 1
     requests: int = 300
-    """Of one round."""
     behind: bool = False
     """Fetch: not the newest records, but all of the log again."""
-
-    @property
-    def at_once(self) -> int:
-        return self.connections * self.window
-
-    @property
-    def bytes_each(self) -> int:
-        return self.batch_bytes * self.partitions * self.batches
 
 
 CASES = (
@@ -112,7 +102,7 @@ CASES = (
         ApiKey.PRODUCE, 16_384, partitions=6, connections=8, window=8, requests=512,
     ),
     Case("fetch 16 KB, just written", ApiKey.FETCH, 16_384),
-    Case("fetch 6 × 10 × 16 KB, in the cache", ApiKey.FETCH, 16_384, 6, 10, behind=True),
+    Case("fetch 6 × 10 × 16 KB, in the cache", ApiKey.FETCH, 16_384, 6, batches=10, behind=True),
 )  # fmt: skip
 
 
@@ -130,7 +120,12 @@ class _FakeBroker(FrameProtocol):
         header = parse_header(frame)
         version = header.api_version
         if header.api_key == ApiKey.API_VERSIONS:
-            self.send_frame(encode_response(_offered(version), header.correlation_id))
+            self.send_frame(
+                encode_response(
+                    offered(version, PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION),
+                    header.correlation_id,
+                )
+            )
         elif header.api_key == ApiKey.METADATA:
             asked: Any = decode_request(frame, header)
             named = asked.topics is None or any(
@@ -179,21 +174,6 @@ class _FakeBroker(FrameProtocol):
         )
 
 
-def _offered(version: int) -> Any:
-    kind = messages(ApiKey.API_VERSIONS, version)
-    ranges = {
-        ApiKey.PRODUCE: (3, PRODUCE_VERSION),
-        ApiKey.FETCH: (4, FETCH_VERSION),
-        ApiKey.METADATA: (0, METADATA_VERSION),
-        ApiKey.API_VERSIONS: (0, 4),
-    }
-    keys = tuple(
-        kind.response_part("ApiVersion", api_key=int(key), min_version=low, max_version=high)
-        for key, (low, high) in ranges.items()
-    )
-    return kind.response(error_code=ErrorCode.none, api_keys=keys, throttle_time=NO_TIME)
-
-
 @contextmanager
 def _broker(topic: str, topic_id: UUID) -> Iterator[int]:
     """The port of a broker in another process."""
@@ -236,7 +216,7 @@ def _s3(home: Path) -> Iterator[dict[str, str]]:
     where.create()
     state = where.new_state(brokers=1, parts=["s3"], cluster_id=CLUSTER_ID)
     state.runtime_dir = str(home)
-    state.ports = {name: _free_port() for name in preferred(1)}
+    state.ports = {name: free_port() for name in preferred(1)}
     plan = StackPlan(where, state, load_or_create(where))
     part = S3(plan)
     part.prepare()
@@ -259,12 +239,6 @@ def _s3(home: Path) -> Iterator[dict[str, str]]:
         process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 async def _make_topic(dsn: str, topic: str, topic_id: UUID) -> None:
     """Born diskless, so that all of it is suffix."""
     settings = ControlPlaneSettings.model_validate({"postgres_dsn": dsn})
@@ -280,14 +254,14 @@ def _gateway(
     environment: dict[str, str], tree: Path | None, profile: Path | None
 ) -> Iterator[tuple[int, int]]:
     """(process id, port) of a gateway, of another tree if one is given."""
-    port = _free_port()
+    port = free_port()
     own = {
         "TIDELINE_GATEWAY_ID": "1",
         "TIDELINE_GATEWAY_BROKER_ID": "1",
         "TIDELINE_GATEWAY_LISTEN": f"{HOST}:{port}",
         "TIDELINE_GATEWAY_ADVERTISED": f"{HOST}:{port}",
         "TIDELINE_GATEWAY_PEERS": f"1={HOST}:{port}",
-        "TIDELINE_METRICS_ADDRESS": f"{HOST}:{_free_port()}",
+        "TIDELINE_METRICS_ADDRESS": f"{HOST}:{free_port()}",
     }
     program = ["-m", "tideline.gateway"]
     if profile is not None:
@@ -373,7 +347,7 @@ class _Client:
         self._case, self._topic, self._topic_id = case, topic, topic_id
         self._file = self.socket.makefile("rb")
         self._correlation = count()
-        self._batches = _Batches(case.batch_bytes)
+        self._batches = _Batches(case.record_bytes)
         self._turn = number
 
     def _produce(self) -> bytes:
@@ -388,16 +362,7 @@ class _Client:
                 )
             )
         topic = kind.request_part("TopicProduceData", name=self._topic, partition_data=tuple(rows))
-        return encode_request(
-            kind.request(
-                transactional_id=None,
-                acks=-1,
-                timeout=timedelta(seconds=30),
-                topic_data=(topic,),
-            ),
-            next(self._correlation),
-            "suffix-path",
-        )
+        return encode_request(produce_request(kind, topic), next(self._correlation), "suffix-path")
 
     def _fetch(self, offsets: dict[int, int]) -> bytes:
         kind = messages(ApiKey.FETCH, FETCH_VERSION)
@@ -410,26 +375,13 @@ class _Client:
                 last_fetched_epoch=-1,
                 log_start_offset=-1,
                 # Whole batches only: what exceeds it by a byte is left out.
-                partition_max_bytes=int(self._case.batch_bytes * (self._case.batches + 0.5)),
+                partition_max_bytes=int(self._case.record_bytes * (self._case.batches + 0.5)),
                 replica_directory_id=None,
             )
             for partition, offset in offsets.items()
         )
-        topic = kind.request_part("FetchTopic", topic_id=self._topic_id, partitions=rows)
         return encode_request(
-            kind.request(
-                max_wait=timedelta(milliseconds=500),
-                min_bytes=1,
-                max_bytes=55 * MEBIBYTE,
-                isolation_level=0,
-                session_id=0,
-                session_epoch=-1,
-                topics=(topic,),
-                forgotten_topics_data=(),
-                rack_id="",
-            ),
-            next(self._correlation),
-            "suffix-path",
+            fetch_request(kind, self._topic_id, rows), next(self._correlation), "suffix-path"
         )
 
     def send_produces(self) -> None:
@@ -543,10 +495,6 @@ class Way:
 
 def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
     """The tables of docs/performance.md."""
-
-    def spread(values: list[float], form: str) -> str:
-        low, middle, high = min(values), statistics.median(values), max(values)
-        return f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
     lines = []
     for title, figures, form in (
