@@ -75,7 +75,7 @@ async def begin_tracking(services: WorkerServices, step: TopicStep) -> None:
     """Write the topic and its partitions into Postgres; gateways hear of it at once.
 
     Fails as TopicChanged, changing nothing, when partitions were added since the topic was looked
-    up."""
+    up, and when its id is gone from Kafka."""
     ref = step.ref
     with typed_failures():
         await _refuse_growth(services, ref)
@@ -193,9 +193,8 @@ def _not_tracking(topic: str, missing: Sequence[GatewayRegistration]) -> str:
 
 async def _refuse_growth(services: WorkerServices, ref: TopicRef) -> None:
     """A partition without a row is served by nobody and never migrated (schedules.md, 22)."""
-    found = await services.observer.topic(ref.topic)
-    if found is None or found.topic_id != UUID(ref.topic_id):
-        return  # Phase 1 of each partition says so.
+    found = await services.observer.topic(ref.topic, topic_id=UUID(ref.topic_id))
+    assert found is not None  # else it raises
     if len(found.partitions) > ref.partitions:
         raise failure(
             failures.TOPIC_CHANGED,

@@ -103,13 +103,25 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def cpu_seconds(pid: int) -> float:
-    """What a process, its descendants and those of them that have ended have used."""
-    used = 0.0
+def busy_seconds(pid: int) -> float:
+    """CPU that a process, its descendants and those of them that have ended have used, and what
+    their threads have waited for a core: on a machine that is busy, what starts does little else.
+    """
+    busy = 0.0
     for process in family(pid):
         with suppress(psutil.NoSuchProcess):
-            used += sum(process.cpu_times()[:4])  # own and ended children's, user and system
-    return used
+            busy += sum(process.cpu_times()[:4])  # own and ended children's, user and system
+        busy += _seconds_runnable(process.pid)
+    return busy
+
+
+def _seconds_runnable(pid: int) -> float:
+    """What the threads that live have waited for a core; 0 where the kernel does not count it."""
+    waited_ns = 0
+    for schedstat in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError, ValueError):  # the thread has ended
+            waited_ns += int(schedstat.read_text().split()[1])
+    return waited_ns / 1e9
 
 
 def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

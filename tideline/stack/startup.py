@@ -12,13 +12,13 @@ from pathlib import Path
 
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.parts.base import StackPart
-from tideline.stack.processes import cpu_seconds
+from tideline.stack.processes import busy_seconds
 from tideline.stack.supervision import Supervisor
 
 PROBE_INTERVAL_S = 0.15
 WORKING_SHARE = 0.05
-"""Of one core. What starts uses more, however many start beside it; what tries again and again to
-reach something uses less."""
+"""Of one core, used or waited for. What starts does more, however many start beside it; what tries
+again and again to reach something does less."""
 WORK_MEASURED_EVERY_S = 0.5
 AT_MOST = 10
 """Times a part's bound: the end of every wait, however busy the part is."""
@@ -139,14 +139,15 @@ class Patience:
     def __init__(
         self,
         still_s: float,
-        cpu_seconds: Callable[[], float],
+        busy_seconds: Callable[[], float],
         steps_of_others: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._still_s = still_s
-        self._cpu_seconds, self._steps_of_others, self._clock = cpu_seconds, steps_of_others, clock
+        self._busy_seconds, self._steps_of_others = busy_seconds, steps_of_others
+        self._clock = clock
         self._began = self._moved = self._measured = clock()
-        self._used, self._steps = cpu_seconds(), steps_of_others()
+        self._used, self._steps = busy_seconds(), steps_of_others()
 
     @property
     def waited_s(self) -> float:
@@ -160,7 +161,7 @@ class Patience:
     def is_over(self) -> bool:
         now = self._clock()
         if (elapsed := now - self._measured) >= WORK_MEASURED_EVERY_S:
-            used, steps = self._cpu_seconds(), self._steps_of_others()
+            used, steps = self._busy_seconds(), self._steps_of_others()
             if used - self._used >= WORKING_SHARE * elapsed or steps != self._steps:
                 self._moved = now
             self._measured, self._used, self._steps = now, used, steps
@@ -175,7 +176,7 @@ def await_ready(
     restarts_allowed: bool = False,
     abandoned: Callable[[], bool] = lambda: False,
     steps_of_others: Callable[[], int] = lambda: 0,
-    cpu_seconds: Callable[[int], float] = cpu_seconds,
+    busy_seconds: Callable[[int], float] = busy_seconds,
 ) -> None:
     """Wait until the part's probe passes.
 
@@ -186,7 +187,7 @@ def await_ready(
     first_pid: int | None = None
     reason = "it was not asked yet"
     bound = within_s or part.ready_within_s
-    patience = Patience(bound, lambda: 0.0 if pid is None else cpu_seconds(pid), steps_of_others)
+    patience = Patience(bound, lambda: 0.0 if pid is None else busy_seconds(pid), steps_of_others)
     while not patience.is_over():
         if abandoned():
             raise _Abandoned(f"gave up waiting for {part.name}")

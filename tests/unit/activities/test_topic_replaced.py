@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -15,12 +16,13 @@ from activities.configs import reconcile_configs
 from activities.drain_transactions import drain_transactions
 from activities.readiness import readiness
 from activities.roll_and_flush import roll_and_flush
+from activities.topic import begin_tracking
 from activities.validate import validate_partition
 from activities.zombie_cleanup import zombie_cleanup
 from tests.unit.activities.world import TOPIC, World
 from tests.unit.kafka.fake_cluster import fake_kafka
 from tideline.domain import failures
-from tideline.domain.messages import ConfigStep
+from tideline.domain.messages import ConfigStep, TopicStep
 from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
 from tideline.domain.topic_configs import ConfigStage
@@ -46,6 +48,16 @@ async def test_every_look_of_a_phase_compares_the_topic_id(world: World, phase: 
     assert (raised.value.type, raised.value.non_retryable) == (failures.TOPIC_CHANGED, True)
     assert str(ANOTHER) in raised.value.message
     assert world.kafka.done == []
+
+
+async def test_a_topic_that_is_gone_before_it_was_tracked_is_not_tracked(world: World) -> None:
+    """Deleted right after the trigger: nobody would ever say that it is back."""
+    world.kafka.topic_id = ANOTHER
+    before = deepcopy(world.plane.topics.rows)
+    with pytest.raises(ApplicationError) as raised:
+        await begin_tracking(world.services, TopicStep(TOPIC, MigrationOptions()))
+    assert (raised.value.type, raised.value.non_retryable) == (failures.TOPIC_CHANGED, True)
+    assert world.plane.topics.rows == before
 
 
 @pytest.mark.parametrize("stage", [ConfigStage.TRACKED, ConfigStage.RESTORED])

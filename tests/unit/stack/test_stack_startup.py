@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -10,11 +11,13 @@ import time
 from pathlib import Path
 from typing import cast
 
+import psutil
 import pytest
 
+from tests.harness import until
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.parts.base import StackPart
-from tideline.stack.processes import Program, cpu_seconds
+from tideline.stack.processes import Program, busy_seconds
 from tideline.stack.startup import Patience, Progress, Startup, Step, await_ready, tail
 from tideline.stack.supervision import ProcessInfo, Supervisor
 
@@ -122,7 +125,7 @@ def test_the_bound_on_readiness_names_what_was_awaited() -> None:
             part,
             cast(Supervisor, FakeSupervisor(running=("slow",))),
             within_s=0.3,
-            cpu_seconds=lambda pid: 0.0,
+            busy_seconds=lambda pid: 0.0,
         )
     assert time.monotonic() - since < 5
 
@@ -142,7 +145,7 @@ def test_a_part_that_is_given_up_though_it_works_is_not_said_to_stand_still(
             part,
             cast(Supervisor, FakeSupervisor(running=("busy",))),
             within_s=1,
-            cpu_seconds=lambda pid: float(next(used)),
+            busy_seconds=lambda pid: float(next(used)),
         )
 
 
@@ -201,8 +204,28 @@ def test_the_work_of_a_program_is_that_of_its_children_too_ended_or_not() -> Non
     ) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        assert cpu_seconds(program.pid) >= 0.5
-    assert cpu_seconds(program.pid) == 0
+        assert busy_seconds(program.pid) >= 0.5
+    assert busy_seconds(program.pid) == 0
+
+
+def test_a_program_that_waits_for_a_core_is_busy() -> None:
+    """Two that would each use all of one core: what one of them uses, the other waits for."""
+    core = min(os.sched_getaffinity(0))
+    burn = f"import os, time\nos.sched_setaffinity(0, [{core}])\nwhile True: time.process_time()"
+    with (
+        subprocess.Popen([sys.executable, "-c", burn]) as one,
+        subprocess.Popen([sys.executable, "-c", burn]) as other,
+    ):
+        try:
+            pids = one.pid, other.pid
+            until("both to have waited", lambda: all(_waited(pid) > 0.3 for pid in pids))
+        finally:
+            one.kill()
+            other.kill()
+
+
+def _waited(pid: int) -> float:
+    return busy_seconds(pid) - sum(psutil.Process(pid).cpu_times()[:2])
 
 
 def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
