@@ -14,6 +14,7 @@ import asyncio
 import os
 import select
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -40,16 +41,20 @@ from benchmarks.beside import (
     spread,
 )
 from benchmarks.tracking import tracked
+from tideline.demo.ledger import quantile
 from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import NO_TIME, Messages, messages
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import encode_request, encode_response, parse_header
+from tideline.stack.certificates import Authority
 
 CLASSIC, CLASSIC_ID = "classic-topic", UUID(int=2**100)
 PRODUCE_VERSION, FETCH_VERSION = 12, 17
 TRACKED_PARTITIONS = 10_000
-WARM_ROUNDS = 4
-"""Of each case, before a JVM's code is compiled."""
+WARM_ROUNDS = 15
+"""Of each case, until a JVM's code is compiled."""
+BROKER, GATEWAY = "broker", "gateway"
+"""Whom the certificates of a run with TLS are for."""
 
 
 CASES = (
@@ -166,13 +171,18 @@ def _offered(version: int) -> bytes:
     return encode_response(offered(version, PRODUCE_VERSION, FETCH_VERSION, 12), 0)[4:]
 
 
-def serve_broker() -> None:
+def serve_broker(tls: Path | None) -> None:
     """Say the port, then serve until the end of stdin."""
+    context = None
+    if tls is not None:
+        pair = Authority.load_or_create(tls).issue(BROKER)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(pair.certificate, pair.key)
 
     async def run() -> None:
         answers = [answer_frame(case)[4:] for case in CASES]
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: _CannedConnection(answers), HOST, 0)
+        server = await loop.create_server(lambda: _CannedConnection(answers), HOST, 0, ssl=context)
         _say(server.sockets[0].getsockname()[1])
         await loop.run_in_executor(None, sys.stdin.read)
 
@@ -182,7 +192,20 @@ def serve_broker() -> None:
 # -- the gateway's process
 
 
-def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
+def _encrypted(tls: Path) -> dict[str, str]:
+    """Settings of a gateway with TLS towards its clients and its broker."""
+    authority = Authority.load_or_create(tls)
+    pair = authority.issue(GATEWAY)
+    return {
+        "TIDELINE_GATEWAY_SECURITY_PROTOCOL": "SSL",
+        "TIDELINE_GATEWAY_SSL_CERTIFICATE_FILE": str(pair.certificate),
+        "TIDELINE_GATEWAY_SSL_KEY_FILE": str(pair.key),
+        "TIDELINE_KAFKA_SECURITY_PROTOCOL": "SSL",
+        "TIDELINE_KAFKA_SSL_CA_FILE": str(authority.certificate),
+    }
+
+
+def serve_gateway(broker_port: int, partitions: int, loop: str, tls: Path | None) -> None:
     """The same with a gateway; ``partitions`` are tracked, of topics that nobody names."""
     from tideline.control_plane.memory import MemoryControlPlane
     from tideline.gateway.allocator import keep_freed_memory
@@ -192,6 +215,7 @@ def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
     from tideline.gateway.transactions import OpenTransactions
     from tideline.gateway.transport.server import GatewayServer
     from tideline.kafka.client import KafkaCluster
+    from tideline.kafka.security import KafkaSecurity
     from tideline.settings import GatewaySettings
 
     async def run() -> None:
@@ -208,11 +232,12 @@ def serve_gateway(broker_port: int, partitions: int, loop: str) -> None:
                     "TIDELINE_GATEWAY_STATE_DIR": state,
                     "TIDELINE_POSTGRES_DSN": f"host={HOST} port=1",
                     "TIDELINE_S3_ENDPOINT": f"http://{HOST}:1",
+                    **(_encrypted(tls) if tls else {}),
                 }
             )
             plane: Any = MemoryControlPlane(lambda: int(time.time() * 1000))
             store: Any = None
-            cluster = KafkaCluster([settings.gateway_broker])
+            cluster = KafkaCluster([settings.gateway_broker], security=KafkaSecurity.of(settings))
             connections = ConnectionRegistry()
             parts = build_parts(settings, plane, store, cluster, connections)
             parts.tracking.replace_all(tracked(partitions))
@@ -256,25 +281,44 @@ public class Main {
 """
 
 
+def _proxy_yaml(broker_port: int, port: int, tls: Path | None) -> str:
+    upstream = downstream = ""
+    if tls is not None:
+        authority = Authority.load_or_create(tls)
+        pair = authority.issue(GATEWAY)
+        upstream = (
+            f"    tls:\n      trust: {{storeFile: {authority.certificate}, storeType: PEM}}\n"
+        )
+        downstream = (
+            "    tls:\n"
+            "      key:\n"
+            f"        privateKeyFile: {pair.key}\n"
+            f"        certificateFile: {pair.certificate}\n"
+        )
+    return (
+        "virtualClusters:\n"
+        "- name: bench\n"
+        "  targetCluster:\n"
+        f"    bootstrapServers: {HOST}:{broker_port}\n"
+        f"{upstream}"
+        "  gateways:\n"
+        "  - name: default\n"
+        f"{downstream}"
+        "    portIdentifiesNode:\n"
+        f"      bootstrapAddress: {HOST}:{port}\n"
+        f"      advertisedBrokerAddressPattern: {HOST}\n"
+        "      nodeIdRanges:\n"
+        "      - {name: brokers, start: 1, end: 3}\n"
+    )
+
+
 @contextmanager
-def kroxylicious(jars: Path, broker_port: int) -> Iterator[tuple[int, int]]:
+def kroxylicious(jars: Path, broker_port: int, tls: Path | None) -> Iterator[tuple[int, int]]:
     """(process id, port) of a Kroxylicious in front of the broker."""
     with tempfile.TemporaryDirectory() as home:
         port = free_port()
         (Path(home) / "Main.java").write_text(_KROXYLICIOUS)
-        (Path(home) / "proxy.yaml").write_text(
-            "virtualClusters:\n"
-            "- name: bench\n"
-            "  targetCluster:\n"
-            f"    bootstrapServers: {HOST}:{broker_port}\n"
-            "  gateways:\n"
-            "  - name: default\n"
-            "    portIdentifiesNode:\n"
-            f"      bootstrapAddress: {HOST}:{port}\n"
-            f"      advertisedBrokerAddressPattern: {HOST}\n"
-            "      nodeIdRanges:\n"
-            "      - {name: brokers, start: 1, end: 3}\n"
-        )
+        (Path(home) / "proxy.yaml").write_text(_proxy_yaml(broker_port, port, tls))
         process = subprocess.Popen(
             ["java", "-Xmx512m", "-cp", f"{jars}/*", str(Path(home) / "Main.java"),
              str(Path(home) / "proxy.yaml")],
@@ -306,9 +350,13 @@ def _until_listening(port: int) -> None:
 class _Client:
     """One connection that sends frames by the window and takes as many answers."""
 
-    def __init__(self, port: int, frame: bytes, window: int) -> None:
+    def __init__(
+        self, port: int, frame: bytes, window: int, context: ssl.SSLContext | None
+    ) -> None:
         self.socket = socket.create_connection((HOST, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
         self._burst = (len(frame).to_bytes(4, "big") + frame) * window
         self._buffer = bytearray(1 << 20)
 
@@ -324,10 +372,10 @@ class _Client:
             left -= got
 
 
-def drive(port: int, case: Case) -> list[float]:
+def drive(port: int, case: Case, context: ssl.SSLContext | None = None) -> list[float]:
     """One round; the latency of each window, in seconds."""
     frame, answer = request_frame(case), 4 + len(answer_frame(case))
-    clients = [_Client(port, frame, case.window) for _ in range(case.connections)]
+    clients = [_Client(port, frame, case.window, context) for _ in range(case.connections)]
     taken: list[float] = []
     try:
         for _ in range(case.requests // case.at_once):
@@ -356,6 +404,9 @@ class Way:
     cpu_us: dict[str, list[float]] = field(default_factory=dict)
     """By case: µs a request, of each round."""
     p50_ms: dict[str, list[float]] = field(default_factory=dict)
+    p99_ms: dict[str, list[float]] = field(default_factory=dict)
+    rate: dict[str, list[float]] = field(default_factory=dict)
+    """Requests a second."""
 
 
 @contextmanager
@@ -380,24 +431,30 @@ def _child(*arguments: str, tree: Path | None = None) -> Iterator[tuple[int, int
 
 
 def measure(
-    ways: Sequence[Way], cases: list[Case], rounds: int, step: Callable[[str], None]
+    ways: Sequence[Way],
+    cases: list[Case],
+    rounds: int,
+    step: Callable[[str], None],
+    context: ssl.SSLContext | None,
 ) -> None:
     """Each way in turn; the first round of each case warms up and does not count."""
     for way in ways:
         for case in cases * WARM_ROUNDS if way.compiles else ():
-            drive(way.port, case)
+            drive(way.port, case, context)
     for case in cases:
         for number in range(rounds + 1):
             step(f"{case.name}: round {number} of {rounds}")
             for way in ways:
                 before = cpu_s(way.pid) if way.pid else 0.0
-                latencies = drive(way.port, case)
+                latencies = drive(way.port, case, context)
                 if number == 0:
                     continue
                 asked = len(latencies) * case.at_once
                 used = (cpu_s(way.pid) if way.pid else 0.0) - before
                 way.cpu_us.setdefault(case.name, []).append(used / asked * 1e6)
                 way.p50_ms.setdefault(case.name, []).append(statistics.median(latencies) * 1e3)
+                way.p99_ms.setdefault(case.name, []).append(quantile(latencies, 0.99) * 1e3)
+                way.rate.setdefault(case.name, []).append(asked / sum(latencies))
 
 
 def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
@@ -420,10 +477,21 @@ def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
                 for way in proxies
             ]
             lines.append("| " + " | ".join([case.name, *cells]) + " |")
-    lines += ["", "| p50 of a window, ms |" + "".join(f" {w.name} |" for w in ways)]
-    lines.append("| --- |" + " ---: |" * len(ways))
+    for title, values in (("p50", [w.p50_ms for w in ways]), ("p99", [w.p99_ms for w in ways])):
+        lines += ["", f"| {title} of a window, ms |" + "".join(f" {w.name} |" for w in ways)]
+        lines.append("| --- |" + " ---: |" * len(ways))
+        for case in cases:
+            cells = [spread(found[case.name], ".2f") for found in values]
+            lines.append("| " + " | ".join([case.name, *cells]) + " |")
+    direct = next(way for way in ways if way.pid is None)
+    lines += ["", "| throughput, share of direct |" + "".join(f" {w.name} |" for w in proxies)]
+    lines.append("| --- |" + " ---: |" * len(proxies))
     for case in cases:
-        cells = [spread(way.p50_ms[case.name], ".2f") for way in ways]
+        cells = [
+            spread([a / b for a, b in zip(w.rate[case.name], direct.rate[case.name], strict=True)],
+                   ".2f")
+            for w in proxies
+        ]  # fmt: skip
         lines.append("| " + " | ".join([case.name, *cells]) + " |")
     return "\n".join(lines)
 
@@ -434,6 +502,8 @@ def main() -> int:
     parser.add_argument("--broker-port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--partitions", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], help=argparse.SUPPRESS)
+    parser.add_argument("--certificates", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--tls", action="store_true", help="on both sides of each proxy")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", action="append", help="a part of a case's name; default: all")
     parser.add_argument("--tree", type=Path, help="another checkout, as a way of its own")
@@ -443,10 +513,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="no gateway without tracked topics")
     arguments = parser.parse_args()
     if arguments.role == "broker":
-        serve_broker()
+        serve_broker(arguments.certificates)
         return 0
     if arguments.role == "gateway":
-        serve_gateway(arguments.broker_port, arguments.partitions, arguments.loop)
+        serve_gateway(
+            arguments.broker_port, arguments.partitions, arguments.loop, arguments.certificates
+        )
         return 0
     cases = [
         c for c in CASES if not arguments.case or any(part in c.name for part in arguments.case)
@@ -456,13 +528,23 @@ def main() -> int:
         for case in cases
     ]
     with ExitStack() as children:
-        _, broker = children.enter_context(_child("--role", "broker"))
+        tls: Path | None = None
+        encrypted: tuple[str, ...] = ()
+        context: ssl.SSLContext | None = None
+        if arguments.tls:
+            tls = Path(children.enter_context(tempfile.TemporaryDirectory()))
+            authority = Authority.load_or_create(tls)
+            for whom in (BROKER, GATEWAY):
+                authority.issue(whom)
+            encrypted = ("--certificates", str(tls))
+            context = ssl.create_default_context(cafile=str(authority.certificate))
+        _, broker = children.enter_context(_child("--role", "broker", *encrypted))
 
         def add(name: str, partitions: int, tree: Path | None = None, loop: str = "asyncio") -> Way:
             pid, port = children.enter_context(
                 _child(
                     "--role", "gateway", "--broker-port", str(broker), "--loop", loop,
-                    "--partitions", str(partitions), tree=tree,
+                    "--partitions", str(partitions), *encrypted, tree=tree,
                 )
             )  # fmt: skip
             return Way(name, port, pid)
@@ -476,10 +558,10 @@ def main() -> int:
                 ways.append(add("other tree", 0, arguments.tree))
             ways.append(add("other tree, topics tracked", TRACKED_PARTITIONS, arguments.tree))
         if arguments.kroxylicious:
-            pid, port = children.enter_context(kroxylicious(arguments.kroxylicious, broker))
+            pid, port = children.enter_context(kroxylicious(arguments.kroxylicious, broker, tls))
             ways.append(Way("Kroxylicious, warm", port, pid, compiles=True))
         ways.append(Way("direct", broker, None))
-        measure(ways, cases, arguments.rounds, lambda text: print(text, file=sys.stderr))
+        measure(ways, cases, arguments.rounds, lambda text: print(text, file=sys.stderr), context)
     print(to_markdown(ways, cases))
     print(f"\nload average {os.getloadavg()[0]:.1f}")
     return 0
