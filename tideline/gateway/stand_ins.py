@@ -99,7 +99,10 @@ class StandIns:
         self._tell(gone, {node: self._in_its_zone(node, fleet) for node in fleet})
         await asyncio.gather(
             *(
-                place.settle(self._brokers.get(node) if node in gone else None, node in missing)
+                place.settle(
+                    self._brokers.get(node) if node in gone else None,
+                    None if node in missing else self._peers.readings,
+                )
                 for node, place in self._places.items()
             )
         )
@@ -157,8 +160,8 @@ class _Place:
         self._broker: Broker | None = None
         self._silent = 0
         """Times in a row that the broker did not answer."""
-        self._back_looks = 0
-        """Times in a row that its gateway was seen to serve."""
+        self._back_since: int | None = None
+        """The reading of the registry that its gateway serves in since, and in each later one."""
         self._handing_back: asyncio.Task[None] | None = None
         self.listener = server.listener(
             *listen,
@@ -179,9 +182,10 @@ class _Place:
         assert self._broker is not None  # it listens
         return self._server.connection_to(self._broker, self._broker_is_gone)
 
-    async def settle(self, broker: Node | None, is_away: bool) -> None:
+    async def settle(self, broker: Node | None, back_in: int | None) -> None:
         """``broker``: as Kafka names it, if this gateway is to stand in for its gateway now.
-        ``is_away``: whether that one is; if not, it has its clients back."""
+        ``back_in``: the reading of the registry in which that one serves, and has its clients back
+        with the next one; ``None``: it is away."""
         if broker is not None and await self._answers(broker):
             self._broker = Broker(self._node, (broker.host, broker.port))
             self._silent = 0
@@ -191,9 +195,14 @@ class _Place:
             self._silent += 1
             if self.listener.listening and (broker is None or self._silent >= SILENT_LOOKS):
                 self.listener.refuse()
-        self._back_looks = 0 if is_away else self._back_looks + 1
+        if back_in is None or self._back_since is None:
+            self._back_since = back_in
         # Not at once: every other gateway has to name the one that is back, or its clients return.
-        if self._back_looks > 1 and self._handing_back is None and self.connections():
+        # They read the registry as often; a look that something else has caused says nothing of it.
+        is_told = (
+            back_in is not None and self._back_since is not None and back_in > self._back_since
+        )
+        if is_told and self._handing_back is None and self.connections():
             self._handing_back = spawn(self._hand_back(), "hand-back")
             self._handing_back.add_done_callback(self._handed_back)
 

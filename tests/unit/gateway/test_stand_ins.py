@@ -319,6 +319,8 @@ async def test_a_gateway_that_is_back_has_its_clients_back_when_nothing_is_owed_
         await scene.other_serves(True)
         assert await scene.told(2) == scene.other
         assert await scene.refuses(scene.stand_in)
+        await scene.stand_ins.look()
+        await scene.stand_ins.look()
         assert await heartbeat(idle) == b"broker 2", "not before every gateway names it"
         await scene.look()
         await idle.disconnected()

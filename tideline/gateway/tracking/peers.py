@@ -59,6 +59,8 @@ class Peers:
         self.always = always
         self._serving = serving
         self._fleet: dict[int, Sibling] = {}
+        self.readings = 0
+        """Of the registry so far."""
         self.looked: Listeners[[]] = Listeners()
         """Called after each reading of the registry."""
         self._watch = LeaseWatch()
@@ -126,6 +128,7 @@ class Peers:
             for node, sibling in fleet.items()
             if node == self._node or not sibling.is_away
         }
+        self.readings += 1
         self._settle()
         self.looked()
 
