@@ -1,9 +1,10 @@
 """What a call of S3 costs: `python -m benchmarks.object_store_clients`.
 
-PUT and GET by boto3, directly (`tideline/object_store/direct.py`), directly from an event loop's
-threads as a gateway calls, and by `obstore` where it is installed. The server is the embedded
-stack's, on loopback and in a process of its own. CPU time is that of this process, all its threads.
-Every way has its turn in each round; figures are medians of rounds, after one that warms up.
+PUT and GET by boto3, directly (`tideline/object_store/direct.py`), the same from an event loop: in
+a thread, and as a gateway calls (what is small on the loop), and by `obstore` where it is
+installed. The server is the embedded stack's, on loopback and in a process of its own. CPU time is
+that of this process, all its threads. Every way has its turn in each round; figures are medians of
+rounds, after one that warms up.
 """
 
 from __future__ import annotations
@@ -94,6 +95,18 @@ def _from_a_loop(
     return lambda case, keys, body: loop.run_until_complete(calls(case, keys, body))
 
 
+def _in_threads(
+    client: ObjectStoreClient, bucket: str, loop: asyncio.AbstractEventLoop
+) -> Callable[[Case, Sequence[str], bytes], None]:
+    run = _by(client, bucket)
+
+    async def calls(case: Case, keys: Sequence[str], body: bytes) -> None:
+        for key in keys:
+            await loop.run_in_executor(None, run, case, (key,), body)
+
+    return lambda case, keys, body: loop.run_until_complete(calls(case, keys, body))
+
+
 def _by_obstore(settings: ObjectStoreSettings) -> Callable[[Case, Sequence[str], bytes], None]:
     obstore: Any = import_module("obstore")
     stores: Any = import_module("obstore.store")
@@ -148,15 +161,18 @@ def main() -> int:
         ways = [
             Way(
                 name,
-                _by(ObjectStoreClient(settings, bounds=JOB, direct=direct), settings.s3_bucket),
+                _by(ObjectStoreClient(settings, bounds=JOB, direct=by), settings.s3_bucket),
             )
-            for name, direct in (("boto3", False), ("direct", True))
+            for name, by in (("boto3", False), ("direct", True))
         ]
-        ways.append(Way("direct, from an event loop", _from_a_loop(store, loop)))
+        direct = ObjectStoreClient(settings, bounds=JOB)
+        ways += [
+            Way("in a thread of a loop", _in_threads(direct, settings.s3_bucket, loop)),
+            Way("as a gateway", _from_a_loop(store, loop)),
+        ]
         if find_spec("obstore") is not None:
             ways.append(Way("obstore", _by_obstore(settings)))
         numbers = count()
-        writer = ObjectStoreClient(settings, bounds=JOB)
         for case in CASES:
             body = os.urandom(case.size)
             for number in range(arguments.rounds + 1):
@@ -164,7 +180,7 @@ def main() -> int:
                 for way in ways:
                     keys = [f"clients/{next(numbers)}" for _ in range(case.calls)]
                     if not case.put:
-                        writer.put(settings.s3_bucket, keys[0], body)
+                        direct.put(settings.s3_bucket, keys[0], body)
                         keys = keys[:1] * case.calls
                     before = time.process_time()
                     way.run(case, keys, body)

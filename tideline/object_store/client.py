@@ -136,6 +136,12 @@ class ObjectStoreClient:
         )
         return client
 
+    @property
+    def direct_calls(self) -> DirectCalls | None:
+        """What GET and PUT are made by, once one was; ``None``: boto3, or nothing yet."""
+        calls: DirectCalls | None = self.__dict__.get("_direct")
+        return calls
+
     @cached_property
     def _direct(self) -> DirectCalls | None:
         client, settings, bounds = self._client, self._settings, self._bounds
@@ -200,18 +206,8 @@ class ObjectStoreClient:
 
         Also raises :class:`ObjectMissing`, and :class:`ObjectTruncated` for a body that is short.
         """
-        asked = None
-        where = f"bucket {bucket}: get {key}"
-        if start is not None or size is not None:
-            first = start or 0
-            asked = f"bytes={first}-{'' if size is None else first + size - 1}"
-            where = f"{where} [{first}, {'' if size is None else first + size})"
-
-        body, told = self._call(where, lambda: self._got(bucket, key, asked, size))
-        wanted = told if size is None else size
-        if (came := len(body) if told == wanted else told) != wanted:
-            raise ObjectTruncated(f"{where}: {came} bytes came, not {wanted}")
-        return body
+        where, asked = get_of(bucket, key, start, size)
+        return whole(where, size, *self._call(where, lambda: self._got(bucket, key, asked, size)))
 
     def _got(self, bucket: str, key: str, asked: str | None, size: int | None) -> tuple[bytes, int]:
         """The body, and its length as the answer told it. ``asked``: a range of ``size`` bytes."""
@@ -228,7 +224,7 @@ class ObjectStoreClient:
     def put(self, bucket: str, key: str, body: bytes, *, new: bool = False) -> None:
         """Write ``body`` under ``key``, over what is there. ``new``: only if the key is free, else
         raises :class:`ObjectExists`."""
-        where = f"bucket {bucket}: put {key} ({len(body)} bytes)"
+        where = put_of(bucket, key, body)
         self._call(where, lambda: self._put(bucket, key, body, new))
 
     def _put(self, bucket: str, key: str, body: bytes, new: bool) -> None:
@@ -290,12 +286,38 @@ class ObjectStoreClient:
             return call()
         except Boto3Error as error:
             cause = error.__context__
-            raise _translate(cause if isinstance(cause, ClientError) else error, where) from error
+            raise translated(cause if isinstance(cause, ClientError) else error, where) from error
         except (BotoCoreError, ClientError, OSError) as error:
-            raise _translate(error, where) from error
+            raise translated(error, where) from error
 
 
-def _translate(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
+def put_of(bucket: str, key: str, body: bytes) -> str:
+    """A PUT in words."""
+    return f"bucket {bucket}: put {key} ({len(body)} bytes)"
+
+
+def get_of(bucket: str, key: str, start: int | None, size: int | None) -> tuple[str, str | None]:
+    """A GET in words, and its ``Range``; ``None``: all of the object."""
+    where = f"bucket {bucket}: get {key}"
+    if start is None and size is None:
+        return where, None
+    first = start or 0
+    return (
+        f"{where} [{first}, {'' if size is None else first + size})",
+        f"bytes={first}-{'' if size is None else first + size - 1}",
+    )
+
+
+def whole(where: str, size: int | None, body: bytes, told: int) -> bytes:
+    """``body`` when it has its ``size`` (``None``: what the answer ``told``). Raises
+    :class:`ObjectTruncated`."""
+    wanted = told if size is None else size
+    if (came := len(body) if told == wanted else told) != wanted:
+        raise ObjectTruncated(f"{where}: {came} bytes came, not {wanted}")
+    return body
+
+
+def translated(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
     """An error of boto3 as one of ours. ``where`` says bucket, call and key."""
     if not isinstance(error, ClientError):
         return ObjectStoreUnavailable(f"{where}: {error}")

@@ -36,7 +36,7 @@ _READ_AHEAD = 32 * 1024
 """bytes; a batch and the head of its answer come with one read"""
 _SENT_TOGETHER = 64 * 1024
 """bytes; a body up to here is copied behind its head, which costs less than another packet"""
-_SLOWEST = 1024 * 1024
+SLOWEST = 1024 * 1024
 """bytes of a body that must come within the read timeout"""
 
 
@@ -108,7 +108,7 @@ class _Bytes(io.RawIOBase):
 
     def expect(self, size: int) -> None:
         """So many bytes will be read from now on."""
-        self._deadline = time.monotonic() + self._timeout_s * (1 + size // _SLOWEST)
+        self._deadline = time.monotonic() + self._timeout_s * (1 + size // SLOWEST)
 
     def readable(self) -> bool:
         return True
@@ -247,7 +247,7 @@ class Connection:
         if most is not None:
             return self._reader.read(most + 1)
         parts = []
-        while part := self._reader.read(_SLOWEST):
+        while part := self._reader.read(SLOWEST):
             parts.append(part)
             self._raw.expect(0)
         return b"".join(parts)
@@ -286,7 +286,7 @@ class Connections:
         self._idle: deque[Connection] = deque()
         self._process = os.getpid()
         self._closed = False
-        self._context: tuple[object, ssl.SSLContext] | None = None
+        self._made: tuple[object, ssl.SSLContext] | None = None
 
     def take(self) -> Connection:
         """One that is idle, or a new one. Raises ``EndpointConnectionError``,
@@ -329,7 +329,7 @@ class Connections:
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if server.scheme == "https":
-                opened = self._tls().wrap_socket(opened, server_hostname=server.host)
+                opened = self.context().wrap_socket(opened, server_hostname=server.host)
         except TimeoutError as error:
             opened.close()
             raise ConnectTimeoutError(endpoint_url=url, error=error) from error
@@ -341,11 +341,12 @@ class Connections:
             raise EndpointConnectionError(endpoint_url=url, error=error) from error
         return Connection(server, opened, self._read_timeout_s)
 
-    def _tls(self) -> ssl.SSLContext:
+    def context(self) -> ssl.SSLContext:
+        """By the authorities as they are now."""
         path = self._authorities()
         found = os.stat(path)
         version = (path, found.st_mtime_ns, found.st_size, found.st_ino)
-        if self._context is None or self._context[0] != version:
+        if self._made is None or self._made[0] != version:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the chain and the name
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             context.hostname_checks_common_name = False
@@ -354,5 +355,5 @@ class Connections:
             context.load_verify_locations(
                 cafile=None if directory else path, capath=path if directory else None
             )
-            self._context = version, context
-        return self._context[1]
+            self._made = version, context
+        return self._made[1]

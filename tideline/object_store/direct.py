@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from botocore.credentials import Credentials
+from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -69,6 +70,7 @@ _TRANSIENT = frozenset({"RequestTimeout", "RequestTimeoutException", "PriorReque
 _TRANSIENT_STATUS = frozenset({500, 502, 503, 504})
 _TRIED_AGAIN = (NoConnection, HTTPClientError, IncompleteReadError)
 _BACKOFF_S, _THROTTLED_BACKOFF_S, _LONGEST_BACKOFF_S = 0.05, 1.0, 20.0
+SUCCESS = frozenset({200, 204, 206})
 MAX_ERROR = 256 * 1024
 """bytes of the body of an answer that is not what was asked for"""
 
@@ -140,11 +142,11 @@ class DirectCalls:
         self._probe = _Probe(client)
         self._credentials = credentials
         self._attempts = attempts
-        self._timeouts = {
+        self.timeouts = {
             "connect_timeout_s": connect_timeout_s,
             "read_timeout_s": read_timeout_s,
         }
-        self._connections_kept = connections
+        self.kept = connections
         self._given_authorities = authorities
         self._parser: Any = create_parser("rest-xml")
         self._shapes = {
@@ -198,7 +200,7 @@ class DirectCalls:
     ) -> T:
         """What ``take`` makes of an answer of success, within the attempts."""
         where = self.reached(bucket)
-        if where is None or not key:
+        if where is None:
             raise LeftToBoto3
         attempt = 0
         while True:
@@ -222,6 +224,25 @@ class DirectCalls:
         body: bytes,
         take: Callable[[Connection, Head], T],
     ) -> T:
+        sent = self.request(method, where, key, asked, body)
+        connection = self._servers[where.server].take()
+        try:
+            head = connection.ask(sent, body)
+            if head.status in SUCCESS:
+                return take(connection, head)
+            told = connection.body(head, MAX_ERROR)
+        except BaseException:
+            connection.close()
+            raise
+        self._finish(connection, head, told)
+        self.refused(operation, bucket, head, told)
+
+    def request(
+        self, method: str, where: Bucket, key: str, asked: Mapping[str, str], body: bytes
+    ) -> bytes:
+        """All of a call before its body. Without a key it would be one of the bucket."""
+        if not key:
+            raise LeftToBoto3
         path = f"{where.path}{escaped(key)}"
         headers = self._signers[where.region].headers(
             method, path, {"host": where.server.address, **asked}, body,
@@ -232,18 +253,22 @@ class DirectCalls:
         lines += ["accept-encoding: identity", f"user-agent: {where.agent}"]
         if method == "PUT":
             lines.append(f"content-length: {len(body)}")
-        sent = "\r\n".join([*lines, "", ""]).encode("latin-1")
-        connection = self._servers[where.server].take()
-        try:
-            head = connection.ask(sent, body)
-            if head.status in (200, 204, 206):
-                return take(connection, head)
-            told = connection.body(head, MAX_ERROR)
-        except BaseException:
-            connection.close()
-            raise
-        self._finish(connection, head, told)
-        self._refused(operation, bucket, head, told)
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+    def reached_at_once(self, bucket: str) -> Bucket | None:
+        """How ``bucket`` is reached, where that and the keys are known and one attempt is all: then
+        a call waits for nothing but its answer."""
+        keys = self._credentials
+        if self._attempts > 1 or (
+            isinstance(keys, RefreshableCredentials) and keys.refresh_needed()
+        ):
+            return None
+        return self._buckets.get(bucket)
+
+    def context(self, server: Server) -> ssl.SSLContext:
+        """What a connection to an https ``server`` is protected by. It reads files when they have
+        changed."""
+        return self._servers[server].context()
 
     def _finish(self, connection: Connection, head: Head, body: bytes) -> None:
         if connection.usable_after(head, body):
@@ -251,7 +276,8 @@ class DirectCalls:
         else:
             connection.close()
 
-    def _refused(self, operation: str, bucket: str, head: Head, body: bytes) -> NoReturn:
+    def refused(self, operation: str, bucket: str, head: Head, body: bytes) -> NoReturn:
+        """Raise what an answer means that is not what was asked for."""
         answer = {"status_code": head.status, "headers": head.headers, "body": body}
         parsed = self._parser.parse(answer, self._shapes[operation])
         code = parsed.get("Error", {}).get("Code")
@@ -273,8 +299,8 @@ class DirectCalls:
                 if found.server not in self._servers:
                     self._servers[found.server] = Connections(
                         found.server,
-                        **self._timeouts,
-                        kept=self._connections_kept,
+                        **self.timeouts,
+                        kept=self.kept,
                         authorities=self._authorities,
                     )
             return self._buckets.setdefault(bucket, found)
