@@ -44,6 +44,7 @@ from benchmarks.beside import (
     produce_request,
     spread,
 )
+from benchmarks.s3_alone import s3_alone
 from benchmarks.throwaway import throwaway
 from tideline.control_plane import connect
 from tideline.control_plane.migrate import apply
@@ -59,13 +60,7 @@ from tideline.kafka.protocol import (
     parse_header,
 )
 from tideline.settings import ControlPlaneSettings
-from tideline.stack.credentials import load_or_create
-from tideline.stack.errors import NotReadyError
-from tideline.stack.home import Home
-from tideline.stack.parts.base import StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
-from tideline.stack.parts.s3 import S3
-from tideline.stack.ports import preferred
 from tideline.stack.signals import end_as_by_ctrl_c
 
 PARTITIONS = 6
@@ -207,36 +202,6 @@ def serve_broker(topic: str, topic_id: UUID) -> None:
 
 
 # -- what runs beside the gateway
-
-
-@contextmanager
-def _s3(home: Path) -> Iterator[dict[str, str]]:
-    """The embedded stack's S3 server, alone; yields the settings of those who use it."""
-    where = Home.locate(home)
-    where.create()
-    state = where.new_state(brokers=1, parts=["s3"], cluster_id=CLUSTER_ID)
-    state.runtime_dir = str(home)
-    state.ports = {name: free_port() for name in preferred(1)}
-    plan = StackPlan(where, state, load_or_create(where))
-    part = S3(plan)
-    part.prepare()
-    with (home / "s3.log").open("wb") as log:
-        process = subprocess.Popen(part.program().command, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                part.probe()
-                break
-            except NotReadyError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-        environment = plan.environment("gateway-1")
-        yield {name: value for name, value in environment.items() if "_S3_" in name}
-    finally:
-        process.kill()
-        process.wait()
 
 
 async def _make_topic(dsn: str, topic: str, topic_id: UUID) -> None:
@@ -563,7 +528,7 @@ def _start(parts: ExitStack, home: Path, name: str, tree: Path | None, profile: 
     schema = None if tree is None else tree / "infra" / "postgres"
     apply(server.dsn, schema)
     asyncio.run(_make_topic(server.dsn, topic, topic_id))
-    environment = parts.enter_context(_s3(home)) | {
+    environment = parts.enter_context(s3_alone(home, CLUSTER_ID)) | {
         "TIDELINE_HOME": str(home),
         "TIDELINE_POSTGRES_DSN": server.dsn,
         "TIDELINE_GATEWAY_BROKER": f"{HOST}:{parts.enter_context(_broker(topic, topic_id))}",

@@ -18,9 +18,11 @@ import boto3
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tideline.errors import TidelineError, UnreachableError
+from tideline.object_store.direct import DirectCalls, LeftToBoto3
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -96,14 +98,19 @@ class ObjectStoreClient:
         *,
         bounds: CallBounds = JOB,
         connections: int = CONNECTIONS,
+        direct: bool = True,
     ) -> None:
+        """``direct``: objects are put and got without boto3 where that can be; a comparison of the
+        two says no."""
         self._settings, self._bounds, self._connections = settings, bounds, connections
+        self._direct_wanted = direct
 
     def __getstate__(self) -> dict[str, object]:
         return {
             "_settings": self._settings,
             "_bounds": self._bounds,
             "_connections": self._connections,
+            "_direct_wanted": self._direct_wanted,
         }
 
     @cached_property
@@ -129,12 +136,42 @@ class ObjectStoreClient:
         )
         return client
 
+    @property
+    def direct_calls(self) -> DirectCalls | None:
+        """What GET and PUT are made by, once one was; ``None``: boto3, or nothing yet."""
+        calls: DirectCalls | None = self.__dict__.get("_direct")
+        return calls
+
+    @cached_property
+    def _direct(self) -> DirectCalls | None:
+        client, settings, bounds = self._client, self._settings, self._bounds
+        access, secret = settings.s3_access_key, settings.s3_secret_key
+        credentials: Credentials | None = None
+        if access and secret:
+            credentials = Credentials(access.get_secret_value(), secret.get_secret_value())
+        elif boto3.DEFAULT_SESSION:
+            # It made the client, so that both renew the same ones.
+            credentials = boto3.DEFAULT_SESSION.get_credentials()
+        if credentials is None or not self._direct_wanted:
+            return None
+        return DirectCalls(
+            client,
+            credentials,
+            authorities=str(settings.s3_ca_file) if settings.s3_ca_file else None,
+            attempts=bounds.attempts,
+            connect_timeout_s=bounds.connect_timeout_s,
+            read_timeout_s=bounds.read_timeout_s,
+            connections=self._connections,
+        )
+
     def connect(self) -> None:
         """Make the client now, which takes a moment, and not at the first call."""
         _ = self._client
 
     def close(self) -> None:
         """End the connections; a later call opens new ones."""
+        if (direct := self.__dict__.pop("_direct", None)) is not None:
+            direct.close()
         if (client := self.__dict__.pop("_client", None)) is not None:
             client.close()
 
@@ -169,31 +206,35 @@ class ObjectStoreClient:
 
         Also raises :class:`ObjectMissing`, and :class:`ObjectTruncated` for a body that is short.
         """
-        options: dict[str, Any] = {}
-        where = f"bucket {bucket}: get {key}"
-        if start is not None or size is not None:
-            first = start or 0
-            options["Range"] = f"bytes={first}-{'' if size is None else first + size - 1}"
-            where = f"{where} [{first}, {'' if size is None else first + size})"
+        where, asked = get_of(bucket, key, start, size)
+        return whole(where, size, *self._call(where, lambda: self._got(bucket, key, asked, size)))
 
-        def read() -> bytes:
-            answer = self._client.get_object(Bucket=bucket, Key=key, **options)
-            body = answer["Body"].read()
-            wanted = answer["ContentLength"] if size is None else size
-            if len(body) != wanted:
-                raise ObjectTruncated(f"{where}: {len(body)} bytes came, not {wanted}")
-            return body
-
-        return self._call(where, read)
+    def _got(self, bucket: str, key: str, asked: str | None, size: int | None) -> tuple[bytes, int]:
+        """The body, and its length as the answer told it. ``asked``: a range of ``size`` bytes."""
+        if (direct := self._direct) is not None:
+            try:
+                return direct.get(bucket, key, asked, size)
+            except LeftToBoto3:
+                pass
+        options: dict[str, Any] = {} if asked is None else {"Range": asked}
+        answer = self._client.get_object(Bucket=bucket, Key=key, **options)
+        body = answer["Body"].read()
+        return body, answer.get("ContentLength", len(body))
 
     def put(self, bucket: str, key: str, body: bytes, *, new: bool = False) -> None:
         """Write ``body`` under ``key``, over what is there. ``new``: only if the key is free, else
         raises :class:`ObjectExists`."""
+        where = put_of(bucket, key, body)
+        self._call(where, lambda: self._put(bucket, key, body, new))
+
+    def _put(self, bucket: str, key: str, body: bytes, new: bool) -> None:
+        if (direct := self._direct) is not None:
+            try:
+                return direct.put(bucket, key, body, new=new)
+            except LeftToBoto3:
+                pass
         options: dict[str, Any] = {"IfNoneMatch": "*"} if new else {}
-        self._call(
-            f"bucket {bucket}: put {key} ({len(body)} bytes)",
-            lambda: self._client.put_object(Bucket=bucket, Key=key, Body=body, **options),
-        )
+        self._client.put_object(Bucket=bucket, Key=key, Body=body, **options)
 
     def upload_file(self, bucket: str, key: str, path: Path) -> None:
         """Write a file under ``key`` with bounded memory, in parts when it is large."""
@@ -245,12 +286,38 @@ class ObjectStoreClient:
             return call()
         except Boto3Error as error:
             cause = error.__context__
-            raise _translate(cause if isinstance(cause, ClientError) else error, where) from error
+            raise translated(cause if isinstance(cause, ClientError) else error, where) from error
         except (BotoCoreError, ClientError, OSError) as error:
-            raise _translate(error, where) from error
+            raise translated(error, where) from error
 
 
-def _translate(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
+def put_of(bucket: str, key: str, body: bytes) -> str:
+    """A PUT in words."""
+    return f"bucket {bucket}: put {key} ({len(body)} bytes)"
+
+
+def get_of(bucket: str, key: str, start: int | None, size: int | None) -> tuple[str, str | None]:
+    """A GET in words, and its ``Range``; ``None``: all of the object."""
+    where = f"bucket {bucket}: get {key}"
+    if start is None and size is None:
+        return where, None
+    first = start or 0
+    return (
+        f"{where} [{first}, {'' if size is None else first + size})",
+        f"bytes={first}-{'' if size is None else first + size - 1}",
+    )
+
+
+def whole(where: str, size: int | None, body: bytes, told: int) -> bytes:
+    """``body`` when it has its ``size`` (``None``: what the answer ``told``). Raises
+    :class:`ObjectTruncated`."""
+    wanted = told if size is None else size
+    if (came := len(body) if told == wanted else told) != wanted:
+        raise ObjectTruncated(f"{where}: {came} bytes came, not {wanted}")
+    return body
+
+
+def translated(error: Exception, where: str) -> ObjectStoreUnavailable | ObjectStoreRefused:
     """An error of boto3 as one of ours. ``where`` says bucket, call and key."""
     if not isinstance(error, ClientError):
         return ObjectStoreUnavailable(f"{where}: {error}")

@@ -1,0 +1,344 @@
+"""PUT and GET of objects without boto3, which costs more than ten times as much of CPU.
+
+boto3 stays what decides: how a bucket is addressed, signed for and reached is read off a call that
+it has made ready and that is not sent, so that its settings, variables and files hold here too. A
+bucket that it reaches in another way than by Signature Version 4 over a connection without a proxy
+is left to it, and so is one whose answers say that it lies elsewhere. Errors are its own, and are
+tried again when it would (its mode "standard", without the quota of that mode).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+from botocore.credentials import Credentials, RefreshableCredentials
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+)
+from botocore.exceptions import ConnectionError as NoConnection
+from botocore.httpsession import get_cert_path
+from botocore.parsers import create_parser
+from botocore.session import Session
+from botocore.utils import get_environ_proxies
+
+from tideline.object_store.connections import Connection, Connections, Head, Server
+from tideline.object_store.signature import Signer, escaped
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+T = TypeVar("T")
+_PROBE = "k"
+_EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""SHA-256 of nothing, in hexadecimal."""
+_SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/s3/aws4_request, ")
+_MADE_READY = frozenset(
+    {
+        "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "user-agent",
+        "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
+    }
+)  # fmt: skip
+"""Headers of a plain GET that boto3 has made ready; another one is a feature that is not known."""
+_ELSEWHERE = frozenset(
+    {
+        "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect",
+        "TemporaryRedirect",
+    }
+)  # fmt: skip
+"""Codes that make boto3 look for the region of a bucket (``S3RegionRedirectorv2``)."""
+_THROTTLED = frozenset(
+    {
+        "BandwidthLimitExceeded", "EC2ThrottledException", "LimitExceededException",
+        "PriorRequestNotComplete", "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException", "SlowDown",
+        "Throttling", "ThrottledException", "ThrottlingException", "TooManyRequestsException",
+        "TransactionInProgressException",
+    }
+)  # fmt: skip
+_TRANSIENT = frozenset({"RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete"})
+_TRANSIENT_STATUS = frozenset({500, 502, 503, 504})
+_TRIED_AGAIN = (NoConnection, HTTPClientError, IncompleteReadError)
+_BACKOFF_S, _THROTTLED_BACKOFF_S, _LONGEST_BACKOFF_S = 0.05, 1.0, 20.0
+SUCCESS = frozenset({200, 204, 206})
+MAX_ERROR = 256 * 1024
+"""bytes of the body of an answer that is not what was asked for"""
+
+
+class LeftToBoto3(Exception):
+    """This call is none of those that are made directly."""
+
+
+class _Caught(Exception):
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        super().__init__(url)
+        self.url, self.headers = url, headers
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """How one bucket is reached."""
+
+    server: Server
+    path: str
+    """Before the key of an object, escaped."""
+    region: str
+    agent: str
+
+
+class _Probe:
+    """Catches a call of one thread that boto3 has made ready, and lets pass what others call."""
+
+    def __init__(self, client: S3Client) -> None:
+        self._client = client
+        self._here = threading.local()
+        client.meta.events.register("before-send.s3.GetObject", self._before_send)
+
+    def _before_send(self, request: Any, **_: object) -> None:
+        if getattr(self._here, "probing", False):
+            raise _Caught(request.url, {k.lower(): _text(v) for k, v in request.headers.items()})
+
+    def made_ready(self, bucket: str) -> _Caught:
+        """A GET of an object of ``bucket``. Raises what boto3 raises."""
+        self._here.probing = True
+        try:
+            self._client.get_object(Bucket=bucket, Key=_PROBE)
+        except _Caught as caught:
+            return caught
+        finally:
+            self._here.probing = False
+        raise LeftToBoto3("boto3 has not asked before it sent")
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+class DirectCalls:
+    """Safe to share between threads. Raises exceptions of botocore, or :class:`LeftToBoto3`."""
+
+    def __init__(
+        self,
+        client: S3Client,
+        credentials: Credentials,
+        *,
+        authorities: str | None,
+        attempts: int,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        connections: int,
+    ) -> None:
+        """``authorities``: a PEM file; ``None``: those that botocore trusts by itself."""
+        self._probe = _Probe(client)
+        self._credentials = credentials
+        self._attempts = attempts
+        self.timeouts = {
+            "connect_timeout_s": connect_timeout_s,
+            "read_timeout_s": read_timeout_s,
+        }
+        self.kept = connections
+        self._given_authorities = authorities
+        self._parser: Any = create_parser("rest-xml")
+        self._shapes = {
+            name: client.meta.service_model.operation_model(name).output_shape
+            for name in ("GetObject", "PutObject")
+        }
+        self._lock = threading.Lock()
+        self._buckets: dict[str, Bucket | None] = {}
+        self._signers: dict[str, Signer] = {}
+        self._servers: dict[Server, Connections] = {}
+
+    def close(self) -> None:
+        with self._lock:
+            for connections in self._servers.values():
+                connections.close()
+
+    def put(self, bucket: str, key: str, body: bytes, *, new: bool) -> None:
+        """``new``: with ``If-None-Match: *``."""
+        asked = {"if-none-match": "*"} if new else {}
+
+        def whole(connection: Connection, head: Head) -> None:
+            self._finish(connection, head, connection.body(head, MAX_ERROR))
+
+        self._again("PutObject", "PUT", bucket, key, asked, body, whole)
+
+    def get(self, bucket: str, key: str, asked: str | None, size: int | None) -> tuple[bytes, int]:
+        """The body that came, and how many bytes the answer told. ``asked``: the ``Range``;
+        ``size``: bytes of it, if they are known: of a body that is longer one more is read."""
+        connection, head = self._again(
+            "GetObject", "GET", bucket, key, {} if asked is None else {"range": asked}, b"",
+            lambda connection, head: (connection, head),
+        )  # fmt: skip
+        # From here on nothing is tried again, as by boto3, whose body is a stream.
+        try:
+            body = connection.body(head, size)
+        except BaseException:
+            connection.close()
+            raise
+        self._finish(connection, head, body)
+        return body, len(body) if head.length is None else head.length
+
+    def _again(
+        self,
+        operation: str,
+        method: str,
+        bucket: str,
+        key: str,
+        asked: Mapping[str, str],
+        body: bytes,
+        take: Callable[[Connection, Head], T],
+    ) -> T:
+        """What ``take`` makes of an answer of success, within the attempts."""
+        where = self.reached(bucket)
+        if where is None:
+            raise LeftToBoto3
+        attempt = 0
+        while True:
+            try:
+                return self._once(operation, method, where, bucket, key, asked, body, take)
+            except (BotoCoreError, ClientError) as error:
+                scale = _backoff_scale_s(error)
+                attempt += 1
+                if scale is None or attempt >= self._attempts:
+                    raise
+            time.sleep(random.random() * min(scale * 2.0 ** (attempt - 1), _LONGEST_BACKOFF_S))
+
+    def _once(
+        self,
+        operation: str,
+        method: str,
+        where: Bucket,
+        bucket: str,
+        key: str,
+        asked: Mapping[str, str],
+        body: bytes,
+        take: Callable[[Connection, Head], T],
+    ) -> T:
+        sent = self.request(method, where, key, asked, body)
+        connection = self._servers[where.server].take()
+        try:
+            head = connection.ask(sent, body)
+            if head.status in SUCCESS:
+                return take(connection, head)
+            told = connection.body(head, MAX_ERROR)
+        except BaseException:
+            connection.close()
+            raise
+        self._finish(connection, head, told)
+        self.refused(operation, bucket, head, told)
+
+    def request(
+        self, method: str, where: Bucket, key: str, asked: Mapping[str, str], body: bytes
+    ) -> bytes:
+        """All of a call before its body. Without a key it would be one of the bucket."""
+        if not key:
+            raise LeftToBoto3
+        path = f"{where.path}{escaped(key)}"
+        headers = self._signers[where.region].headers(
+            method, path, {"host": where.server.address, **asked}, body,
+            self._credentials.get_frozen_credentials(), time.time(),
+        )  # fmt: skip
+        lines = [f"{method} {path} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += ["accept-encoding: identity", f"user-agent: {where.agent}"]
+        if method == "PUT":
+            lines.append(f"content-length: {len(body)}")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+    def reached_at_once(self, bucket: str) -> Bucket | None:
+        """How ``bucket`` is reached, where that and the keys are known and one attempt is all: then
+        a call waits for nothing but its answer."""
+        keys = self._credentials
+        if self._attempts > 1 or (
+            isinstance(keys, RefreshableCredentials) and keys.refresh_needed()
+        ):
+            return None
+        return self._buckets.get(bucket)
+
+    def context(self, server: Server) -> ssl.SSLContext:
+        """What a connection to an https ``server`` is protected by. It reads files when they have
+        changed."""
+        return self._servers[server].context()
+
+    def _finish(self, connection: Connection, head: Head, body: bytes) -> None:
+        if connection.usable_after(head, body):
+            self._servers[connection.server].give(connection)
+        else:
+            connection.close()
+
+    def refused(self, operation: str, bucket: str, head: Head, body: bytes) -> NoReturn:
+        """Raise what an answer means that is not what was asked for."""
+        answer = {"status_code": head.status, "headers": head.headers, "body": body}
+        parsed = self._parser.parse(answer, self._shapes[operation])
+        code = parsed.get("Error", {}).get("Code")
+        if 300 <= head.status < 400 or code in _ELSEWHERE:
+            self._buckets[bucket] = None
+            raise LeftToBoto3
+        raise ClientError(parsed, operation)
+
+    def reached(self, bucket: str) -> Bucket | None:
+        """How ``bucket`` is; ``None``: by boto3 alone."""
+        try:
+            return self._buckets[bucket]
+        except KeyError:
+            pass
+        found = self._found(self._probe.made_ready(bucket))
+        with self._lock:
+            if found is not None:
+                self._signers.setdefault(found.region, Signer(found.region))
+                if found.server not in self._servers:
+                    self._servers[found.server] = Connections(
+                        found.server,
+                        **self.timeouts,
+                        kept=self.kept,
+                        authorities=self._authorities,
+                    )
+            return self._buckets.setdefault(bucket, found)
+
+    @staticmethod
+    def _found(ready: _Caught) -> Bucket | None:
+        url, headers = urlsplit(ready.url), ready.headers
+        scope = _SCOPE.match(headers.get("authorization", ""))
+        if (
+            scope is None
+            or url.query
+            or url.username is not None
+            or url.hostname is None
+            or not url.path.endswith(_PROBE)
+            or not headers.keys() <= _MADE_READY
+            or headers.get("x-amz-content-sha256") != _EMPTY
+            or get_environ_proxies(ready.url).get(url.scheme)
+        ):
+            return None
+        usual = {"http": 80, "https": 443}[url.scheme]
+        port = url.port or usual
+        name = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+        server = Server(url.scheme, url.hostname, port, name if port == usual else f"{name}:{port}")
+        return Bucket(
+            server, url.path.removesuffix(_PROBE), scope[1], headers.get("user-agent", "")
+        )
+
+    def _authorities(self) -> str:
+        given = self._given_authorities or Session().get_config_variable("ca_bundle")
+        return str(given or get_cert_path(True))
+
+
+def _backoff_scale_s(error: BotoCoreError | ClientError) -> float | None:
+    """Of the pause before the next attempt; ``None``: there is none."""
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _THROTTLED or status == 429:
+            return _THROTTLED_BACKOFF_S
+        return _BACKOFF_S if code in _TRANSIENT or status in _TRANSIENT_STATUS else None
+    return _BACKOFF_S if isinstance(error, _TRIED_AGAIN) else None
