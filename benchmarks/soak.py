@@ -42,6 +42,8 @@ SLACK_MB = 2.0
 """Below it a slope is the allocator's."""
 CLASSIC, BORN, MIGRATED = "soak-classic", "soak-born", "soak-migrated"
 FINISH_S = 120.0
+SETTINGS = {"TIDELINE_CACHE_MAX_BYTES": str(16 * 1024 * 1024)}
+"""A reader's cache that is full after minutes: until then a gateway grows as it should."""
 
 
 @dataclass(slots=True)
@@ -195,7 +197,7 @@ def stack_of_its_own(step: Callable[[str], None]) -> Iterator[Stack]:
         Path(home).chmod(0o755)
         step("embedded stack")
         end_as_by_ctrl_c()
-        stack = Stack.up(home, brokers=3)
+        stack = Stack.up(home, brokers=3, settings=SETTINGS)
         try:
             yield stack
         finally:

@@ -133,6 +133,7 @@ class LoopConnection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             written = self._transport is not None and not self._transport.get_write_buffer_size()
             self.usable = clean and written and self._head.kept
+            self._received = bytearray()  # it would be kept as long as the connection
             self._answer.set_result((self._head, body))
 
     def data_received(self, data: bytes) -> None:
@@ -173,7 +174,9 @@ class LoopConnection(asyncio.Protocol):
             return
         wanted = self._most + 1 if head.length is None else min(head.length, self._most + 1)
         if len(received) >= wanted:
-            self._finish(bytes(received[:wanted]), len(received) == wanted == head.length)
+            with memoryview(received) as view:
+                body = bytes(view[:wanted])
+            self._finish(body, len(received) == wanted == head.length)
 
     def eof_received(self) -> None:
         self.usable = False
