@@ -93,7 +93,7 @@ def parsed_head(lines: list[bytes]) -> Head:
     length = None if chunked or told is None else int(told)
     if status < 200 or status in (204, 304):
         length, chunked = 0, False
-    kept = words[0] == b"HTTP/1.1" and headers.get("connection", "").lower() != "close"
+    kept = words[0] == b"HTTP/1.1" and "close" not in headers.get("connection", "").lower()
     return Head(status, headers, length, chunked, kept and (chunked or length is not None))
 
 
@@ -102,13 +102,18 @@ class _Bytes(io.RawIOBase):
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._socket, self._timeout_s = connection, timeout_s
-        self._deadline = 0.0
+        self._began = self._deadline = 0.0
         self.silent = False
         """Nothing more is read: what is buffered is all that there is."""
 
     def expect(self, size: int) -> None:
         """So many bytes will be read from now on."""
-        self._deadline = time.monotonic() + self._timeout_s * (1 + size // SLOWEST)
+        self._began = time.monotonic()
+        self.expect_in_all(size)
+
+    def expect_in_all(self, size: int) -> None:
+        """So many bytes since what was expected last, with those that have been read."""
+        self._deadline = self._began + self._timeout_s * (1 + size // SLOWEST)
 
     def readable(self) -> bool:
         return True
@@ -148,7 +153,10 @@ class Connection:
         ``ConnectionClosedError`` or ``HTTPClientError``: the outcome is unknown."""
         try:
             self._send(head, body)
-            return self._head()
+            answer = self._head()
+            if answer.status < 300 and not self._sent_whole:
+                raise ConnectionResetError("it was answered before all of it was sent")
+            return answer
         except TimeoutError as error:
             raise ReadTimeoutError(endpoint_url=self._url, error=error) from error
         except OSError as error:
@@ -157,17 +165,27 @@ class Connection:
             raise HTTPClientError(error=error) from error
 
     def _send(self, head: bytes, body: bytes) -> None:
-        self._socket.settimeout(self._read_timeout_s)
+        deadline = time.monotonic() + self._read_timeout_s * (1 + len(body) // SLOWEST)
         self._sent_whole = False
         try:
             if len(body) <= _SENT_TOGETHER:
-                self._socket.sendall(head + body)
+                self._send_all(head + body, deadline)
             else:
-                self._socket.sendall(head)
-                self._socket.sendall(body)
+                self._send_all(head, deadline)
+                self._send_all(body, deadline)
         except (BrokenPipeError, ConnectionResetError):
             return  # the server may have said why before it ended the connection
         self._sent_whole = True
+
+    def _send_all(self, data: bytes, deadline: float) -> None:
+        # The timeout of sendall() is for all of it whatever its size, and under TLS for 16 KiB.
+        left = memoryview(data)
+        while left:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(min(left_s, self._read_timeout_s))
+            left = left[self._socket.send(left) :]
 
     def _head(self) -> Head:
         self._raw.expect(0)
@@ -231,7 +249,7 @@ class Connection:
                 return b"".join(parts)
             wanted = size if most is None else min(size, most + 1 - got)
             if most is None:
-                self._raw.expect(wanted)
+                self._raw.expect_in_all(got + wanted)
             part = self._reader.read(wanted)
             parts.append(part)
             got += len(part)

@@ -15,9 +15,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import (
@@ -25,6 +26,7 @@ from botocore.exceptions import (
     ClientError,
     HTTPClientError,
     IncompleteReadError,
+    ResponseStreamingError,
 )
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.httpsession import get_cert_path
@@ -70,9 +72,41 @@ _TRANSIENT = frozenset({"RequestTimeout", "RequestTimeoutException", "PriorReque
 _TRANSIENT_STATUS = frozenset({500, 502, 503, 504})
 _TRIED_AGAIN = (NoConnection, HTTPClientError, IncompleteReadError)
 _BACKOFF_S, _THROTTLED_BACKOFF_S, _LONGEST_BACKOFF_S = 0.05, 1.0, 20.0
-SUCCESS = frozenset({200, 204, 206})
+STORED, GOT = frozenset({200, 204}), frozenset({200, 206})
+SUCCESS = STORED | GOT
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 MAX_ERROR = 256 * 1024
 """bytes of the body of an answer that is not what was asked for"""
+
+
+def must_be_asked(asked: str | None, size: int | None, head: Head) -> None:
+    """``asked``: the ``Range`` of a GET; ``size``: bytes of it, if they are known. Raises
+    ``ResponseStreamingError`` for an answer of success that says that it is another one."""
+    first, _, last = ("0-" if asked is None else asked.removeprefix("bytes=")).partition("-")
+    told = head.headers.get("content-range")
+    if head.status != 206:
+        # All of the object. Of another size it is refused by that.
+        if first == "0" or head.length not in (None, size):
+            return
+    elif told is None:
+        if not head.headers.get("content-type", "").startswith("multipart/"):
+            return
+    elif told.startswith(f"bytes {first}-{last}/") and last:
+        return
+    elif (found := _RANGE.fullmatch(told)) is not None and found[1] == first:
+        end = int(found[2]) + 1
+        # Short of what was asked for, the object has to end there.
+        if found[3] in ("*", str(end)) and (not last or end <= int(last)):
+            return
+    raise ResponseStreamingError(error=f"{asked} was asked for, not {head.status} {told}")
+
+
+def _names_an_error(body: bytes) -> bool:
+    """As botocore reads the body of a 200: an error, or what breaks off."""
+    try:
+        return bool(body) and ElementTree.fromstring(body).tag == "Error"
+    except ElementTree.ParseError:
+        return True
 
 
 class LeftToBoto3(Exception):
@@ -168,7 +202,9 @@ class DirectCalls:
         asked = {"if-none-match": "*"} if new else {}
 
         def whole(connection: Connection, head: Head) -> None:
-            self._finish(connection, head, connection.body(head, MAX_ERROR))
+            told = connection.body(head, MAX_ERROR)
+            self.must_be_stored(bucket, head, told)
+            self._finish(connection, head, told)
 
         self._again("PutObject", "PUT", bucket, key, asked, body, whole)
 
@@ -181,6 +217,7 @@ class DirectCalls:
         )  # fmt: skip
         # From here on nothing is tried again, as by boto3, whose body is a stream.
         try:
+            must_be_asked(asked, size, head)
             body = connection.body(head, size)
         except BaseException:
             connection.close()
@@ -228,7 +265,7 @@ class DirectCalls:
         connection = self._servers[where.server].take()
         try:
             head = connection.ask(sent, body)
-            if head.status in SUCCESS:
+            if head.status in (GOT if method == "GET" else STORED):
                 return take(connection, head)
             told = connection.body(head, MAX_ERROR)
         except BaseException:
@@ -275,6 +312,13 @@ class DirectCalls:
             self._servers[connection.server].give(connection)
         else:
             connection.close()
+
+    def must_be_stored(self, bucket: str, head: Head, body: bytes) -> None:
+        """Raise what an answer to a PUT means, if not that the object is stored."""
+        if head.status not in STORED:
+            self.refused("PutObject", bucket, head, body)
+        if _names_an_error(body):
+            self.refused("PutObject", bucket, replace(head, status=500), body)
 
     def refused(self, operation: str, bucket: str, head: Head, body: bytes) -> NoReturn:
         """Raise what an answer means that is not what was asked for."""

@@ -8,8 +8,8 @@ body that is large is hashed and encrypted in a thread, where the loop does not 
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
-from typing import NoReturn
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -31,12 +31,21 @@ from tideline.object_store.connections import (
     Server,
     parsed_head,
 )
-from tideline.object_store.direct import MAX_ERROR, SUCCESS, Bucket, DirectCalls
+from tideline.object_store.direct import (
+    GOT,
+    MAX_ERROR,
+    SUCCESS,
+    Bucket,
+    DirectCalls,
+    must_be_asked,
+)
 
 SMALL_PUT = 64 * 1024
 """bytes; what hashing takes of the loop stays well below a tenth of a millisecond"""
 SMALL_GET = 256 * 1024
 """bytes; up to here one more copy is cheaper than a thread"""
+_NEXT_ADDRESS_S = 0.25
+"""until another address is tried as well (RFC 8305)"""
 
 
 def unchunked(received: bytes | bytearray, most: int) -> tuple[bytes, bool] | None:
@@ -75,6 +84,7 @@ class LoopConnection(asyncio.Protocol):
         self.server = server
         self._read_timeout_s = read_timeout_s
         self._transport: asyncio.Transport | None = None
+        self._ready = select.poll()
         self._received = bytearray()
         self._head: Head | None = None
         self._most = 0
@@ -86,7 +96,13 @@ class LoopConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._ready.register(transport.get_extra_info("socket"), select.POLLIN)
         self.usable = True
+
+    @property
+    def dropped(self) -> bool:
+        """It is not usable, or something has come that the loop has not read yet."""
+        return not self.usable or bool(self._ready.poll(0))
 
     def close(self) -> None:
         self.usable = False
@@ -132,6 +148,9 @@ class LoopConnection(asyncio.Protocol):
         assert self._head is not None
         if self._answer is not None and not self._answer.done():
             written = self._transport is not None and not self._transport.get_write_buffer_size()
+            if not written and self._head.status in SUCCESS:
+                unsent = "it was answered before all of it was sent"
+                return self._fail(ConnectionClosedError(endpoint_url=self.server.url, error=unsent))
             self.usable = clean and written and self._head.kept
             self._received = bytearray()  # it would be kept as long as the connection
             self._answer.set_result((self._head, body))
@@ -161,7 +180,7 @@ class LoopConnection(asyncio.Protocol):
             if head.status >= 200:
                 self._head = head
                 self._most = self._most if head.status in SUCCESS else MAX_ERROR
-                self._wait(head.length or 0)
+                self._wait(min(head.length or 0, self._most + 1))
                 return
         if len(received) > MAX_LINE:
             raise ValueError(f"the head of the answer is longer than {MAX_LINE} bytes")
@@ -217,8 +236,7 @@ class LoopCalls:
         asked = {"if-none-match": "*"} if new else {}
         sent = self._direct.request("PUT", where, key, asked, body) + body
         head, told = await self._call(where, sent, MAX_ERROR)
-        if head.status not in SUCCESS:
-            self._refused("PutObject", bucket, head, told)
+        self._direct.must_be_stored(bucket, head, told)
 
     async def get(
         self, where: Bucket, bucket: str, key: str, asked: str, size: int
@@ -226,16 +244,18 @@ class LoopCalls:
         """As :meth:`DirectCalls.get`."""
         sent = self._direct.request("GET", where, key, {"range": asked}, b"")
         head, body = await self._call(where, sent, size)
-        if head.status not in SUCCESS:
-            self._refused("GetObject", bucket, head, body)
+        if head.status not in GOT:
+            self._direct.refused("GetObject", bucket, head, body)
+        must_be_asked(asked, size, head)
         return body, len(body) if head.length is None else head.length
-
-    def _refused(self, operation: str, bucket: str, head: Head, body: bytes) -> NoReturn:
-        self._direct.refused(operation, bucket, head, body)
 
     async def _call(self, where: Bucket, sent: bytes, most: int) -> tuple[Head, bytes]:
         connection = await self._take(where.server)
-        answer = await connection.ask(sent, most)
+        try:
+            answer = await connection.ask(sent, most)
+        except BaseException:
+            connection.close()  # also when it had ended as the call was cancelled
+            raise
         if connection.usable:
             if len(self._idle) < self._direct.kept:
                 self._idle.append(connection)
@@ -245,19 +265,20 @@ class LoopCalls:
 
     async def _take(self, server: Server) -> LoopConnection:
         for at in range(len(self._idle) - 1, -1, -1):
-            if not self._idle[at].usable:
+            if self._idle[at].dropped:
                 self._idle.pop(at).close()
             elif self._idle[at].server == server:
                 return self._idle.pop(at)
         loop, bounds = asyncio.get_running_loop(), self._direct.timeouts
         context = None
-        if server.scheme == "https":
-            context = await asyncio.to_thread(self._direct.context, server)
         try:
             async with asyncio.timeout(bounds["connect_timeout_s"]):
+                if server.scheme == "https":
+                    context = await asyncio.to_thread(self._direct.context, server)
                 _, connection = await loop.create_connection(
                     lambda: LoopConnection(server, bounds["read_timeout_s"]),
                     server.host, server.port, ssl=context,
+                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
                 )  # fmt: skip
         except TimeoutError as error:
             raise ConnectTimeoutError(endpoint_url=server.url, error=error) from error
