@@ -67,6 +67,8 @@ public class StreamsProbe {
         props.put("state.dir", state);
         props.put("processing.guarantee", "exactly_once_v2");
         props.put("num.stream.threads", "1");
+        // Streams' own default is 10 s: a machine that is busy takes longer, and the commit fails.
+        props.put("producer.transaction.timeout.ms", "120000");
         props.put("consumer.auto.offset.reset", "earliest");
         for (String kind : new String[] {"key", "value"}) {
             props.put("default." + kind + ".serde", Serdes.String().getClass().getName());
@@ -74,7 +76,11 @@ public class StreamsProbe {
         KafkaStreams streams = new KafkaStreams(topology.build(), props);
         streams.setUncaughtExceptionHandler(e -> {
             try {
-                tell(name, "ended", e.toString());
+                StringBuilder why = new StringBuilder();
+                for (Throwable t = e; t != null; t = t.getCause()) {
+                    why.append(t).append("; ");
+                }
+                tell(name, "ended", why.toString());
             } catch (Exception unprintable) {
                 throw new IllegalStateException(unprintable);
             }
