@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from tideline.domain.rights import (
     KAFKA_RIGHTS,
-    LIST,
     S3_RIGHTS,
     Bucket,
     Process,
     Resource,
-    S3Right,
     acls_of,
+    policy,
 )
 
 BUCKETS = {Bucket.DISKLESS: "tideline-diskless", Bucket.TIERED: "tideline-tiered"}
@@ -34,6 +32,11 @@ jobs started by hand those of the jobs.
 
 What a *client* asks is not here: it goes to Kafka over the client's own connection, under the
 client's own rights.
+
+That nothing more is needed is shown by what runs on a [secured stack](stack.md#a-secured-stack):
+its gateway, worker and jobs are given these ACLs and policies and nothing else, and at the end
+`tests/integration/test_secured.py` looks into the broker's log for a request of theirs that Kafka
+refused.
 
 ## Kafka
 
@@ -60,8 +63,7 @@ One identity for each process. Put your buckets and the two key prefixes (`TIDEL
 except where the table says *bucket*. `s3:ListBucket` is of a whole bucket. Nobody needs to make,
 empty or drop a bucket, and only jobs delete.
 
-The policies are in the language of AWS (IAM). The embedded stack does not apply them: its store
-knows no right to delete apart from that to write, and its three processes share one identity.
+The policies are in the language of AWS (IAM).
 """
 
 
@@ -83,33 +85,6 @@ def commands(process: Process) -> str:
         asked = " ".join(f"--operation {operation}" for operation in operations)
         lines.append(f'"$KAFKA_ACLS" "$@" --add --allow-principal "$PRINCIPAL" {asked} {named}')
     return "\n".join(lines) + "\n"
-
-
-def policy(process: Process) -> str:
-    """An IAM policy."""
-    listed = [right for right in S3_RIGHTS if right.process is process and LIST in right.actions]
-    statements: list[Mapping[str, object]] = [
-        {
-            "Sid": "List",
-            "Effect": "Allow",
-            "Action": [LIST],
-            "Resource": [f"arn:aws:s3:::{BUCKETS[right.bucket]}" for right in listed],
-        }
-    ]
-    by_actions: dict[tuple[str, ...], list[S3Right]] = {}
-    for right in S3_RIGHTS:
-        if right.process is process and right not in listed:
-            by_actions.setdefault(tuple(sorted(right.actions)), []).append(right)
-    for number, (actions, rights) in enumerate(by_actions.items(), 1):
-        statements.append(
-            {
-                "Sid": f"Objects{number}",
-                "Effect": "Allow",
-                "Action": list(actions),
-                "Resource": [f"arn:aws:s3:::{BUCKETS[r.bucket]}/{r.keys}" for r in rights],
-            }
-        )
-    return json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2) + "\n"
 
 
 def _short(actions: frozenset[str]) -> str:
@@ -147,7 +122,8 @@ def files() -> dict[Path, str]:
     made = {Path("docs/rights.md"): render()}
     for process in Process:
         made[Path(f"infra/kafka/acls/{process}.sh")] = commands(process)
-        made[Path(f"infra/s3/{process}.json")] = policy(process)
+        found = policy(process, BUCKETS, dict.fromkeys(Bucket, ""))
+        made[Path(f"infra/s3/{process}.json")] = json.dumps(found, indent=2) + "\n"
     return made
 
 

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.harness import Case
+from tests.harness import Case, until
 from tests.proxy import Proxy
 from tideline.stack import Stack
 
@@ -64,15 +64,21 @@ def gateway(
     *,
     alone: bool = False,
     number: int | None = None,
+    peers: Mapping[int, str] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Beside]:
     """A process beside broker ``node``, with a new state directory and, by default, an id that no
     other one had. Its clients are told of it in the place of the stack's gateway of that broker,
-    and, with ``alone``, of no other one."""
+    and, with ``alone``, of no other one; with ``peers`` of those alone, itself among them.
+    ``settings`` over the others."""
     number = next(_ids) if number is None else number
-    own = f"127.0.0.1:{free_port()}"
+    own = peers[node] if peers is not None else f"127.0.0.1:{free_port()}"
     environment = stack.environment(f"gateway-{node}")
-    peers = environment["TIDELINE_GATEWAY_PEERS"].split(",")
-    others = [] if alone else [peer for peer in peers if not peer.startswith(f"{node}=")]
+    told = environment["TIDELINE_GATEWAY_PEERS"].split(",")
+    if peers is not None:
+        told = [f"{peer}={address}" for peer, address in peers.items()]
+        del environment["TIDELINE_GATEWAY_STAND_IN"]
+    others = [] if alone else [peer for peer in told if not peer.startswith(f"{node}=")]
     environment |= {
         "TIDELINE_GATEWAY_ID": str(number),
         "TIDELINE_GATEWAY_LISTEN": own,
@@ -89,6 +95,7 @@ def gateway(
             "TIDELINE_GATEWAY_BROKER": ways.broker.address,
             "TIDELINE_S3_ENDPOINT": f"http://{ways.s3.address}",
         }
+    environment |= settings or {}
     state.mkdir()
     with state.with_suffix(".log").open("w") as log:
         process = subprocess.Popen(
@@ -104,6 +111,34 @@ def gateway(
             yield Beside(number, own, kill)
         finally:
             kill()
+
+
+@contextmanager
+def fleet(case: Case, directory: Path, settings: Mapping[str, str]) -> Iterator[str]:
+    """One beside each broker, a second way into the cluster of the case: their clients are told of
+    no others. Where those bootstrap."""
+    stack = case.stack
+    peers = {node: f"127.0.0.1:{free_port()}" for node in stack.endpoints.brokers}
+    with ExitStack() as retired, ExitStack() as running:
+        made = [
+            running.enter_context(
+                gateway(stack, node, directory / f"gateway-{node}", peers=peers, settings=settings)
+            )
+            for node in peers
+        ]
+        for one in made:
+            until(f"{one.address} to listen", lambda one=one: listens(one.address))  # type: ignore[misc]
+            retired.callback(retire, case, one.number)
+        yield ",".join(peers.values())
+
+
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def free_port() -> int:

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -161,6 +161,11 @@ class Case:
     _connection: psycopg.Connection[tuple[object, ...]] | None = None
 
     @property
+    def login(self) -> dict[str, str]:
+        """How clients of librdkafka connect to this stack."""
+        return self.stack.kafka_login().librdkafka
+
+    @property
     def superuser_dsn(self) -> str:
         return self.stack.endpoints.postgres_dsn("postgres")
 
@@ -173,18 +178,20 @@ class Case:
             range(self.partitions),
             self.ledger,
             records_per_second=rate,
-            config=config,  # type: ignore[arg-type]
+            config={**self.login, **config},  # type: ignore[dict-item]
         )
         producer.start()
         self.producers.append(producer)
 
     def write(self, records: int, name: str = "") -> None:
         """By a producer of their own; all are acknowledged when it returns."""
-        write(self.bootstrap, self.topic, self.partitions, self.ledger, records, name)
+        write(self.bootstrap, self.topic, self.partitions, self.ledger, records, name, self.login)
 
     def consume(self, name: str = "c1") -> None:
         """Start a group member from the earliest offset."""
-        member = GroupConsumer(name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger)
+        member = GroupConsumer(
+            name, self.bootstrap, self.topic, f"g-{self.topic}", self.ledger, config=self.login
+        )
         member.start()
         until(f"an assignment for {name}", member.assigned.is_set)
         self.members.append(member)
@@ -307,13 +314,19 @@ class Case:
 
 
 def write(
-    bootstrap: str, topic: str, partitions: int, ledger: Ledger, records: int, name: str = ""
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    ledger: Ledger,
+    records: int,
+    name: str = "",
+    config: Mapping[str, str] | None = None,
 ) -> None:
     """So many records over all partitions, as fast as they are taken, by an idempotent producer
     that nobody was before unless ``name`` says so."""
     producer = LibrdkafkaProducer(
         name or f"producer-{time.monotonic_ns()}", bootstrap, topic, range(partitions), ledger,
-        records_per_second=1e9, limit=records,
+        records_per_second=1e9, limit=records, config=config,
     )  # fmt: skip
     producer.start()
     producer.wait()
@@ -332,7 +345,7 @@ def migration_case(
     """A tiered topic with ``history`` records per partition and nobody attached yet. ``placed``:
     the brokers of each partition, its leader first; by default any three."""
     bootstrap = stack.endpoints.gateway_bootstrap
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, **stack.kafka_login().librdkafka})
     topic = f"{name}-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
     replicas = min(3, len(stack.endpoints.gateways))
     topic_id = topics.create_tiered(admin, topic, partitions, replicas, placed=placed, **configs)

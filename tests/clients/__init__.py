@@ -1,6 +1,8 @@
 """Client libraries at work, each as a program of its own that is told what to do line by line.
 
-Every program knows the same commands, whatever it is written in, and answers each with one line:
+A program is given the file of :func:`tests.clients.ways.write_ways`. Every one knows the same
+commands, whatever it is written in, and answers each with one line. A NAME begins with the way by
+which that client gets to the gateways, and a colon:
 
 ``open NAME GROUP PROTOCOL ISOLATION TOPIC``
     A group consumer that begins at the earliest offset, or where its group committed.

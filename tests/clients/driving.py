@@ -111,15 +111,15 @@ def program(command: list[str], told: Told) -> Iterator[Program]:
         running.stop()
 
 
-def python_command(module: str, bootstrap: str) -> list[str]:
-    return [sys.executable, "-m", f"tests.clients.{module}", bootstrap]
+def python_command(module: str, ways: Path) -> list[str]:
+    return [sys.executable, "-m", f"tests.clients.{module}", str(ways)]
 
 
-def java_command(bootstrap: str) -> list[str]:
-    return tool_command(str(INTEGRATION / "java" / "ClientsProbe.java"), bootstrap)
+def java_command(ways: Path) -> list[str]:
+    return tool_command(str(INTEGRATION / "java" / "ClientsProbe.java"), str(ways))
 
 
-def streams_command(bootstrap: str, state: Path) -> list[str]:
+def streams_command(ways: Path, state: Path) -> list[str]:
     """Its jar comes from where those of the brokers come from, in their version."""
     jars = libraries().output / "streams-libs"
     version = re.search(r"<kafka.version>(.+)</", (SOURCES / "pom.xml").read_text())
@@ -139,12 +139,12 @@ def streams_command(bootstrap: str, state: Path) -> list[str]:
                 "package",
             ],
         )
-    command = tool_command(str(INTEGRATION / "java" / "StreamsProbe.java"), bootstrap, str(state))
+    command = tool_command(str(INTEGRATION / "java" / "StreamsProbe.java"), str(ways), str(state))
     command[command.index("-cp") + 1] += f":{jars}/*"
     return command
 
 
-def go_command(bootstrap: str, directory: Path) -> list[str]:
+def go_command(ways: Path, directory: Path) -> list[str]:
     """Built into ``directory``."""
     sources = INTEGRATION / "go"
     _fetched("Go's modules", ["go", "mod", "download"], sources)
@@ -153,7 +153,7 @@ def go_command(bootstrap: str, directory: Path) -> list[str]:
         ["go", "build", "-o", str(binary), "."],
         cwd=sources, env=_go_environment(), check=True, timeout=HANGS_S,
     )  # fmt: skip
-    return [str(binary), bootstrap]
+    return [str(binary), str(ways)]
 
 
 def _go_environment() -> dict[str, str]:

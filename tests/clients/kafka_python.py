@@ -1,4 +1,4 @@
-"""The pure Python client. ``python -m tests.clients.kafka_python BOOTSTRAP``"""
+"""The pure Python client. ``python -m tests.clients.kafka_python WAYS``"""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import time
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 
-from tests.clients.serving import RECORDS_PER_SECOND, Loop, Stoppable, record_id, serve, tell
+from tests.clients.serving import (
+    RECORDS_PER_SECOND,
+    Loop,
+    Stoppable,
+    connections,
+    record_id,
+    serve,
+    tell,
+)
 
 TIMEOUT_S = 30.0
 
@@ -48,31 +56,29 @@ class Writer(Loop):
 
 
 class KafkaPython:
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap.split(",")
+    def __init__(self, ways: str) -> None:
+        self._connection = connections(ways, "kafka-python")
         self._transactional: dict[str, KafkaProducer] = {}
 
     def open(self, name: str, group: str, protocol: str, isolation: str, topic: str) -> Stoppable:
         assert protocol == "classic"
         consumer = KafkaConsumer(
             topic,
-            bootstrap_servers=self._bootstrap,
             group_id=group,
             isolation_level=isolation,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            **self._connection(name),
         )
         return Reader(name, consumer).start()
 
     def produce(self, name: str, topic: str) -> Stoppable:
-        producer = KafkaProducer(bootstrap_servers=self._bootstrap, enable_idempotence=True)
+        producer = KafkaProducer(enable_idempotence=True, **self._connection(name))
         return Writer(name, producer, topic).start()
 
     def transact(self, name: str, topic: str, end: str, value: str) -> str:
         if name not in self._transactional:
-            made = KafkaProducer(
-                bootstrap_servers=self._bootstrap, transactional_id=f"{name}-{topic}"
-            )
+            made = KafkaProducer(transactional_id=f"{name}-{topic}", **self._connection(name))
             made.init_transactions()
             self._transactional[name] = made
         producer = self._transactional[name]

@@ -1,13 +1,22 @@
-"""librdkafka, through confluent-kafka. ``python -m tests.clients.librdkafka BOOTSTRAP``"""
+"""librdkafka, through confluent-kafka. ``python -m tests.clients.librdkafka WAYS``"""
 
 from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
-from tests.clients.serving import RECORDS_PER_SECOND, Loop, Stoppable, record_id, serve, tell
+from tests.clients.serving import (
+    RECORDS_PER_SECOND,
+    Loop,
+    Stoppable,
+    connections,
+    record_id,
+    serve,
+    tell,
+)
 
 TIMEOUT_S = 30.0
 
@@ -61,14 +70,17 @@ class Writer(Loop):
 
 
 class Librdkafka:
-    def __init__(self, bootstrap: str) -> None:
-        self._common = {"bootstrap.servers": bootstrap, "log_level": 2}
+    def __init__(self, ways: str) -> None:
+        self._connection = connections(ways, "librdkafka")
         self._transactional: dict[str, Producer] = {}
+
+    def _common(self, name: str) -> dict[str, Any]:
+        return {**self._connection(name), "log_level": 2}
 
     def open(self, name: str, group: str, protocol: str, isolation: str, topic: str) -> Stoppable:
         consumer = Consumer(
             {
-                **self._common,
+                **self._common(name),
                 "group.id": group,
                 "group.protocol": protocol,
                 "isolation.level": isolation,
@@ -80,12 +92,14 @@ class Librdkafka:
         return Reader(name, consumer).start()
 
     def produce(self, name: str, topic: str) -> Stoppable:
-        producer = Producer({**self._common, "enable.idempotence": True, "linger.ms": 2})
+        producer = Producer({**self._common(name), "enable.idempotence": True, "linger.ms": 2})
         return Writer(name, producer, topic).start()
 
     def transact(self, name: str, topic: str, end: str, value: str) -> str:
         if name not in self._transactional:
-            made = Producer({**self._common, "transactional.id": f"{name}-{topic}", "linger.ms": 0})
+            made = Producer(
+                {**self._common(name), "transactional.id": f"{name}-{topic}", "linger.ms": 0}
+            )
             made.init_transactions(TIMEOUT_S)
             self._transactional[name] = made
         producer = self._transactional[name]

@@ -6,7 +6,9 @@ import json
 import sys
 import threading
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
 
 RECORDS_PER_SECOND = 20
 _printing = threading.Lock()
@@ -37,6 +39,17 @@ def tell(client: str, event: str, value: str, offset: int = -1) -> None:
     line = json.dumps({"client": client, "event": event, "offset": offset, "value": value})
     with _printing:
         print(line, flush=True)
+
+
+def connections(file: str, library: str) -> Callable[[str], dict[str, Any]]:
+    """How the client of a name connects, in the words of ``library``."""
+    ways = json.loads(Path(file).read_text())
+
+    def connection(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = ways[name.partition(":")[0]][library]
+        return found
+
+    return connection
 
 
 def record_id(value: bytes) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 import os
+import re
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import pytest
@@ -23,22 +27,46 @@ from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
 
+from spark.coverage.job import coverage
+from spark.gc.job import gc
+from spark.retention.job import retention
+from tests.aged_topic import let_the_grace_pass, run
+from tests.clients.migrating import Migration, checks, migrated
+from tests.clients.ways import Way
 from tests.conftest import HOMES_VARIABLE
-from tests.harness import HANGS_S, Case, command, until
+from tests.harness import HANGS_S, Case, migration_case, until
+from tests.tiering_now import tier
 from tests.unit.gateway.test_transport import produce
 from tideline.demo import topic as topics
 from tideline.demo.ledger import Ledger
 from tideline.demo.workload import LibrdkafkaProducer
+from tideline.domain.rights import Process
+from tideline.errors import TidelineError
 from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.protocol import encode_request
 from tideline.kafka.security import KafkaSecurity
+from tideline.object_store.client import ObjectMissing, ObjectStoreClient
+from tideline.settings import ObjectStoreSettings
 from tideline.stack import Stack
-from tideline.stack.home import Home
+from tideline.stack.home import Home, write_private
 from tideline.stack.kafka_jars import tool_command
 from tideline.stack.secured import CLIENT, REAUTH_MS, Secured
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 HISTORY = 200
+MODULES = "org.apache.kafka.common.security"
+MECHANISMS = f"""\
+listener.name.clients.sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN,OAUTHBEARER
+listener.name.clients.plain.sasl.jaas.config={MODULES}.plain.PlainLoginModule required \
+user_{{user}}="{{password}}";
+listener.name.clients.oauthbearer.sasl.jaas.config=\
+{MODULES}.oauthbearer.OAuthBearerLoginModule required;
+"""
+CHECKS = checks("SASL_SSL")
+DENIED = re.compile(r"Principal = User:(\S+) is Denied .* for request = (\w+)")
 EVERYTHING = MetadataRequest(
     topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )
@@ -46,16 +74,22 @@ EVERYTHING = MetadataRequest(
 
 @pytest.fixture(scope="module")
 def secured_stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """One broker is enough; taken down after the tests of this file."""
+    """One broker is enough; taken down after the tests of this file. Its clients may log in by
+    other mechanisms, too, which a secured stack does not offer by itself: Kafka takes a token of
+    OAUTHBEARER from anybody unless told otherwise."""
     process = os.environ.get("PYTEST_XDIST_WORKER", "one")
     home = Path(os.environ[HOMES_VARIABLE]) / f"{process}-secured"
     home.mkdir(mode=0o755)
+    password = Secured(Home.locate(home)).password(CLIENT)
+    others = home / "kafka-1.properties"
+    write_private(others, MECHANISMS.format(user=CLIENT, password=password))
     try:
         yield Stack.up(home, brokers=1, secure=True)
     finally:
         if request.session.testsfailed:
             Stack.take_down(home)
         else:
+            others.unlink()
             Stack.purge(home)
 
 
@@ -64,7 +98,7 @@ def at_gateway(stack: Stack) -> tuple[str, int]:
     return host, int(port)
 
 
-def config(stack: Stack, **more: str) -> dict[str, Any]:
+def config(stack: Stack, **more: Any) -> dict[str, Any]:
     return {
         "bootstrap.servers": stack.endpoints.gateway_bootstrap,
         **stack.kafka_login().librdkafka,
@@ -190,7 +224,7 @@ def written_to(stack: Stack) -> Iterator[Case]:
         producer.stop()
         assert case.ledger.failures == []
         end = max(ack.offset for ack in case.ledger.acknowledgements(0)) + 1
-        assert read(stack, topic, end) == list(range(end))
+        assert read(stack, topic, end - 1) == list(range(end))
         assert read_by_java(stack, topic, end) == list(range(end))
     finally:
         case.stop()
@@ -214,18 +248,125 @@ def test_logins_are_renewed_and_the_certificate_is_replaced_under_clients(
         assert counted(stack, "authentications", "done") - logins >= 4
 
 
-def test_a_topic_migrates_under_clients_that_log_in(secured_stack: Stack) -> None:
-    with written_to(secured_stack) as case:
-        command(secured_stack, "migrate", case.topic, "--wait", wait=True)
-        (b0,) = case.boundaries()
-        assert b0 >= HISTORY
-        case.until_acknowledged(50)
-        assert case.ledger.acknowledgements(0)[-1].offset >= b0
+@pytest.fixture(scope="module")
+def migration(
+    secured_stack: Stack, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Migration]:
+    """Triggered by a config change, so that the gateway looks before the worker does."""
+    stack = secured_stack
+    way = Way(stack.endpoints.gateway_bootstrap, stack.kafka_login())
+    directory, began = tmp_path_factory.mktemp("clients"), time.monotonic()
+    logins = counted(stack, "authentications", "done")
+    with (
+        migration_case(stack, name="secured-clients") as case,
+        migrated(case, [way], directory) as seen,
+    ):
+        assert time.monotonic() - began > 2 * REAUTH_MS / 1000, "no login has lapsed meanwhile"
+        assert counted(stack, "authentications", "done") - logins > len(seen.consumers())
+        yield seen
 
 
-def read(stack: Stack, topic: str, end: int) -> list[int]:
-    """Offsets that librdkafka's consumer reads."""
-    consumer = Consumer(config(stack, **{"group.id": f"{topic}-readers"}))
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_clients_that_log_in_see_of_a_migration_what_others_see(
+    migration: Migration, check: Callable[[Migration], None]
+) -> None:
+    check(migration)
+
+
+def unsecured_token(_: str) -> tuple[str, float]:
+    """A JWS that nobody signed, as Kafka takes it where nothing else is configured (RFC 7515)."""
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": CLIENT, "iat": now, "exp": now + 3600})
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts]
+    return b".".join([*encoded, b""]).decode(), now + 3600
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_who_logs_in_by_another_mechanism_writes_and_reads_across_b0(
+    migration: Migration, mechanism: str
+) -> None:
+    stack, topic = migration.case.stack, migration.case.topic
+    login: dict[str, Any] = {"sasl.mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        login["oauth_cb"] = unsecured_token
+    at: list[int | None] = []
+    producer = Producer(config(stack, **login))
+    producer.produce(
+        topic, mechanism, partition=0, on_delivery=lambda error, m: at.append(error or m.offset())
+    )
+    assert producer.flush(60) == 0
+    (offset,) = at
+    assert isinstance(offset, int), offset
+    assert offset > migration.boundary > 0
+    found = read(stack, topic, offset, **login)
+    assert found == sorted({*found})
+    assert found[0] == 0
+    assert found[-1] == offset
+
+
+def test_each_process_may_do_in_the_store_what_its_policy_says_and_nothing_else(
+    secured_stack: Stack,
+) -> None:
+    stack = secured_stack
+
+    def client(role: str) -> tuple[ObjectStoreClient, str, str]:
+        settings = ObjectStoreSettings.of(stack.environment(role))
+        store = ObjectStoreClient(settings)
+        return store, settings.s3_bucket, f"{settings.s3_tiered_prefix}/"
+
+    gateway, diskless, segments = client("gateway-1")
+    worker, jobs = client("worker")[0], client("jobs")[0]
+    tiered = stack.endpoints.s3.tiered_bucket
+    gateway.put(diskless, "wal/of-a-test", b"batch")
+    assert gateway.get(diskless, "wal/of-a-test") == b"batch"
+    assert worker.get(diskless, "wal/of-a-test") == b"batch"
+    jobs.put(tiered, f"{segments}of-a-test", b"segment")
+    refused = [
+        partial(gateway.delete, diskless, ["wal/of-a-test"]),
+        partial(gateway.put, tiered, f"{segments}of-a-test", b"other"),
+        partial(gateway.put, diskless, "elsewhere", b"other"),
+        partial(worker.put, diskless, "wal/of-a-test", b"other"),
+        partial(worker.delete, diskless, ["wal/of-a-test"]),
+        partial(jobs.put, diskless, "wal/of-a-test", b"other"),
+        partial(jobs.get, diskless, "elsewhere"),
+    ]
+    for what in refused:
+        with pytest.raises(TidelineError, match="AccessDenied"):
+            what()
+    jobs.delete(diskless, ["wal/of-a-test"])
+    jobs.delete(tiered, [f"{segments}of-a-test"])
+    with pytest.raises(ObjectMissing):
+        gateway.get(diskless, "wal/of-a-test")
+
+
+def test_jobs_do_their_work_under_the_rights_of_the_table(
+    migration: Migration, spark: SparkSession
+) -> None:
+    """Coverage reads brokers; split, merge and collection write and delete; retention judges."""
+    stack, topic = migration.case.stack, migration.case.topic
+    covered = run(stack, spark, lambda job: coverage(job, [topic]))
+    assert covered["covered"] == 1
+    assert tier(stack, topic, segment_bytes=2_000) > 0
+    let_the_grace_pass(stack)
+    assert run(stack, spark, lambda job: gc(job, orphans=False))["deleted"]["wal"] > 0
+    run(stack, spark, lambda job: retention(job, [topic]))
+    end = read(stack, topic, migration.acknowledged()[-1][0])[-1]
+    assert end >= migration.acknowledged()[-1][0]
+
+
+def test_kafka_has_refused_nothing_that_gateway_worker_or_jobs_have_asked(
+    migration: Migration,
+) -> None:
+    """The last test of this file. What jobs may not do on purpose above is CreateTopics."""
+    written = migration.case.stack.log_path("kafka-1").read_text()
+    assert DENIED.search(written), "the authorizer tells of nothing"
+    told = [(who, api) for who, api in DENIED.findall(written) if who in {*Process}]
+    assert {*told} <= {("jobs", "CreateTopics")}, told
+
+
+def read(stack: Stack, topic: str, last: int, **login: Any) -> list[int]:
+    """Offsets that librdkafka's consumer reads from the first one on, up to ``last`` at least."""
+    consumer = Consumer(config(stack, **{"group.id": f"{topic}-readers"}, **login))
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[int] = []
 
@@ -235,7 +376,7 @@ def read(stack: Stack, topic: str, end: int) -> list[int]:
             offset = message.offset()
             assert offset is not None
             found.append(offset)
-        return len(found) >= end or None
+        return (found and found[-1] >= last) or None
 
     until("every record", more)
     consumer.close()

@@ -380,6 +380,7 @@ S3_RIGHTS = (
     _s3(_GATEWAY, _D, "wal/*", f"{GET} {PUT}", "what producers write and consumers read"),
     _s3(_GATEWAY, _T, "*", GET, "reads of merged segments"),
     _s3(_WORKER, _T, "*", GET, "copies of segments before a prefix is repaired"),
+    _s3(_WORKER, _D, "wal/*", GET, "what objects hold, for `tideline rebuild`"),
     S3Right(
         _WORKER,
         _D,
@@ -401,3 +402,35 @@ S3_RIGHTS = (
     ),
     _s3(_JOBS, _T, "*", f"{GET} {PUT} {ABORT} {DELETE}", "merged segments; collection"),
 )
+
+
+def policy(
+    process: Process, buckets: Mapping[Bucket, str], prefixes: Mapping[Bucket, str]
+) -> dict[str, object]:
+    """The S3 rights of ``process`` as an IAM policy. ``buckets``: their names; ``prefixes``: of the
+    installation's keys in each, empty or with a slash at the end."""
+    listed = [right for right in S3_RIGHTS if right.process is process and LIST in right.actions]
+    statements: list[Mapping[str, object]] = [
+        {
+            "Sid": "List",
+            "Effect": "Allow",
+            "Action": [LIST],
+            "Resource": [f"arn:aws:s3:::{buckets[right.bucket]}" for right in listed],
+        }
+    ]
+    by_actions: dict[tuple[str, ...], list[str]] = {}
+    for right in S3_RIGHTS:
+        if right.process is process and right not in listed:
+            prefix = prefixes[right.bucket] if right.below_prefix else ""
+            named = f"arn:aws:s3:::{buckets[right.bucket]}/{prefix}{right.keys}"
+            by_actions.setdefault(tuple(sorted(right.actions)), []).append(named)
+    for number, (actions, resources) in enumerate(by_actions.items(), 1):
+        statements.append(
+            {
+                "Sid": f"Objects{number}",
+                "Effect": "Allow",
+                "Action": list(actions),
+                "Resource": resources,
+            }
+        )
+    return {"Version": "2012-10-17", "Statement": statements}

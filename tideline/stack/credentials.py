@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import secrets
 from dataclasses import asdict, dataclass, field, fields
@@ -45,6 +46,16 @@ class Credentials:
             "worker": self.postgres_worker,
             "jobs": self.postgres_jobs,
         }[role]
+
+    def s3_pair(self, process: str) -> tuple[str, str]:
+        """Access key and secret key of ``gateway``, ``worker`` or ``jobs``, where each has its own.
+        They follow from the keys that all share, and do not tell them."""
+        shared = self.s3_secret_key.encode()
+        access, secret = (
+            hmac.new(shared, f"{process} {kind}".encode(), "sha256").hexdigest()[:40]
+            for kind in ("access key", "secret key")
+        )
+        return access, secret
 
     @property
     def login_passwords(self) -> dict[str, str]:

@@ -132,6 +132,8 @@ def environment_of(
     }
     if state.secure:
         environment |= Secured(home).environment(kind)
+        access, secret = credentials.s3_pair(kind)
+        environment |= {"TIDELINE_S3_ACCESS_KEY": access, "TIDELINE_S3_SECRET_KEY": secret}
     if kind == "gateway":
         if not node.isdigit() or int(node) not in endpoints.gateways:
             raise UsageError(f"{role!r} is no gateway of this stack: gateway-1 to -{state.brokers}")

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8, i32
 from kio.static.protocol import RequestPayload
 
+from tideline.domain.rights import EVERY, Acl, Process, Resource, acls_of
 from tideline.domain.security import OwnMechanism, SecurityProtocol
 from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
@@ -41,47 +42,48 @@ _SCRAM_SHA_512 = 2
 """Kafka's number of it (``ScramMechanism``)."""
 CLIENT = "client"
 """The user of whoever works with the stack: topics, groups and transactions are its own."""
-USERS = ("gateway", "worker", "jobs", CLIENT)
+USERS = (*map(str, Process), CLIENT)
 REAUTH_MS = 10_000
 """``connections.max.reauth.ms`` of the brokers: short, so that renewals are seen."""
 SUPER_USERS = "User:CN=broker;User:CN=setup"
 LOGIN_WITHIN_S = 20.0
 PROBE_TIMEOUT_MS = 2_000
 
-_TOPIC, _GROUP, _CLUSTER, _TRANSACTION = 2, 3, 4, 5
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_DESCRIBE_CONFIGS, _ALTER_CONFIGS = 10, 11
+_RESOURCES = {
+    Resource.TOPIC: 2,
+    Resource.GROUP: 3,
+    Resource.CLUSTER: 4,
+    Resource.TRANSACTIONAL_ID: 5,
+}
+"""Kafka's numbers (``ResourceType``)."""
+_OPERATIONS = {
+    "Read": 3,
+    "Write": 4,
+    "Create": 5,
+    "Delete": 6,
+    "Alter": 7,
+    "Describe": 8,
+    "DescribeConfigs": 10,
+    "AlterConfigs": 11,
+}
+"""Kafka's numbers (``AclOperation``)."""
 _LITERAL, _ALLOW = 3, 3
 _THE_CLUSTER = "kafka-cluster"
-_EVERY = "*"
-_TOPICS_OF_OURS = (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-Right = tuple[int, str, tuple[int, ...]]
-RIGHTS: Mapping[str, tuple[Right, ...]] = {
-    "gateway": (
-        (_CLUSTER, _THE_CLUSTER, (_DESCRIBE, _DESCRIBE_CONFIGS)),
-        (_GROUP, _EVERY, (_DESCRIBE,)),
-        (_TOPIC, _EVERY, _TOPICS_OF_OURS),
-    ),
-    "worker": (
-        (_CLUSTER, _THE_CLUSTER, (_ALTER, _DESCRIBE, _DESCRIBE_CONFIGS)),
-        (_GROUP, _EVERY, (_DESCRIBE,)),
-        (_TOPIC, _EVERY, _TOPICS_OF_OURS),
-        (_TRANSACTION, _EVERY, (_DESCRIBE, _WRITE)),
-    ),
-    "jobs": (
-        (_CLUSTER, _THE_CLUSTER, (_DESCRIBE, _DESCRIBE_CONFIGS)),
-        (_GROUP, "tideline-jobs", (_DESCRIBE,)),
-        (_TOPIC, _EVERY, (_DELETE, _DESCRIBE, _DESCRIBE_CONFIGS)),
-        (_TOPIC, "__remote_log_metadata", (_READ,)),
-    ),
-    CLIENT: (
-        (_TOPIC, _EVERY, (_READ, _WRITE, _CREATE, _ALTER, *_TOPICS_OF_OURS[1:])),
-        (_GROUP, _EVERY, (_READ, _DELETE, _DESCRIBE)),
-        (_TRANSACTION, _EVERY, (_WRITE, _DESCRIBE)),
-    ),
+_CLIENTS = {
+    Resource.TOPIC: "Read Write Create Delete Alter Describe DescribeConfigs AlterConfigs",
+    Resource.GROUP: "Read Delete Describe DescribeConfigs AlterConfigs",
+    Resource.TRANSACTIONAL_ID: "Write Describe",
 }
-"""By user: kind of resource, name, operations. Kafka's own numbers (``ResourceType``,
-``AclOperation``)."""
+RIGHTS: Mapping[str, Sequence[Acl]] = {
+    **{str(process): acls_of(process) for process in Process},
+    CLIENT: [
+        Acl(resource, EVERY, operation)
+        for resource, operations in _CLIENTS.items()
+        for operation in operations.split()
+    ],
+}
+"""By user. What Tideline's processes are given is the table of least rights as it stands, so that
+whatever runs on a secured stack shows that they need nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +262,15 @@ def _rights() -> CreateAclsRequest:
     return CreateAclsRequest(
         creations=tuple(
             AclCreation(
-                resource_type=i8(kind),
-                resource_name=name,
+                resource_type=i8(_RESOURCES[acl.resource]),
+                resource_name=_THE_CLUSTER if acl.resource is Resource.CLUSTER else acl.name,
                 resource_pattern_type=i8(_LITERAL),
                 principal=f"User:{user}",
                 host="*",
-                operation=i8(operation),
+                operation=i8(_OPERATIONS[acl.operation]),
                 permission_type=i8(_ALLOW),
             )
-            for user, rights in RIGHTS.items()
-            for kind, name, operations in rights
-            for operation in operations
+            for user, acls in RIGHTS.items()
+            for acl in acls
         )
     )

@@ -210,6 +210,11 @@ class Stack:
         del environment["TIDELINE_METRICS_ADDRESS"]
         environment["TIDELINE_GATEWAY_BOOTSTRAP"] = self.endpoints.gateway_bootstrap
         environment["TIDELINE_JOBS_POSTGRES_DSN"] = self.endpoints.postgres_dsn("jobs")
+        s3 = self.endpoints.s3  # commands start jobs, too, which delete
+        environment |= {
+            "TIDELINE_S3_ACCESS_KEY": s3.access_key,
+            "TIDELINE_S3_SECRET_KEY": s3.secret_key,
+        }
         lines = [f"{name}={value}\n" for name, value in environment.items()]
         write_private(self._plan.home.client_env, "".join(lines))
         if (secured := self._plan.secured) is not None:

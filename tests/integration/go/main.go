@@ -4,6 +4,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 const (
@@ -58,9 +61,49 @@ func (r running) end() {
 	<-r.ended
 }
 
-func open(seeds []string, name, group, protocol, isolation, topic string) (running, error) {
+// How a client gets to the gateways, as tests/clients/ways.py writes it.
+type way struct {
+	Go struct {
+		Seeds              []string
+		Ca, User, Password string
+	}
+}
+
+var ways map[string]way
+
+// With what else the client of this name is to have.
+func options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
+	prefix, _, _ := strings.Cut(name, ":")
+	to := ways[prefix].Go
+	made := append([]kgo.Opt{kgo.SeedBrokers(to.Seeds...)}, more...)
+	if to.Ca != "" {
+		pem, err := os.ReadFile(to.Ca)
+		if err != nil {
+			return nil, err
+		}
+		trusted := x509.NewCertPool()
+		if !trusted.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("no certificate in %s", to.Ca)
+		}
+		made = append(made, kgo.DialTLSConfig(&tls.Config{RootCAs: trusted}))
+	}
+	if to.User != "" {
+		login := scram.Auth{User: to.User, Pass: to.Password}
+		made = append(made, kgo.SASL(login.AsSha512Mechanism()))
+	}
+	return made, nil
+}
+
+func connect(name string, more ...kgo.Opt) (*kgo.Client, error) {
+	made, err := options(name, more...)
+	if err != nil {
+		return nil, err
+	}
+	return kgo.NewClient(made...)
+}
+
+func open(name, group, protocol, isolation, topic string) (running, error) {
 	options := []kgo.Opt{
-		kgo.SeedBrokers(seeds...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -73,7 +116,7 @@ func open(seeds []string, name, group, protocol, isolation, topic string) (runni
 		options = append(options, kgo.WithContext(context.WithValue(
 			context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)))
 	}
-	client, err := kgo.NewClient(options...)
+	client, err := connect(name, options...)
 	if err != nil {
 		return running{}, err
 	}
@@ -99,9 +142,9 @@ func open(seeds []string, name, group, protocol, isolation, topic string) (runni
 	}), nil
 }
 
-func produce(seeds []string, name, topic string) (running, error) {
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(seeds...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+func produce(name, topic string) (running, error) {
+	client, err := connect(
+		name, kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(kgo.GzipCompression())) // snappy, the default, is not Python's
 	if err != nil {
 		return running{}, err
@@ -132,13 +175,13 @@ func produce(seeds []string, name, topic string) (running, error) {
 
 var transactional = map[string]*kgo.Client{}
 
-func transact(seeds []string, name, topic, end, value string) (string, error) {
+func transact(name, topic, end, value string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	client, known := transactional[name]
 	if !known {
-		made, err := kgo.NewClient(
-			kgo.SeedBrokers(seeds...), kgo.TransactionalID(name+"-"+topic),
+		made, err := connect(
+			name, kgo.TransactionalID(name+"-"+topic),
 			kgo.RecordPartitioner(kgo.ManualPartitioner()),
 			kgo.ProducerBatchCompression(kgo.GzipCompression()))
 		if err != nil {
@@ -169,7 +212,13 @@ func transact(seeds []string, name, topic, end, value string) (string, error) {
 }
 
 func main() {
-	seeds := strings.Split(os.Args[1], ",")
+	text, err := os.ReadFile(os.Args[1])
+	if err == nil {
+		err = json.Unmarshal(text, &ways)
+	}
+	if err != nil {
+		panic(err)
+	}
 	clients := map[string]running{}
 	commands := bufio.NewScanner(os.Stdin)
 	for commands.Scan() {
@@ -177,11 +226,11 @@ func main() {
 		answer, err := "done", error(nil)
 		switch words[0] {
 		case "open":
-			clients[words[1]], err = open(seeds, words[1], words[2], words[3], words[4], words[5])
+			clients[words[1]], err = open(words[1], words[2], words[3], words[4], words[5])
 		case "produce":
-			clients[words[1]], err = produce(seeds, words[1], words[2])
+			clients[words[1]], err = produce(words[1], words[2])
 		case "transact":
-			answer, err = transact(seeds, words[1], words[2], words[3], words[4])
+			answer, err = transact(words[1], words[2], words[3], words[4])
 		default:
 			clients[words[1]].end()
 			delete(clients, words[1])

@@ -1,5 +1,7 @@
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
+import java.io.File;
 import java.io.InputStreamReader;
 import java.time.Duration;
 import java.util.HashMap;
@@ -25,10 +27,11 @@ public class ClientsProbe {
     private static final Duration POLL = Duration.ofMillis(100);
     private static final long PACE_MS = 50;
 
-    static String bootstrap;
+    /** By way and library, as tests/clients/ways.py writes them. */
+    static JsonNode ways;
 
     public static void main(String[] args) throws Exception {
-        bootstrap = args[0];
+        ways = JSON.readTree(new File(args[0]));
         Map<String, Client> clients = new HashMap<>();
         Map<String, KafkaProducer<String, String>> transactional = new HashMap<>();
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
@@ -63,9 +66,10 @@ public class ClientsProbe {
         }
     }
 
-    static Properties properties(String... pairs) {
+    static Properties properties(String name, String... pairs) {
         Properties made = new Properties();
-        made.put("bootstrap.servers", bootstrap);
+        ways.get(name.split(":")[0]).get("java").properties()
+            .forEach(e -> made.put(e.getKey(), e.getValue().asText()));
         for (String kind : List.of("key", "value")) {
             String classes = "org.apache.kafka.common.serialization.String";
             made.put(kind + ".serializer", classes + "Serializer");
@@ -118,7 +122,7 @@ public class ClientsProbe {
         Reader(String name, String group, String protocol, String isolation, String topic) {
             super(name);
             consumer = new KafkaConsumer<>(properties(
-                "group.id", group, "group.protocol", protocol, "isolation.level", isolation,
+                name, "group.id", group, "group.protocol", protocol, "isolation.level", isolation,
                 "auto.offset.reset", "earliest", "enable.auto.commit", "false"));
             consumer.subscribe(List.of(topic));
             begin();
@@ -143,13 +147,13 @@ public class ClientsProbe {
 
         Sharer(String name, String group, String topic) throws Exception {
             super(name);
-            try (Admin admin = Admin.create(properties())) {
+            try (Admin admin = Admin.create(properties(name))) {
                 ConfigResource place = new ConfigResource(ConfigResource.Type.GROUP, group);
                 ConfigEntry earliest = new ConfigEntry("share.auto.offset.reset", "earliest");
                 admin.incrementalAlterConfigs(Map.of(
                     place, List.of(new AlterConfigOp(earliest, AlterConfigOp.OpType.SET)))).all().get();
             }
-            consumer = new KafkaShareConsumer<>(properties("group.id", group));
+            consumer = new KafkaShareConsumer<>(properties(name, "group.id", group));
             consumer.subscribe(List.of(topic));
             begin();
         }
@@ -179,7 +183,7 @@ public class ClientsProbe {
         Writer(String name, String topic) {
             super(name);
             this.topic = topic;
-            producer = new KafkaProducer<>(properties("client.id", name));
+            producer = new KafkaProducer<>(properties(name, "client.id", name.replace(':', '-')));
             begin();
         }
 
@@ -205,7 +209,7 @@ public class ClientsProbe {
             String name, String topic, String end, String value) throws InterruptedException {
         KafkaProducer<String, String> producer = known.computeIfAbsent(name, n -> {
             KafkaProducer<String, String> made =
-                new KafkaProducer<>(properties("transactional.id", n + "-" + topic));
+                new KafkaProducer<>(properties(name, "transactional.id", n + "-" + topic));
             made.initTransactions();
             return made;
         });

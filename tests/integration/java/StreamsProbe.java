@@ -1,5 +1,7 @@
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
+import java.io.File;
 import java.io.InputStreamReader;
 import java.time.Duration;
 import java.util.HashMap;
@@ -23,6 +25,7 @@ public class StreamsProbe {
     private static final ObjectMapper JSON = new ObjectMapper();
 
     public static void main(String[] args) throws Exception {
+        JsonNode ways = JSON.readTree(new File(args[0]));
         Map<String, KafkaStreams> running = new HashMap<>();
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
@@ -30,7 +33,7 @@ public class StreamsProbe {
             String answer = "done";
             try {
                 if (w[0].equals("open")) {
-                    running.put(w[1], open(args[0], args[1], w[1], w[2], w[3], w[4], w[5]));
+                    running.put(w[1], open(ways, args[1], w[1], w[2], w[3], w[4], w[5]));
                 } else {
                     running.remove(w[1]).close(Duration.ofSeconds(30));
                 }
@@ -48,7 +51,7 @@ public class StreamsProbe {
     }
 
     static KafkaStreams open(
-            String bootstrap, String state, String name,
+            JsonNode ways, String state, String name,
             String application, String protocol, String input, String output) {
         StreamsBuilder topology = new StreamsBuilder();
         topology.addStateStore(Stores.keyValueStoreBuilder(
@@ -57,12 +60,15 @@ public class StreamsProbe {
             .processValues(Numbering::new, "count")
             .to(output);
         Properties props = new Properties();
-        props.put("bootstrap.servers", bootstrap);
+        ways.get(name.split(":")[0]).get("java").properties()
+            .forEach(e -> props.put(e.getKey(), e.getValue().asText()));
         props.put("application.id", application);
         props.put("group.protocol", protocol);
         props.put("state.dir", state);
         props.put("processing.guarantee", "exactly_once_v2");
         props.put("num.stream.threads", "1");
+        // Streams' own default is 10 s: a machine that is busy takes longer, and the commit fails.
+        props.put("producer.transaction.timeout.ms", "120000");
         props.put("consumer.auto.offset.reset", "earliest");
         for (String kind : new String[] {"key", "value"}) {
             props.put("default." + kind + ".serde", Serdes.String().getClass().getName());
@@ -70,7 +76,11 @@ public class StreamsProbe {
         KafkaStreams streams = new KafkaStreams(topology.build(), props);
         streams.setUncaughtExceptionHandler(e -> {
             try {
-                tell(name, "ended", e.toString());
+                StringBuilder why = new StringBuilder();
+                for (Throwable t = e; t != null; t = t.getCause()) {
+                    why.append(t).append("; ");
+                }
+                tell(name, "ended", why.toString());
             } catch (Exception unprintable) {
                 throw new IllegalStateException(unprintable);
             }

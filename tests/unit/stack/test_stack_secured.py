@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tideline.domain.rights import Process, acls_of, policy
 from tideline.domain.security import SecurityProtocol
 from tideline.errors import UsageError
 from tideline.settings import GatewaySettings, JobsSettings, WorkerSettings
@@ -14,8 +17,9 @@ from tideline.stack.home import Home
 from tideline.stack.parts import ALL_PARTS
 from tideline.stack.parts.base import StackPlan
 from tideline.stack.parts.kafka import Kafka, new_cluster_id
+from tideline.stack.parts.s3 import BUCKETS, PREFIXES, S3
 from tideline.stack.ports import preferred
-from tideline.stack.secured import RIGHTS, USERS, Secured
+from tideline.stack.secured import CLIENT, RIGHTS, USERS, Secured, _rights
 from tideline.stack.stack import Stack
 
 
@@ -67,12 +71,48 @@ def test_files_with_secrets_are_their_owners(plan: StackPlan) -> None:
         assert file.stat().st_mode & 0o077 == 0
 
 
-def test_everybody_has_rights_and_nobody_every_right() -> None:
-    assert set(RIGHTS) == set(USERS)
-    every_operation = 2
-    assert not any(
-        every_operation in operations for rights in RIGHTS.values() for _, _, operations in rights
-    )
+def test_the_processes_are_given_the_table_of_least_rights_and_nothing_else() -> None:
+    """As the commands of infra/kafka/acls give it: one ACL for each row, to its own user."""
+    given = Counter((row.principal, row.operation) for row in _rights().creations)
+    for process in Process:
+        assert RIGHTS[process] == acls_of(process)
+        principal = f"User:{process}"
+        assert sum(n for (who, _), n in given.items() if who == principal) == len(acls_of(process))
+    assert set(RIGHTS) == set(USERS) == {*Process, CLIENT}
+
+
+def test_each_process_has_the_policy_of_least_rights_in_the_store(plan: StackPlan) -> None:
+    part = S3(plan)
+    (plan.home.data / "s3").mkdir()
+    part.prepare()
+    written = json.loads((plan.home.run / "s3.json").read_text())
+    policies = {one["name"]: json.loads(one["content"]) for one in written["policies"]}
+    assert policies == {process: policy(process, BUCKETS, PREFIXES) for process in Process}
+    theirs = {one["name"]: one for one in written["identities"] if "policyNames" in one}
+    for process in Process:
+        assert theirs[process]["policyNames"] == [process]
+        assert theirs[process]["actions"] == [], "beside the policy"
+        role = "gateway-1" if process is Process.GATEWAY else process
+        (keys,) = theirs[process]["credentials"]
+        environment = plan.environment(role)
+        assert environment["TIDELINE_S3_ACCESS_KEY"] == keys["accessKey"]
+        assert environment["TIDELINE_S3_SECRET_KEY"] == keys["secretKey"]
+    secrets = {one["credentials"][0]["secretKey"] for one in written["identities"]}
+    assert len(secrets) == len(written["identities"])
+
+
+def test_nobody_has_every_right_and_clients_none_on_the_cluster() -> None:
+    rows = _rights().creations
+    every_operation, the_cluster = 2, 4
+    assert not [row for row in rows if row.operation == every_operation]
+    assert not [
+        row
+        for row in rows
+        if row.principal == f"User:{CLIENT}" and row.resource_type == the_cluster
+    ]
+    assert {row.resource_name for row in rows if row.resource_type == the_cluster} == {
+        "kafka-cluster"
+    }
 
 
 def test_whether_a_stack_is_secured_is_fixed_at_its_first_start(plan: StackPlan) -> None:

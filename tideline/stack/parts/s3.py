@@ -1,4 +1,5 @@
-"""The object store: SeaweedFS, with one identity for the brokers and one for Tideline."""
+"""The object store: SeaweedFS, with one identity for the brokers and one for Tideline; of a secured
+stack one for each of its processes, too, with the policy of least rights."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tideline.stack.endpoints import DISKLESS_BUCKET, S3_REGION, TIERED_BUCKET
+from tideline.domain.rights import Bucket, Process, policy
+from tideline.stack.endpoints import DISKLESS_BUCKET, S3_REGION, TIERED_BUCKET, TIERED_PREFIX
 from tideline.stack.errors import NotReadyError
 from tideline.stack.home import write_private
 from tideline.stack.parts.base import StackPart, installed_program
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 PROBE_KEY = "tideline-stack-probe"
+BUCKETS = {Bucket.DISKLESS: DISKLESS_BUCKET, Bucket.TIERED: TIERED_BUCKET}
+PREFIXES = {Bucket.DISKLESS: "", Bucket.TIERED: f"{TIERED_PREFIX}/"}
 
 
 class S3(StackPart):
@@ -104,8 +108,17 @@ class S3(StackPart):
                 *on(TIERED_BUCKET),
             ),
         ]
-        configuration = json.dumps({"identities": identities}, indent=2)
-        write_private(self.plan.home.run / "s3.json", configuration)
+        configuration: dict[str, object] = {"identities": identities}
+        if self.plan.secured is not None:
+            for process in Process:
+                one = identity(process, *credentials.s3_pair(process))
+                identities.append(one | {"policyNames": [process]})
+            configuration["policies"] = [
+                {"name": process, "content": json.dumps(policy(process, BUCKETS, PREFIXES))}
+                for process in Process
+            ]
+        text = json.dumps(configuration, indent=2)
+        write_private(self.plan.home.run / "s3.json", text)
 
     def probe(self) -> None:
         """Buckets exist, and the brokers' and Tideline's keys can write to them."""
