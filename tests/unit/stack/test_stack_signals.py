@@ -11,6 +11,7 @@ import pytest
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGHUP, signal.{hangups})
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 from tideline.stack.signals import end_as_by_ctrl_c
 end_as_by_ctrl_c()
 try:
