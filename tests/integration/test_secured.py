@@ -346,7 +346,7 @@ def test_jobs_do_their_work_under_the_rights_of_the_table(
     stack, topic = migration.case.stack, migration.case.topic
     covered = run(stack, spark, lambda job: coverage(job, [topic]))
     assert covered["covered"] == 1
-    assert tier(stack, topic, segment_bytes=2_000) > 0
+    assert tier(stack, topic, segment_bytes=100_000) > 0
     run(stack, spark, lambda job: gc(job, orphans=False))  # notes what nothing refers to
     let_the_grace_pass(stack)
     assert run(stack, spark, lambda job: gc(job, orphans=False))["deleted"]["wal"] > 0
