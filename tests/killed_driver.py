@@ -14,11 +14,10 @@ import psycopg
 
 from tests.harness import until
 from tideline.stack import Stack
+from tideline.stack.spark_classes import driver_options, make_archive
 
 LOCK = 815_003
 SMALL = ("--conf", "spark.sql.shuffle.partitions=2")
-QUICK_START = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""A JVM that ends after seconds need not compile for hours."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,11 @@ def waiting(holder: psycopg.Connection) -> list[int]:
 
 def start(stack: Stack, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:
     """A driver of its own, with its JVM and Python workers."""
+    make_archive()
+    quick = {"SPARK_SUBMIT_OPTS": " ".join(driver_options())}
     return subprocess.Popen(
         [sys.executable, "-m", *arguments, "--master", "local[2]", *SMALL],
-        env={**os.environ, **QUICK_START, **stack.environment("jobs"), **settings},
+        env={**os.environ, **quick, **stack.environment("jobs"), **settings},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
