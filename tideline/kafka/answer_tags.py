@@ -24,15 +24,15 @@ def produce_answer_has_tags(frame: bytes, version: int) -> bool:
     """Of versions 10 to 13. Raises as :func:`response_has_tags` does."""
     end = len(frame)
     try:
-        topics, at = _varint(frame, _HEAD)
-        for _ in range(topics - 1):
+        topics, at = _counted(frame, _HEAD)
+        for _ in range(topics):
             if version >= _BY_ID_PRODUCE:
                 at += 16
             else:
-                size, at = _varint(frame, at)
-                at += size - 1
-            partitions, at = _varint(frame, at)
-            for _ in range(partitions - 1):
+                size, at = _counted(frame, at)
+                at += size
+            partitions, at = _counted(frame, at)
+            for _ in range(partitions):
                 at += _PRODUCE_ROW
                 # No record errors, no message, no tagged fields.
                 if frame[at : at + 3] != b"\1\0\0":
@@ -53,10 +53,10 @@ def fetch_answer_has_tags(frame: bytes, version: int) -> bool:
     """Of versions 16 to 18. Raises as :func:`response_has_tags` does."""
     end = len(frame)
     try:
-        topics, at = _varint(frame, _HEAD + 4 + 2 + 4)  # throttle time, error, session
-        for _ in range(topics - 1):
-            partitions, at = _varint(frame, at + 16)
-            for _ in range(partitions - 1):
+        topics, at = _counted(frame, _HEAD + 4 + 2 + 4)  # throttle time, error, session
+        for _ in range(topics):
+            partitions, at = _counted(frame, at + 16)
+            for _ in range(partitions):
                 at += _FETCH_ROW
                 if frame[at] > 1:  # aborted transactions
                     return response_has_tags(frame, 1, version)
@@ -78,6 +78,15 @@ def fetch_answer_has_tags(frame: bytes, version: int) -> bool:
     except IndexError:
         pass
     return response_has_tags(frame, 1, version)
+
+
+def _counted(frame: bytes, at: int) -> tuple[int, int]:
+    """A varint that says one more than there is. Raises ``IndexError`` for 0, which says that there
+    is nothing where Kafka always has something."""
+    found, at = _varint(frame, at)
+    if not found:
+        raise IndexError
+    return found - 1, at
 
 
 def _varint(frame: bytes, at: int) -> tuple[int, int]:

@@ -56,3 +56,9 @@ def test_a_damaged_answer_is_told_from_others_as_by_the_schema(
     damaged = bytes(frame[: data.draw(st.integers(5, len(frame)))])
     expected = found(response_has_tags, damaged, key, version)
     assert found(WALKS[key], damaged, version) == expected
+
+
+def test_no_topics_where_kafka_has_a_list_of_none_is_refused_as_by_the_schema() -> None:
+    frame = b"\0\0\0\7\0\0\0\0\0\0\0"
+    assert found(response_has_tags, frame, 0, 10) == "refused"
+    assert found(WALKS[0], frame, 10) == "refused"
