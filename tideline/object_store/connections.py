@@ -15,7 +15,8 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from botocore.exceptions import (
@@ -95,6 +96,28 @@ def parsed_head(lines: list[bytes]) -> Head:
         length, chunked = 0, False
     kept = words[0] == b"HTTP/1.1" and "close" not in headers.get("connection", "").lower()
     return Head(status, headers, length, chunked, kept and (chunked or length is not None))
+
+
+def size_of_chunk(line: bytes) -> int:
+    """What the line before a chunk says, in bytes. Raises ``ValueError``."""
+    digits = line.split(b";", 1)[0].strip()
+    if not digits or digits.strip(b"0123456789abcdefABCDEF"):
+        raise ValueError(f"the size {digits[:80]!r} of a chunk is not a number")
+    return int(digits, 16)
+
+
+@contextmanager
+def connecting(server: Server) -> Iterator[None]:
+    """What fails meanwhile is ``EndpointConnectionError``, ``ConnectTimeoutError`` or
+    ``SSLError``."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise ConnectTimeoutError(endpoint_url=server.url, error=error) from error
+    except ssl.SSLError as error:
+        raise SSLError(endpoint_url=server.url, error=error) from error
+    except OSError as error:
+        raise EndpointConnectionError(endpoint_url=server.url, error=error) from error
 
 
 class _Bytes(io.RawIOBase):
@@ -239,10 +262,7 @@ class Connection:
         got = 0
         self._raw.expect(0 if most is None else most)
         while True:
-            digits = self._line().split(b";", 1)[0].strip()
-            if not digits or digits.strip(b"0123456789abcdefABCDEF"):
-                raise ValueError(f"the size {digits[:80]!r} of a chunk is not a number")
-            size = int(digits, 16)
+            size = size_of_chunk(self._line())
             if size == 0:
                 while self._line() not in (b"\r\n", b"\n"):
                     pass
@@ -337,26 +357,15 @@ class Connections:
 
     def _open(self) -> Connection:
         server = self._server
-        url = server.url
-        try:
+        with connecting(server):
             opened = socket.create_connection((server.host, server.port), self._connect_timeout_s)
-        except TimeoutError as error:
-            raise ConnectTimeoutError(endpoint_url=url, error=error) from error
-        except OSError as error:
-            raise EndpointConnectionError(endpoint_url=url, error=error) from error
-        try:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if server.scheme == "https":
-                opened = self.context().wrap_socket(opened, server_hostname=server.host)
-        except TimeoutError as error:
-            opened.close()
-            raise ConnectTimeoutError(endpoint_url=url, error=error) from error
-        except ssl.SSLError as error:
-            opened.close()
-            raise SSLError(endpoint_url=url, error=error) from error
-        except OSError as error:
-            opened.close()
-            raise EndpointConnectionError(endpoint_url=url, error=error) from error
+            try:
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if server.scheme == "https":
+                    opened = self.context().wrap_socket(opened, server_hostname=server.host)
+            except OSError:
+                opened.close()
+                raise
         return Connection(server, opened, self._read_timeout_s)
 
     def context(self) -> ssl.SSLContext:

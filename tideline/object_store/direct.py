@@ -130,6 +130,18 @@ class Bucket:
     agent: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """``operation``: S3's name for it; ``asked``: headers of its own."""
+
+    operation: str
+    method: str
+    bucket: str
+    key: str
+    asked: Mapping[str, str]
+    body: bytes = b""
+
+
 class _Probe:
     """Catches a call of one thread that boto3 has made ready, and lets pass what others call."""
 
@@ -206,15 +218,13 @@ class DirectCalls:
             self.must_be_stored(bucket, head, told)
             self._finish(connection, head, told)
 
-        self._again("PutObject", "PUT", bucket, key, asked, body, whole)
+        self._again(_Call("PutObject", "PUT", bucket, key, asked, body), whole)
 
     def get(self, bucket: str, key: str, asked: str | None, size: int | None) -> tuple[bytes, int]:
         """The body that came, and how many bytes the answer told. ``asked``: the ``Range``;
         ``size``: bytes of it, if they are known: of a body that is longer one more is read."""
-        connection, head = self._again(
-            "GetObject", "GET", bucket, key, {} if asked is None else {"range": asked}, b"",
-            lambda connection, head: (connection, head),
-        )  # fmt: skip
+        call = _Call("GetObject", "GET", bucket, key, {} if asked is None else {"range": asked})
+        connection, head = self._again(call, lambda connection, head: (connection, head))
         # From here on nothing is tried again, as by boto3, whose body is a stream.
         try:
             must_be_asked(asked, size, head)
@@ -225,24 +235,15 @@ class DirectCalls:
         self._finish(connection, head, body)
         return body, len(body) if head.length is None else head.length
 
-    def _again(
-        self,
-        operation: str,
-        method: str,
-        bucket: str,
-        key: str,
-        asked: Mapping[str, str],
-        body: bytes,
-        take: Callable[[Connection, Head], T],
-    ) -> T:
+    def _again(self, call: _Call, take: Callable[[Connection, Head], T]) -> T:
         """What ``take`` makes of an answer of success, within the attempts."""
-        where = self.reached(bucket)
+        where = self.reached(call.bucket)
         if where is None:
             raise LeftToBoto3
         attempt = 0
         while True:
             try:
-                return self._once(operation, method, where, bucket, key, asked, body, take)
+                return self._once(call, where, take)
             except (BotoCoreError, ClientError) as error:
                 scale = _backoff_scale_s(error)
                 attempt += 1
@@ -250,29 +251,19 @@ class DirectCalls:
                     raise
             time.sleep(random.random() * min(scale * 2.0 ** (attempt - 1), _LONGEST_BACKOFF_S))
 
-    def _once(
-        self,
-        operation: str,
-        method: str,
-        where: Bucket,
-        bucket: str,
-        key: str,
-        asked: Mapping[str, str],
-        body: bytes,
-        take: Callable[[Connection, Head], T],
-    ) -> T:
-        sent = self.request(method, where, key, asked, body)
+    def _once(self, call: _Call, where: Bucket, take: Callable[[Connection, Head], T]) -> T:
+        sent = self.request(call.method, where, call.key, call.asked, call.body)
         connection = self._servers[where.server].take()
         try:
-            head = connection.ask(sent, body)
-            if head.status in (GOT if method == "GET" else STORED):
+            head = connection.ask(sent, call.body)
+            if head.status in (GOT if call.method == "GET" else STORED):
                 return take(connection, head)
             told = connection.body(head, MAX_ERROR)
         except BaseException:
             connection.close()
             raise
         self._finish(connection, head, told)
-        self.refused(operation, bucket, head, told)
+        self.refused(call.operation, call.bucket, head, told)
 
     def request(
         self, method: str, where: Bucket, key: str, asked: Mapping[str, str], body: bytes

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import select
-import ssl
 
 from botocore.exceptions import (
     BotoCoreError,
     ConnectionClosedError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
     HTTPClientError,
     IncompleteReadError,
     ReadTimeoutError,
     ResponseStreamingError,
-    SSLError,
 )
 
 from tideline.object_store.connections import (
@@ -29,7 +25,9 @@ from tideline.object_store.connections import (
     SLOWEST,
     Head,
     Server,
+    connecting,
     parsed_head,
+    size_of_chunk,
 )
 from tideline.object_store.direct import (
     GOT,
@@ -54,10 +52,7 @@ def unchunked(received: bytes | bytearray, most: int) -> tuple[bytes, bool] | No
     parts: list[bytes] = []
     at = total = 0
     while (end := received.find(b"\r\n", at)) >= 0:
-        digits = bytes(received[at:end]).split(b";", 1)[0].strip()
-        if not digits or digits.strip(b"0123456789abcdefABCDEF"):
-            raise ValueError(f"the size {digits[:80]!r} of a chunk is not a number")
-        size, at = int(digits, 16), end + 2
+        size, at = size_of_chunk(bytes(received[at:end])), end + 2
         if size == 0:
             if received[at : at + 2] == b"\r\n":
                 return b"".join(parts), len(received) == at + 2
@@ -271,7 +266,7 @@ class LoopCalls:
                 return self._idle.pop(at)
         loop, bounds = asyncio.get_running_loop(), self._direct.timeouts
         context = None
-        try:
+        with connecting(server):
             async with asyncio.timeout(bounds["connect_timeout_s"]):
                 if server.scheme == "https":
                     context = await asyncio.to_thread(self._direct.context, server)
@@ -280,10 +275,4 @@ class LoopCalls:
                     server.host, server.port, ssl=context,
                     happy_eyeballs_delay=_NEXT_ADDRESS_S,
                 )  # fmt: skip
-        except TimeoutError as error:
-            raise ConnectTimeoutError(endpoint_url=server.url, error=error) from error
-        except ssl.SSLError as error:
-            raise SSLError(endpoint_url=server.url, error=error) from error
-        except OSError as error:
-            raise EndpointConnectionError(endpoint_url=server.url, error=error) from error
         return connection

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -192,3 +193,17 @@ def scripted_server(context: ssl.SSLContext | None = None) -> Iterator[ScriptedS
         accepting.join()
         for thread in threads:
             thread.join()
+
+
+@contextmanager
+def accepts_nobody(host: str, port: int) -> Iterator[int]:
+    """A listener whose queue is full, so that it answers no handshake; its port."""
+    with socket.socket() as full, ExitStack() as waiting:
+        full.bind((host, port))
+        full.listen(0)
+        while True:
+            one = waiting.enter_context(socket.socket())
+            one.settimeout(0.2)
+            if one.connect_ex(full.getsockname()) == errno.EAGAIN:
+                break
+        yield full.getsockname()[1]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from botocore.exceptions import BotoCoreError
 from tests.unit.object_store.scripted_server import (
     ScriptedServer,
     Step,
+    accepts_nobody,
     answer,
     close,
     error,
@@ -49,25 +49,6 @@ PUT_OK = [answer(200)]
 @pytest.fixture(params=[False, True], ids=["boto3", "direct"])
 def direct(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
-@pytest.fixture(scope="module")
-def _server() -> Iterator[ScriptedServer]:
-    with scripted_server() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(_server: ScriptedServer) -> ScriptedServer:
-    _server.begin_anew()
-    return _server
 
 
 def settings(url: str, **more: object) -> ObjectStoreSettings:
@@ -325,15 +306,8 @@ def test_nobody_listens(connected: Connect) -> None:
 
 
 def test_whoever_does_not_accept_is_unavailable_in_time(connected: Connect) -> None:
-    with socket.socket() as full, ExitStack() as waiting:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        while True:  # until the queue is full: then a handshake is not answered
-            one = waiting.enter_context(socket.socket())
-            one.settimeout(0.2)
-            if one.connect_ex(full.getsockname()) == errno.EAGAIN:
-                break
-        client = connected(f"http://127.0.0.1:{full.getsockname()[1]}", QUICK)
+    with accepts_nobody("127.0.0.1", 0) as port:
+        client = connected(f"http://127.0.0.1:{port}", QUICK)
         client.connect()
         began = time.monotonic()
         with pytest.raises(ObjectStoreUnavailable, match="Connect timeout"):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
@@ -18,6 +16,7 @@ from tests.unit.object_store.scripted_server import (
     Peer,
     ScriptedServer,
     Step,
+    accepts_nobody,
     answer,
     close,
     error,
@@ -33,13 +32,6 @@ from tideline.object_store.loop_calls import LoopConnection
 
 PUT_OK = [answer(200)]
 SERVER = Server("http", "s3", 80, "s3")
-
-
-@pytest.fixture(autouse=True)
-def _plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "AWS_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
 
 
 @pytest.fixture
@@ -238,14 +230,7 @@ async def test_an_address_that_does_not_answer_does_not_hide_the_next_one(
 ) -> None:
     port = int(s3.url.rsplit(":", 1)[1])
     s3.plays(PUT_OK)
-    with socket.socket() as full, ExitStack() as waiting:
-        full.bind(("127.0.0.2", port))
-        full.listen(0)
-        while True:  # until the queue is full: then a handshake is not answered
-            one = waiting.enter_context(socket.socket())
-            one.settimeout(0.2)
-            if one.connect_ex(full.getsockname()) == errno.EAGAIN:
-                break
+    with accepts_nobody("127.0.0.2", port):
 
         async def both(*_: object, **__: object) -> list[object]:
             kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")

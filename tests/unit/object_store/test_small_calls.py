@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -36,25 +36,6 @@ from tideline.object_store.loop_calls import SMALL_GET, SMALL_PUT, unchunked
 from tideline.stack.certificates import Authority
 
 PUT_OK = [answer(200)]
-
-
-@pytest.fixture(autouse=True)
-def _plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "AWS_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
-@pytest.fixture(scope="module")
-def _server() -> Iterator[ScriptedServer]:
-    with scripted_server() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(_server: ScriptedServer) -> ScriptedServer:
-    _server.begin_anew()
-    return _server
 
 
 @asynccontextmanager

@@ -1,0 +1,28 @@
+"""A scripted server for each file, and surroundings that send nobody elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.object_store.scripted_server import ScriptedServer, scripted_server
+
+
+@pytest.fixture(autouse=True)
+def _plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture(scope="module")
+def _server() -> Iterator[ScriptedServer]:
+    with scripted_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(_server: ScriptedServer) -> ScriptedServer:
+    _server.begin_anew()
+    return _server
