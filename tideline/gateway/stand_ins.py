@@ -197,12 +197,10 @@ class _Place:
                 self.listener.refuse()
         if back_in is None or self._back_since is None:
             self._back_since = back_in
+            return
         # Not at once: every other gateway has to name the one that is back, or its clients return.
         # They read the registry as often; a look that something else has caused says nothing of it.
-        is_told = (
-            back_in is not None and self._back_since is not None and back_in > self._back_since
-        )
-        if is_told and self._handing_back is None and self.connections():
+        if back_in > self._back_since and self._handing_back is None and self.connections():
             self._handing_back = spawn(self._hand_back(), "hand-back")
             self._handing_back.add_done_callback(self._handed_back)
 

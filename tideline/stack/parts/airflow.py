@@ -25,6 +25,7 @@ from tideline.stack.parts.base import StackPart, StackPlan, installed_program
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.probes import Address, show
 from tideline.stack.processes import Program
+from tideline.stack.spark_classes import QUICK_START
 
 LISTENER = "airflow"
 USER = "admin"
@@ -44,10 +45,10 @@ PASSED_ON = (
 )
 """Settings of DAGs and jobs that the shell which starts the stack may set."""
 
-SPARK_DEFAULTS = """\
+SPARK_DEFAULTS = f"""\
 spark.driver.bindAddress 127.0.0.1
 spark.driver.host 127.0.0.1
-spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+spark.driver.extraJavaOptions {" ".join(QUICK_START)}
 spark.sql.shuffle.partitions 4
 spark.ui.enabled false
 """
