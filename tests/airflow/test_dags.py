@@ -133,35 +133,41 @@ def test_a_wave_stops_before_its_batch_when_a_check_fails_and_names_topic_check_
 
 @dataclass(frozen=True)
 class Outage:
-    """Programs to kill, and what tasks must say meanwhile."""
+    """Programs to kill, the jobs whose runs meet it, and what tasks must say meanwhile."""
 
     programs: tuple[str, ...]
+    jobs: tuple[str, ...]
     jobs_say: tuple[str, ...]
     wave_says: tuple[str, ...] = ()
     """Empty: no wave meets this outage."""
-    not_met_by: str = ""
-    """The DAG that does not need the store."""
 
 
 def outages(stack: Stack) -> list[Outage]:
+    """Each job meets one; how each fails for each is in integration/test_jobs_without_a_store."""
     postgres = stack.endpoints.postgres_dsn("worker").rpartition("@")[2].partition("/")[0]
     broker = stack.endpoints.brokers[1]
     return [
-        Outage(("s3",), ("S3 is away", stack.endpoints.s3.url), not_met_by="tideline_retention"),
+        Outage(
+            ("s3",),
+            ("tideline_coverage", "tideline_tiering"),
+            ("S3 is away", stack.endpoints.s3.url),
+        ),
         Outage(
             ("postgres",),
+            ("tideline_gc",),
             ("Postgres", f"port {postgres.rpartition(':')[2]}"),
             ("Postgres did not answer", f"Postgres at {postgres}"),
         ),
         Outage(
             tuple(f"kafka-{node}" for node in stack.endpoints.brokers),
+            ("tideline_retention",),
             ("Kafka is away: no broker answers", broker),
             ("no broker answers", broker),
         ),
     ]
 
 
-def test_each_store_away_is_named_by_each_job_and_by_a_wave_and_all_succeed_by_themselves(
+def test_each_store_away_is_named_by_jobs_and_by_a_wave_and_all_succeed_by_themselves(
     stack: Stack, api: AirflowApi
 ) -> None:
     runs: dict[str, str] = {}
@@ -174,17 +180,17 @@ def test_each_store_away_is_named_by_each_job_and_by_a_wave_and_all_succeed_by_t
         plane.request_tiering(aged.name)
         for outage in outages(stack):
             with killed(stack, *outage.programs):
-                met_by = set(JOBS) - {outage.not_met_by}
-                runs |= {dag: running(api, dag, runs.get(dag, "")) for dag in met_by}
+                runs |= {dag: api.trigger(dag) for dag in outage.jobs}
                 wave = api.trigger(WAVE, topics=[case.topic]) if outage.wave_says else ""
                 if wave:
                     assert failed_with(api, WAVE, wave, ["check"], outage.wave_says, index=0)
-                for dag in met_by:
+                for dag in outage.jobs:
                     while not failed_with(api, dag, runs[dag], JOBS[dag], outage.jobs_say):
                         runs[dag] = api.trigger(dag)
             if wave:
                 assert api.ended(WAVE, wave, RUN_S) == "success"
                 assert min(case.boundaries()) >= 0
+        assert runs.keys() == JOBS.keys()
         for dag, run in runs.items():
             assert all(returned(api, dag, run, task)["ok"] for task in JOBS[dag])
         assert aged.rows_left() == 0, "what was asked for is merged"
@@ -232,13 +238,6 @@ def assert_turns(attempts: list[Attempt]) -> None:
             if other.dag != one.dag and one.scheduled < other.began < one.began
         )
         assert max(began.values(), default=0) <= TURNS, (one, began)
-
-
-def running(api: AirflowApi, dag: str, run: str) -> str:
-    """A run that has not ended: ``run``, or a new one when that has succeeded."""
-    state = api.run(dag, run)["state"] if run else "success"
-    assert state != "failed"
-    return api.trigger(dag) if state == "success" else run
 
 
 @pytest.fixture

@@ -387,7 +387,12 @@ def migrate(seen: Migration) -> None:
         seen.programs["java"].ask("close", f"{way}:sharer-of-it")
 
     holder = Producer(
-        {"bootstrap.servers": case.bootstrap, **case.login, "transactional.id": case.topic}
+        {
+            "bootstrap.servers": case.bootstrap,
+            **case.login,
+            "transactional.id": case.topic,
+            "transaction.timeout.ms": 900_000,
+        }
     )
     holder.init_transactions(30)
     holder.begin_transaction()

@@ -25,13 +25,18 @@ from tideline.stack.parts.base import StackPart, StackPlan, installed_program
 from tideline.stack.ports import LOOPBACK
 from tideline.stack.probes import Address, show
 from tideline.stack.processes import Program
-from tideline.stack.spark_classes import QUICK_START
+from tideline.stack.spark_classes import driver_options, make_archive
 
 LISTENER = "airflow"
 USER = "admin"
 PARALLELISM = 8
 """The four jobs at once, and as many tasks of a wave: none of them waits for those that fail."""
 PREPARED_WITHIN_S = 600
+DAG_IMPORT_S = 300
+"""A file that takes longer is given up, and its DAG with it, until it is read the next time. By
+default 30 s, which an import of two seconds takes where many programs share two cores."""
+DAGS_READ_ANEW_S = 300
+"""Each takes seconds of a core. A file that changes is read at once."""
 HEALTH_TIMEOUT_S = 5.0
 HEALTH = "/api/v2/monitor/health"
 STOP_WAIT_S = 6
@@ -45,14 +50,14 @@ PASSED_ON = (
 )
 """Settings of DAGs and jobs that the shell which starts the stack may set."""
 
-SPARK_DEFAULTS = f"""\
-spark.driver.bindAddress 127.0.0.1
-spark.driver.host 127.0.0.1
-spark.driver.extraJavaOptions {" ".join(QUICK_START)}
-spark.sql.shuffle.partitions 4
-spark.ui.enabled false
-"""
-"""For jobs of seconds on one machine: most of such a run is the start of its JVM."""
+SPARK = {
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+}
+"""For jobs of seconds on one machine: most of such a run is the start of its JVM. They go as its
+properties, since a directory of settings on its class path would forbid the class-data archive."""
 
 COMPONENTS = {
     "api": ("api-server", "--workers", "1", "--host", LOOPBACK),
@@ -137,7 +142,9 @@ class Airflow(StackPart):
         return chosen | {
             "AIRFLOW_HOME": str(self.home),
             "SPARK_LOCAL_IP": LOOPBACK,
-            "SPARK_CONF_DIR": str(self._spark_conf),
+            "SPARK_SUBMIT_OPTS": " ".join(
+                (*driver_options(), *(f"-D{key}={value}" for key, value in SPARK.items()))
+            ),
             "AIRFLOW_CONN_SPARK_DEFAULT": "spark://local%5B2%5D",
             # spark-submit is found here, and uses this Python.
             "PATH": f"{sysconfig.get_path('scripts')}:{os.environ.get('PATH', os.defpath)}",
@@ -153,6 +160,7 @@ class Airflow(StackPart):
             "the making of Airflow's home",
         ):
             self.write_files()
+            make_archive()
             if not self._is_prepared:
                 self._run("db", "migrate")
                 self._run("pools", "import", str(pools_file()))
@@ -165,8 +173,6 @@ class Airflow(StackPart):
         write_private(self._jobs_env, "".join(f"{name}={v}\n" for name, v in jobs.items()))
         write_private(self.home / "passwords.json", json.dumps({USER: self.secrets["password"]}))
         write_private(self.home / "airflow.cfg", self.configuration())
-        self._spark_conf.mkdir(mode=0o700, exist_ok=True)
-        write_private(self._spark_conf / "spark-defaults.conf", SPARK_DEFAULTS)
 
     def configuration(self) -> str:
         """``airflow.cfg``: what differs from Airflow's defaults."""
@@ -180,6 +186,7 @@ simple_auth_manager_users = {USER}:admin
 simple_auth_manager_passwords_file = {self.home / "passwords.json"}
 fernet_key = {self.secrets["fernet"]}
 dags_are_paused_at_creation = False
+dagbag_import_timeout = {DAG_IMPORT_S}
 
 [database]
 sql_alchemy_conn = sqlite:///{self.home / "airflow.db"}
@@ -193,6 +200,8 @@ jwt_secret = {self.secrets["jwt"]}
 
 [dag_processor]
 refresh_interval = 30
+min_file_process_interval = {DAGS_READ_ANEW_S}
+dag_file_processor_timeout = {2 * DAG_IMPORT_S}
 
 [logging]
 base_log_folder = {self.plan.home.logs / "airflow"}
@@ -204,10 +213,6 @@ scheduler_heartbeat_sec = 2
 [usage_data_collection]
 enabled = False
 """
-
-    @property
-    def _spark_conf(self) -> Path:
-        return self.home / "spark"
 
     @property
     def _jobs_env(self) -> Path:
