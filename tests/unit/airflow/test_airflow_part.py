@@ -82,6 +82,7 @@ def test_schedules_of_the_shell_that_starts_the_stack_are_passed_on(
     environment = airflow_parts(plan)[0].program().environment
     assert environment["TIDELINE_AIRFLOW_GC_SCHEDULE"] == "* * * * *"
     assert "of another stack" not in environment.values()
+    assert "-Dspark.driver.bindAddress=127.0.0.1" in environment["SPARK_SUBMIT_OPTS"].split()
 
 
 def test_the_configuration_names_the_dags_and_the_pools_are_those_of_the_dags(
