@@ -34,6 +34,8 @@ GRACE_MS = 61_000
 """Gateways hold keys that they have registered for 60 s (``gateway.produce.wal``)."""
 JOB_TIMEOUT_S = 1_200.0
 """One that has not ended by then hangs, on any machine."""
+Ends = list[tuple[int, int]]
+"""Of batches: partition and last offset."""
 _PROGRESS = re.compile(r"[\d.]+ s  (?P<what>\w+: .*)")
 """A line of a job's progress (``spark.common.entry``)."""
 
@@ -50,19 +52,20 @@ class Aging(Later):
 
     async def run(self, classic: Moment) -> Aged:
         """Prove, tier, collect and read back. ``classic``: the topic before its migration."""
-        hybrid = await self._moment("hybrid")
+        hybrid, committed = await self._moment("hybrid")
         async with self.producing("later"):
             covered = await self._prove_prefix()
             wal_before = await self._wal_keys()
             tiering = await self._tier_suffix()
             # At once: the longer the collection takes, the more rows the producer adds.
-            tiered = await self._moment("tiered")
+            tiered, left = await self._moment("tiered")
             early, collected = await self._collect_objects()
             wal_after = await self._wal_keys()
         kept_up = await asyncio.to_thread(wait_until_consumed, self.demo.ledger, 60.0)
         self.step("another group reads the whole topic again, from the first offset")
         late = await asyncio.to_thread(self.read_again, "late", "after it")
         merged = sum(log.frontier - log.boundary for log in tiered.logs.values())
+        before, after = (_rows_of_merged(rows, tiered) for rows in (committed, left))
         return Aged(
             checks=[
                 covered,
@@ -75,9 +78,9 @@ class Aging(Later):
                     f"{merged} offsets, {_numbers(tiering)}",
                 ),
                 Check(
-                    "Postgres holds fewer batches, S3 fewer WAL objects",
-                    tiered.rows < hybrid.rows and bool(wal_before - wal_after),
-                    f"rows {hybrid.rows} -> {tiered.rows}, {len(wal_before - wal_after)} of "
+                    "Postgres holds no batch of what is merged, S3 fewer WAL objects",
+                    before > after == 0 and bool(wal_before - wal_after),
+                    f"rows of it {before} -> {after}, {len(wal_before - wal_after)} of "
                     f"{len(wal_before)} WAL objects collected; {_numbers(collected)}",
                 ),
                 Check("readers saw no difference while data moved", kept_up, "the group kept up"),
@@ -127,16 +130,21 @@ class Aging(Later):
         self.step("object collection: what was noted then goes")
         return early, await self._job("gc", TIDELINE_GC_GRACE_MS=str(GRACE_MS))
 
-    async def _moment(self, name: str) -> Moment:
+    async def _moment(self, name: str) -> tuple[Moment, Ends]:
         return await asyncio.to_thread(self._read_moment, name)
 
-    def _read_moment(self, name: str) -> Moment:
+    def _read_moment(self, name: str) -> tuple[Moment, Ends]:
+        """With the batches that Postgres holds."""
         topic_id = UUID(self.ref.topic_id)
         settings = JobsSettings.of(self.demo.stack.environment("jobs"))
         with connect_jobs(settings, application_name="tideline-demo") as plane:
-            found = [row for row in plane.partitions(*plane.log_id_range())
-                     if row.topic_id == topic_id]  # fmt: skip
-            pending = plane.tiering_status(self.ref.topic)
+            logs = plane.log_id_range()
+            found = {row.log_id: row for row in plane.partitions(*logs) if row.topic_id == topic_id}
+            ends = [
+                (found[batch.log_id].partition, batch.last_offset)
+                for batch in plane.batches(*logs)
+                if batch.log_id in found
+            ]
         bounds = {
             row.partition: LogBounds(
                 max(0, row.log_start),
@@ -145,10 +153,9 @@ class Aging(Later):
                 row.tiered_high_offset,
                 row.high_watermark,
             )
-            for row in found
+            for row in found.values()
         }
-        batches = sum(s.pending_batches + s.pending_split_batches for s in pending)
-        return Moment(name, bounds, batches)
+        return Moment(name, bounds, len(ends)), ends
 
     async def _wal_keys(self) -> set[str]:
         found = await asyncio.to_thread(self.demo.diskless_objects, "wal/")
@@ -199,6 +206,11 @@ def classic_moment(acknowledged_through: Mapping[int, int]) -> Moment:
         {p: LogBounds(0, -1, -1, -1, last + 1) for p, last in acknowledged_through.items()},
         0,
     )
+
+
+def _rows_of_merged(batches: Ends, tiered: Moment) -> int:
+    """How many lie in what is in merged segments."""
+    return sum(last < tiered.logs[partition].frontier for partition, last in batches)
 
 
 def _numbers(document: Mapping[str, Any]) -> str:
