@@ -127,6 +127,10 @@ class WalWriter:
         """Whether another batch may be accepted; otherwise it waits before the writer."""
         return self._unfinished_bytes < self._buffer_max_bytes
 
+    def has_room_for(self, size: int) -> bool:
+        """Whether batches of ``size`` bytes together may be accepted one after the other."""
+        return self._unfinished_bytes + size < self._buffer_max_bytes
+
     @property
     def unfinished_bytes(self) -> int:
         """Accepted and neither committed nor failed."""
