@@ -40,6 +40,7 @@ from tideline.control_plane.model import (
     BoundaryToPersist,
     ClusterAttestation,
     CommitDurability,
+    CommitError,
     CommittedBatch,
     ConfigOverride,
     FindBatchesRequest,
@@ -532,7 +533,7 @@ class PostgresControlPlane(ControlPlane):
             batches, "producer_id", "producer_epoch", "base_sequence", "last_sequence"
         )
         committed = await self._call(
-            Function("commit_file", rows(CommittedBatch)),
+            Function("commit_file", _committed),
             gateway_id,
             incarnation,
             object_key,
@@ -683,6 +684,20 @@ def _changes(found: Sequence[Row]) -> TrackedChanges:
 def partition_view(found: Sequence[Row]) -> TrackedPartition | None:
     view = found[0]["tracked_partition"] if found else None
     return mapper(TrackedPartition)(view) if view else None
+
+
+def _committed(found: Sequence[Row]) -> list[CommittedBatch]:
+    """As :func:`~tideline.control_plane.calls.rows` has them; each object has hundreds."""
+    return [
+        CommittedBatch(
+            CommitError(row["error"]),
+            row["base_offset"],
+            row["append_time"],
+            row["log_start"],
+            row["high_watermark"],
+        )
+        for row in found
+    ]
 
 
 def _coordinates(row: Row) -> BatchCoordinates | None:

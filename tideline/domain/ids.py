@@ -29,6 +29,10 @@ class TopicIdPartition:
     topic_id: UUID
     partition: int
 
+    def __hash__(self) -> int:
+        # Of the id's number: UUID's own is a call of Python's, and a produce looks many up.
+        return hash((self.topic_id.int, self.partition))
+
     def __str__(self) -> str:
         return f"{topic_id_to_base64(self.topic_id)}-{self.partition}"
 

@@ -33,6 +33,7 @@ from tideline.kafka.decoding import (
     decoded_response,
 )
 from tideline.kafka.errors import KafkaUnavailable, MalformedFrame, TooManyElements
+from tideline.kafka.named_topics import WalkedProduce, walked_produce
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
@@ -197,6 +198,7 @@ class RequestContext:
     spent_elsewhere_s: float = 0.0
     """CPU of other threads than the event loop's that it has had."""
     _decoded: RequestPayload | None = field(default=None, repr=False)
+    _walked: WalkedProduce | None = field(default=None, repr=False)
 
     def words(self) -> Mapping[str, object]:
         """See :class:`tideline.subject.Subject`."""
@@ -209,11 +211,19 @@ class RequestContext:
             self._decoded = decode_request(self.frame, self.header)
         return self._decoded
 
+    def walked_produce(self) -> WalkedProduce | None:
+        """What a Produce says, if it need not be decoded for that."""
+        if self._walked is None and self._decoded is None:
+            self._walked = walked_produce(self.frame, self.header)
+        return self._walked
+
     def is_long(self) -> bool:
         """Whether decoding it would hold the event loop up, so that :meth:`decode` has to be
         awaited before a handler is given it. Raises as :meth:`request` does."""
         if self._decoded is not None or len(self.frame) <= AT_ONCE_ELEMENTS:
             return False
+        if self.header.api_key == ApiKey.PRODUCE and self.walked_produce() is not None:
+            return False  # which has few elements, should it be decoded after all
         try:
             self._decoded = decode_request(self.frame, self.header, AT_ONCE_ELEMENTS)
         except TooManyElements:

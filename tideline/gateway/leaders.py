@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 from uuid import UUID
 
 import structlog
 from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
+from prometheus_client import Counter
 
 from tideline.background import cancel_and_wait, keep
 from tideline.domain.ids import TopicIdPartition
@@ -55,6 +57,12 @@ _COUNTERS = {
     Why.ROUTED_AROUND: TRANSFORMER_ROUTED_AROUND,
     Why.FALLBACK: TRANSFORMER_FALLBACK,
 }
+
+
+@cache
+def _suffix_bytes(direction: str, where: str) -> Counter:
+    """Looked up once: each request of the suffix counts."""
+    return SUFFIX_BYTES.labels(direction, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +198,7 @@ class LeaderNaming:
             here = self.peers.zone
             known = bool(zone) and here is not None
             where = ("same" if zone == here else "other") if known else "unknown"
-            SUFFIX_BYTES.labels(direction, where).inc(size)
+            _suffix_bytes(direction, where).inc(size)
 
     def _topic(self, topic: Any, client: Client) -> Any:
         topic_id = self._id_of(topic)

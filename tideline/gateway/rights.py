@@ -22,6 +22,7 @@ from kio.schema.types import TopicName
 from tideline.background import spawn
 from tideline.domain.authorization import (
     NEEDED,
+    Operation,
     Rights,
     Verdict,
     operations_of,
@@ -80,9 +81,36 @@ class TopicRights:
         tracked topics. Returns at once while that is known."""
         operation = NEEDED[context.header.api_key]
         state = context.connection.state(ConnectionRights)
+        verdicts, unknown = self._known(context, state, operation, topics)
+        if unknown:
+            for name, found in (await self._answered(context, state, unknown)).items():
+                # Whatever its age: it was judged while the request waited.
+                verdicts[name] = Verdict.ALLOWED if found.allows(operation) else Verdict.DENIED
+        denied = sum(verdict is Verdict.DENIED for verdict in verdicts.values())
+        if denied:
+            RIGHTS_DENIED.labels(operation.name.lower()).inc(denied)
+        return Judged(verdicts)
+
+    def known_to_allow(self, context: RequestContext, topics: Iterable[str]) -> bool:
+        """Whether :meth:`judge` would say at once that the client may, of each of them."""
+        operation = NEEDED[context.header.api_key]
+        state = context.connection.state(ConnectionRights)
+        verdicts, _ = self._known(context, state, operation, topics)
+        return all(verdict is Verdict.ALLOWED for verdict in verdicts.values())
+
+    def _known(
+        self,
+        context: RequestContext,
+        state: ConnectionRights,
+        operation: Operation,
+        topics: Iterable[str],
+    ) -> tuple[dict[str, Verdict], list[str]]:
+        """What still holds of what the broker said, and the topics of which nothing does. What runs
+        out soon is asked for."""
         now = asyncio.get_running_loop().time()
         verdicts: dict[str, Verdict] = {}
-        unknown, due = [], False
+        unknown: list[str] = []
+        due = False
         for name in topics:
             rights = state.known.get(name)
             if rights is None:
@@ -97,14 +125,7 @@ class TopicRights:
                 due = True
         if due:
             self._refresh(context, state, now)
-        if unknown:
-            for name, found in (await self._answered(context, state, unknown)).items():
-                # Whatever its age: it was judged while the request waited.
-                verdicts[name] = Verdict.ALLOWED if found.allows(operation) else Verdict.DENIED
-        denied = sum(verdict is Verdict.DENIED for verdict in verdicts.values())
-        if denied:
-            RIGHTS_DENIED.labels(operation.name.lower()).inc(denied)
-        return Judged(verdicts)
+        return verdicts, unknown
 
     async def _answered(
         self, context: RequestContext, state: ConnectionRights, names: Collection[str]

@@ -50,6 +50,33 @@ class NamedTopics:
     """Of Fetch (KIP-227); versions without sessions ask for none."""
 
 
+@dataclass(frozen=True, slots=True)
+class WalkedProduce:
+    """What a Produce request without a transactional id says."""
+
+    acks: int
+    topics: list[tuple[NamedKey, list[tuple[int, bytes]]]]
+    """In the order of the request: of each topic (partition, records)."""
+
+
+def walked_produce(frame: bytes, header: RequestHeader) -> WalkedProduce | None:
+    """A Produce request of at most :data:`MOST_WALKED` topics and partitions, none without records.
+    ``None``: it has to be decoded to be known, for whatever reason."""
+    version, at = header.api_version, header.body_start
+    if not 3 <= version <= 13:
+        return None
+    flexible = version >= 9
+    try:
+        if flexible:
+            at = _no_tags(frame, at)
+        told, end = _produced(frame, at, version, flexible)
+        if flexible:
+            end = _no_tags(frame, end)
+    except (_Unsure, struct.error, IndexError, UnicodeDecodeError):
+        return None
+    return told if end <= len(frame) else None
+
+
 def named_topics(frame: bytes, header: RequestHeader) -> NamedTopics | None:
     """The topics of a Produce, Fetch, ListOffsets, OffsetForLeaderEpoch or Metadata request, of the
     last one those of a list that is not empty. ``None``: it has to be decoded to be known, for
@@ -100,6 +127,40 @@ def _produce(frame: bytes, at: int, version: int, flexible: bool) -> tuple[Named
         if flexible:
             at = _no_tags(frame, at)
     return NamedTopics(keys), at
+
+
+def _produced(frame: bytes, at: int, version: int, flexible: bool) -> tuple[WalkedProduce, int]:
+    nobody = frame[at : at + 1] == b"\0" if flexible else frame[at : at + 2] == b"\xff\xff"
+    if not nobody:
+        raise _Unsure  # a transactional id
+    at += 1 if flexible else 2
+    (acks,) = _I16(frame, at)
+    at += 2 + 4  # timeout
+    count, at = _length(frame, at, flexible)
+    walked, end = count, len(frame)
+    topics: list[tuple[NamedKey, list[tuple[int, bytes]]]] = []
+    for _ in range(_bounded(count)):
+        key, at = _key(frame, at, flexible, by_id=version >= 13)
+        partitions, at = _length(frame, at, flexible)
+        walked += partitions
+        found: list[tuple[int, bytes]] = []
+        for _ in range(_bounded(partitions, walked)):
+            (index,) = _I32(frame, at)
+            if flexible:
+                size, at = _varint(frame, at + 4)
+                size -= 1
+            else:
+                (size,) = _I32(frame, at + 4)
+                at += 8
+            behind = at + size
+            if size < 0 or behind > end:
+                raise _Unsure
+            found.append((index, frame[at:behind]))
+            at = _no_tags(frame, behind) if flexible else behind
+        topics.append((key, found))
+        if flexible:
+            at = _no_tags(frame, at)
+    return WalkedProduce(acks, topics), at
 
 
 def _fetch(frame: bytes, at: int, version: int, flexible: bool) -> tuple[NamedTopics, int]:

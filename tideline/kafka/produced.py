@@ -65,14 +65,19 @@ def validated(
     produce_version: int,
     now_ms: int,
     max_unpacked: int | None = None,
+    header: BatchHeader | None = None,
 ) -> ValidBatch:
     """The one batch in ``records``, all that a partition takes of a produce.
 
-    ``max_unpacked``: a smaller bound than :func:`unpacked_bound` for a first try.
+    ``max_unpacked``: a smaller bound than :func:`unpacked_bound` for a first try. ``header``: what
+    :func:`~tideline.kafka.batches.parse_at` reads at the beginning, if it was read already.
     Raises :class:`RefusedBatch`, or :class:`~tideline.kafka.records.UnpackedTooLarge` if a smaller
     bound was given and is not enough.
     """
-    header = the_one_batch(records, limits, produce_version)
+    if header is None or header.end != len(records):
+        header = the_one_batch(records, limits, produce_version)
+    else:
+        check_batch(records, header, limits, produce_version)
     bound = unpacked_bound(limits)
     try:
         body = unpacked(records, header, bound if max_unpacked is None else max_unpacked)
@@ -112,7 +117,14 @@ def the_one_batch(records: bytes, limits: TopicLimits, produce_version: int) -> 
     if len(headers) != 1:
         number = "more than one batch" if headers else "no batch"
         raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, f"{number}, exactly one is allowed")
-    header = headers[0]
+    check_batch(records, headers[0], limits, produce_version)
+    return headers[0]
+
+
+def check_batch(
+    records: bytes, header: BatchHeader, limits: TopicLimits, produce_version: int
+) -> None:
+    """The same rules of a batch that is alone in ``records``."""
     if header.size > limits.max_message_bytes:
         raise RefusedBatch(
             KafkaErrorCode.MESSAGE_TOO_LARGE,
@@ -122,7 +134,6 @@ def the_one_batch(records: bytes, limits: TopicLimits, produce_version: int) -> 
         raise RefusedBatch(KafkaErrorCode.CORRUPT_MESSAGE, "the CRC does not match the batch")
     _check_header(header)
     _check_compression(header, produce_version)
-    return header
 
 
 def _check_header(header: BatchHeader) -> None:

@@ -22,7 +22,7 @@ from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.domain.ids import TopicIdPartition
 from tideline.gateway.fetch.from_suffix import HighWatermarks
-from tideline.gateway.fetch.object_reader import ObjectCache
+from tideline.gateway.fetch.object_reader import ObjectCache, ObjectReader
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import (
@@ -31,6 +31,7 @@ from tideline.kafka.batches import (
     verify_crc,
 )
 from tideline.object_store import ObjectStoreUnavailable
+from tideline.object_store.byte_ranges import ByteRange
 
 
 def records(*timestamps: int, compression: int = 0) -> bytes:
@@ -162,6 +163,30 @@ def test_the_cache_is_bounded_and_never_wrong(puts: list[tuple[int, int, int]], 
         assert cache.size <= limit
         if (found := cache.get(key, start + 1, size // 2)) is not None:
             assert bytes(found) == objects[key][start + 1 : start + 1 + size // 2]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 90), st.integers(1, 40)), max_size=8),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 90), st.integers(1, 30)),
+        max_size=12,
+    ),
+)
+def test_many_ranges_are_found_in_memory_as_each_alone(
+    puts: list[tuple[int, int, int]], asked: list[tuple[int, bool, int, int]]
+) -> None:
+    readers = [ObjectReader(FakeObjectStore(), ObjectCache(1 << 20)) for _ in range(2)]
+    body = bytes(range(140))
+    for key, start, size in puts:
+        for reader in readers:
+            reader._cache.put(f"object-{key}", start, body[start : start + size])
+    places = [(f"object-{key}", tiered, start, size) for key, tiered, start, size in asked]
+    together, alone = readers
+    assert together.all_cached(places) == [
+        alone.cached(ByteRange(key, start, start + size, tiered))
+        for key, tiered, start, size in places
+    ]
+    assert list(together._cache._pieces) == list(alone._cache._pieces), "used in the same order"
 
 
 class Source:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from tideline.background import spawn
 from tideline.gateway.metrics import CACHE_BYTES
@@ -42,11 +43,20 @@ class ObjectCache:
 
     def get(self, key: str, start: int, size: int) -> memoryview | None:
         """``[start, start + size)`` of an object, if one piece holds all of it."""
+        found = self.piece(key, start, size)
+        if found is None:
+            return None
+        piece_start, piece = found
+        return piece[start - piece_start : start - piece_start + size]
+
+    def piece(self, key: str, start: int, size: int) -> tuple[int, memoryview] | None:
+        """The piece that holds all of ``[start, start + size)`` of an object, and where it begins
+        in the object."""
         for piece_start in self._starts.get(key, ()):
             piece = self._pieces[key, piece_start]
             if piece_start <= start and start + size <= piece_start + len(piece):
                 self._pieces.move_to_end((key, piece_start))
-                return memoryview(piece)[start - piece_start : start - piece_start + size]
+                return piece_start, memoryview(piece)
         return None
 
     def rest(self, key: str, start: int) -> memoryview | None:
@@ -113,6 +123,25 @@ class ObjectReader:
     def cached(self, part: ByteRange) -> memoryview | None:
         """The whole of ``part``, if one piece in memory holds it."""
         return self._cache.get(_name(part.key, part.tiered), part.start, part.size)
+
+    def all_cached(self, places: Iterable[tuple[str, bool, int, int]]) -> list[memoryview | None]:
+        """As :meth:`cached`, of each (key, whether tiered, first byte, bytes). Neighbours are
+        mostly in one piece, which is looked for once."""
+        found: list[memoryview | None] = []
+        at: tuple[str, bool] | None = None
+        first = end = 0
+        piece = memoryview(b"")
+        for key, tiered, start, size in places:
+            if at != (key, tiered) or start < first or start + size > end:
+                got = self._cache.piece(_name(key, tiered), start, size)
+                if got is None:
+                    at = None
+                    found.append(None)
+                    continue
+                (first, piece), at = got, (key, tiered)
+                end = first + len(piece)
+            found.append(piece[start - first : start - first + size])
+        return found
 
     def forget(self, part: ByteRange) -> None:
         """Its object is read anew by whoever asks next."""

@@ -18,6 +18,7 @@ from tideline.gateway.messages import (
     topic_key,
 )
 from tideline.gateway.tracking.view import TrackingView
+from tideline.kafka.fetch_answer import PlainPartition
 
 MAX_BYTES = 55 * 1024 * 1024
 """Of one answer, whatever a client asks for: Kafka's own ``fetch.max.bytes``."""
@@ -111,17 +112,33 @@ class PartitionResult:
     def refusal(cls, code: KafkaErrorCode) -> PartitionResult:
         return cls(code, settled=True)
 
-    def row(self, api: Messages, asked: PartitionFetch) -> Any:
+    def row(self, asked: PartitionFetch) -> Any:
+        """Kafka's own structure, or a :class:`~tideline.kafka.fetch_answer.PlainPartition`."""
         if self.relayed is not None:
             return self.relayed
-        return api.response_part(
-            "PartitionData",
-            partition_index=asked.at.partition,
-            error_code=error(self.code),
-            high_watermark=self.high_watermark,
-            last_stable_offset=self.last_stable_offset,
-            log_start_offset=self.log_start,
-            aborted_transactions=None,
-            records=self.records,
-            preferred_read_replica=BrokerId(self.nearer),
+        return PlainPartition(
+            asked.at.partition,
+            self.code,
+            self.high_watermark,
+            self.last_stable_offset,
+            self.log_start,
+            self.nearer,
+            self.records or b"",
         )
+
+
+def as_structure(row: Any, api: Messages) -> Any:
+    """The row as the codec writes it."""
+    if not isinstance(row, PlainPartition):
+        return row
+    return api.response_part(
+        "PartitionData",
+        partition_index=row.partition_index,
+        error_code=error(row.error_code),
+        high_watermark=row.high_watermark,
+        last_stable_offset=row.last_stable_offset,
+        log_start_offset=row.log_start_offset,
+        aborted_transactions=None,
+        records=row.records,
+        preferred_read_replica=BrokerId(row.preferred_read_replica),
+    )

@@ -28,16 +28,17 @@ from tideline.gateway.fetch.partition import (
     MAX_BYTES,
     PartitionFetch,
     PartitionResult,
+    as_structure,
     current_route,
 )
 from tideline.gateway.fetch.suffix_reader import SuffixReader
-from tideline.gateway.fetch.tracked_sessions import Answered
+from tideline.gateway.fetch.tracked_sessions import Answered, Row
 from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import (
     Messages,
-    TopicKey,
     error,
     group_by_topic,
+    in_milliseconds,
     key_fields,
     messages,
     milliseconds,
@@ -50,6 +51,7 @@ from tideline.gateway.room import Room
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.decoding import AT_ONCE_PARTITIONS, beside_the_loop
+from tideline.kafka.fetch_answer import PLAIN_SINCE, PlainPartition, plain_answer
 
 KAFKA_ROUND_S = 0.1
 """How long Kafka may hold one round of a tracked fetch; Kafka serves a connection one by one."""
@@ -383,19 +385,44 @@ class TrackedFetch:
         size = sum(answer.size for answer in answers.values())
         throttle_s = self._quotas.record(QuotaKind.FETCH, self.context, size)
         self._quotas.throttle(QuotaKind.FETCH, self.context, throttle_s)
-        message = self.messages.response(
-            throttle_time=max(self.kafka.throttle, milliseconds(throttle_s)),
-            error_code=error(code),
-            session_id=session_id,
-            responses=tuple(
-                self.messages.response_part(
-                    "FetchableTopicResponse", **key_fields(key), partitions=tuple(group)
-                )
-                for key, group in group_by_topic(told)
-            ),
-            node_endpoints=tuple(self.kafka.endpoints.values()),
-        )
-        return await self.context.respond_of(message, len(told))
+        throttle = self.kafka.throttle
+        if throttle_s > 0:
+            throttle = max(throttle, milliseconds(throttle_s))
+        api, endpoints = self.messages, tuple(self.kafka.endpoints.values())
+        if (
+            not many
+            and not endpoints
+            and api.version >= PLAIN_SINCE
+            and all(isinstance(row, PlainPartition) for _, row in told)
+        ):
+            return plain_answer(
+                self.context.header.correlation_id,
+                api.version,
+                group_by_topic(told),
+                throttle_ms=in_milliseconds(throttle),
+                code=code,
+                session_id=session_id,
+            )
 
-    def _rows(self, answers: Answers) -> list[tuple[TopicKey, Any]]:
-        return [(asked.at.key, answers[asked].row(self.messages, asked)) for asked in self.asked]
+        def message() -> Any:
+            return api.response(
+                throttle_time=throttle,
+                error_code=error(code),
+                session_id=session_id,
+                responses=tuple(
+                    api.response_part(
+                        "FetchableTopicResponse",
+                        **key_fields(key),
+                        partitions=tuple(as_structure(row, api) for row in group),
+                    )
+                    for key, group in group_by_topic(told)
+                ),
+                node_endpoints=endpoints,
+            )
+
+        return await self.context.respond_of(
+            await beside_the_loop(message) if many else message(), len(told)
+        )
+
+    def _rows(self, answers: Answers) -> list[Row]:
+        return [(asked.at.key, answers[asked].row(asked)) for asked in self.asked]

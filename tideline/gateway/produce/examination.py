@@ -80,21 +80,39 @@ class Examiner:
                 pass
         return await asyncio.get_running_loop().run_in_executor(self._thread, judge, None)
 
+    def within(
+        self, records: bytes, header: BatchHeader, limits: TopicLimits, produce_version: int
+    ) -> Examined | None:
+        """Of a batch that an allowance covers; ``None``: it unpacks to more than is read at once.
+        ``header``: the one at the beginning of ``records``."""
+        try:
+            return self._judged(records, limits, produce_version, AT_ONCE_BYTES, header)
+        except UnpackedTooLarge:
+            return None
+
     def at_once(self, records: bytes, limits: TopicLimits, produce_version: int) -> Examined:
         """However long it takes: for a batch that came to the suffix by a way nobody foresaw."""
         return self._judged(records, limits, produce_version, None)
 
     def _judged(
-        self, records: bytes, limits: TopicLimits, produce_version: int, max_unpacked: int | None
+        self,
+        records: bytes,
+        limits: TopicLimits,
+        produce_version: int,
+        max_unpacked: int | None,
+        header: BatchHeader | None = None,
     ) -> Examined:
+        began = time.perf_counter()
         try:
-            with EXAMINATION_SECONDS.time():
-                return validated(
-                    records,
-                    limits,
-                    produce_version=produce_version,
-                    now_ms=self._now_ms(),
-                    max_unpacked=max_unpacked,
-                )
+            return validated(
+                records,
+                limits,
+                produce_version=produce_version,
+                now_ms=self._now_ms(),
+                max_unpacked=max_unpacked,
+                header=header,
+            )
         except RefusedBatch as refused:
             return refused
+        finally:
+            EXAMINATION_SECONDS.observe(time.perf_counter() - began)

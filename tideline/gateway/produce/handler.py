@@ -16,7 +16,6 @@ from tideline.background import spawn
 from tideline.domain.ack_gate import UNKNOWN_OFFSET, AckTicket, is_final, told_as
 from tideline.domain.answers import READ_AGAIN, SEND_AGAIN, Asked, Behaviour, LeaseState, handling
 from tideline.domain.authorization import CANNOT_ASK
-from tideline.domain.leader_choice import zone_of
 from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import KafkaErrorCode, RouteKind
 from tideline.errors import TidelineError
@@ -26,20 +25,19 @@ from tideline.gateway.leaders import LeaderNaming
 from tideline.gateway.messages import (
     NO_TIME,
     Messages,
-    error,
     group_by_topic,
-    in_milliseconds,
     key_fields,
     leaves_out,
     locate,
     messages,
     milliseconds,
     named,
-    timestamp,
     topic_key,
 )
 from tideline.gateway.passing import classic_alone
+from tideline.gateway.produce.answering import count_appended, response
 from tideline.gateway.produce.appends import AppendDropped
+from tideline.gateway.produce.at_once import answer, appended_at_once
 from tideline.gateway.produce.examination import Allowance, Examiner
 from tideline.gateway.produce.parking import ParkedProduce, ParkingLot
 from tideline.gateway.produce.partition import PartitionProduce, ProduceOutcome
@@ -51,7 +49,6 @@ from tideline.gateway.tracking.view import TrackingView
 from tideline.gateway.transactions import OpenTransactions
 from tideline.kafka.batches import BatchHeader
 from tideline.kafka.decoding import AT_ONCE_PARTITIONS, decoded_response
-from tideline.kafka.produce_answer import RECORD_ERRORS_SINCE, PlainRow, plain_answer
 from tideline.kafka.protocol import RequestHeader, encode_request
 
 
@@ -342,28 +339,9 @@ class ProduceRequest:
         relayed = all(told.relayed is not None for told in outcomes)
         if relayed and self._whole_answer is not None and throttle == self.throttle:
             return self._whole_answer
-        keys = [part.at.key for part in self.all]
-        some = len(self.all) <= AT_ONCE_PARTITIONS
-        if some and not self.endpoints and all(told.is_plain for told in outcomes):
-            plain = map(_plain_row, self.all, outcomes)
-            return plain_answer(
-                self.context.header.correlation_id,
-                self.messages.version,
-                group_by_topic(list(zip(keys, plain, strict=True))),
-                in_milliseconds(throttle),
-            )
-        rows = list(zip(keys, map(self._row, self.all, outcomes), strict=True))
-        message = self.messages.response(
-            responses=tuple(
-                self.messages.response_part(
-                    "TopicProduceResponse", **key_fields(key), partition_responses=tuple(group)
-                )
-                for key, group in group_by_topic(rows)
-            ),
-            throttle_time=throttle,
-            node_endpoints=tuple(self.endpoints.values()),
-        )
-        return await self.context.respond_of(message, len(self.all))
+        told = [(part.at, outcome) for part, outcome in zip(self.all, outcomes, strict=True)]
+        endpoints = tuple(self.endpoints.values())
+        return await response(self.context, self.messages, told, throttle, endpoints)
 
     def _count_bytes(self, outcomes: Sequence[ProduceOutcome]) -> None:
         appended = (
@@ -371,29 +349,7 @@ class ProduceRequest:
             for part, told in zip(self.all, outcomes, strict=True)
             if told.relayed is None and told.code == 0
         )
-        self._leaders.count("produced", sum(appended), zone_of(self.context.header.client_id))
-
-    def _row(self, part: PartitionProduce, answer: ProduceOutcome) -> Any:
-        if answer.relayed is not None:
-            return answer.relayed
-        return self.messages.response_part(
-            "PartitionProduceResponse",
-            index=part.at.partition,
-            error_code=error(answer.code),
-            base_offset=answer.base_offset,
-            log_append_time=timestamp(answer.append_time),
-            log_start_offset=answer.log_start,
-            record_errors=tuple(
-                self.messages.response_part(
-                    "BatchIndexAndErrorMessage",
-                    batch_index=index,
-                    batch_index_error_message=message,
-                )
-                for index, message in answer.record_errors
-                if self.messages.version >= RECORD_ERRORS_SINCE
-            ),
-            error_message=answer.message,
-        )
+        count_appended(self.context, self._leaders, sum(appended))
 
     async def unanswered(self) -> None:
         """acks=0: a failure is reported by the end of the connection only, as Kafka does."""
@@ -435,10 +391,20 @@ class ProduceHandler:
         return named is not None and not connection.state(ProduceOrder).waiting
 
     async def produce(self, context: RequestContext) -> bytes | None:
+        order = context.connection.state(ProduceOrder)
+        if not order.waiting and (appended := appended_at_once(context, self)) is not None:
+            try:
+                return await answer(context, self, appended)
+            except AppendDropped as fenced:
+                context.connection.close(f"no answer may be given: {fenced}")
+                return None
+        return await self._piece_by_piece(context, order)
+
+    async def _piece_by_piece(self, context: RequestContext, order: ProduceOrder) -> bytes | None:
+        """Each partition as it has to be."""
         request: Any = context.request()
         produce = ProduceRequest(context, request, self)
         throttle_s = self.quotas.record(QuotaKind.PRODUCE, context, len(context.frame))
-        order = context.connection.state(ProduceOrder)
         if not produce.is_tracked and not order.waiting:
             if produce.acks == 0:
                 context.connection.forward_unanswered(context.frame)
@@ -472,12 +438,6 @@ class ProduceHandler:
         except asyncio.CancelledError:
             self.parking.drop(context.connection)
             raise
-
-
-def _plain_row(part: PartitionProduce, told: ProduceOutcome) -> PlainRow:
-    return PlainRow(
-        part.at.partition, told.code, told.base_offset, told.append_time, told.log_start
-    )
 
 
 def _last_offset(row: Any, header: BatchHeader | None) -> int:

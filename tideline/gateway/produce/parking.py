@@ -177,6 +177,13 @@ class ParkingLot:
                     return
         self._park(log, entry)
 
+    def goes_on(self, log: TopicIdPartition) -> bool:
+        """Whether a produce that came now would be let through to the suffix at once, but for what
+        of its own producer was refused."""
+        if self._lanes.get(log) or log in self._draining:
+            return False
+        return self._rules.admission_of(log) is Admission.SUFFIX
+
     def drain(self, log: TopicIdPartition) -> None:
         """Let through what may go now. Call it when the state of ``log`` has changed."""
         lane = self._lanes.get(log)

@@ -64,7 +64,7 @@ class PartitionProduce:
         self.records = records if records is not None else b""
         self.size = len(self.records)
         """bytes, as they came"""
-        self.header = _header(self.records)
+        self.header = header_of(self.records)
         self.answer: asyncio.Future[ProduceOutcome] = asyncio.get_running_loop().create_future()
         self._version = version
         self._source = source
@@ -76,10 +76,7 @@ class PartitionProduce:
 
     @property
     def producer(self) -> ProducerBatch:
-        header = self.header
-        if header is None:
-            return ProducerBatch(-1, -1, -1)
-        return ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence)
+        return ProducerBatch(-1, -1, -1) if self.header is None else producer_of(self.header)
 
     @property
     def is_transactional(self) -> bool:
@@ -116,7 +113,7 @@ class PartitionProduce:
 
     def settle(self, outcome: ProduceOutcome, path: str) -> None:
         """The outcome; the first one counts. ``path`` is for the metric."""
-        _counter(path, int(outcome.code)).inc()
+        count_outcome(path, outcome)
         if not self.answer.done():
             self.answer.set_result(outcome)
 
@@ -159,35 +156,50 @@ class PartitionProduce:
     def _appended(self, outcome: asyncio.Future[CommittedBatch]) -> None:
         if outcome.cancelled():
             return
-        failure = outcome.exception()
-        if failure is None:
-            self.settle(self._success(outcome.result()), "suffix")
-        elif isinstance(failure, AppendFailed):
-            self.settle(
-                ProduceOutcome(FAILURE_ERRORS[failure.failure], message=str(failure)), "suffix"
-            )
-        else:
-            self.fail(failure)
-
-    def _success(self, committed: CommittedBatch) -> ProduceOutcome:
-        code = COMMIT_ERRORS[committed.error.value]
-        if code is not KafkaErrorCode.NONE:
-            return ProduceOutcome(code)
         assert self.at.topic is not None
-        by_append = self.at.topic.timestamp_type == LOG_APPEND_TIME
-        return ProduceOutcome(
-            code,
-            committed.base_offset,
-            committed.append_time if by_append else -1,
-            committed.log_start,
-        )
+        try:
+            told = outcome_of(outcome, self.at.topic.timestamp_type)
+        except Exception as failure:
+            self.fail(failure)
+        else:
+            self.settle(told, "suffix")
 
 
-def _header(records: bytes) -> BatchHeader | None:
+def header_of(records: bytes) -> BatchHeader | None:
+    """Of the batch that they begin with; ``None`` if they do with none."""
     try:
         return parse_at(records, 0)
     except InvalidBatch:
         return None
+
+
+def producer_of(header: BatchHeader) -> ProducerBatch:
+    """Who sent the batch."""
+    return ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence)
+
+
+def outcome_of(appended: asyncio.Future[CommittedBatch], timestamp_type: str) -> ProduceOutcome:
+    """What is told of a batch that is not under way any more. Raises what the append ended by if
+    nothing may be told."""
+    try:
+        committed = appended.result()
+    except AppendFailed as failure:
+        return ProduceOutcome(FAILURE_ERRORS[failure.failure], message=str(failure))
+    code = COMMIT_ERRORS[committed.error.value]
+    if code is not KafkaErrorCode.NONE:
+        return ProduceOutcome(code)
+    by_append = timestamp_type == LOG_APPEND_TIME
+    return ProduceOutcome(
+        code,
+        committed.base_offset,
+        committed.append_time if by_append else -1,
+        committed.log_start,
+    )
+
+
+def count_outcome(path: str, outcome: ProduceOutcome) -> None:
+    """``path``: where the batch went."""
+    _counter(path, int(outcome.code)).inc()
 
 
 @cache

@@ -119,6 +119,7 @@ class WalWriter:
         self.made_room: Listeners[[]] = Listeners()
         """Called when something has left the buffer and it is not full."""
         metrics.WAL_OLDEST.set_function(self.oldest_s)
+        metrics.WAL_BUFFERED.set_function(lambda: self._unfinished_bytes)
         lease.fenced.add(self.drop_all)
         lease.gained.add(self._teller.inherit)
 
@@ -126,6 +127,10 @@ class WalWriter:
     def has_room(self) -> bool:
         """Whether another batch may be accepted; otherwise it waits before the writer."""
         return self._unfinished_bytes < self._buffer_max_bytes
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether batches of ``size`` bytes together may be accepted one after the other."""
+        return self._unfinished_bytes + size < self._buffer_max_bytes
 
     @property
     def unfinished_bytes(self) -> int:
@@ -149,7 +154,6 @@ class WalWriter:
         self._room.take("wal", COPIES * len(append.batch))
         if not self.has_room:
             metrics.BOUND_REACHED.labels("wal").inc()
-        metrics.WAL_BUFFERED.set(self._unfinished_bytes)
         if self._buffer_bytes >= self._max_bytes:
             self._cut()
         elif self._timer is None:
@@ -408,7 +412,6 @@ class WalWriter:
         self._unfinished_bytes -= len(append.batch)
         self._room.give("wal", COPIES * len(append.batch))
         append.batch = b""
-        metrics.WAL_BUFFERED.set(self._unfinished_bytes)
         if append.outcome.done():
             return
         if isinstance(outcome, CommittedBatch):

@@ -163,7 +163,10 @@ class TrackingView:
         tracked topic's partition without a row, and for a topic whose id is not known yet."""
         if topic_id is None:
             return UNKNOWN
-        if topic_id in self._deleted or topic_id in self._displaced:
+        # Nearly always empty, and an id is hashed to be looked for all the same.
+        if (self._deleted and topic_id in self._deleted) or (
+            self._displaced and topic_id in self._displaced
+        ):
             return DELETED
         if (found := self._routes.get(TopicIdPartition(topic_id, partition))) is not None:
             return found
