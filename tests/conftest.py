@@ -19,6 +19,7 @@ from infra.apis_shown import SHOWN
 from tests import deaths
 from tideline.domain.places import SETTING as PLACES
 from tideline.stack import ALL_PARTS, Stack
+from tideline.stack.spark_classes import driver_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,9 +123,12 @@ def shows_what_it_is_said_to(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark session in this process for the whole run; two cores, on loopback."""
+    """One Spark session in this process for the whole run; two cores, on loopback. Its JVM compiles
+    for the minutes that it lives: what each test plans is planned once or twice."""
     from spark.common.session import make_session
 
+    options = " ".join(driver_options())
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {options}".strip()
     session = make_session(
         "tideline-tests",
         "local[2]",

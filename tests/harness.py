@@ -44,13 +44,14 @@ HANGS_S = 600.0
 
 def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
     """Poll ``probe`` until it answers something true, with :class:`Patience`. A thread or program
-    of the test that has died meanwhile ends the wait, too."""
-    patience = Patience(timeout_s)
+    of the test that has died meanwhile ends the wait, too. What is waited for is asked for less
+    often the longer it takes, up to ten times a second: an answer costs the stack as well."""
+    patience, began = Patience(timeout_s), time.monotonic()
     while not (found := probe()):
         deaths.check()
         if patience.over:
             raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
-        time.sleep(0.02)
+        time.sleep(min(0.02 + (time.monotonic() - began) / 100, 0.1))
     return found
 
 

@@ -14,7 +14,7 @@ import psycopg
 
 from tests.harness import until
 from tideline.stack import Stack
-from tideline.stack.spark_classes import driver_options, make_archive
+from tideline.stack.spark_classes import driver_options
 
 LOCK = 815_003
 SMALL = ("--conf", "spark.sql.shuffle.partitions=2")
@@ -23,12 +23,15 @@ SMALL = ("--conf", "spark.sql.shuffle.partitions=2")
 @dataclass(frozen=True)
 class Step:
     """A write of Postgres before which the driver dies. ``commits``: Postgres ends the write
-    after the death, as when only the answer was lost; else it is undone."""
+    after the death, as when only the answer was lost; else it is undone. ``in_spark``: the driver
+    has Spark's JVM and its Python workers; else its tasks run in its own process
+    (:mod:`tests.spark_without_jvm`), which leaves the same behind and costs a quarter."""
 
     name: str
     event: str
     when: str
     commits: bool
+    in_spark: bool = False
 
 
 @contextmanager
@@ -67,12 +70,15 @@ def waiting(holder: psycopg.Connection) -> list[int]:
     return [int(row[0]) for row in rows]
 
 
-def start(stack: Stack, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:
-    """A driver of its own, with its JVM and Python workers."""
-    make_archive()
-    quick = {"SPARK_SUBMIT_OPTS": " ".join(driver_options())}
+def start(stack: Stack, step: Step, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:
+    """A driver of its own, with its JVM and Python workers if the step is one in Spark."""
+    quick: dict[str, str] = {}
+    command = [sys.executable, "-m", "tests.spark_without_jvm", *arguments]
+    if step.in_spark:
+        quick = {"SPARK_SUBMIT_OPTS": " ".join(driver_options())}
+        command = [sys.executable, "-m", *arguments, "--master", "local[2]", *SMALL]
     return subprocess.Popen(
-        [sys.executable, "-m", *arguments, "--master", "local[2]", *SMALL],
+        command,
         env={**os.environ, **quick, **stack.environment("jobs"), **settings},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -83,15 +89,23 @@ def start(stack: Stack, *arguments: str, **settings: str) -> subprocess.Popen[by
 def killed_at(stack: Stack, step: Step, *arguments: str, **settings: str) -> None:
     """A run that reaches ``step`` and dies there, with its JVM and its executors."""
     with held(stack.endpoints.postgres_dsn("postgres"), step) as holder:
-        driver = start(stack, *arguments, **settings)
+        driver = start(stack, step, *arguments, **settings)
         try:
-            until(f"a run to reach: {step.name}", lambda: waiting(holder), 180)
+            until(f"a run to reach: {step.name}", lambda: reached(holder, driver), 180)
         finally:
             kill_nine(driver)
         if not step.commits:
             for pid in waiting(holder):
                 holder.execute("SELECT pg_terminate_backend(%s)", [pid])
             until("the write to be undone", lambda: not waiting(holder))
+
+
+def reached(holder: psycopg.Connection, driver: subprocess.Popen[bytes]) -> bool:
+    """Whether somebody waits at the step. A driver that has ended never will."""
+    if waiting(holder):
+        return True
+    assert driver.poll() is None, f"the driver ended with {driver.returncode}"
+    return False
 
 
 def kill_nine(driver: subprocess.Popen[bytes]) -> None:

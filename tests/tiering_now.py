@@ -14,18 +14,21 @@ from tideline.stack import Stack
 SEGMENT_BYTES = 20_000
 
 
-def split(stack: Stack, topic: str) -> int:
-    """Split everything that is committed by now; returns out of how many WAL files."""
+def split(stack: Stack, topic: str, most: int | None = None) -> int:
+    """Split everything that is committed by now, or the oldest, out of ``most`` WAL files; returns
+    out of how many."""
     settings = JobsSettings.of(stack.environment("jobs"))
     worker, done = uuid4(), 0
     with FromSettings(settings, "test-tiering")() as services:
         services.plane.request_tiering(topic)
         while files := services.plane.claim_wal_files(
-            worker, max_files=1_000, max_batches=10_000, claim_ms=60_000, cutoffs={}
+            worker, max_files=most or 1_000, max_batches=10_000, claim_ms=60_000, cutoffs={}
         ):
             for file in files:
                 assert split_file(services, worker, file).ended == Ended.DONE
                 done += 1
+            if most is not None:
+                break
     return done
 
 
@@ -54,7 +57,10 @@ def merged_end(stack: Stack, topic: str) -> int:
         return max(row.last_offset for row in rows if row.topic == topic) + 1
 
 
-def tier(stack: Stack, topic: str, segment_bytes: int = SEGMENT_BYTES) -> int:
-    """Split and merge everything that is committed by now; returns how many segments came."""
-    split(stack, topic)
+def tier(
+    stack: Stack, topic: str, segment_bytes: int = SEGMENT_BYTES, most: int | None = None
+) -> int:
+    """Split and merge everything that is committed by now, or what the oldest ``most`` WAL files
+    hold; returns how many segments came."""
+    split(stack, topic, most)
     return merge(stack, topic, segment_bytes)

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from spark.common.entry import Job
+from tests.harness import until
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import MergedSegmentRow
 from tideline.demo.patience import Patience
@@ -121,6 +122,22 @@ class Topic:
             ).fetchall()
         return {row[0] for row in rows}
 
+    def claims(self) -> int:
+        """Of WAL files and partitions, that have not expired."""
+        with psycopg.connect(self.stack.endpoints.postgres_dsn("postgres")) as connection:
+            row = connection.execute(
+                "WITH mine AS (SELECT log_id FROM tideline.logs WHERE topic_name = %s),"
+                " held AS (SELECT FROM tideline.merge_claims JOIN mine USING (log_id)"
+                "   WHERE expires_at > clock_timestamp()"
+                "  UNION ALL SELECT FROM tideline.wal_file_claims AS c"
+                "   WHERE expires_at > clock_timestamp() AND EXISTS (SELECT FROM tideline.batches"
+                "     JOIN mine USING (log_id) WHERE file_id = c.file_id))"
+                " SELECT count(*) FROM held",
+                [self.name],
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
+
     def rows_left(self) -> int:
         """Batch rows in Postgres."""
         with psycopg.connect(self.stack.endpoints.postgres_dsn("postgres")) as connection:
@@ -148,11 +165,13 @@ def diskless_topic(stack: Stack) -> Iterator[Topic]:
 
 
 class Rereader:
-    """Reads the topic from its first offset to its end, again and again, and compares."""
+    """Reads the topic from its first offset to its end, again and again, and compares. Between two
+    rounds it leaves the machine to the others for as long as three more would take."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._stop = threading.Event()
+        self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rereader", daemon=True)
         self.rounds = 0
         self.wrong: list[str] = []
@@ -163,11 +182,20 @@ class Rereader:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._hurry.set()
         self._thread.join(90)
         assert not self._thread.is_alive(), "the reader is stuck"
 
+    def read_again(self) -> None:
+        """Wait for a round that began now or later, or for one that found something wrong."""
+        wanted = self.rounds + 2
+        self._hurry.set()
+        until("the reader to read all again", lambda: self.wrong or self.rounds >= wanted, 120)
+        self._hurry.clear()
+
     def _run(self) -> None:
         while not self._stop.is_set():
+            began = time.monotonic()
             wanted = self._topic.acknowledged_without_gap()
             try:
                 seen = self._topic.read(wanted)
@@ -179,7 +207,7 @@ class Rereader:
                 if different:
                     self.wrong.append(f"partition {partition}: offsets {different[:5]} differ")
             self.rounds += 1
-            self._stop.wait(1.5)  # leaves the machine to the others
+            self._hurry.wait(1.5 + 3 * (time.monotonic() - began))
 
 
 def job(stack: Stack, spark: SparkSession, **environment: str) -> Job:

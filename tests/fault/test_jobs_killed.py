@@ -28,9 +28,9 @@ SMALL = b"s" * 1_000
 
 RETENTION = (
     Step("Kafka has deleted the prefix, Postgres does not know", "UPDATE ON tideline.logs",
-         "NEW.migration_state <> OLD.migration_state", False),
+         "NEW.migration_state <> OLD.migration_state", False, in_spark=True),
     Step("the prefix is gone, the suffix is not trimmed", "UPDATE ON tideline.logs",
-         "NEW.suffix_start > OLD.suffix_start", False),
+         "NEW.suffix_start > OLD.suffix_start", False, in_spark=True),
 )  # fmt: skip
 GC = (
     Step("segments are being marked", "UPDATE ON tideline.merged_segments",
@@ -40,7 +40,7 @@ GC = (
     Step("WAL objects are gone, their marks are not", "DELETE ON tideline.wal_files",
          "true", False),
     Step("segment objects are gone, their marks are not", "DELETE ON tideline.marked_objects",
-         "true", False),
+         "true", False, in_spark=True),
 )  # fmt: skip
 """In the order in which one state follows from the other."""
 
@@ -95,9 +95,11 @@ def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: Spa
             for step in GC:
                 let_the_grace_pass(postgres)
                 killed_at(stack, step, "spark.gc", "--no-orphans")
+                reader.read_again()
                 assert not reader.wrong, f"after {step.name!r}: {reader.wrong[0]}"
             let_the_grace_pass(postgres)
             run(stack, spark, lambda job: gc(job, orphans=False))
+            reader.read_again()
         assert not reader.wrong, reader.wrong[0]
         known = {
             key for row in topic.segments() for key in object_keys(row.object_key_stem).values()

@@ -342,11 +342,12 @@ def test_each_process_may_do_in_the_store_what_its_policy_says_and_nothing_else(
 def test_jobs_do_their_work_under_the_rights_of_the_table(
     migration: Migration, spark: SparkSession
 ) -> None:
-    """Coverage reads brokers; split, merge and collection write and delete; retention judges."""
+    """Coverage reads brokers; split, merge and collection write and delete; retention judges. The
+    clients before have left thousands of WAL files: rights are the same for the first of them."""
     stack, topic = migration.case.stack, migration.case.topic
     covered = run(stack, spark, lambda job: coverage(job, [topic]))
     assert covered["covered"] == 1
-    assert tier(stack, topic, segment_bytes=100_000) > 0
+    assert tier(stack, topic, segment_bytes=100_000, most=40) > 0
     run(stack, spark, lambda job: gc(job, orphans=False))  # notes what nothing refers to
     let_the_grace_pass(stack)
     assert run(stack, spark, lambda job: gc(job, orphans=False))["deleted"]["wal"] > 0

@@ -326,7 +326,7 @@ async def test_a_topic_that_is_tracked_while_a_fetch_waits_is_judged_then(
 
     bench.client.rights = not_mine
     waiting = asyncio.create_task(
-        bench.ask(fetch((TOPIC, 0, 100), ("x", 0, 100), max_wait_ms=20_000))
+        bench.ask(fetch((TOPIC, 0, 100), ("x", 0, 100), max_wait_ms=3_000))
     )
     await until(lambda: bench.client.forwarded)
     bench.show(SUFFIX)
