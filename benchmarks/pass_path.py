@@ -43,6 +43,7 @@ from benchmarks.beside import (
 from benchmarks.tracking import tracked
 from tideline.demo.ledger import quantile
 from tideline.gateway.context import ApiKey
+from tideline.gateway.event_loop import EventLoop
 from tideline.gateway.messages import NO_TIME, Messages, messages
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import encode_request, encode_response, parse_header
@@ -205,12 +206,13 @@ def _encrypted(tls: Path) -> dict[str, str]:
     }
 
 
-def serve_gateway(broker_port: int, partitions: int, loop: str, tls: Path | None) -> None:
+def serve_gateway(broker_port: int, partitions: int, loop: EventLoop, tls: Path | None) -> None:
     """The same with a gateway; ``partitions`` are tracked, of topics that nobody names."""
     from tideline.control_plane.memory import MemoryControlPlane
     from tideline.gateway.allocator import keep_freed_memory
     from tideline.gateway.assembly import build_parts, build_rules
     from tideline.gateway.context import ConnectionRegistry
+    from tideline.gateway.event_loop import run as run_on
     from tideline.gateway.messages import preload
     from tideline.gateway.transactions import OpenTransactions
     from tideline.gateway.transport.server import GatewayServer
@@ -251,12 +253,7 @@ def serve_gateway(broker_port: int, partitions: int, loop: str, tls: Path | None
 
     keep_freed_memory()
     preload()
-    if loop == "uvloop":
-        import uvloop
-
-        uvloop.run(run())
-    else:
-        asyncio.run(run())
+    run_on(run(), loop)
 
 
 def _say(port: int) -> None:
@@ -507,7 +504,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", action="append", help="a part of a case's name; default: all")
     parser.add_argument("--tree", type=Path, help="another checkout, as a way of its own")
-    parser.add_argument("--uvloop", action="store_true", help="a gateway on this event loop, too")
+    parser.add_argument("--asyncio", action="store_true", help="a gateway on this event loop, too")
     parser.add_argument("--kroxylicious", type=Path, help="a directory with its jars")
     parser.add_argument("--share", type=float, default=1.0, help="of each case's requests")
     parser.add_argument("--quick", action="store_true", help="no gateway without tracked topics")
@@ -540,7 +537,9 @@ def main() -> int:
             context = ssl.create_default_context(cafile=str(authority.certificate))
         _, broker = children.enter_context(_child("--role", "broker", *encrypted))
 
-        def add(name: str, partitions: int, tree: Path | None = None, loop: str = "asyncio") -> Way:
+        def add(
+            name: str, partitions: int, tree: Path | None = None, loop: EventLoop = "uvloop"
+        ) -> Way:
             pid, port = children.enter_context(
                 _child(
                     "--role", "gateway", "--broker-port", str(broker), "--loop", loop,
@@ -551,8 +550,8 @@ def main() -> int:
 
         ways = [] if arguments.quick else [add("nothing tracked", 0)]
         ways.append(add("topics tracked", TRACKED_PARTITIONS))
-        if arguments.uvloop:
-            ways.append(add("topics tracked, uvloop", TRACKED_PARTITIONS, loop="uvloop"))
+        if arguments.asyncio:
+            ways.append(add("topics tracked, asyncio", TRACKED_PARTITIONS, loop="asyncio"))
         if arguments.tree:
             if not arguments.quick:
                 ways.append(add("other tree", 0, arguments.tree))

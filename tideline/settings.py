@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self, TypeVar, get_args
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -260,6 +260,11 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
     )
     metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
         None, description="host:port of the Prometheus endpoint; unset: none"
+    )
+    gateway_event_loop: Literal["uvloop", "asyncio"] = Field(
+        "uvloop",
+        description="what the gateway's sockets are served by; asyncio is Python's own and takes "
+        "more CPU",
     )
     gateway_rack: str | None = Field(
         None, description="zone of this gateway; unset: broker.rack of the paired broker"

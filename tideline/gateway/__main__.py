@@ -19,6 +19,7 @@ from tideline.gateway.allocator import keep_freed_memory
 from tideline.gateway.assembly import build_parts, build_rules, placing_of
 from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
+from tideline.gateway.event_loop import run
 from tideline.gateway.messages import preload
 from tideline.gateway.stand_ins import StandIns
 from tideline.gateway.standing import Standing
@@ -152,7 +153,7 @@ def main() -> int:
         preload()
         standing = Standing(settings.gateway_id)
         pages.serve(settings.metrics_address, standing.pages())
-        asyncio.run(serve(settings, directory, standing))
+        run(serve(settings, directory, standing), settings.gateway_event_loop)
     except TidelineError as error:
         log.error("gateway failed", error=str(error))
         return int(error.exit_code)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import select
+from socket import SOCK_STREAM
+from typing import cast
 
+from aiohappyeyeballs import start_connection
 from botocore.exceptions import (
     BotoCoreError,
     ConnectionClosedError,
@@ -89,8 +92,9 @@ class LoopConnection(asyncio.Protocol):
         """The last call and its answer have passed whole, and the connection is there."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's own are not declared as such
         self._ready.register(transport.get_extra_info("socket"), select.POLLIN)
         self.usable = True
 
@@ -270,9 +274,16 @@ class LoopCalls:
             async with asyncio.timeout(bounds["connect_timeout_s"]):
                 if server.scheme == "https":
                     context = await asyncio.to_thread(self._direct.context, server)
-                _, connection = await loop.create_connection(
-                    lambda: LoopConnection(server, bounds["read_timeout_s"]),
-                    server.host, server.port, ssl=context,
-                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
-                )  # fmt: skip
+                # Before the loop does: uvloop tries one address after the other.
+                found = await loop.getaddrinfo(server.host, server.port, type=SOCK_STREAM)
+                connected = await start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS_S)
+                try:
+                    _, connection = await loop.create_connection(
+                        lambda: LoopConnection(server, bounds["read_timeout_s"]),
+                        sock=connected, ssl=context,
+                        server_hostname=server.host if context is not None else None,
+                    )  # fmt: skip
+                except BaseException:
+                    connected.close()
+                    raise
         return connection

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import gc
 import os
 import socket
 import ssl
+import sys
+import termios
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +30,7 @@ from tests.unit.kafka.sasl_broker import SaslBroker
 from tideline.domain.admission import BURST_S, Bound
 from tideline.domain.security import ClientAuth
 from tideline.errors import UsageError
-from tideline.gateway.transport import handshakes
+from tideline.gateway.transport import acceptor, handshakes
 from tideline.gateway.transport.connection import GatewayConnection
 from tideline.kafka.tls import TlsFiles
 from tideline.settings import GatewaySettings, load
@@ -305,17 +308,16 @@ async def test_who_begins_handshakes_too_often_has_none_of_those_beyond_the_rate
         await until(lambda: shaking(under_test) == 0)
 
 
+@pytest.mark.parametrize("encrypted", [True, False])
 async def test_a_process_without_descriptors_accepts_again_when_it_has_some(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, encrypted: bool
 ) -> None:
-    monkeypatch.setattr(handshakes, "ACCEPT_AGAIN_S", 0.1)
-    trusting = TlsFiles(authority.certificate).client_context()
-    async with (
-        FakeBroker(echo) as broker,
-        gateway(broker, **shown(authority.issue("gateway"))) as under_test,
-    ):
+    monkeypatch.setattr(acceptor, "ACCEPT_AGAIN_S", 0.1)
+    trusting = TlsFiles(authority.certificate).client_context() if encrypted else None
+    settings = shown(authority.issue("gateway")) if encrypted else {}
+    async with FakeBroker(echo) as broker, gateway(broker, **settings) as under_test:
         (server,) = under_test.server._listener._servers
-        assert isinstance(server, handshakes.TlsServer)
+        assert isinstance(server, acceptor.Acceptor)
         refusing = Refusing(server.sockets[0])
         asyncio.get_running_loop().remove_reader(server.sockets[0].fileno())
         server.sockets = (refusing,)  # type: ignore[assignment]
@@ -485,6 +487,14 @@ async def _until_read(
                 raise ConnectionResetError from None
 
 
+def unread_by_the_loop(served: GatewayConnection) -> int:
+    """Bytes that the kernel has for a connection."""
+    assert served.transport is not None
+    descriptor = served.transport.get_extra_info("socket").fileno()
+    found = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    return int.from_bytes(found, sys.byteorder)
+
+
 async def _asks_with_the_handshake(
     under_test: Gateway, trusting: ssl.SSLContext, correlation: int
 ) -> int | None:
@@ -531,8 +541,8 @@ async def test_a_client_that_is_handed_over_in_the_middle_of_sending_is_taken_le
             tls.write(len(request).to_bytes(4, "big") + request)
             writer.write(ssl_side[1].read())
             await writer.drain()
-        incoming = served.transport._ssl_protocol._incoming  # type: ignore[union-attr]
-        await until(lambda: incoming.pending > 0)
+        assert writer.transport.get_write_buffer_size() == 0
+        await until(lambda: unread_by_the_loop(served) == 0)  # but by nobody decrypted
         served.hand_over("it moves")
         assert await step(lambda: tls.read(65_536)) == b""  # close_notify: TCP's end alone raises
         tls.write(len(request).to_bytes(4, "big") + request)

@@ -157,6 +157,8 @@ class GatewayConnection(FrameProtocol):
         self._counted = False
         self._young = True
         """It has not shown itself yet."""
+        self._unheard = False
+        """It is closed soon, and nothing that it sends is looked at."""
         self._stall: asyncio.TimerHandle | None = None
         self._login_bound: asyncio.TimerHandle | None = None
         self.peer = "?"
@@ -207,6 +209,7 @@ class GatewayConnection(FrameProtocol):
 
     def wait_unread(self) -> None:
         """See :class:`tideline.gateway.transport.admission.Guest`."""
+        self._unheard = True  # uvloop may read once before it is told not to
         if self.transport is not None and self._is_encrypted(self.transport):
             self.drain()  # what came with the end of the handshake is read next
         else:
@@ -229,8 +232,8 @@ class GatewayConnection(FrameProtocol):
             self._stall = None
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._ended:
-            return  # handed over: into the same place again
+        if self._ended or self._unheard:
+            return  # into the same place again
         self._last_read = asyncio.get_running_loop().time()
         upstream = self._upstream
         if upstream is None:

@@ -2,8 +2,7 @@
 
 A handshake costs a place and the most CPU that a stranger can make a gateway spend, before the door
 (:mod:`tideline.gateway.transport.admission`) sees a connection. Who is shaking hands is a stranger
-by the rule of :mod:`tideline.domain.admission`, in books of its own: asyncio's servers tell neither
-the address of who comes nor that a handshake has failed, so sockets are accepted here.
+by the rule of :mod:`tideline.domain.admission`, in books of its own.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ HANDSHAKE_S = 10.0
 """A client that has not ended its TLS handshake by then is disconnected."""
 SHUTDOWN_S = 5.0
 """The same, of taking leave."""
-ACCEPT_AGAIN_S = 1.0
-"""After the process had no descriptor or memory for another connection."""
 PLACES = "handshakes"
 """Label of ``inkless_gateway_bound_reached`` for the places of all."""
 _REMEDIES: Mapping[str, str] = {
@@ -127,48 +124,3 @@ class Handshakes:
     def _leave(self, guest: _Guest) -> None:
         self._admissions.leave(guest)
         HANDSHAKES.set(len(self))
-
-
-class TlsServer:
-    """What :class:`asyncio.Server` is without TLS: accepts at one listening socket."""
-
-    def __init__(self, listening: socket.socket, backlog: int, begin: Callable[..., None]) -> None:
-        """``begin`` is given each socket that was accepted, and the address of its peer."""
-        self.sockets: tuple[socket.socket, ...] = (listening,)
-        self._backlog, self._begin = backlog, begin
-        self._again: asyncio.TimerHandle | None = None
-        listening.setblocking(False)
-        listening.listen(backlog)
-        self._resume()
-
-    def _resume(self) -> None:
-        self._again = None
-        for listening in self.sockets:
-            asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
-
-    def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        for _ in range(self._backlog):
-            try:
-                accepted, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                log.error(
-                    "connections cannot be accepted: raise the limit on open files, or free memory",
-                    reason=str(error),
-                )
-                loop.remove_reader(listening.fileno())
-                self._again = loop.call_later(ACCEPT_AGAIN_S, self._resume)
-                return
-            accepted.setblocking(False)
-            self._begin(accepted, address)
-
-    def close(self) -> None:
-        """Accept nobody any more, and let go of the socket."""
-        if self._again is not None:
-            self._again.cancel()
-        for listening in self.sockets:
-            asyncio.get_running_loop().remove_reader(listening.fileno())
-            listening.close()
-        self.sockets = ()

@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 import structlog
 
+from tideline.background import spawn
 from tideline.gateway.metrics import LISTENING
-from tideline.gateway.transport.handshakes import Handshakes, TlsServer
+from tideline.gateway.transport.acceptor import Acceptor
+from tideline.gateway.transport.handshakes import Handshakes
 from tideline.kafka.framing import FrameProtocol
 
 BACKLOG = 512
@@ -44,7 +46,7 @@ class Listener:
         self._name, self._note = name, note
         self._sockets: list[socket.socket] = []
         """Bound ones, which do not listen."""
-        self._servers: list[asyncio.Server | TlsServer] = []
+        self._servers: list[Acceptor] = []
         self._closed = False
 
     @property
@@ -73,19 +75,17 @@ class Listener:
             await self.bind()
         sockets, self._sockets = self._sockets, []
         for bound in sockets:
-            self._servers.append(await self._serve(bound))
+            begin = self._take if self._tls is None else self._shake_hands
+            self._servers.append(Acceptor(bound, BACKLOG, begin))
         if self._closed:
             self.close()
             return
         self._note(1)
         log.info(f"{self._name} listens", address="{}:{}".format(*self.address))
 
-    async def _serve(self, bound: socket.socket) -> asyncio.Server | TlsServer:
-        if self._tls is not None:
-            return TlsServer(bound, BACKLOG, self._shake_hands)
-        return await asyncio.get_running_loop().create_server(
-            self._accept, sock=bound, backlog=BACKLOG
-        )
+    def _take(self, accepted: socket.socket, _: tuple[object, ...]) -> None:
+        loop = asyncio.get_running_loop()
+        spawn(loop.connect_accepted_socket(self._accept, accepted), "accepted")
 
     def _shake_hands(self, accepted: socket.socket, address: tuple[object, ...]) -> None:
         assert self._tls is not None

@@ -8,6 +8,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import structlog
 
@@ -34,8 +35,7 @@ class Broker:
     address: Address
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """An answer that Kafka owes. It answers in order, so nothing else needs to be known."""
 
     correlation_id: int
@@ -68,7 +68,9 @@ class Upstream(FrameProtocol):
         self._served_without_answer = 0
         self._paused = False
         self._held_back = False
-        self.last_read = asyncio.get_running_loop().time()
+        self._clock = asyncio.get_running_loop().time
+        self.last_read = self._clock()
+        """While a part of an answer is there."""
         self._address, self._tls = address, tls
         self._on_lost = on_lost
         self._on_pressure = on_pressure
@@ -153,12 +155,13 @@ class Upstream(FrameProtocol):
         return self._large_bytes > 0 and not self._held_back and self.last_read < before
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_read = asyncio.get_running_loop().time()
         self._client.cork()
         try:
             super().buffer_updated(nbytes)
         finally:
             self._client.release()
+        if self._large_bytes:
+            self.last_read = self._clock()
 
     def buffer_changed(self, size: int) -> None:
         before, self._large_bytes = self._large_bytes, size
@@ -226,11 +229,19 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """A peer that vanished without a word is noticed after two minutes."""
 
 
+WRITTEN_BYTES = 65_536
+"""What a transport keeps before it says that its peer takes too little; at a quarter of it there is
+room again. asyncio's own default."""
+
+
 def keep_alive(transport: asyncio.BaseTransport) -> None:
     """Probe a silent peer, so that a half-open connection ends; send small frames at once."""
     found = transport.get_extra_info("socket")
     if found is None:
         return
+    if transport.get_extra_info("sslcontext") is None:
+        # uvloop would say that there is room only once nothing is left to write.
+        cast(asyncio.Transport, transport).set_write_buffer_limits(WRITTEN_BYTES)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, value in _KEEPALIVE.items():

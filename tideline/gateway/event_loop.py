@@ -1,0 +1,25 @@
+"""The event loop that a gateway runs on
+(docs/decisions/0030-the-pass-path-in-python.md#the-event-loop)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+EventLoop = Literal["uvloop", "asyncio"]
+"""Values of ``TIDELINE_GATEWAY_EVENT_LOOP``."""
+
+
+def run(work: Coroutine[Any, Any, None], loop: EventLoop) -> None:
+    """As :func:`asyncio.run`, on ``loop``."""
+    with asyncio.Runner(loop_factory=_factory(loop)) as runner:
+        runner.run(work)
+
+
+def _factory(loop: EventLoop) -> Callable[[], asyncio.AbstractEventLoop]:
+    if loop == "asyncio":
+        return asyncio.new_event_loop
+    import uvloop
+
+    return uvloop.new_event_loop
