@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import coverage, gc, growth, pass_through, read_latency, tiering, write_pause
+from benchmarks.own_stack import own_stack
 from tideline import control_plane
 from tideline.demo.context import DemoOptions, DemoOutput
 from tideline.demo.run import machine
 from tideline.domain.options import Durability
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
-from tideline.stack.signals import end_as_by_ctrl_c
 
 OPTIONS = DemoOptions(
     aging=False,
@@ -108,34 +108,27 @@ def main() -> int:
         report("growth", growth.to_markdown(grown, machine()))
         if arguments.only == "growth":
             return 0
-    with tempfile.TemporaryDirectory(prefix="tideline-bench-") as home:
-        Path(home).chmod(0o755)
-        step("embedded stack")
-        end_as_by_ctrl_c()
-        stack = Stack.up(home, brokers=3)
-        try:
-            if arguments.only in (None, "write-pause"):
-                durabilities = arguments.durability or [write_pause.DEFAULT]
-                pauses = asyncio.run(
-                    _write_pause(stack, arguments.topics, durabilities, arguments.rate, step)
-                )
-                report("write-pause", write_pause.to_markdown(pauses, machine()))
-                failed = failed or any(result.failed_checks for result in pauses.values())
-            if arguments.only in (None, "pass-through"):
-                ways = pass_through.measure(stack, arguments.rounds, step)
-                report("pass-through", pass_through.to_markdown(ways, machine()))
-            if arguments.only in (None, "read-latency"):
-                reads = read_latency.measure(stack, arguments.rounds, step)
-                report("read-latency", read_latency.to_markdown(reads, machine()))
-            if arguments.only in (None, "tiering"):
-                tiered = tiering.measure(stack, arguments.rounds, arguments.megabytes, step)
-                report("tiering", tiering.to_markdown(tiered, machine()))
-            if arguments.only in (None, "gc"):
-                swept = gc.measure(stack, arguments.objects, arguments.rounds, step)
-                report("gc", gc.to_markdown(swept, machine()))
-                failed = failed or swept.wrong
-        finally:
-            stack.down()
+    with own_stack(step) as stack:
+        if arguments.only in (None, "write-pause"):
+            durabilities = arguments.durability or [write_pause.DEFAULT]
+            pauses = asyncio.run(
+                _write_pause(stack, arguments.topics, durabilities, arguments.rate, step)
+            )
+            report("write-pause", write_pause.to_markdown(pauses, machine()))
+            failed = failed or any(result.failed_checks for result in pauses.values())
+        if arguments.only in (None, "pass-through"):
+            ways = pass_through.measure(stack, arguments.rounds, step)
+            report("pass-through", pass_through.to_markdown(ways, machine()))
+        if arguments.only in (None, "read-latency"):
+            reads = read_latency.measure(stack, arguments.rounds, step)
+            report("read-latency", read_latency.to_markdown(reads, machine()))
+        if arguments.only in (None, "tiering"):
+            tiered = tiering.measure(stack, arguments.rounds, arguments.megabytes, step)
+            report("tiering", tiering.to_markdown(tiered, machine()))
+        if arguments.only in (None, "gc"):
+            swept = gc.measure(stack, arguments.objects, arguments.rounds, step)
+            report("gc", gc.to_markdown(swept, machine()))
+            failed = failed or swept.wrong
     return 1 if failed else 0
 
 

@@ -12,17 +12,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import select
 import socket
 import ssl
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -33,15 +31,16 @@ from benchmarks.beside import (
     HOST,
     START_S,
     Case,
-    cpu_s,
+    Way,
     fetch_request,
     free_port,
+    measure,
     offered,
     produce_request,
-    spread,
+    to_markdown,
+    windows,
 )
 from benchmarks.tracking import tracked
-from tideline.demo.ledger import quantile
 from tideline.gateway.context import ApiKey
 from tideline.gateway.event_loop import EventLoop
 from tideline.gateway.messages import NO_TIME, Messages, messages
@@ -344,66 +343,10 @@ def _until_listening(port: int) -> None:
 # -- the client
 
 
-class _Client:
-    """One connection that sends frames by the window and takes as many answers."""
-
-    def __init__(
-        self, port: int, frame: bytes, window: int, context: ssl.SSLContext | None
-    ) -> None:
-        self.socket = socket.create_connection((HOST, port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if context is not None:
-            self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
-        self._burst = (len(frame).to_bytes(4, "big") + frame) * window
-        self._buffer = bytearray(1 << 20)
-
-    def send(self) -> None:
-        self.socket.sendall(self._burst)
-
-    def take(self, expected: int) -> None:
-        left, view = expected, memoryview(self._buffer)
-        while left:
-            got = self.socket.recv_into(view[: min(left, len(view))])
-            if not got:
-                raise ConnectionError("the connection was closed")
-            left -= got
-
-
 def drive(port: int, case: Case, context: ssl.SSLContext | None = None) -> list[float]:
     """One round; the latency of each window, in seconds."""
     frame, answer = request_frame(case), 4 + len(answer_frame(case))
-    clients = [_Client(port, frame, case.window, context) for _ in range(case.connections)]
-    taken: list[float] = []
-    try:
-        for _ in range(case.requests // case.at_once):
-            began = time.perf_counter()
-            for client in clients:
-                client.send()
-            waiting = {client.socket: client for client in clients}
-            while waiting:
-                for ready in select.select(list(waiting), [], [])[0]:
-                    waiting.pop(ready).take(answer * case.window)
-            taken.append(time.perf_counter() - began)
-    finally:
-        for client in clients:
-            client.socket.close()
-    return taken
-
-
-@dataclass(slots=True)
-class Way:
-    name: str
-    port: int
-    pid: int | None
-    """``None``: the broker itself, whose CPU time is not looked at."""
-    compiles: bool = False
-    """Whether it is slow at first."""
-    cpu_us: dict[str, list[float]] = field(default_factory=dict)
-    """By case: µs a request, of each round."""
-    p50_ms: dict[str, list[float]] = field(default_factory=dict)
-    p99_ms: dict[str, list[float]] = field(default_factory=dict)
-    rate: dict[str, list[float]] = field(default_factory=dict)
-    """Requests a second."""
+    return windows(port, [frame] * case.connections, answer, case, context)
 
 
 @contextmanager
@@ -425,72 +368,6 @@ def _child(*arguments: str, tree: Path | None = None) -> Iterator[tuple[int, int
     finally:
         process.terminate()
         process.wait()
-
-
-def measure(
-    ways: Sequence[Way],
-    cases: list[Case],
-    rounds: int,
-    step: Callable[[str], None],
-    context: ssl.SSLContext | None,
-) -> None:
-    """Each way in turn; the first round of each case warms up and does not count."""
-    for way in ways:
-        for case in cases * WARM_ROUNDS if way.compiles else ():
-            drive(way.port, case, context)
-    for case in cases:
-        for number in range(rounds + 1):
-            step(f"{case.name}: round {number} of {rounds}")
-            for way in ways:
-                before = cpu_s(way.pid) if way.pid else 0.0
-                latencies = drive(way.port, case, context)
-                if number == 0:
-                    continue
-                asked = len(latencies) * case.at_once
-                used = (cpu_s(way.pid) if way.pid else 0.0) - before
-                way.cpu_us.setdefault(case.name, []).append(used / asked * 1e6)
-                way.p50_ms.setdefault(case.name, []).append(statistics.median(latencies) * 1e3)
-                way.p99_ms.setdefault(case.name, []).append(quantile(latencies, 0.99) * 1e3)
-                way.rate.setdefault(case.name, []).append(asked / sum(latencies))
-
-
-def to_markdown(ways: Sequence[Way], cases: Sequence[Case]) -> str:
-    """The tables of docs/performance.md."""
-
-    proxies = [way for way in ways if way.pid]
-    head = (
-        "| " + " | ".join(["CPU of the process, µs a request", *(w.name for w in proxies)]) + " |"
-    )
-    lines = [head, "| --- |" + " ---: |" * len(proxies)]
-    for case in cases:
-        cells = [spread(way.cpu_us[case.name], ".0f") for way in proxies]
-        lines.append("| " + " | ".join([case.name, *cells]) + " |")
-    lines += ["", "| MB a second of CPU |" + "".join(f" {w.name} |" for w in proxies)]
-    lines.append("| --- |" + " ---: |" * len(proxies))
-    for case in cases:
-        if case.bytes_each >= 16_384:
-            cells = [
-                f"{case.bytes_each / statistics.median(way.cpu_us[case.name]):,.0f}"
-                for way in proxies
-            ]
-            lines.append("| " + " | ".join([case.name, *cells]) + " |")
-    for title, values in (("p50", [w.p50_ms for w in ways]), ("p99", [w.p99_ms for w in ways])):
-        lines += ["", f"| {title} of a window, ms |" + "".join(f" {w.name} |" for w in ways)]
-        lines.append("| --- |" + " ---: |" * len(ways))
-        for case in cases:
-            cells = [spread(found[case.name], ".2f") for found in values]
-            lines.append("| " + " | ".join([case.name, *cells]) + " |")
-    direct = next(way for way in ways if way.pid is None)
-    lines += ["", "| throughput, share of direct |" + "".join(f" {w.name} |" for w in proxies)]
-    lines.append("| --- |" + " ---: |" * len(proxies))
-    for case in cases:
-        cells = [
-            spread([a / b for a, b in zip(w.rate[case.name], direct.rate[case.name], strict=True)],
-                   ".2f")
-            for w in proxies
-        ]  # fmt: skip
-        lines.append("| " + " | ".join([case.name, *cells]) + " |")
-    return "\n".join(lines)
 
 
 def main() -> int:
@@ -560,7 +437,13 @@ def main() -> int:
             pid, port = children.enter_context(kroxylicious(arguments.kroxylicious, broker, tls))
             ways.append(Way("Kroxylicious, warm", port, pid, compiles=True))
         ways.append(Way("direct", broker, None))
-        measure(ways, cases, arguments.rounds, lambda text: print(text, file=sys.stderr), context)
+        for way in ways:
+            for case in cases * WARM_ROUNDS if way.compiles else ():
+                drive(way.port, case, context)
+        measure(
+            ways, cases, arguments.rounds, lambda way, case: drive(way.port, case, context),
+            lambda text: print(text, file=sys.stderr),
+        )  # fmt: skip
     print(to_markdown(ways, cases))
     print(f"\nload average {os.getloadavg()[0]:.1f}")
     return 0

@@ -15,11 +15,9 @@ import argparse
 import socket
 import statistics
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -28,10 +26,10 @@ import psutil
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.own_stack import own_stack
 from tideline.demo import topic as topics
 from tideline.demo.run import machine
 from tideline.stack import Stack
-from tideline.stack.signals import end_as_by_ctrl_c
 
 PARTITIONS = 6
 RECORD_BYTES = 1_000
@@ -191,19 +189,6 @@ def own_megabytes(pid: int) -> float:
     return sum(float(process.memory_full_info().uss) for process in family) / 1e6
 
 
-@contextmanager
-def stack_of_its_own(step: Callable[[str], None]) -> Iterator[Stack]:
-    with tempfile.TemporaryDirectory(prefix="tideline-soak-") as home:
-        Path(home).chmod(0o755)
-        step("embedded stack")
-        end_as_by_ctrl_c()
-        stack = Stack.up(home, brokers=3, settings=SETTINGS)
-        try:
-            yield stack
-        finally:
-            stack.down()
-
-
 def measure(
     stack: Stack, minutes: float, rate: float, step: Callable[[str], None]
 ) -> tuple[Load, dict[str, Sizes]]:
@@ -277,7 +262,7 @@ def main() -> int:
     def step(text: str) -> None:
         print(f"{time.monotonic() - started:7.1f} s  {text}", file=sys.stderr, flush=True)
 
-    with stack_of_its_own(step) as stack:
+    with own_stack(step, settings=SETTINGS) as stack:
         load, sizes = measure(stack, arguments.minutes, arguments.rate, step)
     text = to_markdown(load, sizes, arguments.minutes)
     arguments.reports.mkdir(parents=True, exist_ok=True)
