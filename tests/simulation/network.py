@@ -33,7 +33,7 @@ class Network:
     def __init__(self, loop: VirtualLoop, seed: int | str) -> None:
         self.loop, self.seed = loop, seed
         self._links: dict[tuple[str, str], Link] = {}
-        self._servers: dict[tuple[str, int], tuple[Process, Callable[[], Any]]] = {}
+        self._servers: dict[tuple[str, int], tuple[Process, Callable[[Stream], None]]] = {}
         self.pace = 1.0
         self._streams = 0
         self._messages: dict[tuple[str, str], random.Random] = {}
@@ -84,9 +84,10 @@ class Network:
 
     # -- streams
 
-    def listen(self, factory: Callable[[], Any], host: str, port: int) -> Server:
+    def listen(self, accept: Callable[[Stream], None], host: str, port: int) -> Server:
+        """``accept`` is given the near end of each stream, which it has to begin."""
         process = current()
-        self._servers[host, port] = (process, factory)
+        self._servers[host, port] = (process, accept)
         server = Server(self, (host, port))
         process.on_kill.append(server.close)
         return server
@@ -111,10 +112,7 @@ class Network:
         near.peer, far.peer = far, near
         self._open.setdefault(frozenset((source.name, host)), []).extend((near, far))
 
-        def accepted() -> None:
-            far.begin(accept())
-
-        target.call(accepted)
+        target.call(accept, far)
         near.begin(protocol)
         return near, protocol
 
@@ -301,7 +299,14 @@ class NetworkedLoop(VirtualLoop):
     ) -> Any:
         if sock is not None:
             host, port = sock.getsockname()
-        return self.network.listen(protocol_factory, host, port)
+        return self.network.listen(lambda stream: stream.begin(protocol_factory()), host, port)
+
+    async def connect_accepted_socket(  # type: ignore[override]
+        self, protocol_factory: Any, sock: Any, **_: Any
+    ) -> Any:
+        protocol = protocol_factory()
+        sock.begin(protocol)
+        return sock, protocol
 
     async def getaddrinfo(  # type: ignore[override]
         self, host: Any, port: Any, **_: Any
@@ -309,8 +314,25 @@ class NetworkedLoop(VirtualLoop):
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
 
+class NetworkAcceptor:
+    """In the place of :class:`tideline.gateway.transport.acceptor.Acceptor`."""
+
+    def __init__(self, listening: BoundSocket, _: int, begin: Callable[..., None]) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, NetworkedLoop)
+        self.sockets: tuple[BoundSocket, ...] = (listening,)
+        self._server = loop.network.listen(
+            lambda stream: begin(stream, stream.get_extra_info("peername")),
+            *listening.getsockname(),
+        )
+
+    def close(self) -> None:
+        self._server.close()
+        self.sockets = ()
+
+
 class BoundSocket:
-    """An address that is held; :meth:`NetworkedLoop.create_server` listens at it."""
+    """An address that is held, and that a :class:`NetworkAcceptor` listens at."""
 
     def __init__(self, family: int, address: tuple[str, int]) -> None:
         self.family, self._address = family, address

@@ -29,7 +29,7 @@ from tests.simulation.gateways import Gateway, Surroundings
 from tests.simulation.kafka import Kafka
 from tests.simulation.loop import Process, deterministic
 from tests.simulation.migration import Driver, Worker
-from tests.simulation.network import BoundSocket, NetworkedLoop
+from tests.simulation.network import BoundSocket, NetworkAcceptor, NetworkedLoop
 from tideline.gateway.transport import listener
 
 TOPIC, PARTITIONS = "orders", 2
@@ -275,6 +275,8 @@ def simulate(
         structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
         stack.enter_context(deterministic(loop, seed))
         stack.enter_context(patch.object(listener, "_bound", BoundSocket))
+        stack.enter_context(patch.object(listener, "Acceptor", NetworkAcceptor))
+        stack.enter_context(patch.object(listener, "Acceptor", NetworkAcceptor))
         if planted is not None:
             stack.enter_context(planted)
         stack.enter_context(family.around())
