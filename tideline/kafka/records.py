@@ -28,6 +28,7 @@ _LZ4_BLOCK = struct.Struct("<I")
 FIRST_GUESS = 64 * 1024
 """bytes; what a zstd or lz4 frame is unpacked into first."""
 NO_TIMESTAMP = -1
+NO_BOUND = 2**63
 MAX_NAMED = 3
 """Records of a batch that are named in an answer, as Kafka does."""
 
@@ -53,6 +54,8 @@ class RecordSummary:
     """ms; -1 if no record has one."""
     out_of_range: tuple[tuple[int, int], ...]
     """Index and timestamp (ms) of the first few records whose timestamp is not allowed."""
+    headers: int
+    """Of all records together."""
 
 
 def unpacked(batch: Buffer, header: BatchHeader, limit: int) -> bytes | bytearray | memoryview:
@@ -171,16 +174,24 @@ def _from_frames(decompress_into: object, body: memoryview, limit: int) -> memor
         return memoryview(found)[:size]
 
 
-def summarize(body: Buffer, header: BatchHeader, *, earliest: int, latest: int) -> RecordSummary:
+def summarize(
+    body: Buffer,
+    header: BatchHeader,
+    *,
+    earliest: int,
+    latest: int,
+    most_headers: int = NO_BOUND,
+) -> RecordSummary:
     """Read every record of the unpacked ``body``: as many as the header says, each as long as it
     says, offsets without a gap, nothing behind the last.
 
     ``earliest`` and ``latest`` (ms, inclusive) bound the timestamps of those that have one.
-    Raises :class:`InvalidRecords`.
+    Raises :class:`InvalidRecords`, or :class:`UnpackedTooLarge` if the records have more than
+    ``most_headers`` headers together, before those that are too many are read.
     """
     position = number = 0
     try:
-        summary, position, number = _summarized(bytes(body), header, earliest, latest)
+        summary, position, number = _summarized(bytes(body), header, earliest, latest, most_headers)
     except IndexError:
         raise InvalidRecords("the records end before the last one does") from None
     if position != len(body):
@@ -189,7 +200,7 @@ def summarize(body: Buffer, header: BatchHeader, *, earliest: int, latest: int) 
 
 
 def _summarized(
-    body: bytes, header: BatchHeader, earliest: int, latest: int
+    body: bytes, header: BatchHeader, earliest: int, latest: int, most_headers: int
 ) -> tuple[RecordSummary, int, int]:
     """One pass. Numbers of one byte, or two where that is common, are read in place: calls would
     cost more than all else."""
@@ -198,6 +209,7 @@ def _summarized(
     no_timestamp = NO_TIMESTAMP - base
     position, size = 0, len(body)
     largest = no_timestamp
+    left = most_headers
     out_of_range: list[tuple[int, int]] = []
     for number in range(header.record_count):
         length = body[position]
@@ -261,16 +273,22 @@ def _summarized(
         headers = body[position]
         position += 1
         if headers:
-            position = _behind_headers(body, position - 1, end, number)
+            position, left = _behind_headers(body, position - 1, end, number, left)
         if position != end:
             raise InvalidRecords(f"record {number} is not as long as it says", number)
-    return RecordSummary(base + largest, tuple(out_of_range)), position, header.record_count
+    summary = RecordSummary(base + largest, tuple(out_of_range), most_headers - left)
+    return summary, position, header.record_count
 
 
-def _behind_headers(body: bytes, position: int, end: int, number: int) -> int:
+def _behind_headers(
+    body: bytes, position: int, end: int, number: int, most: int
+) -> tuple[int, int]:
+    """The position behind them, and how many more than they there may be."""
     count, position = _signed(body, position)
     if not 0 <= count <= end - position:
         raise InvalidRecords(f"record {number} says {count} headers", number)
+    if count > most:
+        raise UnpackedTooLarge(f"record {number} has {count} headers, {most} are read")
     for _ in range(count):
         key, position = _signed(body, position)
         if key < 0:
@@ -279,7 +297,7 @@ def _behind_headers(body: bytes, position: int, end: int, number: int) -> int:
         if value < -1:
             raise InvalidRecords(f"record {number} has a header of no length", number)
         position += max(value, 0)
-    return position
+    return position, most - count
 
 
 def _signed(body: bytes, position: int) -> tuple[int, int]:
