@@ -30,6 +30,7 @@ AT_ONCE_HEADERS = 4_000
 """Of the records of one request; each takes half a microsecond, and a record has place for tens of
 thousands."""
 Examined: TypeAlias = ValidBatch | RefusedBatch
+OnAccount: TypeAlias = Callable[[Callable[[], Examined]], Callable[[], Examined]]
 
 
 def wall_clock_ms() -> int:
@@ -75,15 +76,18 @@ class Examiner:
         limits: TopicLimits,
         produce_version: int,
         allowance: Allowance,
+        on_account: OnAccount,
     ) -> Examined:
-        """Does not give up its turn in the loop if ``allowance`` covers the batch."""
+        """Does not give up its turn in the loop if ``allowance`` covers the batch. ``on_account``
+        has what the thread does counted."""
         judge = partial(self._judged, records, limits, produce_version)
         if allowance.covers(records, header):
             try:
                 return judge(allowance.effort)
             except UnpackedTooLarge:
                 pass
-        return await asyncio.get_running_loop().run_in_executor(self._thread, judge, None)
+        read = on_account(partial(judge, None))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
     def within(
         self,
