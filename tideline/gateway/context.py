@@ -210,6 +210,7 @@ class RequestContext:
         let it pass, the connection is closed for it."""
         if self._decoded is None:
             self._decoded = decode_request(self.frame, self.header)
+            self._walked = None  # it may wait for long: one copy of its records will do
         return self._decoded
 
     def walked_produce(self) -> WalkedProduce | None:

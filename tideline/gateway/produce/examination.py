@@ -17,10 +17,11 @@ from typing import TypeAlias
 from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.metrics import EXAMINATION_SECONDS
 from tideline.kafka.batches import BatchHeader
+from tideline.kafka.named_topics import MOST_WALKED_BYTES
 from tideline.kafka.produced import Effort, RefusedBatch, ValidBatch, validated
 from tideline.kafka.records import UnpackedTooLarge
 
-AT_ONCE_BYTES = 64 * 1024
+AT_ONCE_BYTES = MOST_WALKED_BYTES
 """Of one request, as they came."""
 AT_ONCE_UNPACKED_BYTES = 4 * AT_ONCE_BYTES
 """Of one request: a millisecond of gzip. Hundreds of batches of 64 KiB each fit into 64 KiB."""
