@@ -16,6 +16,8 @@ import cramjam
 from tideline.kafka.batches import HEADER_BYTES, BatchHeader, Buffer
 
 GZIP_WBITS = 31
+GZIP_WINDOW = 4 * 1024
+"""bytes given to a member at a time: what follows it is copied."""
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LZ4_INDEPENDENT_BLOCKS = 0x20
 LZ4_BLOCK_CHECKSUM, LZ4_CONTENT_SIZE, LZ4_CONTENT_CHECKSUM, LZ4_RESERVED = 0x10, 0x08, 0x04, 0x03
@@ -81,20 +83,23 @@ def unpacked(batch: Buffer, header: BatchHeader, limit: int) -> bytes | bytearra
 
 def _gunzipped(body: memoryview, limit: int) -> bytes:
     found: list[bytes] = []
-    left = limit
-    while len(body):
-        member = zlib.decompressobj(GZIP_WBITS)
+    left, position = limit, 0
+    member = zlib.decompressobj(GZIP_WBITS)
+    while position < len(body):
+        if member.eof:
+            member = zlib.decompressobj(GZIP_WBITS)
+        window = body[position : position + GZIP_WINDOW]
         try:
-            piece = member.decompress(body, left + 1)
+            piece = member.decompress(window, left + 1)
         except zlib.error as error:
             raise InvalidRecords(f"gzip: {error}") from error
         if len(piece) > left:
             raise UnpackedTooLarge(f"unpacked, the records have more than {limit} bytes")
-        if not member.eof:
-            raise InvalidRecords("gzip: the records end before the stream does")
         found.append(piece)
         left -= len(piece)
-        body = memoryview(member.unused_data)
+        position += len(window) - len(member.unused_data)
+    if position and not member.eof:
+        raise InvalidRecords("gzip: the records end before the stream does")
     return b"".join(found)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import cramjam
 import crc32c
@@ -17,7 +20,7 @@ from hypothesis import strategies as st
 from tests.unit.gateway.fakes import record, record_batch, varint
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
-from tideline.kafka import produced
+from tideline.kafka import produced, records
 from tideline.kafka.batches import iter_batches, verify_crc
 from tideline.kafka.produced import (
     MAX_RECORDS,
@@ -201,6 +204,31 @@ def test_a_first_try_with_less_room_says_that_it_was_not_enough(codec: str) -> N
     with pytest.raises(UnpackedTooLarge):
         validated(batch, LIMITS, produce_version=9, now_ms=NOW, effort=Effort(100_000, headers=10))
     assert judged(batch).header.record_count == 3
+
+
+def test_gzip_of_many_members_is_read_member_by_member_without_copying_the_rest_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A megabyte has place for fifty thousand empty ones: to copy it each time takes seconds."""
+    given_at_once: list[int] = []
+
+    class Member:
+        def __init__(self, bits: int) -> None:
+            self._inner = zlib.decompressobj(bits)
+
+        def decompress(self, window: bytes, most: int) -> bytes:
+            given_at_once.append(len(window))
+            return self._inner.decompress(window, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inner, name)
+
+    body = b"".join(record(0, n, bytes(9_000)) for n in range(3))
+    members = [gzip.compress(part, 0) for part in (b"", body[:10], body[10:20_000], body[20_000:])]
+    monkeypatch.setattr(records, "zlib", SimpleNamespace(decompressobj=Member, error=zlib.error))
+    assert judged(raw(b"".join(members), 3, CODECS["gzip"])).header.record_count == 3
+    assert max(given_at_once) == records.GZIP_WINDOW
+    assert sum(given_at_once) < 2 * len(body)
 
 
 @pytest.mark.parametrize("codec", BOMBS)
