@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Protocol, TypeVar
 
 from kio.static.protocol import RequestPayload, ResponsePayload
@@ -209,6 +210,7 @@ class RequestContext:
         let it pass, the connection is closed for it."""
         if self._decoded is None:
             self._decoded = decode_request(self.frame, self.header)
+            self._walked = None  # it may wait for long: one copy of its records will do
         return self._decoded
 
     def walked_produce(self) -> WalkedProduce | None:
@@ -232,17 +234,23 @@ class RequestContext:
 
     async def decode(self) -> None:
         """Decode it beside the event loop. Raises as :meth:`request` does."""
-        self._decoded = await self._beside_the_loop(decode_request, self.frame, self.header)
+        self._decoded = await self.beside_the_loop(decode_request, self.frame, self.header)
 
-    async def _beside_the_loop(self, work: Callable[..., S], *arguments: object) -> S:
+    async def beside_the_loop(self, work: Callable[..., S], *arguments: object) -> S:
+        """As :func:`~tideline.kafka.decoding.beside_the_loop`, on the account of this request."""
+        return await beside_the_loop(self.on_account(partial(work, *arguments)))
+
+    def on_account(self, work: Callable[[], S]) -> Callable[[], S]:
+        """``work``, to be done by another thread, with its CPU counted as this request's."""
+
         def timed() -> S:
             began = time.thread_time()
             try:
-                return work(*arguments)
+                return work()
             finally:
                 self.spent_elsewhere_s += time.thread_time() - began
 
-        return await beside_the_loop(timed)
+        return timed
 
     def forward(self, frame: bytes | None = None) -> Awaitable[bytes]:
         """Queue this request (or ``frame``, one of the same API and version) upstream now; await
@@ -284,7 +292,7 @@ class RequestContext:
     async def respond_of(self, message: ResponsePayload, partitions: int) -> bytes:
         """The same, made beside the event loop if it is of many ``partitions``."""
         if partitions > AT_ONCE_PARTITIONS:
-            return await self._beside_the_loop(self.respond, message)
+            return await self.beside_the_loop(self.respond, message)
         return self.respond(message)
 
 

@@ -2,8 +2,8 @@
 
 A broker counts the time that a request has one of its threads, in percent of one thread. A gateway
 has one thread for requests, its event loop; what counts here is the CPU that a request's handler
-has of it, and of the thread that decodes what is long. Waiting, for a broker, Postgres or S3, is
-free, and what the broker does for the request the broker counts.
+has of it, and of the threads that decode, look into and write what is long. Waiting, for a broker,
+Postgres or S3, is free, and what the broker does for the request the broker counts.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ NamedKey = str | UUID | None
 
 MOST_WALKED = 500
 """Topics, and of a Produce partitions, that are walked on the event loop: half a millisecond."""
+MOST_WALKED_BYTES = 64 * 1024
+"""Of records, which are copied: no request with more is accepted without being decoded."""
 LONGEST_NAME = 249
 """Characters; Kafka has no topic of a longer name."""
 LONGEST_STRING = 32_767
@@ -60,8 +62,9 @@ class WalkedProduce:
 
 
 def walked_produce(frame: bytes, header: RequestHeader) -> WalkedProduce | None:
-    """A Produce request of at most :data:`MOST_WALKED` topics and partitions, none without records.
-    ``None``: it has to be decoded to be known, for whatever reason."""
+    """A Produce request of at most :data:`MOST_WALKED` topics and partitions, none without records,
+    and of :data:`MOST_WALKED_BYTES` of these. ``None``: it has to be decoded to be known, for
+    whatever reason."""
     version, at = header.api_version, header.body_start
     if not 3 <= version <= 13:
         return None
@@ -137,7 +140,7 @@ def _produced(frame: bytes, at: int, version: int, flexible: bool) -> tuple[Walk
     (acks,) = _I16(frame, at)
     at += 2 + 4  # timeout
     count, at = _length(frame, at, flexible)
-    walked, end = count, len(frame)
+    walked, end, left = count, len(frame), MOST_WALKED_BYTES
     topics: list[tuple[NamedKey, list[tuple[int, bytes]]]] = []
     for _ in range(_bounded(count)):
         key, at = _key(frame, at, flexible, by_id=version >= 13)
@@ -153,7 +156,8 @@ def _produced(frame: bytes, at: int, version: int, flexible: bool) -> tuple[Walk
                 (size,) = _I32(frame, at + 4)
                 at += 8
             behind = at + size
-            if size < 0 or behind > end:
+            left -= size
+            if size < 0 or behind > end or left < 0:
                 raise _Unsure
             found.append((index, frame[at:behind]))
             at = _no_tags(frame, behind) if flexible else behind

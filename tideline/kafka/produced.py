@@ -50,6 +50,17 @@ class RefusedBatch(ValueError):
         """Index in the batch, and what is wrong with it, of the first few wrong records."""
 
 
+@dataclass(slots=True)
+class Effort:
+    """How much may be read of several batches in a first try. What is read is taken off; a batch
+    that needs more than is left uses it up."""
+
+    unpacked: int
+    """bytes of records"""
+    headers: int
+    """of records"""
+
+
 @dataclass(frozen=True, slots=True)
 class ValidBatch:
     """One batch that may be appended, its largest timestamp set right as Kafka does."""
@@ -64,15 +75,15 @@ def validated(
     *,
     produce_version: int,
     now_ms: int,
-    max_unpacked: int | None = None,
+    effort: Effort | None = None,
     header: BatchHeader | None = None,
 ) -> ValidBatch:
     """The one batch in ``records``, all that a partition takes of a produce.
 
-    ``max_unpacked``: a smaller bound than :func:`unpacked_bound` for a first try. ``header``: what
-    :func:`~tideline.kafka.batches.parse_at` reads at the beginning, if it was read already.
-    Raises :class:`RefusedBatch`, or :class:`~tideline.kafka.records.UnpackedTooLarge` if a smaller
-    bound was given and is not enough.
+    ``effort``: for a first try. ``header``: what :func:`~tideline.kafka.batches.parse_at` reads at
+    the beginning, if it was read already.
+    Raises :class:`RefusedBatch`, or :class:`~tideline.kafka.records.UnpackedTooLarge` if an effort
+    was given and is not enough.
     """
     if header is None or header.end != len(records):
         header = the_one_batch(records, limits, produce_version)
@@ -80,14 +91,25 @@ def validated(
         check_batch(records, header, limits, produce_version)
     bound = unpacked_bound(limits)
     try:
-        body = unpacked(records, header, bound if max_unpacked is None else max_unpacked)
         earliest, latest = _range(limits, now_ms)
-        summary = summarize(body, header, earliest=earliest, latest=latest)
+        if effort is None:
+            body = unpacked(records, header, bound)
+            summary = summarize(body, header, earliest=earliest, latest=latest)
+        else:
+            body = unpacked(records, header, effort.unpacked)
+            effort.unpacked -= len(body)
+            summary = summarize(
+                body, header, earliest=earliest, latest=latest, most_headers=effort.headers
+            )
+            effort.headers -= summary.headers
     except UnpackedTooLarge as error:
-        if max_unpacked is not None and max_unpacked < bound:
+        if effort is not None:
+            effort.unpacked = effort.headers = 0
             raise
         raise RefusedBatch(KafkaErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
     except InvalidRecords as error:
+        if effort is not None:
+            effort.headers = 0  # nobody knows how many were read
         wrong = () if error.index is None else ((error.index, str(error)),)
         raise RefusedBatch(KafkaErrorCode.INVALID_RECORD, str(error), wrong) from error
     _check_timestamps(summary, earliest, latest)

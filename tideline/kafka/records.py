@@ -16,6 +16,8 @@ import cramjam
 from tideline.kafka.batches import HEADER_BYTES, BatchHeader, Buffer
 
 GZIP_WBITS = 31
+GZIP_WINDOW = 4 * 1024
+"""bytes given to a member at a time: what follows it is copied."""
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LZ4_INDEPENDENT_BLOCKS = 0x20
 LZ4_BLOCK_CHECKSUM, LZ4_CONTENT_SIZE, LZ4_CONTENT_CHECKSUM, LZ4_RESERVED = 0x10, 0x08, 0x04, 0x03
@@ -28,6 +30,7 @@ _LZ4_BLOCK = struct.Struct("<I")
 FIRST_GUESS = 64 * 1024
 """bytes; what a zstd or lz4 frame is unpacked into first."""
 NO_TIMESTAMP = -1
+NO_BOUND = 2**63
 MAX_NAMED = 3
 """Records of a batch that are named in an answer, as Kafka does."""
 
@@ -53,6 +56,8 @@ class RecordSummary:
     """ms; -1 if no record has one."""
     out_of_range: tuple[tuple[int, int], ...]
     """Index and timestamp (ms) of the first few records whose timestamp is not allowed."""
+    headers: int
+    """Of all records together."""
 
 
 def unpacked(batch: Buffer, header: BatchHeader, limit: int) -> bytes | bytearray | memoryview:
@@ -78,20 +83,23 @@ def unpacked(batch: Buffer, header: BatchHeader, limit: int) -> bytes | bytearra
 
 def _gunzipped(body: memoryview, limit: int) -> bytes:
     found: list[bytes] = []
-    left = limit
-    while len(body):
-        member = zlib.decompressobj(GZIP_WBITS)
+    left, position = limit, 0
+    member = zlib.decompressobj(GZIP_WBITS)
+    while position < len(body):
+        if member.eof:
+            member = zlib.decompressobj(GZIP_WBITS)
+        window = body[position : position + GZIP_WINDOW]
         try:
-            piece = member.decompress(body, left + 1)
+            piece = member.decompress(window, left + 1)
         except zlib.error as error:
             raise InvalidRecords(f"gzip: {error}") from error
         if len(piece) > left:
             raise UnpackedTooLarge(f"unpacked, the records have more than {limit} bytes")
-        if not member.eof:
-            raise InvalidRecords("gzip: the records end before the stream does")
         found.append(piece)
         left -= len(piece)
-        body = memoryview(member.unused_data)
+        position += len(window) - len(member.unused_data)
+    if position and not member.eof:
+        raise InvalidRecords("gzip: the records end before the stream does")
     return b"".join(found)
 
 
@@ -171,16 +179,24 @@ def _from_frames(decompress_into: object, body: memoryview, limit: int) -> memor
         return memoryview(found)[:size]
 
 
-def summarize(body: Buffer, header: BatchHeader, *, earliest: int, latest: int) -> RecordSummary:
+def summarize(
+    body: Buffer,
+    header: BatchHeader,
+    *,
+    earliest: int,
+    latest: int,
+    most_headers: int = NO_BOUND,
+) -> RecordSummary:
     """Read every record of the unpacked ``body``: as many as the header says, each as long as it
     says, offsets without a gap, nothing behind the last.
 
     ``earliest`` and ``latest`` (ms, inclusive) bound the timestamps of those that have one.
-    Raises :class:`InvalidRecords`.
+    Raises :class:`InvalidRecords`, or :class:`UnpackedTooLarge` if the records have more than
+    ``most_headers`` headers together, before those that are too many are read.
     """
     position = number = 0
     try:
-        summary, position, number = _summarized(bytes(body), header, earliest, latest)
+        summary, position, number = _summarized(bytes(body), header, earliest, latest, most_headers)
     except IndexError:
         raise InvalidRecords("the records end before the last one does") from None
     if position != len(body):
@@ -189,7 +205,7 @@ def summarize(body: Buffer, header: BatchHeader, *, earliest: int, latest: int) 
 
 
 def _summarized(
-    body: bytes, header: BatchHeader, earliest: int, latest: int
+    body: bytes, header: BatchHeader, earliest: int, latest: int, most_headers: int
 ) -> tuple[RecordSummary, int, int]:
     """One pass. Numbers of one byte, or two where that is common, are read in place: calls would
     cost more than all else."""
@@ -198,6 +214,7 @@ def _summarized(
     no_timestamp = NO_TIMESTAMP - base
     position, size = 0, len(body)
     largest = no_timestamp
+    left = most_headers
     out_of_range: list[tuple[int, int]] = []
     for number in range(header.record_count):
         length = body[position]
@@ -261,16 +278,22 @@ def _summarized(
         headers = body[position]
         position += 1
         if headers:
-            position = _behind_headers(body, position - 1, end, number)
+            position, left = _behind_headers(body, position - 1, end, number, left)
         if position != end:
             raise InvalidRecords(f"record {number} is not as long as it says", number)
-    return RecordSummary(base + largest, tuple(out_of_range)), position, header.record_count
+    summary = RecordSummary(base + largest, tuple(out_of_range), most_headers - left)
+    return summary, position, header.record_count
 
 
-def _behind_headers(body: bytes, position: int, end: int, number: int) -> int:
+def _behind_headers(
+    body: bytes, position: int, end: int, number: int, most: int
+) -> tuple[int, int]:
+    """The position behind them, and how many more than they there may be."""
     count, position = _signed(body, position)
     if not 0 <= count <= end - position:
         raise InvalidRecords(f"record {number} says {count} headers", number)
+    if count > most:
+        raise UnpackedTooLarge(f"record {number} has {count} headers, {most} are read")
     for _ in range(count):
         key, position = _signed(body, position)
         if key < 0:
@@ -279,7 +302,7 @@ def _behind_headers(body: bytes, position: int, end: int, number: int) -> int:
         if value < -1:
             raise InvalidRecords(f"record {number} has a header of no length", number)
         position += max(value, 0)
-    return position
+    return position, most - count
 
 
 def _signed(body: bytes, position: int) -> tuple[int, int]:

@@ -149,6 +149,33 @@ async def test_many_small_batches_of_one_request_are_not_read_at_one_go(
     assert [t.startswith("produce-examination") for t in held.threads] == [False, False, True]
 
 
+async def test_small_batches_that_unpack_to_much_together_are_not_unpacked_at_one_go(
+    bench: TrackedBench, held: Held
+) -> None:
+    """A request of 64 KiB has place for hundreds of them."""
+    held.go_on.set()
+    packed = built([(NOW, None, bytes(60_000), [])], 4)
+    batches = [(TOPIC, 0, packed)] * 8
+    assert len(packed) * len(batches) < 2_000
+    for _ in range(2):  # also when all that can be asked is known
+        held.threads.clear()
+        await bench.ask(produce(*batches))
+        beside = [t.startswith("produce-examination") for t in held.threads]
+        assert beside[-4:] == [True] * 4
+        assert beside.count(False) <= 10, "four of a request, and one that is too many, each way"
+
+
+async def test_a_record_with_thousands_of_headers_is_read_beside_the_loop(
+    bench: TrackedBench, held: Held
+) -> None:
+    held.go_on.set()
+    batch = built([(NOW, None, b"v", [("", None)] * 20_000)])
+    assert len(batch) < 64 * 1024
+    answer = await bench.ask(produce((TOPIC, 0, batch)))
+    assert outcomes(answer)[TOPIC, 0] == ("none", 100)
+    assert held.threads[-1].startswith("produce-examination")
+
+
 def test_a_right_batch_is_not_copied() -> None:
     batch = record_batch(3)
     examined = Examiner().at_once(batch, TopicLimits("CreateTime", 1_000), 9)

@@ -152,6 +152,21 @@ async def test_an_incarnation_that_is_not_registered_yet_takes_nothing(
     assert taken[1:] == [False]
 
 
+async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
+    bench: TrackedBench,
+) -> None:
+    await warmed(bench)
+    bench.plane.fence(bench.parts.lease.incarnation)
+    bench.parts.lease.end_incarnation("fenced in this test")
+    frame = encode_request(produce((TOPIC, 0, GOOD)), 5, "a client")
+    context = RequestContext(parse_header(frame), frame, bench.client)
+    asking = asyncio.ensure_future(bench.rules[ApiKey.PRODUCE].handler(context))
+    await until(lambda: bench.parts.parking.waiting(LOG))
+    assert context._walked is None
+    await bench.lease()
+    assert await asking is not None
+
+
 async def test_a_gateway_that_was_stopped_takes_nothing(
     bench: TrackedBench, taken: list[bool]
 ) -> None:

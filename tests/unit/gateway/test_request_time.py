@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -28,7 +29,9 @@ from tideline.domain.quotas import Default, QuotaEntity, QuotaKind, QuotaWindow
 from tideline.domain.sasl import Identity, Mechanism
 from tideline.gateway import context as contexts
 from tideline.gateway.context import ApiKey, RequestContext, Rule
+from tideline.gateway.fetch import tracked_fetch
 from tideline.gateway.messages import messages
+from tideline.gateway.produce import examination
 from tideline.gateway.request_time import Steps, metered
 from tideline.kafka.protocol import decode_response, encode_request, parse_header
 
@@ -197,6 +200,46 @@ async def test_decoding_beside_the_loop_counts_too(monkeypatch: pytest.MonkeyPat
     metering, context, quotas = a_request(handler)
     await context.decode()
     await metering(context)
+    assert quotas.recorded[0] >= 3.0
+
+
+async def test_a_long_answer_that_is_made_beside_the_loop_counts_too(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_structure = tracked_fetch.as_structure
+
+    def slow(*arguments: Any) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
+        busy(0.03)
+        return as_structure(*arguments)
+
+    monkeypatch.setattr(tracked_fetch, "as_structure", slow)
+    monkeypatch.setattr(tracked_fetch, "AT_ONCE_PARTITIONS", 0)
+    quotas: Any = TimeQuotas()
+    frame = encode_request(fetch((TOPIC, 0, 100)), 5, "a client")
+    context = RequestContext(parse_header(frame), frame, FakeConnection())
+    rules = metered({int(ApiKey.FETCH): bench.rules[ApiKey.FETCH]}, quotas)
+    assert await rules[ApiKey.FETCH].handler(context) is not None
+    assert quotas.recorded[0] >= 3.0
+
+
+async def test_a_large_batch_that_is_read_beside_the_loop_counts_too(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated = examination.validated
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
+        busy(0.03)
+        return validated(*arguments, **named)
+
+    monkeypatch.setattr(examination, "validated", slow)
+    quotas: Any = TimeQuotas()
+    large = produce((TOPIC, 0, record_batch(examination.AT_ONCE_RECORDS + 1)))
+    frame = encode_request(large, 5, "a client")
+    context = RequestContext(parse_header(frame), frame, FakeConnection())
+    rules = metered({int(ApiKey.PRODUCE): bench.rules[ApiKey.PRODUCE]}, quotas)
+    assert await rules[ApiKey.PRODUCE].handler(context) is not None
     assert quotas.recorded[0] >= 3.0
 
 

@@ -48,6 +48,13 @@ def in_the_plane(bench: Bench, log: TopicIdPartition) -> list[tuple[int, str, in
     ]
 
 
+def everything_is_carried(bench: Bench) -> bool:
+    """The commit of a carrier says so, a moment after its object is in the bucket."""
+    return all(
+        file.carried_by is not None for file in bench.plane.files.by_key.values() if file.stream
+    )
+
+
 async def test_an_object_ends_with_what_it_holds(bench: Bench) -> None:
     await asyncio.gather(bench.append(0, records=3), bench.append(0, log=OTHER, producer=8))
     ((key, footer),) = bench.footers().items()
@@ -112,7 +119,7 @@ async def test_a_pause_while_the_store_is_away_tells_when_it_is_back(
     bench.store.down = True
     await until(lambda: len(bench.store.puts) > 2)
     bench.store.down = False
-    await until(lambda: len(bench.store.objects) == 2)
+    await until(lambda: len(bench.store.objects) > 1)  # on a slow machine also a statement
     assert told(bench.footers().values()) == {0: [("NONE", 100)]}
 
 
@@ -168,7 +175,7 @@ async def test_what_a_fenced_incarnation_did_not_tell_the_next_one_does(bench: B
     for one in (statement, carrier):
         assert (one.incarnation, one.batches) == (ended, ())
         assert told([one]) == {0: [("NONE", 100)]}
-    assert [f.carried_by is None for f in bench.plane.files.by_key.values() if f.stream] == [False]
+    await until(lambda: everything_is_carried(bench))
     await bench.append(1)
     *_, fresh = bench.footers().values()
     assert (fresh.incarnation, fresh.earlier) == (bench.lease.incarnation, ())
@@ -190,9 +197,9 @@ async def test_what_is_inherited_is_told_when_the_store_is_back(
     bench.lease.gained()
     await until(lambda: len(bench.store.puts) > 4, "several tries")
     bench.store.down = False
-    await until(lambda: len(bench.store.objects) == 2)
-    (_, carrier) = bench.footers().values()
-    assert (carrier.incarnation, list(told([carrier]))) == (ended, [0])
+    await until(lambda: everything_is_carried(bench))
+    (_, *rest) = bench.footers().values()  # the statement may have been tried again as well
+    assert {(one.incarnation, *told([one])) for one in rest} == {(ended, 0)}
 
 
 async def test_a_large_footer_is_made_beside_the_loop(

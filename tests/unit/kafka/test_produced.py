@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import cramjam
 import crc32c
@@ -17,11 +20,12 @@ from hypothesis import strategies as st
 from tests.unit.gateway.fakes import record, record_batch, varint
 from tideline.domain.request_handling import KafkaErrorCode
 from tideline.domain.topic_configs import LOG_APPEND_TIME, TopicLimits
-from tideline.kafka import produced
+from tideline.kafka import produced, records
 from tideline.kafka.batches import iter_batches, verify_crc
 from tideline.kafka.produced import (
     MAX_RECORDS,
     MAX_UNPACKED_BYTES,
+    Effort,
     RefusedBatch,
     ValidBatch,
     validated,
@@ -198,8 +202,63 @@ def test_a_batch_as_large_as_its_topic_allows_may_be_unpacked(
 def test_a_first_try_with_less_room_says_that_it_was_not_enough(codec: str) -> None:
     batch = built([(NOW, None, bytes(50_000), [])] * 3, CODECS[codec])
     with pytest.raises(UnpackedTooLarge):
-        validated(batch, LIMITS, produce_version=9, now_ms=NOW, max_unpacked=100_000)
+        validated(batch, LIMITS, produce_version=9, now_ms=NOW, effort=Effort(100_000, headers=10))
     assert judged(batch).header.record_count == 3
+
+
+def test_gzip_of_many_members_is_read_member_by_member_without_copying_the_rest_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A megabyte has place for fifty thousand empty ones: to copy it each time takes seconds."""
+    given_at_once: list[int] = []
+
+    class Member:
+        def __init__(self, bits: int) -> None:
+            self._inner = zlib.decompressobj(bits)
+
+        def decompress(self, window: bytes, most: int) -> bytes:
+            given_at_once.append(len(window))
+            return self._inner.decompress(window, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inner, name)
+
+    body = b"".join(record(0, n, bytes(9_000)) for n in range(3))
+    members = [gzip.compress(part, 0) for part in (b"", body[:10], body[10:20_000], body[20_000:])]
+    monkeypatch.setattr(records, "zlib", SimpleNamespace(decompressobj=Member, error=zlib.error))
+    assert judged(raw(b"".join(members), 3, CODECS["gzip"])).header.record_count == 3
+    assert max(given_at_once) == records.GZIP_WINDOW
+    assert sum(given_at_once) < 2 * len(body)
+
+
+@pytest.mark.parametrize("codec", BOMBS)
+def test_what_is_read_of_one_batch_is_not_left_for_the_next(codec: str) -> None:
+    """Hundreds of small ones, each of which is little by itself, would take seconds together."""
+    small = built([(NOW, None, bytes(40_000), [])], CODECS[codec])
+    effort = Effort(100_000, headers=10)
+    for _ in range(2):
+        validated(small, LIMITS, produce_version=9, now_ms=NOW, effort=effort)
+    with pytest.raises(UnpackedTooLarge):
+        validated(small, LIMITS, produce_version=9, now_ms=NOW, effort=effort)
+    assert effort.unpacked == 0
+
+
+def test_the_headers_of_records_are_counted_in_a_first_try() -> None:
+    batch = built([(NOW, None, b"v", [("h", b"1"), ("h", None)])] * 3)
+    effort = Effort(100_000, headers=10)
+    validated(batch, LIMITS, produce_version=9, now_ms=NOW, effort=effort)
+    assert effort.headers == 4
+    with pytest.raises(UnpackedTooLarge):
+        validated(batch, LIMITS, produce_version=9, now_ms=NOW, effort=effort)
+    assert judged(batch).header.record_count == 3
+
+
+def test_headers_of_a_batch_that_is_refused_count_too() -> None:
+    broken = raw(record(0, 0, b"v") + record(0, 7, b"v"), 2)
+    effort = Effort(100_000, headers=10)
+    with pytest.raises(RefusedBatch):
+        validated(broken, LIMITS, produce_version=9, now_ms=NOW, effort=effort)
+    assert effort.headers == 0
 
 
 def test_timestamps_are_held_against_now() -> None:

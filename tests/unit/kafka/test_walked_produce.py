@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka.messages import random_message
 from tests.unit.kafka.test_named_topics import untagged
-from tideline.kafka.named_topics import MOST_WALKED, walked_produce
+from tideline.kafka.named_topics import MOST_WALKED, MOST_WALKED_BYTES, walked_produce
 from tideline.kafka.protocol import (
     PRODUCE_VERSIONS,
     RequestHeader,
@@ -85,6 +85,20 @@ def test_of_random_bytes_nothing_is_said_that_decoding_does_not_say(
 ) -> None:
     frame = b"\0\0" + version.to_bytes(2, "big") + b"\0\0\0\7\0\1c" + body
     says_the_same(frame, parse_header(frame))
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_of_large_requests_nothing_is_copied(version: int) -> None:
+    """They go the way on which they are decoded, which copies their records."""
+    request = replace(request_of(version, 3), transactional_id=None)
+    assert request.topic_data[0].partition_data, "the seed has to make one"
+    topic = request.topic_data[0]
+    row = replace(topic.partition_data[0], records=bytes(MOST_WALKED_BYTES // 2))
+    more = replace(row, records=b"x")
+    for rows, walked in (((row, row), True), ((row, row, more), False)):
+        large = replace(topic, partition_data=rows)
+        frame = encode_request(replace(request, topic_data=(large,)), 7, "client")
+        assert (walked_produce(frame, parse_header(frame)) is not None) is walked
 
 
 @pytest.mark.parametrize("version", [8, 12])

@@ -57,7 +57,7 @@ from tideline.gateway.room import Room
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import InvalidBatch, newest_epoch, truncate_at, until_epoch
-from tideline.kafka.decoding import WALKED_AT_ONCE_BYTES, beside_the_loop, decoded_response
+from tideline.kafka.decoding import WALKED_AT_ONCE_BYTES, decoded_response
 from tideline.kafka.protocol import encode_request
 
 T = TypeVar("T")
@@ -280,7 +280,7 @@ class KafkaSide:
     async def _walked(self, walk: Callable[..., T], records: Any, *bound: int) -> T:
         """What ``walk`` finds in the batches, beside the event loop once an answer has many."""
         if len(records) > self._walked_at_once:
-            return await beside_the_loop(walk, records, *bound)
+            return await self._context.beside_the_loop(walk, records, *bound)
         self._walked_at_once -= len(records)
         return walk(records, *bound)
 

@@ -50,7 +50,7 @@ from tideline.gateway.rights import Judged, TopicRights
 from tideline.gateway.room import Room
 from tideline.gateway.tracking.quiesce import Fences
 from tideline.gateway.tracking.view import TrackingView
-from tideline.kafka.decoding import AT_ONCE_PARTITIONS, beside_the_loop
+from tideline.kafka.decoding import AT_ONCE_PARTITIONS
 from tideline.kafka.fetch_answer import PLAIN_SINCE, PlainPartition, plain_answer
 
 KAFKA_ROUND_S = 0.1
@@ -380,7 +380,8 @@ class TrackedFetch:
 
     async def _response(self, answers: Answers) -> bytes:
         many = len(self.asked) > AT_ONCE_PARTITIONS
-        rows = await beside_the_loop(self._rows, answers) if many else self._rows(answers)
+        beside = self.context.beside_the_loop
+        rows = await beside(self._rows, answers) if many else self._rows(answers)
         code, session_id, told = self._answered(rows)  # sessions are the event loop's
         size = sum(answer.size for answer in answers.values())
         throttle_s = self._quotas.record(QuotaKind.FETCH, self.context, size)
@@ -421,7 +422,7 @@ class TrackedFetch:
             )
 
         return await self.context.respond_of(
-            await beside_the_loop(message) if many else message(), len(told)
+            await beside(message) if many else message(), len(told)
         )
 
     def _rows(self, answers: Answers) -> list[Row]:

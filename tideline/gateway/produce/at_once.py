@@ -73,14 +73,15 @@ Appended = Sequence[tuple[RequestedPartition, Append, int]]
 def appended_at_once(context: RequestContext, parts: Accepting) -> Appended | None:
     """Accept every batch of the request; ``None``: none was accepted. To be asked when no produce
     of the connection waits for its turn."""
-    asked = _in_suffix(context, parts)
+    allowance = Allowance()
+    asked = _in_suffix(context, parts, allowance)
     if asked is None:
         return None
     version, api = context.header.api_version, parts.examiner
     valid: list[tuple[RequestedPartition, ValidBatch, ProducerBatch]] = []
     for at, records, header in asked:
         assert at.topic is not None
-        found = api.within(records, header, at.topic.limits, version)
+        found = api.within(records, header, at.topic.limits, version, allowance)
         if not isinstance(found, ValidBatch):
             return None
         valid.append((at, found, producer_of(header)))
@@ -108,14 +109,14 @@ def appended_at_once(context: RequestContext, parts: Accepting) -> Appended | No
 
 
 def _in_suffix(
-    context: RequestContext, parts: Accepting
+    context: RequestContext, parts: Accepting, allowance: Allowance
 ) -> list[tuple[RequestedPartition, bytes, BatchHeader]] | None:
     """The partitions of the request with their batches, if each of them may be appended now, as far
     as can be said without looking at the records; else ``None``."""
     walked = context.walked_produce()
     if walked is None or walked.acks not in (-1, 1) or parts.quotas.has(QuotaKind.PRODUCE):
         return None
-    asked, names, size, allowance = [], set(), 0, Allowance()
+    asked, names, size = [], set(), 0
     for key, partitions in walked.topics:
         for partition, records in partitions:
             at = locate(parts.tracking, key, partition)

@@ -1,8 +1,8 @@
 """Looks into the batches of a produce before it takes its turn in the suffix.
 
 What always holds: the event loop is not held up by it. Small batches are read at once, as many of
-one request as a few milliseconds allow; others by one thread, one after the other, while the
-request waits for its turn.
+one request as a few milliseconds allow, counted by what they are when they are unpacked; others by
+one thread, one after the other, while the request waits for its turn.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from typing import TypeAlias
 from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.metrics import EXAMINATION_SECONDS
 from tideline.kafka.batches import BatchHeader
-from tideline.kafka.produced import (
-    RefusedBatch,
-    ValidBatch,
-    validated,
-)
+from tideline.kafka.named_topics import MOST_WALKED_BYTES
+from tideline.kafka.produced import Effort, RefusedBatch, ValidBatch, validated
 from tideline.kafka.records import UnpackedTooLarge
 
-AT_ONCE_BYTES = 64 * 1024
+AT_ONCE_BYTES = MOST_WALKED_BYTES
+"""Of one request, as they came."""
+AT_ONCE_UNPACKED_BYTES = 4 * AT_ONCE_BYTES
+"""Of one request: a millisecond of gzip. Hundreds of batches of 64 KiB each fit into 64 KiB."""
 AT_ONCE_RECORDS = 2_000
 """Of one request; reading a record takes one to two microseconds."""
+AT_ONCE_HEADERS = 4_000
+"""Of the records of one request; each takes half a microsecond, and a record has place for tens of
+thousands."""
 Examined: TypeAlias = ValidBatch | RefusedBatch
+OnAccount: TypeAlias = Callable[[Callable[[], Examined]], Callable[[], Examined]]
 
 
 def wall_clock_ms() -> int:
@@ -39,13 +43,16 @@ class Allowance:
 
     def __init__(self) -> None:
         self.bytes, self.records = AT_ONCE_BYTES, AT_ONCE_RECORDS
+        self.effort = Effort(AT_ONCE_UNPACKED_BYTES, AT_ONCE_HEADERS)
+        """What reading those that it covers may still take."""
 
     def covers(self, records: bytes, header: BatchHeader | None) -> bool:
         """Taken off if so. A batch without a readable header is refused without a look at it, but
         a request may have thousands of them: it counts as one record."""
         size = 0 if header is None else len(records)
         count = 1 if header is None else max(header.record_count, 1)
-        if size > self.bytes or count > self.records:
+        spent = header is not None and self.effort.unpacked <= 0
+        if spent or size > self.bytes or count > self.records:
             return False
         self.bytes -= size
         self.records -= count
@@ -70,23 +77,31 @@ class Examiner:
         limits: TopicLimits,
         produce_version: int,
         allowance: Allowance,
+        on_account: OnAccount,
     ) -> Examined:
-        """Does not give up its turn in the loop if ``allowance`` covers the batch."""
+        """Does not give up its turn in the loop if ``allowance`` covers the batch. ``on_account``
+        has what the thread does counted."""
         judge = partial(self._judged, records, limits, produce_version)
         if allowance.covers(records, header):
             try:
-                return judge(AT_ONCE_BYTES)
+                return judge(allowance.effort)
             except UnpackedTooLarge:
                 pass
-        return await asyncio.get_running_loop().run_in_executor(self._thread, judge, None)
+        read = on_account(partial(judge, None))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
     def within(
-        self, records: bytes, header: BatchHeader, limits: TopicLimits, produce_version: int
+        self,
+        records: bytes,
+        header: BatchHeader,
+        limits: TopicLimits,
+        produce_version: int,
+        allowance: Allowance,
     ) -> Examined | None:
-        """Of a batch that an allowance covers; ``None``: it unpacks to more than is read at once.
+        """Of a batch that ``allowance`` covers; ``None``: it unpacks to more than is read at once.
         ``header``: the one at the beginning of ``records``."""
         try:
-            return self._judged(records, limits, produce_version, AT_ONCE_BYTES, header)
+            return self._judged(records, limits, produce_version, allowance.effort, header)
         except UnpackedTooLarge:
             return None
 
@@ -99,7 +114,7 @@ class Examiner:
         records: bytes,
         limits: TopicLimits,
         produce_version: int,
-        max_unpacked: int | None,
+        effort: Effort | None,
         header: BatchHeader | None = None,
     ) -> Examined:
         began = time.perf_counter()
@@ -109,7 +124,7 @@ class Examiner:
                 limits,
                 produce_version=produce_version,
                 now_ms=self._now_ms(),
-                max_unpacked=max_unpacked,
+                effort=effort,
                 header=header,
             )
         except RefusedBatch as refused:

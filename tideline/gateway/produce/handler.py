@@ -165,7 +165,7 @@ class ProduceRequest:
 
         while some := due():  # others may have crossed meanwhile
             for part in some:
-                await part.examine(allowance)
+                await part.examine(allowance, self.context.on_account)
 
     def admit(self, max_wait_s: float) -> None:
         """Take every partition on, in order, before anything else on the connection is."""

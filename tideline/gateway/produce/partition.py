@@ -17,7 +17,7 @@ from tideline.domain.topic_configs import LOG_APPEND_TIME
 from tideline.gateway import metrics
 from tideline.gateway.messages import RequestedPartition, error
 from tideline.gateway.produce.appends import Append, AppendFailed
-from tideline.gateway.produce.examination import Allowance, Examined, Examiner
+from tideline.gateway.produce.examination import Allowance, Examined, Examiner, OnAccount
 from tideline.gateway.produce.parking import Admission
 from tideline.gateway.produce.wal import WalWriter
 from tideline.gateway.transactions import refuse_new_transaction
@@ -86,12 +86,18 @@ class PartitionProduce:
     def is_examined(self) -> bool:
         return self._looked
 
-    async def examine(self, allowance: Allowance) -> None:
-        """Look into the batch now, so that its turn in the suffix takes no time."""
+    async def examine(self, allowance: Allowance, on_account: OnAccount) -> None:
+        """Look into the batch now, so that its turn in the suffix takes no time. The parameters are
+        those of :meth:`Examiner.examine`."""
         self._looked = True
         if self.at.topic is not None and not self.is_transactional:
             self._examined = await self._examiner.examine(
-                self.records, self.header, self.at.topic.limits, self._version, allowance
+                self.records,
+                self.header,
+                self.at.topic.limits,
+                self._version,
+                allowance,
+                on_account,
             )
 
     def admit(self, admission: Admission) -> None:
