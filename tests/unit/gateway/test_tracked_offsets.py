@@ -244,6 +244,20 @@ async def test_a_search_by_time_ends_at_no_leader_that_moved_in_between(
     assert await asked(bench, 600) == ("none", 100, 700, 7)
 
 
+async def test_a_broker_that_times_a_search_out_at_once_is_asked_anew(bench: TrackedBench) -> None:
+    """Kafka does so now and then; librdkafka would give its own search up."""
+    bench.show(SUFFIX)
+    await appended(bench, 700)
+    nothing, not_now = listed(-1), listed(-1, code="request_timed_out")
+    bench.client.broker[ApiKey.OFFSET_FOR_LEADER_EPOCH] = WHOLE
+    bench.client.broker[ApiKey.LIST_OFFSETS] = one_by_one([nothing, not_now, not_now, nothing])
+    assert await asked(bench, 600) == ("none", 100, 700, 7)
+    bench.client.broker[ApiKey.LIST_OFFSETS] = one_by_one([nothing, *[not_now] * 4])
+    assert (await asked(bench, 600))[0] == "not_leader_or_follower", "not for ever"
+    bench.client.broker[ApiKey.LIST_OFFSETS] = one_by_one([nothing, not_now, listed(95, 600)])
+    assert (await asked(bench, 600))[0] == "not_leader_or_follower", "it moved"
+
+
 async def test_a_search_that_began_before_b0_was_known_asks_again(bench: TrackedBench) -> None:
     """Nobody was asked yet whether the leader has the whole prefix."""
     bench.show(QUIESCING)

@@ -33,6 +33,10 @@ VERSION = 4
 """Of OffsetForLeaderEpoch, which every broker here has."""
 ANY_LEADER = -1
 """As the leader epoch that the client knows: none."""
+NOT_NOW = KafkaErrorCode.REQUEST_TIMED_OUT
+"""What a broker says at once, now and then, of a search by time in its remote log."""
+ONCE_MORE = 3
+"""How often it is asked anew then: librdkafka does not repeat a search that ends by an error."""
 
 
 async def said_by_whole_leaders(
@@ -57,7 +61,12 @@ async def said_by_whole_leaders(
         for item, route in routes.items()
     ]
     ends = await split.forward(at_boundary, question)
-    again = await split.forward([(item, item.row) for item in routes])
+    again = dict(await split.forward([(item, item.row) for item in routes]))
+    for _ in range(ONCE_MORE):
+        unsaid = [item for item in routes if int(again[item].error_code) == NOT_NOW]
+        if not unsaid:
+            break
+        again |= await split.forward([(item, item.row) for item in unsaid])
     return frozenset(
         item
         for item, route in routes.items()
