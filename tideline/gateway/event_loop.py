@@ -1,5 +1,5 @@
-"""The event loop that a gateway runs on
-(docs/decisions/0030-the-pass-path-in-python.md#the-event-loop)."""
+"""The event loop that a gateway runs on; what each does otherwise is in decision 30
+(docs/decisions/0030-the-pass-path-in-python.md)."""
 
 from __future__ import annotations
 
