@@ -20,11 +20,12 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 from pydantic import SecretStr
 
+from tests.harness import until
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.model import BarrierEntry, BoundaryToPersist
 from tideline.demo import topic as topics
@@ -70,8 +71,12 @@ class Migration:
         """Node id of the partition's leader, as the brokers say."""
         brokers = ",".join(self.stack.endpoints.brokers.values())
         admin = AdminClient({"bootstrap.servers": brokers})
-        found = admin.list_topics(self.name, timeout=10).topics[self.name]
-        return int(found.partitions[partition].leader)
+
+        def known() -> PartitionMetadata | None:
+            found = admin.list_topics(self.name, timeout=10).topics[self.name]
+            return found.partitions.get(partition)
+
+        return int(until("a broker to know the partition", known).leader)
 
     def log(self, partition: int = 0) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, partition)

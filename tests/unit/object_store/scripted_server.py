@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+HANDSHAKE_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -166,7 +168,10 @@ def scripted_server(context: ssl.SSLContext | None = None) -> Iterator[ScriptedS
     def one(accepted: socket.socket, number: int) -> None:
         try:
             if context is not None:
+                # A client whose loop the end of the server holds up says nothing more.
+                accepted.settimeout(HANDSHAKE_S)
                 accepted = context.wrap_socket(accepted, server_side=True)
+                accepted.settimeout(None)
             server.serve(Peer(accepted, server), number)
         except OSError:
             accepted.close()
