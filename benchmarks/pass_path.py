@@ -42,10 +42,10 @@ from benchmarks.beside import (
 )
 from benchmarks.tracking import tracked
 from tideline.gateway.context import ApiKey
-from tideline.gateway.event_loop import EventLoop
 from tideline.gateway.messages import NO_TIME, Messages, messages
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import encode_request, encode_response, parse_header
+from tideline.settings import EventLoop
 from tideline.stack.certificates import Authority
 
 CLASSIC, CLASSIC_ID = "classic-topic", UUID(int=2**100)

@@ -77,6 +77,9 @@ def _parses(secret: SecretStr) -> SecretStr:
 
 ConnectionString = Annotated[SecretStr, AfterValidator(_parses)]
 
+EventLoop = Literal["uvloop", "asyncio"]
+"""Values of ``TIDELINE_GATEWAY_EVENT_LOOP``."""
+
 
 class _Base(BaseSettings):
     model_config = SettingsConfigDict(
@@ -261,7 +264,7 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
     metrics_address: Annotated[tuple[str, int] | None, NoDecode] = Field(
         None, description="host:port of the Prometheus endpoint; unset: none"
     )
-    gateway_event_loop: Literal["uvloop", "asyncio"] = Field(
+    gateway_event_loop: EventLoop = Field(
         "uvloop",
         description="what the gateway's sockets are served by; asyncio is Python's own and takes "
         "more CPU",

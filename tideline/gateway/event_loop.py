@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Literal
+from typing import Any
 
-EventLoop = Literal["uvloop", "asyncio"]
-"""Values of ``TIDELINE_GATEWAY_EVENT_LOOP``."""
+from tideline.settings import EventLoop
 
 
 def run(work: Coroutine[Any, Any, None], loop: EventLoop) -> None:

@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tideline.kafka.batches import Buffer
+from tideline.kafka.plain_fields import compact, named
 from tideline.kafka.protocol import FLEXIBLE_FETCH
-from tideline.kafka.varints import uvarint
 
 PLAIN_SINCE = 4
 """Older versions have other fields, and records of older formats."""
 SESSION_SINCE, LOG_START_SINCE, NEARER_SINCE, TOPIC_IDS_SINCE = 7, 5, 11, 13
 """Versions: a code and a session of the whole answer, a partition's first offset, the replica that
 its consumer is sent on to, topics by id."""
-_NO_ID = bytes(16)
 _I32 = struct.Struct(">i").pack
-_I16 = struct.Struct(">h").pack
 _THROTTLE_AND_SESSION = struct.Struct(">ihi").pack
 _ROW = struct.Struct(">ihqq").pack
 _ROW_WITH_START = struct.Struct(">ihqqq").pack
@@ -64,7 +62,7 @@ def plain_answer(
         version >= LOG_START_SINCE,
         version >= NEARER_SINCE,
     )
-    length = _compact if flexible else _I32
+    length = compact if flexible else _I32
     nothing = _NO_TRANSACTIONS_COMPACT if flexible else _NO_TRANSACTIONS
     parts: list[Buffer] = [_I32(correlation_id), b"\0" if flexible else b""]
     if version >= SESSION_SINCE:
@@ -73,12 +71,7 @@ def plain_answer(
         parts.append(_I32(throttle_ms))
     parts.append(length(len(topics)))
     for key, rows in topics:
-        if by_id:
-            parts.append(key.bytes if isinstance(key, UUID) else _NO_ID)
-        else:
-            name = str(key).encode()
-            parts += (_compact(len(name)) if flexible else _I16(len(name)), name)
-        parts.append(length(len(rows)))
+        parts += (named(key, by_id=by_id, flexible=flexible), length(len(rows)))
         for row in rows:
             told = row.partition_index, row.error_code, row.high_watermark, row.last_stable_offset
             parts += (
@@ -95,8 +88,3 @@ def plain_answer(
     if flexible:
         parts.append(b"\0")
     return b"".join(parts)
-
-
-def _compact(length: int) -> bytes:
-    """A compact array's, string's or bytes' length, as it is packed."""
-    return uvarint(length + 1)

@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from tideline.kafka.plain_fields import compact, named
 from tideline.kafka.protocol import FLEXIBLE_PRODUCE
-from tideline.kafka.varints import uvarint
 
 RECORD_ERRORS_SINCE = 8
 """KIP-467: what is wrong with single records, and a message."""
 LOG_START_SINCE = 5
 TOPIC_IDS_SINCE = 13
-_NO_ID = bytes(16)
 _I32 = struct.Struct(">i").pack
-_I16 = struct.Struct(">h").pack
 _ROW = struct.Struct(">ihqqq").pack
 _ROW_WITHOUT_START = struct.Struct(">ihqq").pack
 _NOTHING_TOLD = bytes(4) + b"\xff\xff"
@@ -55,15 +53,10 @@ def plain_answer(
     ending = b"" if version < RECORD_ERRORS_SINCE else _NOTHING_TOLD
     if flexible:
         ending = _NOTHING_TOLD_COMPACT
-    length = _compact if flexible else _I32
+    length = compact if flexible else _I32
     parts = [_I32(correlation_id), b"\0" if flexible else b"", length(len(topics))]
     for key, rows in topics:
-        if by_id:
-            parts.append(key.bytes if isinstance(key, UUID) else _NO_ID)
-        else:
-            name = str(key).encode()
-            parts += (_compact(len(name)) if flexible else _I16(len(name)), name)
-        parts.append(length(len(rows)))
+        parts += (named(key, by_id=by_id, flexible=flexible), length(len(rows)))
         for row in rows:
             if version >= LOG_START_SINCE:
                 parts.append(
@@ -80,8 +73,3 @@ def plain_answer(
     if flexible:
         parts.append(b"\0")
     return b"".join(parts)
-
-
-def _compact(length: int) -> bytes:
-    """A compact array's or string's length, as it is packed."""
-    return uvarint(length + 1)

@@ -10,7 +10,8 @@ import pytest
 import uvloop
 
 from tests.unit.gateway.gateway_under_test import gateway_settings
-from tideline.gateway.event_loop import EventLoop, run
+from tideline.gateway.event_loop import run
+from tideline.settings import EventLoop
 
 
 @pytest.mark.parametrize("loop", get_args(EventLoop))

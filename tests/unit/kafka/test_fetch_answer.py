@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from kio.schema.types import BrokerId
 
 from tideline.gateway.context import ApiKey
+from tideline.gateway.fetch.partition import as_structure
 from tideline.gateway.messages import error, key_fields, messages
 from tideline.kafka.fetch_answer import TOPIC_IDS_SINCE, PlainPartition, plain_answer
 from tideline.kafka.protocol import decodable_versions, decode_response, encode_response
@@ -50,20 +50,7 @@ def written_by_kio(
             kind.response_part(
                 "FetchableTopicResponse",
                 **key_fields(key),
-                partitions=tuple(
-                    kind.response_part(
-                        "PartitionData",
-                        partition_index=row.partition_index,
-                        error_code=error(row.error_code),
-                        high_watermark=row.high_watermark,
-                        last_stable_offset=row.last_stable_offset,
-                        log_start_offset=row.log_start_offset,
-                        aborted_transactions=None,
-                        records=row.records,
-                        preferred_read_replica=BrokerId(row.preferred_read_replica),
-                    )
-                    for row in rows
-                ),
+                partitions=tuple(as_structure(row, kind) for row in rows),
             )
             for key, rows in topics
         ),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.kafka.damage import damaged
 from tests.unit.kafka.messages import random_message
 from tideline.kafka.named_topics import MOST_WALKED, named_topics
 from tideline.kafka.protocol import (
@@ -98,14 +99,9 @@ def test_of_a_damaged_request_nothing_is_said_that_decoding_does_not_say(
 ) -> None:
     schema = request_class(*api)
     assert schema is not None
-    frame = bytearray(encode_request(random_message(schema, random.Random(seed)), 7, "client"))
-    start = parse_header(bytes(frame)).body_start
-    for _ in range(data.draw(st.integers(0, 4))):
-        at = data.draw(st.integers(start, len(frame) - 1))
-        frame[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF, frame[at] ^ 1]))
-    cut = data.draw(st.integers(start, len(frame)) | st.just(len(frame)))
-    damaged = bytes(frame[:cut]) + data.draw(st.binary(max_size=5))
-    says_the_same(damaged, parse_header(damaged))
+    message = random_message(schema, random.Random(seed))
+    frame = damaged(encode_request(message, 7, "client"), data)
+    says_the_same(frame, parse_header(frame))
 
 
 @settings(max_examples=300)

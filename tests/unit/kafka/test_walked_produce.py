@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.kafka.damage import damaged
 from tests.unit.kafka.messages import random_message
 from tests.unit.kafka.test_named_topics import untagged
 from tideline.kafka.named_topics import MOST_WALKED, MOST_WALKED_BYTES, walked_produce
@@ -68,14 +69,8 @@ def test_a_request_without_a_transaction_is_walked_as_it_is_decoded(
 def test_of_a_damaged_request_nothing_is_said_that_decoding_does_not_say(
     version: int, seed: int, data: st.DataObject
 ) -> None:
-    frame = bytearray(encode_request(request_of(version, seed), 7, "client"))
-    start = parse_header(bytes(frame)).body_start
-    for _ in range(data.draw(st.integers(0, 4))):
-        at = data.draw(st.integers(start, len(frame) - 1))
-        frame[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF, frame[at] ^ 1]))
-    cut = data.draw(st.integers(start, len(frame)) | st.just(len(frame)))
-    damaged = bytes(frame[:cut]) + data.draw(st.binary(max_size=5))
-    says_the_same(damaged, parse_header(damaged))
+    frame = damaged(encode_request(request_of(version, seed), 7, "client"), data)
+    says_the_same(frame, parse_header(frame))
 
 
 @settings(max_examples=300)
