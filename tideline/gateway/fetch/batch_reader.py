@@ -168,11 +168,10 @@ class BatchReader:
         for batch, piece in zip(batches, pieces, strict=True):
             if isinstance(piece, TidelineError):
                 return ReadBatches(b"".join(found), piece)
-            if not is_batch(piece, batch.byte_size, batch.last_offset - batch.base_offset):
-                try:
-                    self._must_be(piece, batch)
-                except BatchDamaged as error:
-                    return ReadBatches(b"".join(found), error)
+            try:
+                self._must_be(piece, batch)
+            except BatchDamaged as error:
+                return ReadBatches(b"".join(found), error)
             if batch.timestamp_type == LOG_APPEND_TIME:
                 copy = bytearray(piece)
                 patch(copy, batch.base_offset, leader_epoch, batch.append_time)
