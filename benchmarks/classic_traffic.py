@@ -35,7 +35,8 @@ from tideline.gateway.messages import messages
 from tideline.kafka.protocol import decode_response, encode_request
 from tideline.stack import Stack
 
-CLASSIC, TRACKED = "classic-traffic", "classic-traffic-tracked"
+WRITTEN, READ, TRACKED = "classic-written", "classic-read", "classic-traffic-tracked"
+"""What is read is a topic of its own: retention removes what is written in minutes."""
 PARTITIONS = 12
 SIZES = {"1 KB": 1_000, "16 KB": 16_384, "100 KB": 102_400}
 CONNECTIONS = (1, 100)
@@ -49,35 +50,38 @@ CASES = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    name: str
-    topic_id: UUID
-    first: dict[int, int]
-    """By bytes of a batch: the offset of the first one of its size, in each partition."""
+class Topics:
+    written: UUID
+    read: UUID
+    at: dict[int, int]
+    """By bytes of a batch: the offset of the one of its size in each partition that is read."""
 
     def frame(self, case: Case, partition: int) -> bytes:
         """The request of ``case`` to one partition: always the same batch, or the same offset."""
         if case.api is ApiKey.PRODUCE:
-            kind = messages(ApiKey.PRODUCE, PRODUCE_VERSION)
-            row = kind.request_part(
-                "PartitionProduceData", index=partition, records=batch(case.record_bytes)
-            )
-            part = kind.request_part(
-                "TopicProduceData", name=self.name, topic_id=self.topic_id, partition_data=(row,)
-            )
-            return encode_request(produce_request(kind, part), 0, "classic-traffic")
+            return write(WRITTEN, self.written, partition, case.record_bytes)
         kind = messages(ApiKey.FETCH, FETCH_VERSION)
         row = kind.request_part(
             "FetchPartition",
             partition=partition,
             current_leader_epoch=-1,
-            fetch_offset=self.first[case.record_bytes],
+            fetch_offset=self.at[case.record_bytes],
             last_fetched_epoch=-1,
             log_start_offset=-1,
             partition_max_bytes=case.record_bytes,
             replica_directory_id=None,
         )
-        return encode_request(fetch_request(kind, self.topic_id, [row]), 0, "classic-traffic")
+        return encode_request(fetch_request(kind, self.read, [row]), 0, "classic-traffic")
+
+
+def write(name: str, topic_id: UUID, partition: int, size: int) -> bytes:
+    """A Produce of one batch of about ``size`` bytes."""
+    kind = messages(ApiKey.PRODUCE, PRODUCE_VERSION)
+    row = kind.request_part("PartitionProduceData", index=partition, records=batch(size))
+    part = kind.request_part(
+        "TopicProduceData", name=name, topic_id=topic_id, partition_data=(row,)
+    )
+    return encode_request(produce_request(kind, part), 0, "classic-traffic")
 
 
 def batch(size: int) -> bytes:
@@ -107,30 +111,31 @@ def answered(port: int, case: Case, frame: bytes) -> bytes:
     return answer
 
 
-def made(stack: Stack) -> Topic:
-    """The classic topic, whose partitions begin with a batch of each size, and the tracked one."""
+def made(stack: Stack) -> Topics:
+    """The topics; each partition of the one that is read has a batch of each size."""
     admin = AdminClient({"bootstrap.servers": stack.endpoints.gateway_bootstrap})
     wanted = [
-        NewTopic(CLASSIC, PARTITIONS, 1, config={"retention.bytes": "104857600"}),
+        NewTopic(WRITTEN, PARTITIONS, 1, config={"retention.bytes": "104857600"}),
+        NewTopic(READ, PARTITIONS, 1),
         NewTopic(TRACKED, 1, 1, config={"diskless.enable": "true"}),
     ]
     for one in admin.create_topics(wanted).values():
         one.result(60)
-    topic = Topic(CLASSIC, topic_id(admin, CLASSIC), {})
+    read = topic_id(admin, READ)
     broker = int(stack.endpoints.brokers[1].rpartition(":")[2])
-    for offset, size in enumerate(SIZES.values()):
+    for size in SIZES.values():
         case = Case("filling", ApiKey.PRODUCE, size)
         for partition in range(PARTITIONS):
-            answered(broker, case, topic.frame(case, partition))
-        topic.first[size] = offset
-    return topic
+            answered(broker, case, write(READ, read, partition, size))
+    at = {size: offset for offset, size in enumerate(SIZES.values())}
+    return Topics(topic_id(admin, WRITTEN), read, at)
 
 
-def driver(topic: Topic) -> Callable[[Way, Case], list[float]]:
+def driver(topics: Topics) -> Callable[[Way, Case], list[float]]:
     """One round by a way; see :func:`benchmarks.beside.windows`."""
 
     def drive(way: Way, case: Case) -> list[float]:
-        frames = [topic.frame(case, n % PARTITIONS) for n in range(case.connections)]
+        frames = [topics.frame(case, n % PARTITIONS) for n in range(case.connections)]
         answer = 4 + len(answered(way.port, case, frames[0]))
         return beside.windows(way.port, frames, answer, case)
 
@@ -141,10 +146,10 @@ def run(
     stack: Stack, rounds: int, cases: Sequence[Case], jars: Path | None, step: Callable[[str], None]
 ) -> str:
     """The tables."""
-    topic = made(stack)
+    topics = made(stack)
     broker = int(stack.endpoints.brokers[1].rpartition(":")[2])
     gateway = int(stack.endpoints.gateway_bootstrap.rpartition(":")[2])
-    drive = driver(topic)
+    drive = driver(topics)
     with ExitStack() as exits:
         ways = [Way("gateway", gateway, stack.pid("gateway-1"))]
         if jars is not None:
