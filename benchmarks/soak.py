@@ -3,10 +3,12 @@
 Three brokers with their gateways carry a classic topic, a topic born diskless and one that migrates
 while it is written to. Beside producers and consumers that stay, clients come and go, each under a
 name of its own, some in the middle of a request: what a gateway keeps of a client must go with it.
-Every few seconds the memory of each process is read that belongs to it alone (unique set size).
+Every few seconds the memory of each process is read that belongs to it alone (unique set size). Of
+a gateway what its allocator keeps free is told apart: it stays when a busy moment is over, is
+bounded (:mod:`tideline.gateway.allocator`), and hides whether there is more of anything.
 
-Ends with 1 when a record was lost or told twice, or when a process grew: by more than
-``GROWTH_AN_HOUR``, along the straight line through the second half of its readings.
+Ends with 1 when a record was lost or told twice, or when a process grew, apart from that: by more
+than ``GROWTH_AN_HOUR``, along the straight line through the second half of its readings.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.own_stack import own_stack
 from tideline.demo import topic as topics
@@ -40,6 +44,7 @@ SLACK_MB = 2.0
 """Below it a slope is the allocator's."""
 CLASSIC, BORN, MIGRATED = "soak-classic", "soak-born", "soak-migrated"
 FINISH_S = 120.0
+HEAP, BLOCKS = "inkless_gateway_heap_bytes", "inkless_gateway_python_blocks"
 SETTINGS = {"TIDELINE_CACHE_MAX_BYTES": str(16 * 1024 * 1024)}
 """A reader's cache that is full after minutes: until then a gateway grows as it should."""
 
@@ -161,25 +166,42 @@ class Load:
                 continue  # they are guests; what is wrong shows at those that stay
 
 
-@dataclass(slots=True)
-class Sizes:
-    """Readings of one process: minutes since the begin, MB of its own."""
-
-    readings: list[tuple[float, float]] = field(default_factory=list)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    minutes: float
+    """Since the begin."""
+    own: float
+    """MB that belong to the process alone."""
+    free: float
+    """MB of them that its allocator keeps, where it tells."""
+    blocks: float
+    """Of Python objects that live, where it tells."""
 
     @property
-    def second_half(self) -> list[tuple[float, float]]:
+    def needed(self) -> float:
+        return self.own - self.free
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Readings of one process."""
+
+    readings: list[Reading] = field(default_factory=list)
+
+    @property
+    def second_half(self) -> list[Reading]:
         return self.readings[len(self.readings) // 2 :]
 
     @property
     def growth_mb_an_hour(self) -> float:
         """Slope of the straight line through the second half."""
-        minutes, megabytes = zip(*self.second_half, strict=True)
-        return statistics.linear_regression(minutes, megabytes).slope * 60
+        minutes = [reading.minutes for reading in self.second_half]
+        needed = [reading.needed for reading in self.second_half]
+        return statistics.linear_regression(minutes, needed).slope * 60
 
     @property
     def grew(self) -> bool:
-        middle = statistics.median(megabytes for _, megabytes in self.second_half)
+        middle = statistics.median(reading.needed for reading in self.second_half)
         return self.growth_mb_an_hour > max(SLACK_MB, GROWTH_AN_HOUR * middle)
 
 
@@ -187,6 +209,19 @@ def own_megabytes(pid: int) -> float:
     main = psutil.Process(pid)
     family = [main, *main.children(recursive=True)]
     return sum(float(process.memory_full_info().uss) for process in family) / 1e6
+
+
+def read(stack: Stack, name: str, pid: int, began: float) -> Reading:
+    own, free, blocks = own_megabytes(pid), 0.0, 0.0
+    with urlopen(f"http://{stack.endpoints.metrics[name]}/metrics", timeout=30) as answer:
+        page = answer.read().decode()
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == HEAP and sample.labels["state"] == "free":
+                free = sample.value / 1e6
+            elif sample.name == BLOCKS:
+                blocks = sample.value
+    return Reading((time.monotonic() - began) / 60, own, free, blocks)
 
 
 def measure(
@@ -215,9 +250,9 @@ def measure(
             asked = True
             step(f"{MIGRATED} migrates")
         for name, size in sizes.items():
-            size.readings.append(((time.monotonic() - began) / 60, own_megabytes(pids[name])))
+            size.readings.append(read(stack, name, pids[name], began))
         if len(sizes["worker"].readings) % 20 == 0:
-            step(", ".join(f"{n} {s.readings[-1][1]:.0f} MB" for n, s in sizes.items()))
+            step(", ".join(f"{n} {s.readings[-1].own:.0f} MB" for n, s in sizes.items()))
     step("no more is written; what was written is read to its end")
     load.finish()
     return load, sizes
@@ -226,12 +261,11 @@ def measure(
 def to_markdown(load: Load, sizes: dict[str, Sizes], minutes: float) -> str:
     rows = []
     for name, size in sizes.items():
-        first, half, last = (
-            size.readings[at][1] for at in (0, len(size.readings) // 2, len(size.readings) - 1)
-        )
-        rows.append(
-            f"| {name} | {first:.0f} | {half:.0f} | {last:.0f} | {size.growth_mb_an_hour:+.1f} |"
-        )
+        looked = [size.readings[at] for at in (0, len(size.readings) // 2, -1)]
+        own = " / ".join(f"{reading.own:.0f}" for reading in looked)
+        needed = " / ".join(f"{reading.needed:.0f}" for reading in looked)
+        blocks = " / ".join(f"{reading.blocks:,.0f}" for reading in looked)
+        rows.append(f"| {name} | {own} | {needed} | {blocks} | {size.growth_mb_an_hour:+.1f} |")
     told = [
         f"{flow.topic}: {sum(flow.acknowledged.values()):,} acknowledged, "
         f"{sum(flow.read.values()):,} read, {flow.refused} refused"
@@ -242,8 +276,9 @@ def to_markdown(load: Load, sizes: dict[str, Sizes], minutes: float) -> str:
             f"{minutes:g} minutes, {load.visitors:,} clients that came and went. "
             f"Machine: {machine()}.",
             "",
-            "| MB of its own | at first | half-way | at the end | an hour, second half |",
-            "| --- | ---: | ---: | ---: | ---: |",
+            "| at first / half-way / at the end | MB of its own | less what the allocator keeps "
+            "| Python's blocks | MB an hour, second half |",
+            "| --- | --- | --- | --- | ---: |",
             *rows,
             "",
             "; ".join(told) + ".",

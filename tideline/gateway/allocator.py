@@ -8,6 +8,11 @@ cost. The memory that is kept instead is bounded, and small beside the bound on 
 from __future__ import annotations
 
 import ctypes
+import sys
+from dataclasses import dataclass
+from functools import partial
+
+from tideline.gateway.metrics import HEAP_BYTES, OBJECTS
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` of ``malloc.h``."""
@@ -24,3 +29,47 @@ def keep_freed_memory() -> bool:
         return False
     mapped = set_option(_MMAP_THRESHOLD, MAPPED_BYTES)
     return bool(mapped and set_option(_TRIM_THRESHOLD, KEPT_BYTES))
+
+
+class _Mallinfo2(ctypes.Structure):
+    """``struct mallinfo2`` of ``malloc.h``."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Heap:
+    """Of this process, by the C library; memory of small Python objects lies outside of it."""
+
+    used_bytes: int
+    free_bytes: int
+    """Given back by the program and kept for what comes next: what large frames once needed."""
+
+
+def heap() -> Heap | None:
+    """``None`` where the C library does not tell (glibc does since 2.33)."""
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        return None
+    mallinfo2.restype = _Mallinfo2
+    told = mallinfo2()
+    return Heap(told.uordblks + told.hblkhd, told.fordblks)
+
+
+def note_memory() -> None:
+    """Metrics of what this process needs, apart from what its allocator keeps: a scrape asks."""
+    OBJECTS.set_function(lambda: float(sys.getallocatedblocks()))
+    if heap() is None:
+        return
+    for state in ("used", "free"):
+        HEAP_BYTES.labels(state).set_function(partial(_heap_bytes, f"{state}_bytes"))
+
+
+def _heap_bytes(of: str) -> float:
+    return float(getattr(heap(), of, 0))

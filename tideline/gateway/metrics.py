@@ -55,6 +55,12 @@ UPSTREAM_DROPPED = Counter(
     "inkless_gateway_upstream_dropped",
     "connections to the broker that ended while nothing was owed, their clients' kept",
 )
+HEAP_BYTES = Gauge(
+    "inkless_gateway_heap_bytes",
+    "the C library's memory in this process: used, and free, which it keeps for large frames",
+    ["state"],
+)
+OBJECTS = Gauge("inkless_gateway_python_blocks", "memory blocks of Python objects that live")
 HELD_BYTES = Gauge("inkless_gateway_held_bytes", "bytes that count into the memory bound", ["kind"])
 
 _REQUESTS = Counter("inkless_gateway_requests", "requests of clients", ["path", "api"])
