@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.fault]
 PROMOTION_S = 60.0
 """From a promotion to the first acknowledgement, at most."""
 PATIENT = {"delivery.timeout.ms": 900_000}
-"""A rebuild watches for longer than half a minute that nobody lives."""
+"""A rebuild watches for a while that nobody lives."""
 
 
 @pytest.fixture(scope="module")
