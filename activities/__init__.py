@@ -1,1 +1,3 @@
 """The activities of a migration: every side effect that its workflows have."""
+
+from tideline import kafka as kafka  # before kio

@@ -38,6 +38,9 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
+RATE = 40.0
+"""Records a second of a producer: there is always one under way when a fault comes, which lasts for
+seconds. Each goes to three brokers, and in the suffix is an object and a commit of its own."""
 HANGS_S = 600.0
 """A program of a test that has not ended after so many seconds never will, on any machine."""
 
@@ -170,7 +173,7 @@ class Case:
     def superuser_dsn(self) -> str:
         return self.stack.endpoints.postgres_dsn("postgres")
 
-    def produce(self, name: str = "p1", rate: float = 100.0, **config: object) -> None:
+    def produce(self, name: str = "p1", rate: float = RATE, **config: object) -> None:
         """Start an idempotent producer over all partitions."""
         producer = LibrdkafkaProducer(
             name,
@@ -301,7 +304,7 @@ class Case:
     def end_well(self) -> None:
         """The migration ends, clients go on, and nothing is lost."""
         self.until_ready()
-        self.until_acknowledged(50)
+        self.until_acknowledged(20)
         self.settle()
 
     def stop(self) -> None:
@@ -418,9 +421,9 @@ def held_in_phases(
         ]
 
         def load(case: Case) -> None:
-            case.produce(rate=40 if len(cases) > 1 else 100)
+            case.produce(rate=RATE / 2 if len(cases) > 1 else RATE)
             case.consume()
-            case.until_acknowledged(50)
+            case.until_acknowledged(20)
 
         list(together.map(load, cases))
         stops = []

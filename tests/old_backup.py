@@ -91,7 +91,7 @@ class World:
         set_config(admin, AGED, "retention.ms", str(HOUR_MS))
         set_config(admin, self.orders.topic, "max.message.bytes", str(LARGEST))
         self.late.until_ready()
-        self.late.until_acknowledged(50)
+        self.late.until_acknowledged(20)
         self.late.rest()
 
     def remember(self) -> None:

@@ -29,6 +29,8 @@ from tideline.stack.probes import http_up, kafka_nodes
 
 PARTS = ("s3", "temporal", "kafka")
 GATEWAY, WORKER = "gateway-1", "worker"
+SOON = {"TIDELINE_HISTORY_POSITION_MS": "2000"}
+"""A rebuild watches for somewhat longer than the worker waits between two positions."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class Role:
 def two_servers(home: Path) -> Iterator[TwoServers]:
     """The stack is up, its primary has the schema, and its standby does not run yet. Servers are
     gone at the end; the stack is left to the caller."""
-    Stack.up(home, brokers=1, parts=PARTS)
+    Stack.up(home, brokers=1, parts=PARTS, settings=SOON)
     stack = cast(TwoServers, TwoServers.attach(home))
     with ExitStack() as held:
         one, other = (held.enter_context(a_server("tideline-server-")) for _ in range(2))

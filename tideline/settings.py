@@ -473,8 +473,26 @@ class PlacesSettings(_Base):
     )
 
 
+class HistorySettings(_Base):
+    """How soon a worker that lives is seen to, by whoever looks into the bucket alone."""
+
+    history_position_ms: int = Field(
+        30_000,
+        ge=1_000,
+        le=300_000,
+        description="the worker writes the fleet's position into the bucket so often, in ms; "
+        "`tideline rebuild` watches for longer than this, so it must not be told less than any "
+        "worker of the installation is",
+    )
+
+
 class WorkerSettings(
-    ControlPlaneSettings, ObjectStoreSettings, TemporalSettings, PolicySettings, PlacesSettings
+    ControlPlaneSettings,
+    ObjectStoreSettings,
+    TemporalSettings,
+    PolicySettings,
+    PlacesSettings,
+    HistorySettings,
 ):
     """The Temporal worker, and the commands that steer migrations."""
 
@@ -501,7 +519,7 @@ class WorkerSettings(
         return _address(value) if isinstance(value, str) else value
 
 
-class RebuildSettings(ObjectStoreSettings):
+class RebuildSettings(ObjectStoreSettings, HistorySettings):
     """`tideline rebuild`: what it reads, and the Postgres that it compares with and writes."""
 
     rebuild_postgres_dsn: ConnectionString | None = Field(

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-RECORDS_PER_SECOND = 20
+RECORDS_PER_SECOND = 8
+"""Of each producer, in whichever language; all consumers fetch what all producers write."""
 _printing = threading.Lock()
 
 

@@ -23,5 +23,5 @@ def look(bucket: Bucket, postgres: RebuildPostgres | None, **choices: object) ->
 
 
 def stop(postgres: RebuildPostgres, meanwhile: Callable[[], object] = lambda: None) -> None:
-    still = watch(postgres, lambda: None, lambda _: meanwhile() and None)
+    still = watch(postgres, lambda: None, 30.0, lambda _: meanwhile() and None)
     postgres.begin(*BY, still.holders, still.beat)

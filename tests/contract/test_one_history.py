@@ -19,7 +19,7 @@ from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.migrate import apply
 from tideline.domain.history import HistoryWatch, WrongHistory
 from tideline.settings import ControlPlaneSettings, JobsSettings, ObjectStoreSettings
-from tideline.worker.history import BEATS_PER_POSITION, HistoryKeeper
+from tideline.worker.history import HistoryKeeper
 
 SETTINGS = ObjectStoreSettings(s3_bucket="wal", s3_tiered_bucket="tiered")
 
@@ -69,7 +69,7 @@ async def test_the_worker_tells_the_fleet_and_a_job_demands_what_its_driver_has_
     async with connect(database.settings("tideline_worker"), application_name="test") as plane:
         history = await start(plane, buckets)
         keeper = HistoryKeeper(plane, buckets, SETTINGS, history, CollectorRegistry())
-        for _ in range(BEATS_PER_POSITION):
+        for _ in range(keeper.beats_per_position):
             await keeper.beat()
         told = ownership.fleet_position(buckets, SETTINGS)
         assert told == history.seen

@@ -383,7 +383,11 @@ async def test_a_rebuild_begins_only_where_nobody_lives(
         stop(postgres, lambda: postgres_scene.sql("SELECT tideline.beat_history()"))
     positions = iter((1, 2))
     with pytest.raises(RebuildRefused, match="with another Postgres"):
-        watch(postgres, lambda: next(positions), lambda _: None)
+        watch(postgres, lambda: next(positions), 30.0, lambda _: None)
+    waits: list[float] = []
+    watch(postgres, lambda: None, 30.0, waits.append)
+    watch(postgres, lambda: None, 2.0, waits.append)
+    assert waits == [40.0, 12.0], "longer than two leases of 3 s"
     with pytest.raises(RebuildRefused, match="is registered"):
         postgres.topics([])
     assert (await postgres_scene.plane.identity()).halted is None

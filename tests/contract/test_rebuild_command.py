@@ -39,7 +39,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch, database: Database) -> Store:
         return CLUSTER
 
     monkeypatch.setattr(command, "_cluster_id", cluster_id)
-    monkeypatch.setattr(write, "WATCH_S", 0.0)
     monkeypatch.setattr(command, "watch", lambda *asked: write.watch(*asked, lambda _: None))
     return made
 

@@ -45,7 +45,7 @@ def test_an_abort_in_this_phase_restores_topic_and_configs(
         def restored(case: Case) -> None:
             until("configs as before", lambda: topic_configs(case.admin, case.topic) == before)
             assert case.boundaries() == [-1]
-            case.until_acknowledged(100)
+            case.until_acknowledged(40)
             case.settle()
 
         held.each(restored)

@@ -19,7 +19,7 @@ def test_a_leader_killed_between_quiesce_and_persist_is_observed_anew(
     with migration_case(stack, name="leader-killed") as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         stop = Breakpoint(case.superuser_dsn, case.topic_id, phase)
         leader, epoch = leader_of(stack, case.topic, 0)
         try:
@@ -37,7 +37,7 @@ def test_a_leader_killed_between_quiesce_and_persist_is_observed_anew(
         finally:
             stop.release()
         case.until_ready()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.settle()
 
 
@@ -46,7 +46,7 @@ def test_nobody_past_the_boundary_is_sent_back_when_the_leader_moves(stack: Stac
     with migration_case(stack, name="leader-moves") as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.trigger()
         case.until_ready()
         boundary = case.boundaries()[0]
@@ -57,6 +57,6 @@ def test_nobody_past_the_boundary_is_sent_back_when_the_leader_moves(stack: Stac
                 "a new leader",
                 lambda: leader_of(stack, case.topic, 0, avoid=leader)[1] > epoch,
             )
-            case.until_acknowledged(50)
-        case.until_acknowledged(50)
+            case.until_acknowledged(20)
+        case.until_acknowledged(20)
         case.settle()

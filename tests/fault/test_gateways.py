@@ -30,7 +30,7 @@ def test_a_gateway_killed_in_quiesce_is_fenced_and_the_pause_ends(stack: Stack) 
     with migration_case(stack, name="gateway-killed") as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         leader, _ = leader_of(stack, case.topic, 0)
         stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.QUIESCE)
         incarnation = gateways(case)[leader].incarnation
@@ -51,7 +51,7 @@ def test_a_gateway_killed_in_quiesce_is_fenced_and_the_pause_ends(stack: Stack) 
         finally:
             stack.start(f"gateway-{leader}")
         case.until_ready()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.settle()
 
 
@@ -60,7 +60,7 @@ def test_a_gateway_that_slept_through_the_boundary_wakes_harmlessly(stack: Stack
     with migration_case(stack, name="gateway-slept") as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         leader, _ = leader_of(stack, case.topic, 0)
         stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.QUIESCE)
         try:
@@ -76,7 +76,7 @@ def test_a_gateway_that_slept_through_the_boundary_wakes_harmlessly(stack: Stack
         finally:
             stack.resume(f"gateway-{leader}")
         until("the gateway to register anew", lambda: gateways(case)[leader].status == "active")
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.until_ready()
         case.settle()
 

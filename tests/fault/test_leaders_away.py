@@ -162,7 +162,7 @@ def test_of_a_hybrid_partition_without_a_live_replica_the_prefix_waits_and_the_s
         case.consume()
         with killed(stack, "kafka-2"):
             until("another leader", lambda: named_leader(stack, case.topic) in (1, 3))
-            case.until_acknowledged(50)
+            case.until_acknowledged(20)
             below = read_from(stack, case.topic, boundary - 1)
             above = read_from(stack, case.topic, boundary)
             found: list[int | None] = []
@@ -175,7 +175,7 @@ def test_of_a_hybrid_partition_without_a_live_replica_the_prefix_waits_and_the_s
             above.close()
         until("the prefix", lambda: [m.offset() for m in below.consume(1, 0.5)] == [boundary - 1])
         below.close()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.settle()
 
 
@@ -184,16 +184,16 @@ def test_a_gateway_that_dies_takes_no_hybrid_partition_away(stack: Stack) -> Non
     whose broker lives."""
     with migration_case(stack, name="hybrid-gateway-dies") as case:
         case.produce()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.trigger()
         case.until_ready()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         boundary = case.boundaries()[0]
         leader, epoch = leader_of(stack, case.topic, 0)
         stack.kill(f"gateway-{leader}", restart=False)
         try:
             until("another leader", lambda: named_leader(stack, case.topic) not in (leader, -1))
-            case.until_acknowledged(50)
+            case.until_acknowledged(20)
             found = consumed(stack, case.topic, lambda some: len(some) > boundary + 20)
             assert len(found) == len(set(found))
             assert leader_of(stack, case.topic, 0) == (leader, epoch), "Kafka has elected nobody"
@@ -201,5 +201,5 @@ def test_a_gateway_that_dies_takes_no_hybrid_partition_away(stack: Stack) -> Non
             stack.start(f"gateway-{leader}")
         until("the gateway to be back", lambda: gateways(case)[leader].status == "active")
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.settle()

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.fault]
 PROMOTION_S = 60.0
 """From a promotion to the first acknowledgement, at most."""
 PATIENT = {"delivery.timeout.ms": 900_000}
-"""A rebuild watches for longer than half a minute that nobody lives."""
+"""A rebuild watches for a while that nobody lives."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def hybrid_under_load(stack: TwoServers) -> Iterator[Case]:
         load(case)
         case.trigger()
         case.until_ready()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         yield case
 
 
@@ -87,7 +87,7 @@ def born_under_load(stack: TwoServers) -> Iterator[Case]:
 def load(case: Case) -> None:
     case.produce(**PATIENT)
     case.consume()
-    case.until_acknowledged(50)
+    case.until_acknowledged(20)
 
 
 def test_a_promotion_that_lost_nothing_is_gone_along_with_in_the_middle_of_traffic(
@@ -102,7 +102,7 @@ def test_a_promotion_that_lost_nothing_is_gone_along_with_in_the_middle_of_traff
         until("the lease to lapse", lambda: not gateway.metric("inkless_gateway_lease_valid"))
         stack.promote()
         promoted = time.monotonic()
-        case.until_acknowledged(200)
+        case.until_acknowledged(80)
         told = [ack for ack in case.ledger.acknowledgements(0) if ack.at > killed]
         late = [ack for ack in told if ack.at > promoted]
         waited = [ack for ack in late if ack.at - ack.latency_ms / 1000 < promoted]
@@ -132,7 +132,7 @@ def test_a_promotion_that_lost_commits_stops_tracked_topics_until_a_rebuild_brin
     with under_load(stack) as (roles, classic, tracked):
         stack.let_standby_fall_behind()
         for case in tracked:
-            case.until_acknowledged(100)
+            case.until_acknowledged(40)
         had = ends(stack, tracked)
         stack.primary.kill()
         shutil.rmtree(stack.primary.data)
@@ -154,7 +154,7 @@ def test_a_volume_that_was_rolled_back_stops_tracked_topics_until_a_rebuild_brin
         copy = server.copy_volume()
         server.start(fsync="on")
         for case in tracked:
-            case.until_acknowledged(100)
+            case.until_acknowledged(40)
         had, who = ends(stack, tracked), stack.identity()
         server.stop()
         server.roll_back(copy)
@@ -206,7 +206,7 @@ def everybody_refuses(
         for name in ("gc", "retention", "tiering")
     }
     worker.start()
-    classic.until_acknowledged(50)
+    classic.until_acknowledged(20)
     classic.settle()
     gateway.stop()
     gateway.start()
@@ -256,5 +256,5 @@ def clients_go_on(roles: Sequence[Role], tracked: Sequence[Case]) -> None:
     for role in roles:
         role.start()
     for case in tracked:
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.settle()

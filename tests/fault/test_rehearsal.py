@@ -20,6 +20,7 @@ from tests.conftest import HOMES_VARIABLE
 from tests.harness import Breakpoint, Case, command, migration_case, until, write
 from tests.old_backup import AGED, CLASSIC, OLD, World, before_the_backup
 from tests.refusals import Refusals
+from tests.two_servers import SOON
 from tideline import control_plane
 from tideline.demo.context import DemoContext, DemoOptions, DemoOutput
 from tideline.demo.rehearsal import Rehearsal
@@ -52,7 +53,7 @@ def own_stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     home = Path(os.environ[HOMES_VARIABLE]) / f"{process}-rehearsal"
     home.mkdir(mode=0o755)
     try:
-        yield Stack.up(home, brokers=1)
+        yield Stack.up(home, brokers=1, settings=SOON)
     finally:
         (Stack.take_down if request.session.testsfailed else Stack.purge)(home)
 

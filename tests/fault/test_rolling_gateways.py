@@ -24,12 +24,12 @@ from tideline.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 PARTITIONS = 6
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 """Between two records of a producer."""
 IN_A_TRANSACTION = 5
 LOOK_S = 30
 GIVEN_UP = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
-ENOUGH = 20
+ENOUGH = 8
 """Acknowledgements of each producer on partitions of a broker whose gateway is away."""
 
 

@@ -59,7 +59,7 @@ def test_postgres_away_in_this_phase_delays_the_migration_and_nothing_else(
         classic.consume()
         with held_in_phases(stack, "postgres", phases) as held:
             with away(stack, "postgres"):
-                classic.until_acknowledged(100, timeout_s=OUTAGE_S)
+                classic.until_acknowledged(40, timeout_s=OUTAGE_S)
             held.let_go()
             held.each(Case.end_well)
         classic.settle()
@@ -71,11 +71,11 @@ def test_the_prefix_stays_readable_while_postgres_is_away(stack: Stack) -> None:
         case.consume()
         case.trigger()
         case.until_ready()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         boundary = case.boundaries()[0]
         with away(stack, "postgres"):
             read_from_the_start(case, boundary - 1)
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.settle()
 
 
@@ -91,15 +91,15 @@ def test_a_gateway_restarted_while_postgres_is_away_serves_from_its_snapshot(sta
         case.consume()
         case.trigger()
         case.until_ready()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         boundary = case.boundaries()[0]
         leader, _ = leader_of(stack, case.topic, 0)
         with away(stack, "postgres"):
             stack.kill(f"gateway-{leader}", restart=False)
             stack.start(f"gateway-{leader}")
             read_from_the_start(case, boundary - 1)
-            classic.until_acknowledged(50, timeout_s=OUTAGE_S)
-        case.until_acknowledged(50)
+            classic.until_acknowledged(20, timeout_s=OUTAGE_S)
+        case.until_acknowledged(20)
         classic.settle()
         case.settle()
 
@@ -110,11 +110,11 @@ def test_s3_refusing_writes_in_the_suffix_is_waited_out(stack: Stack) -> None:
         case.consume()
         case.trigger()
         case.until_ready()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         assert case.ledger.acknowledged_through(0) > case.boundaries()[0]
         with away(stack, "s3"):
             pass
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.settle()
 
 
@@ -125,9 +125,9 @@ def test_classic_traffic_needs_neither_postgres_nor_s3(stack: Stack) -> None:
     ) as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         with away(stack, "postgres", "s3"):
-            case.until_acknowledged(300, timeout_s=OUTAGE_S)
+            case.until_acknowledged(120, timeout_s=OUTAGE_S)
         case.settle()
 
 
@@ -138,7 +138,7 @@ def test_readiness_waits_with_its_reason_while_s3_is_away_and_goes_on_when_it_is
     with migration_case(stack, name="s3-readiness") as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         # The active segment is copied once it is rolled, which comes after this phase.
         stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.ZOMBIE_CLEANUP)
         try:

@@ -38,15 +38,15 @@ def test_an_open_transaction_delays_the_boundary_and_nothing_else(stack: Stack) 
         application.produce(case.topic, b"inside", partition=0)
         application.flush(30)
         case.produce()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         case.trigger()
         reason = until("the reason of the wait", lambda: drain_reason(case))
         assert f"app-{case.topic}" in reason
-        case.until_acknowledged(100)
+        case.until_acknowledged(40)
         assert case.boundaries() == [-1]
         application.commit_transaction(30)
         case.until_crossed()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
 
 
 def test_a_new_transaction_is_refused_and_its_client_aborts_and_goes_elsewhere(

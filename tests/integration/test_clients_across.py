@@ -85,15 +85,15 @@ def test_a_consumer_reads_on_across_the_boundary(stack: Stack, consumer: object)
         case.consume()
         with consumer(case) as reading:  # type: ignore[operator]
             until("a first record", lambda: reading.seen)
-            case.until_acknowledged(50)
+            case.until_acknowledged(20)
             case.trigger()
             case.until_ready()
             boundary = case.boundaries()[0]
             assert reading.seen[-1][0] > 0
-            case.until_acknowledged(100)
+            case.until_acknowledged(40)
             until(
                 "a record well past B0",
-                lambda: reading.seen[-1][0] > boundary + 50,
+                lambda: reading.seen[-1][0] > boundary + 20,
             )
             for producer in case.producers:
                 producer.stop()

@@ -102,7 +102,7 @@ def test_replicas_and_leaders_move_in_every_state_and_the_migration_ends(
     with migration_case(stack, name="moved", placed=(1, 2)) as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         stop = Breakpoint(case.superuser_dsn, case.topic_id, phase)
         try:
             command(stack, "migrate", case.topic, "--quiesce-hold-ms", HOLD_MS, wait=True)
@@ -164,7 +164,7 @@ def test_a_migration_does_not_begin_while_replicas_move_and_does_once_they_have(
     with migration_case(stack, name="moving-before", placed=(1, 2)) as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         with slow_reassignment(stack, case, tmp_path / "plan.json"):
             refused = command(stack, "migrate", case.topic)
             assert refused.wait(600) != 0
@@ -183,7 +183,7 @@ def test_replicas_that_move_when_the_boundary_is_set_are_waited_for_by_name(
     with migration_case(stack, name="moving-after", placed=(1, 2)) as case:
         case.produce()
         case.consume()
-        case.until_acknowledged(50)
+        case.until_acknowledged(20)
         stop = Breakpoint(case.superuser_dsn, case.topic_id, Phase.DRAIN_TRANSACTIONS)
         try:
             case.trigger()
@@ -199,7 +199,7 @@ def test_replicas_that_move_when_the_boundary_is_set_are_waited_for_by_name(
                     return moving and f"replicas [3] do not reach B0 = {boundary}" in why
 
                 until("the reason of the wait", waits)
-                case.until_acknowledged(50)
+                case.until_acknowledged(20)
         finally:
             stop.release()
         case.end_well()

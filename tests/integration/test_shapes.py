@@ -20,7 +20,7 @@ def test_idle_partitions_cross_at_their_log_end(stack: Stack) -> None:
         assert case.boundaries() == [500, 500, 500]
         case.produce()
         case.consume()
-        case.until_acknowledged(100)
+        case.until_acknowledged(40)
         case.settle()
 
 
@@ -34,7 +34,7 @@ def test_an_empty_topic_gets_boundary_zero_and_needs_no_tiered_storage(stack: St
         assert case.rows("migration_state") == [("DISKLESS_ONLY",)]
         case.produce()
         case.consume()
-        case.until_acknowledged(100)
+        case.until_acknowledged(40)
         case.settle()
 
 

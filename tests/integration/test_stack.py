@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import boto3
@@ -32,6 +33,28 @@ SMALL = ("postgres", "temporal")
 
 @pytest.fixture
 def home() -> Iterator[Path]:
+    """Nothing was ever started there."""
+    with a_home() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def small_stacks() -> Iterator[Path]:
+    with a_home() as path:
+        yield path
+
+
+@pytest.fixture
+def used_home(small_stacks: Path) -> Iterator[Path]:
+    """Nothing runs there, and what the parts have on disk need not be made: half of the CPU."""
+    try:
+        yield small_stacks
+    finally:
+        Stack.take_down(small_stacks)
+
+
+@contextmanager
+def a_home() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="small-", dir=os.environ[HOMES_VARIABLE]))
     path.chmod(0o755)
     try:
@@ -103,20 +126,20 @@ def test_secrets_are_readable_by_their_owner_only(stack: Stack) -> None:
         assert (stack.home / name).stat().st_mode & 0o077 == 0, name
 
 
-def test_a_taken_port_is_moved_and_the_move_is_remembered(home: Path) -> None:
-    stack = Stack.up(home, parts=("temporal",))
+def test_a_taken_port_is_moved_and_the_move_is_remembered(used_home: Path) -> None:
+    stack = Stack.up(used_home, parts=("temporal",))
     usual = stack.endpoints.temporal
     stack.down()
     with socket.create_server((LOOPBACK, int(usual.rpartition(":")[2]))):
-        stack = Stack.up(home, parts=("temporal",))
+        stack = Stack.up(used_home, parts=("temporal",))
         moved = stack.endpoints.temporal
         assert moved != usual
         stack.down()
-    assert Stack.up(home, parts=("temporal",)).endpoints.temporal == moved
+    assert Stack.up(used_home, parts=("temporal",)).endpoints.temporal == moved
 
 
 def test_down_after_the_supervisor_was_killed_leaves_no_process_and_touches_no_other(
-    home: Path,
+    used_home: Path,
 ) -> None:
     bystander = subprocess.Popen(
         [sys.executable, "-c", "input()"],
@@ -124,40 +147,40 @@ def test_down_after_the_supervisor_was_killed_leaves_no_process_and_touches_no_o
         env=os.environ | {MARKER: "another-home"},
     )
     try:
-        stack = Stack.up(home, parts=SMALL)
+        stack = Stack.up(used_home, parts=SMALL)
         os.kill(stack.supervisor_pid, signal.SIGKILL)
-        assert {"postgres", "temporal"} <= set(processes_of(home))
-        assert {"postgres", "temporal"} <= set(Stack.take_down(home).leftovers)
-        assert processes_of(home) == []
+        assert {"postgres", "temporal"} <= set(processes_of(used_home))
+        assert {"postgres", "temporal"} <= set(Stack.take_down(used_home).leftovers)
+        assert processes_of(used_home) == []
         assert bystander.poll() is None
     finally:
         bystander.communicate(b"\n", timeout=10)
 
 
-def test_up_after_the_supervisor_was_killed_starts_anew_with_the_same_data(home: Path) -> None:
-    stack = Stack.up(home, parts=SMALL)
+def test_up_after_the_supervisor_was_killed_starts_anew_with_the_same_data(used_home: Path) -> None:
+    stack = Stack.up(used_home, parts=SMALL)
     dsn = stack.endpoints.postgres_dsn("postgres")
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     before = stack.pid("postgres")
     os.kill(stack.supervisor_pid, signal.SIGKILL)
-    stack = Stack.up(home, parts=SMALL)
+    stack = Stack.up(used_home, parts=SMALL)
     assert not stack.was_running
     assert stack.pid("postgres") != before
     with psycopg.connect(stack.endpoints.postgres_dsn("postgres")) as connection:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
 
 
-def test_down_frees_the_ports_and_says_what_it_stopped(home: Path) -> None:
-    stack = Stack.up(home, parts=SMALL)
+def test_down_frees_the_ports_and_says_what_it_stopped(used_home: Path) -> None:
+    stack = Stack.up(used_home, parts=SMALL)
     port = int(stack.endpoints.temporal.rpartition(":")[2])
     assert set(stack.down().programs) == {"postgres", "temporal"}
     assert is_free(port)
-    assert processes_of(home) == []
+    assert processes_of(used_home) == []
     with pytest.raises(StackNotRunningError, match="tideline stack up"):
-        Stack.attach(home)
-    assert Stack.attach(home, running=False).log_path("temporal").exists()
-    assert Stack.take_down(home).programs == []
+        Stack.attach(used_home)
+    assert Stack.attach(used_home, running=False).log_path("temporal").exists()
+    assert Stack.take_down(used_home).programs == []
 
 
 def test_a_home_that_is_purged_keeps_only_what_others_put_there(home: Path) -> None:
@@ -176,8 +199,8 @@ def test_postgres_runs_from_a_home_that_its_system_user_cannot_reach(home: Path)
     assert stack.data_path("postgres").is_relative_to(home) == (os.getuid() != 0)
 
 
-def test_a_killed_program_comes_back_unless_told_otherwise(home: Path) -> None:
-    stack = Stack.up(home, parts=SMALL)
+def test_a_killed_program_comes_back_unless_told_otherwise(used_home: Path) -> None:
+    stack = Stack.up(used_home, parts=SMALL)
     before = stack.pid("postgres")
     stack.kill("postgres")
     stack.wait_ready("postgres")
@@ -189,8 +212,8 @@ def test_a_killed_program_comes_back_unless_told_otherwise(home: Path) -> None:
     assert stack.pid("postgres")
 
 
-def test_a_suspended_program_answers_again_after_its_resumption(home: Path) -> None:
-    stack = Stack.up(home, parts=SMALL)
+def test_a_suspended_program_answers_again_after_its_resumption(used_home: Path) -> None:
+    stack = Stack.up(used_home, parts=SMALL)
     stack.suspend("postgres")
     assert psutil.Process(stack.pid("postgres")).status() == psutil.STATUS_STOPPED
     still = r"postgres is not ready after \d s, and it makes no progress"
@@ -200,17 +223,17 @@ def test_a_suspended_program_answers_again_after_its_resumption(home: Path) -> N
     stack.wait_ready("postgres")
     stack.suspend("postgres")
     assert "postgres" in stack.down().programs
-    assert processes_of(home) == []
+    assert processes_of(used_home) == []
 
 
 def test_down_does_not_wait_for_a_supervisor_that_hangs(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    used_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "ANSWER_TIMEOUT_S", 0.5)
-    stack = Stack.up(home, parts=SMALL)
+    stack = Stack.up(used_home, parts=SMALL)
     os.kill(stack.supervisor_pid, signal.SIGSTOP)
     assert {"supervisord", "postgres", "temporal"} <= set(stack.down().leftovers)
-    assert processes_of(home) == []
+    assert processes_of(used_home) == []
 
 
 def test_a_part_that_cannot_start_is_named_with_its_log_and_nothing_is_left(home: Path) -> None:
@@ -223,9 +246,9 @@ def test_a_part_that_cannot_start_is_named_with_its_log_and_nothing_is_left(home
     assert processes_of(home) == []
 
 
-def test_parts_can_be_added_to_a_running_stack(home: Path) -> None:
-    Stack.up(home, parts=("temporal",))
-    stack = Stack.up(home, parts=SMALL)
+def test_parts_can_be_added_to_a_running_stack(used_home: Path) -> None:
+    Stack.up(used_home, parts=("temporal",))
+    stack = Stack.up(used_home, parts=SMALL)
     assert not stack.was_running
     assert {row.info.name: row.info.is_up for row in stack.status()} == {
         "postgres": True,

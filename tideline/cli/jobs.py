@@ -61,7 +61,7 @@ def retention(
     run: RunFlag = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Apply retention.ms and retention.bytes over prefix and suffix as one log."""
+    """Apply retention.ms and retention.bytes over prefix and suffix as one log, or show it."""
     dry = choose(dry_run, run, "retention")
     outcome = run_here("retention", lambda job: retention_job(job, [topic] if topic else [], dry))
     if output is Format.JSON:

@@ -115,7 +115,7 @@ def _write(
     screen = console(stderr=True)
     screen.print("watching that nobody lives ...")
     position = partial(ownership.fleet_position, store, settings)
-    still = watch(postgres, position)
+    still = watch(postgres, position, settings.history_position_ms / 1000)
     found = _survey(settings, postgres, choices)
     if blockers := report.blockers(found):
         raise RefusedError("; ".join(blockers))

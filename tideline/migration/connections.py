@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
-from temporalio.client import Client
 
 from tideline import control_plane as control_plane_package
 from tideline.background import cancel_and_wait, keep, spawn
@@ -31,6 +31,9 @@ from tideline.kafka.remote_log_reader import RemoteLogFollower
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.object_store.inventory import SegmentInventory
 from tideline.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
 
 log = structlog.get_logger()
 

@@ -24,8 +24,8 @@ from tideline.domain.wal_streams import Carrier, ToldObject, WalObject
 from tideline.rebuild.postgres import Holder, RebuildPostgres
 from tideline.rebuild.survey import Survey
 
-WATCH_S = 40.0
-"""Longer than the worker waits between two writes of the fleet's position, and any lease."""
+HANGS_S = 10.0
+"""How late a worker that lives may write the fleet's position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,16 @@ class Stillness:
 def watch(
     postgres: RebuildPostgres,
     fleet_position: Callable[[], object],
+    position_s: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Stillness:
-    """Look twice, :data:`WATCH_S` apart, at gateways, beats and the fleet's position in the bucket.
+    """Look twice at gateways, beats and the fleet's position in the bucket: further apart than two
+    writes of the position by a worker (``position_s``), and than any lease.
 
     Raises ``RebuildRefused`` for whoever lives, with this Postgres or another one.
     """
     still = Stillness(tuple(postgres.holders()), postgres.identity().beat, fleet_position())
-    sleep(max([WATCH_S, *(2 * holder.lease_ms / 1000 for holder in still.holders)]))
+    sleep(max([position_s + HANGS_S, *(2 * holder.lease_ms / 1000 for holder in still.holders)]))
     assert_still(still, postgres, fleet_position)
     return still
 

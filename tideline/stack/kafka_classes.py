@@ -21,6 +21,8 @@ ARCHIVE = "classes.jsa"
 SILENT = "-Xlog:cds=off,cds+dynamic=off,class+path=off"
 STARTS_WITHIN_S = 60
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
+_TIERED = "Initialized topic-based RLMM resources"
+"""What a broker writes once its part of tiered storage has started, too, after it answers."""
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -28,7 +30,21 @@ controller.quorum.voters=1@{host}:{controller}
 controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}
 log.dirs={logs}
+offsets.topic.replication.factor=1
+remote.log.storage.system.enable=true
+remote.log.storage.manager.class.name=org.tideline.kafka.tiered.S3RemoteStorageManager
+remote.log.storage.manager.class.path={rsm}/*
+remote.log.metadata.manager.listener.name=PLAINTEXT
+rlmm.config.remote.log.metadata.topic.replication.factor=1
+rlmm.config.remote.log.metadata.topic.num.partitions=1
+rsm.config.bucket=none
+rsm.config.region=us-east-1
+rsm.config.endpoint=http://{host}:9
+rsm.config.access.key=none
+rsm.config.secret.key=none
 """
+"""With tiered storage, as every broker of a stack has it: a third of what it loads. Nobody asks the
+store for anything, so nobody answers there."""
 
 
 def archived_classes(libraries: Path) -> tuple[str, ...]:
@@ -37,14 +53,14 @@ def archived_classes(libraries: Path) -> tuple[str, ...]:
     return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", SILENT) if archive.exists() else ()
 
 
-def archive_classes(java: str, jars: Path, config: Path, libraries: Path) -> None:
+def archive_classes(java: str, jars: Path, rsm: Path, config: Path, libraries: Path) -> None:
     """Start a broker of its own, stop it, and keep what it has loaded. Nothing is kept where it
     does not start, or not in time."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        _archive_classes(java, jars, config, libraries)
+        _archive_classes(java, jars, rsm, config, libraries)
 
 
-def _archive_classes(java: str, jars: Path, config: Path, libraries: Path) -> None:
+def _archive_classes(java: str, jars: Path, rsm: Path, config: Path, libraries: Path) -> None:
     archive = libraries / ARCHIVE
     archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=libraries) as scratch:
@@ -53,7 +69,7 @@ def _archive_classes(java: str, jars: Path, config: Path, libraries: Path) -> No
         properties = place / "broker.properties"
         properties.write_text(
             _PROPERTIES.format(
-                host=LOOPBACK, broker=broker, controller=controller, logs=place / "data"
+                host=LOOPBACK, broker=broker, controller=controller, logs=place / "data", rsm=rsm
             )
         )
         made = place / ARCHIVE
@@ -72,7 +88,7 @@ def _archive_classes(java: str, jars: Path, config: Path, libraries: Path) -> No
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
             try:
-                answers = _answers(process, broker)
+                answers = _answers(process, broker, place / "log")
                 process.terminate()
                 process.wait(STARTS_WITHIN_S)
             finally:
@@ -82,12 +98,13 @@ def _archive_classes(java: str, jars: Path, config: Path, libraries: Path) -> No
             made.replace(archive)
 
 
-def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+def _answers(process: subprocess.Popen[bytes], port: int, written: Path) -> bool:
     ends = time.monotonic() + STARTS_WITHIN_S
     while process.poll() is None and time.monotonic() < ends:
         with contextlib.suppress(NotReadyError):
             kafka_nodes((LOOPBACK, port))
-            return True
+            if _TIERED in written.read_text():
+                return True
         time.sleep(0.1)
     return False
 

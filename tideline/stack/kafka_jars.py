@@ -120,7 +120,7 @@ def ensure(jars: KafkaLibraries) -> None:
             end = "\n".join(log.read_text(errors="replace").splitlines()[-SHOWN_LOG_LINES:])
             raise StackError(f"Maven failed with {code}; the end of {log}:\n{end}")
         if any(jars.broker.glob("*.jar")):
-            archive_classes(java(), jars.broker, jars.config, jars.output)
+            archive_classes(java(), jars.broker, jars.rsm, jars.config, jars.output)
         _stamp(jars).write_text(_digest())
 
 

@@ -120,8 +120,11 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         _current_id(services),
         partial(temporal.outcome_of, client),
     )
+    keeper = HistoryKeeper(
+        plane, store, settings, history, position_s=settings.history_position_ms / 1000
+    )
     for name, background in (
-        ("history", HistoryKeeper(plane, store, settings, history).run()),
+        ("history", keeper.run()),
         ("catalog", keep_catalog(plane)),
         ("requests", dispatcher.run()),
         ("migration-metrics", keep_migration_metrics(services.control_plane)),

@@ -1,8 +1,8 @@
 """Keeps the beats of Postgres' history, and tells the fleet how far it has come.
 
-A beat every few seconds; every half minute the newest one is put beside the owner object, after
-what lies there was found in Postgres again. A worker whose Postgres is not the one that was seen
-ends: started again it is refused with the reason until an operator has decided.
+A beat every few seconds; every half minute, or as it is set, the newest one is put beside the owner
+object, after what lies there was found in Postgres again. A worker whose Postgres is not the one
+that was seen ends: started again it is refused with the reason until an operator has decided.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tideline.ownership import REMEDY, fleet_position, write_position
 from tideline.settings import ObjectStoreSettings
 
 EVERY_S = 5.0
-BEATS_PER_POSITION = 6
+POSITION_S = 30.0
 log = structlog.get_logger()
 
 
@@ -34,7 +34,12 @@ class HistoryKeeper:
         settings: ObjectStoreSettings,
         history: HistoryWatch,
         registry: CollectorRegistry = REGISTRY,
+        *,
+        position_s: float = POSITION_S,
     ) -> None:
+        """``position_s``: so much lies between two positions at most, but for what hangs."""
+        self.every_s = min(EVERY_S, position_s)
+        self.beats_per_position = int(position_s // self.every_s)
         self._plane, self._store, self._settings = plane, store, settings
         self._history = history
         self._told = 0
@@ -58,7 +63,7 @@ class HistoryKeeper:
                 raise
             except TidelineError as error:
                 log.warning("history_not_kept", why=str(error))
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(self.every_s)
 
     async def beat(self) -> None:
         """One beat, and the position when it is due."""
@@ -71,7 +76,7 @@ class HistoryKeeper:
         durability = await self._plane.check_synchronous_commit()
         self._synchronous.set(bool(durability) and bool(durability.waits_for_standby))
         self._told += 1
-        if self._told >= BEATS_PER_POSITION:
+        if self._told >= self.beats_per_position:
             await self._tell(now)
             self._told = 0
 

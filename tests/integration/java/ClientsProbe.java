@@ -25,7 +25,7 @@ import org.apache.kafka.common.config.ConfigResource;
 public class ClientsProbe {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Duration POLL = Duration.ofMillis(100);
-    private static final long PACE_MS = 50;
+    private static final long PACE_MS = 125;
 
     /** By way and library, as tests/clients/ways.py writes them. */
     static JsonNode ways;

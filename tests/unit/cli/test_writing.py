@@ -9,11 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from tideline.cli import collection, migrate, operators, stack, writing
+from tideline.cli import collection, migrate, operators, writing
 from tideline.cli.app import app
+from tideline.cli.commands import TABLE, Later
 from tideline.domain.history import WrongHistory
 from tideline.errors import ExitCode
 
@@ -64,9 +64,6 @@ LOOKING = {
     "tiering status", "topic check", "topic deleted",
 }  # fmt: skip
 OWN_STACK = {"demo", "stack down", "stack logs", "stack status", "stack up"}
-
-
-OPTIONAL = {"gc": collection.app, "stack": stack.app}
 
 
 class Untouched:
@@ -138,18 +135,14 @@ def test_every_command_is_known_to_change_something_or_not() -> None:
     """A new one must say where it belongs."""
     changing = {" ".join(w for w in line[0].split()[:2]) for line in CHANGING}
     named = changing | LOOKING | ELSEWHERE.keys() | OWN_STACK
-    assert set(_commands(app)) == named
+    assert set(_commands()) == named
     assert collection.changing_jobs_plane is writing.changing_jobs_plane
 
 
-def _commands(group: typer.Typer) -> Iterator[str]:
-    root = typer.main.get_command(group)
-    context = typer.Context(root)
-    for name in root.list_commands(context):  # type: ignore[attr-defined]
-        found = root.get_command(context, name)  # type: ignore[attr-defined]
-        if name in OPTIONAL:
-            found = typer.main.get_command(OPTIONAL[name])
+def _commands() -> Iterator[str]:
+    for entry in TABLE:
+        found = Later(entry).command
         inner = getattr(found, "commands", {})
-        yield from (f"{name} {sub}" for sub in inner)
+        yield from (f"{entry.name} {sub}" for sub in inner)
         if not inner or found.invoke_without_command:
-            yield name
+            yield entry.name

@@ -53,7 +53,7 @@ def test_a_jvm_that_cannot_use_the_archive_starts_as_without_and_says_nothing(
 
 def test_a_broker_that_does_not_start_leaves_no_archive(tmp_path: Path) -> None:
     (tmp_path / "broker-libs").mkdir()
-    archive_classes(java(), tmp_path / "broker-libs", tmp_path, tmp_path)
+    archive_classes(java(), tmp_path / "broker-libs", tmp_path, tmp_path, tmp_path)
     assert archived_classes(tmp_path) == ()
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["broker-libs"]
 
@@ -66,5 +66,5 @@ def test_a_machine_that_is_too_slow_for_it_goes_on_without(
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
     monkeypatch.setattr(kafka_classes, "STARTS_WITHIN_S", 0.2)
-    archive_classes(str(slow), tmp_path / "broker-libs", tmp_path, tmp_path)
+    archive_classes(str(slow), tmp_path / "broker-libs", tmp_path, tmp_path, tmp_path)
     assert archived_classes(tmp_path) == ()

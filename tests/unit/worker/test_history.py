@@ -10,28 +10,36 @@ from prometheus_client import CollectorRegistry
 from tests.unit.test_ownership import Buckets, Installation
 from tideline import ownership
 from tideline.domain.history import WrongHistory
-from tideline.worker.history import BEATS_PER_POSITION, HistoryKeeper
+from tideline.worker.history import POSITION_S, HistoryKeeper
 
 
-async def keeper_of(installation: Installation) -> HistoryKeeper:
+async def keeper_of(installation: Installation, position_s: float = POSITION_S) -> HistoryKeeper:
     buckets: Any = installation.buckets
     history = await installation.start()
     return HistoryKeeper(
-        installation.plane, buckets, installation.settings, history, CollectorRegistry()
-    )
+        installation.plane, buckets, installation.settings, history, CollectorRegistry(),
+        position_s=position_s,
+    )  # fmt: skip
 
 
 async def test_beats_reach_the_bucket_now_and_then() -> None:
     buckets: Any = Buckets()
     installation = Installation(buckets)
     keeper = await keeper_of(installation)
-    for _ in range(BEATS_PER_POSITION - 1):
+    for _ in range(keeper.beats_per_position - 1):
         await keeper.beat()
     assert ownership.fleet_position(buckets, installation.settings) is None
     await keeper.beat()
     told = ownership.fleet_position(buckets, installation.settings)
     assert told is not None
-    assert told.beat == (await installation.plane.identity()).beat == BEATS_PER_POSITION + 1
+    assert told.beat == (await installation.plane.identity()).beat == keeper.beats_per_position + 1
+
+
+@pytest.mark.parametrize("position_s", [1.0, 2.0, 7.0, 30.0, 300.0])
+async def test_no_more_than_what_is_set_lies_between_two_positions(position_s: float) -> None:
+    """A rebuild relies on it: it watches for little longer."""
+    keeper = await keeper_of(Installation(Buckets()), position_s)
+    assert 0 < keeper.beats_per_position * keeper.every_s <= position_s
 
 
 async def test_a_worker_ends_when_postgres_has_gone_back() -> None:
@@ -51,9 +59,9 @@ async def test_of_two_databases_only_the_one_that_the_fleet_has_seen_goes_on() -
     one, copy = Installation(buckets), Installation(buckets)
     keeper, of_the_copy = await keeper_of(one), await keeper_of(copy)
     copy.plane.history.written = 1_000  # its next tokens are others
-    for _ in range(BEATS_PER_POSITION):
+    for _ in range(keeper.beats_per_position):
         await keeper.beat()
-    for _ in range(BEATS_PER_POSITION - 1):
+    for _ in range(keeper.beats_per_position - 1):
         await of_the_copy.beat()
     with pytest.raises(WrongHistory, match="the fleet has seen"):
         await of_the_copy.beat()
