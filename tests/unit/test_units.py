@@ -19,6 +19,7 @@ from tideline.errors import ExitCode
 from tideline.gateway import __main__ as gateway
 
 UNITS = sorted(Path("infra/systemd").glob("*.service"))
+LOGINS = sorted(Path("infra/systemd").glob("*.service.d/kafka-login.conf"))
 KINDS = {"gateway": settings.GatewaySettings, "worker": settings.WorkerSettings}
 
 
@@ -26,8 +27,26 @@ def values(unit: Path, key: str) -> list[str]:
     return re.findall(rf"^{key}=(.*)$", unit.read_text(), re.MULTILINE)
 
 
-def test_there_is_one_for_each_process() -> None:
-    assert [unit.stem for unit in UNITS] == [f"tideline-{name}" for name in KINDS]
+def role_of(unit: Path) -> str:
+    """Also of a drop-in."""
+    service = unit if unit.suffix == ".service" else unit.parent
+    return service.name.partition(".")[0].removeprefix("tideline-")
+
+
+def test_there_is_one_for_each_process_and_how_it_logs_in() -> None:
+    assert [role_of(unit) for unit in UNITS] == list(KINDS)
+    assert [role_of(login) for login in LOGINS] == list(KINDS)
+
+
+@pytest.mark.parametrize("login", LOGINS, ids=str)
+def test_it_logs_in_as_whom_the_rights_are_given_to(login: Path) -> None:
+    given = dict(value.split("=", 1) for value in values(login, "Environment"))
+    rights = Path(f"infra/kafka/acls/{role_of(login)}.sh").read_text()
+    assert f":=User:{given['TIDELINE_KAFKA_SASL_USERNAME']}}}" in rights
+    (credential,) = values(login, "LoadCredential")
+    name, _, source = credential.partition(":")
+    assert given["TIDELINE_KAFKA_SASL_PASSWORD_FILE"] == f"%d/{name}"
+    assert source == f"/etc/tideline/secrets/{role_of(login)}-kafka-password"
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
@@ -40,9 +59,9 @@ def test_it_starts_a_command_that_there_is(unit: Path) -> None:
     assert step in group.command.commands
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", [*UNITS, *LOGINS], ids=str)
 def test_it_names_settings_of_its_process(unit: Path) -> None:
-    kind = KINDS[unit.stem.removeprefix("tideline-")]
+    kind = KINDS[role_of(unit)]
     for given in values(unit, "Environment"):
         name = given.partition("=")[0].removeprefix("TIDELINE_").removesuffix("_FILE").lower()
         assert name == "config" or name in kind.model_fields, given

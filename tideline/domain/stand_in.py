@@ -44,11 +44,10 @@ Fleet: TypeAlias = Mapping[int, Sibling]
 
 def away(fleet: Fleet, brokers: Collection[int], addressed: Collection[int]) -> frozenset[int]:
     """The nodes that somebody has to stand in for: Kafka names the broker (``brokers``), clients
-    are told an address for it (``addressed``), and no gateway serves there."""
+    are told an address for it (``addressed``), and its gateway serves no more. One that has never
+    registered is not away: until it takes that address over its broker may serve clients there."""
     return frozenset(
-        node
-        for node in addressed
-        if node in brokers and ((known := fleet.get(node)) is None or known.is_away)
+        node for node in addressed if node in brokers and node in fleet and fleet[node].is_away
     )
 
 

@@ -46,8 +46,8 @@ def test_who_serves_is_never_stood_in_for(
     gone = away(fleet, brokers, addressed)
     assert gone <= brokers & addressed
     for node in brokers & addressed:
-        serves = node in fleet and fleet[node].lives and fleet[node].serves is not False
-        assert (node not in gone) == serves
+        ended = node in fleet and not (fleet[node].lives and fleet[node].serves is not False)
+        assert (node in gone) == ended
 
 
 @given(fleet=fleets, brokers=some_nodes, zone=st.sampled_from([None, "a", "b"]))
@@ -105,8 +105,10 @@ def test_a_gateway_of_a_version_that_does_not_say_serves_while_it_lives() -> Non
     assert away({1: replace(old, lives=False)}, {1}, {1}) == {1}
 
 
-def test_a_broker_whose_gateway_never_came_is_stood_in_for() -> None:
-    assert away({}, {1, 2}, {1}) == {1}
+def test_a_broker_that_no_gateway_has_taken_over_yet_is_not_stood_in_for() -> None:
+    """It serves clients itself, at the address that its gateway will have."""
+    fleet = {1: sibling(1), 2: sibling(2, serves=False)}
+    assert away(fleet, {1, 2, 3}, {1, 2, 3}) == {2}
 
 
 @given(
