@@ -205,7 +205,9 @@ def _encrypted(tls: Path) -> dict[str, str]:
     }
 
 
-def serve_gateway(broker_port: int, partitions: int, loop: EventLoop, tls: Path | None) -> None:
+def serve_gateway(
+    broker_port: int, partitions: int, loop: EventLoop, tls: Path | None, wire: str | None
+) -> None:
     """The same with a gateway; ``partitions`` are tracked, of topics that nobody names."""
     from tideline.control_plane.memory import MemoryControlPlane
     from tideline.gateway.allocator import keep_freed_memory
@@ -214,6 +216,7 @@ def serve_gateway(broker_port: int, partitions: int, loop: EventLoop, tls: Path 
     from tideline.gateway.event_loop import run as run_on
     from tideline.gateway.messages import preload
     from tideline.gateway.transactions import OpenTransactions
+    from tideline.gateway.transport.acceptor import Acceptor
     from tideline.gateway.transport.server import GatewayServer
     from tideline.kafka.client import KafkaCluster
     from tideline.kafka.security import KafkaSecurity
@@ -244,6 +247,19 @@ def serve_gateway(broker_port: int, partitions: int, loop: EventLoop, tls: Path 
             parts.tracking.replace_all(tracked(partitions))
             open_transactions = OpenTransactions(cluster)
             rules = build_rules(parts, plane, cluster, open_transactions, patience_s=25.0)
+            if wire is not None:
+                topics = parts.tracking.topics()
+                ids = [topic.topic_id for topic in topics if topic.topic_id]
+                native = _native(settings, rules, connections, threaded=wire == "thread")
+                native.show([topic.name for topic in topics], ids)
+                native.start()
+                listening = socket.create_server((HOST, port), backlog=512)
+                acceptor = Acceptor(listening, 512, native.adopt)
+                _say(port)
+                await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+                acceptor.close()
+                native.close()
+                return
             server = GatewayServer(settings, rules, connections, parts.room)
             await server.start()
             _say(port)
@@ -253,6 +269,22 @@ def serve_gateway(broker_port: int, partitions: int, loop: EventLoop, tls: Path 
     keep_freed_memory()
     preload()
     run_on(run(), loop)
+
+
+def _native(settings: Any, rules: Any, connections: Any, *, threaded: bool) -> Any:
+    from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
+    from tideline.gateway.transport.native import NativeTransport
+    from tideline.gateway.transport.upstream import Broker
+    from tideline.kafka.wire import Wire
+
+    rewriter = ResponseRewriter(NodeAddresses(settings.gateway_peers), rules)
+    engine = Wire(
+        settings.gateway_max_frame_bytes,
+        settings.gateway_max_answer_bytes,
+        settings.gateway_max_inflight_per_connection,
+    )
+    broker = Broker(1, settings.gateway_broker)
+    return NativeTransport(engine, rules, rewriter, connections, broker, threaded=threaded)
 
 
 def _say(port: int) -> None:
@@ -376,6 +408,8 @@ def main() -> int:
     parser.add_argument("--broker-port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--partitions", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], help=argparse.SUPPRESS)
+    parser.add_argument("--wire", action="append", choices=["thread", "inline"],
+                        help="a gateway whose pass path is native, run so (plain)")  # fmt: skip
     parser.add_argument("--certificates", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tls", action="store_true", help="on both sides of each proxy")
     parser.add_argument("--rounds", type=int, default=5)
@@ -391,7 +425,11 @@ def main() -> int:
         return 0
     if arguments.role == "gateway":
         serve_gateway(
-            arguments.broker_port, arguments.partitions, arguments.loop, arguments.certificates
+            arguments.broker_port,
+            arguments.partitions,
+            arguments.loop,
+            arguments.certificates,
+            arguments.wire[0] if arguments.wire else None,
         )
         return 0
     cases = [
@@ -415,18 +453,25 @@ def main() -> int:
         _, broker = children.enter_context(_child("--role", "broker", *encrypted))
 
         def add(
-            name: str, partitions: int, tree: Path | None = None, loop: EventLoop = "uvloop"
+            name: str,
+            partitions: int,
+            tree: Path | None = None,
+            loop: EventLoop = "uvloop",
+            more: Sequence[str] = (),
         ) -> Way:
             pid, port = children.enter_context(
                 _child(
                     "--role", "gateway", "--broker-port", str(broker), "--loop", loop,
-                    "--partitions", str(partitions), *encrypted, tree=tree,
+                    "--partitions", str(partitions), *encrypted, *more, tree=tree,
                 )
             )  # fmt: skip
             return Way(name, port, pid)
 
         ways = [] if arguments.quick else [add("nothing tracked", 0)]
         ways.append(add("topics tracked", TRACKED_PARTITIONS))
+        for driver in arguments.wire or ():
+            more = ("--wire", driver)
+            ways.append(add(f"native, {driver}", TRACKED_PARTITIONS, more=more))
         if arguments.asyncio:
             ways.append(add("topics tracked, asyncio", TRACKED_PARTITIONS, loop="asyncio"))
         if arguments.tree:

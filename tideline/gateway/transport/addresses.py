@@ -150,6 +150,11 @@ class ResponseRewriter:
         }
         self._offered = offered_versions({*map(int, decoded), *self._rewrites})
 
+    @property
+    def offered(self) -> Mapping[int, range]:
+        """The versions that are taken, by API key."""
+        return self._offered
+
     def offers(self, api_key: int, version: int) -> bool:
         """Whether a request is taken: its answer can be looked into, or need not be."""
         return version in self._offered.get(api_key, ())

@@ -1,0 +1,7 @@
+//! The pass path of a gateway: docs/decisions/0034-a-native-pass-path.md.
+
+pub mod abi;
+mod connection;
+mod engine;
+mod sys;
+pub mod walks;
