@@ -1,5 +1,6 @@
 //! What one adopted connection is made of.
 
+use crate::stream::Stream;
 use crate::sys::{Epoll, Fd, EPOLLIN, EPOLLOUT};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Result};
@@ -10,7 +11,7 @@ pub const WRITTEN_BYTES: usize = 65_536;
 
 /// One socket: what is half read, and what is to be written.
 pub struct Side {
-    pub fd: Fd,
+    pub stream: Stream,
     pub input: Vec<u8>,
     output: Vec<u8>,
     written: usize,
@@ -20,7 +21,7 @@ pub struct Side {
 impl Side {
     pub fn new(fd: Fd) -> Side {
         Side {
-            fd,
+            stream: Stream::Plain(fd),
             input: Vec::new(),
             output: Vec::new(),
             written: 0,
@@ -37,7 +38,7 @@ impl Side {
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let mut sent = 0;
         if self.unwritten() == 0 {
-            match self.fd.send(bytes) {
+            match self.stream.write(&[bytes]) {
                 Ok(count) => sent = count,
                 Err(error) if would_block(&error) => {}
                 Err(error) => return Err(error),
@@ -54,7 +55,7 @@ impl Side {
     }
     pub fn flush(&mut self) -> Result<()> {
         while self.unwritten() > 0 {
-            match self.fd.send(&self.output[self.written..]) {
+            match self.stream.write(&[&self.output[self.written..]]) {
                 Ok(count) => self.written += count,
                 Err(error) if would_block(&error) => return Ok(()),
                 Err(error) => return Err(error),
@@ -66,16 +67,18 @@ impl Side {
     }
     /// Hear of these events; of none at all if it is 0, also not of a peer that is gone.
     pub fn watch(&mut self, epoll: &Epoll, reads: bool, writes: bool, data: u64) {
+        let reads = reads || self.stream.wants_read();
+        let writes = writes || self.stream.wants_write();
         let wanted = if reads { EPOLLIN } else { 0 } | if writes { EPOLLOUT } else { 0 };
         let wanted = (wanted != 0).then_some(wanted);
         if wanted == self.interest {
             return;
         }
         let changed = match (self.interest, wanted) {
-            (None, Some(events)) => epoll.add(&self.fd, events, data),
-            (Some(_), Some(events)) => epoll.change(&self.fd, events, data),
+            (None, Some(events)) => epoll.add(self.stream.fd(), events, data),
+            (Some(_), Some(events)) => epoll.change(self.stream.fd(), events, data),
             _ => {
-                epoll.remove(&self.fd);
+                epoll.remove(self.stream.fd());
                 Ok(())
             }
         };

@@ -263,8 +263,7 @@ impl Engine {
 
     fn read_client(&mut self, conn: &mut Conn) {
         conn.last_read = Instant::now();
-        let most = self.limits.max_frame;
-        match receive(&mut conn.client, &mut self.scratch, most) {
+        match receive(&mut conn.client, &mut self.scratch) {
             Got::Nothing => {}
             Got::Ended => self.end(conn, "the client disconnected", true),
             Got::Scratch(size) => {
@@ -435,7 +434,7 @@ impl Engine {
     fn up_event(&mut self, conn: &mut Conn, events: u32) {
         let Some(up) = &mut conn.up else { return };
         if conn.connecting {
-            if let Some(error) = up.fd.error() {
+            if let Some(error) = up.stream.fd().error() {
                 return self.broker_lost(conn, &error.to_string(), false);
             }
             conn.connecting = false;
@@ -450,7 +449,7 @@ impl Engine {
             return;
         }
         let Some(up) = &mut conn.up else { return };
-        match receive(up, &mut self.scratch, self.limits.max_answer) {
+        match receive(up, &mut self.scratch) {
             Got::Nothing => return,
             Got::Ended => return self.broker_lost(conn, "the broker closed the connection", false),
             Got::Scratch(size) => {
@@ -674,25 +673,14 @@ enum Got {
 }
 
 /// Read once. What is half there has a buffer of its own, which grows as bytes arrive.
-fn receive(side: &mut Side, scratch: &mut [u8], most: u64) -> Got {
-    let got = if side.input.is_empty() {
-        match side.fd.recv(scratch) {
-            Ok(0) => return Got::Ended,
-            Ok(size) => return Got::Scratch(size),
-            Err(error) => Err(error),
-        }
-    } else {
-        let before = side.input.len();
-        let whole = match size_at(&side.input, 0) {
-            Some(size) if size > 0 && size as u64 <= most => size as usize + 4,
-            _ => 0,
-        };
-        let more = whole.saturating_sub(before).clamp(READ_BYTES, FIRST_BYTES.max(before));
-        side.fd.recv_more(&mut side.input, more)
-    };
-    match got {
+fn receive(side: &mut Side, scratch: &mut [u8]) -> Got {
+    match side.stream.read(scratch) {
         Ok(0) => Got::Ended,
-        Ok(_) => Got::Input,
+        Ok(size) if side.input.is_empty() => Got::Scratch(size),
+        Ok(size) => {
+            side.input.extend_from_slice(&scratch[..size]);
+            Got::Input
+        }
         Err(error) if would_block(&error) => Got::Nothing,
         Err(_) => Got::Ended,
     }

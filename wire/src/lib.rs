@@ -3,5 +3,6 @@
 pub mod abi;
 mod connection;
 mod engine;
+mod stream;
 mod sys;
 pub mod walks;

@@ -13,6 +13,9 @@ const EPOLL_CTL_MOD: c_int = 3;
 const CLOEXEC: c_int = 0o2_000_000;
 const NONBLOCK: c_int = 0o4_000;
 const MSG_NOSIGNAL: c_int = 0x4000;
+const SHUT_WR: c_int = 1;
+/// That go to the kernel in one call; what is behind them waits for the next.
+const MOST_PARTS: usize = 16;
 const SOL_SOCKET: c_int = 1;
 const SO_ERROR: c_int = 4;
 const SO_KEEPALIVE: c_int = 9;
@@ -29,6 +32,26 @@ pub struct Event {
     pub data: u64,
 }
 
+/// `struct iovec`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Part {
+    start: *const c_void,
+    size: usize,
+}
+
+/// `struct msghdr`
+#[repr(C)]
+struct Message {
+    name: *const c_void,
+    name_size: u32,
+    parts: *const Part,
+    count: usize,
+    control: *const c_void,
+    control_size: usize,
+    flags: c_int,
+}
+
 extern "C" {
     fn epoll_create1(flags: c_int) -> c_int;
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut Event) -> c_int;
@@ -38,10 +61,11 @@ extern "C" {
     fn read(fd: c_int, buffer: *mut c_void, size: usize) -> isize;
     fn write(fd: c_int, buffer: *const c_void, size: usize) -> isize;
     fn recv(fd: c_int, buffer: *mut c_void, size: usize, flags: c_int) -> isize;
-    fn send(fd: c_int, buffer: *const c_void, size: usize, flags: c_int) -> isize;
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     fn connect(fd: c_int, address: *const c_void, size: u32) -> c_int;
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, size: *mut u32) -> c_int;
+    fn sendmsg(fd: c_int, message: *const Message, flags: c_int) -> isize;
+    fn shutdown(fd: c_int, how: c_int) -> c_int;
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, size: u32) -> c_int;
 }
 
@@ -77,20 +101,32 @@ impl Fd {
         let got = unsafe { recv(self.0, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         usize::try_from(got).map_err(|_| Error::last_os_error())
     }
-    /// The same, of at most `most` bytes, behind what is in `buffer`.
-    pub fn recv_more(&self, buffer: &mut Vec<u8>, most: usize) -> Result<usize> {
-        buffer.reserve(most);
-        let place = buffer.spare_capacity_mut();
-        // SAFETY: the place is as long as is said, and as much of it is taken as was written.
-        let got = unsafe { recv(self.0, place.as_mut_ptr().cast(), place.len().min(most), 0) };
-        let got = usize::try_from(got).map_err(|_| Error::last_os_error())?;
-        unsafe { buffer.set_len(buffer.len() + got) };
-        Ok(got)
-    }
-    pub fn send(&self, bytes: &[u8]) -> Result<usize> {
-        // SAFETY: as above; a peer that is gone is an error, not a signal.
-        let sent = unsafe { send(self.0, bytes.as_ptr().cast(), bytes.len(), MSG_NOSIGNAL) };
+    /// How many bytes of `parts`, one behind the other, the socket took.
+    pub fn send(&self, parts: &[&[u8]]) -> Result<usize> {
+        let empty = Part { start: std::ptr::null(), size: 0 };
+        let mut told = [empty; MOST_PARTS];
+        let count = parts.len().min(MOST_PARTS);
+        for (part, place) in parts.iter().zip(told.iter_mut()) {
+            *place = Part { start: part.as_ptr().cast(), size: part.len() };
+        }
+        let message = Message {
+            name: std::ptr::null(),
+            name_size: 0,
+            parts: told.as_ptr(),
+            count,
+            control: std::ptr::null(),
+            control_size: 0,
+            flags: 0,
+        };
+        // SAFETY: the parts are as long as is said; a peer that is gone is an error, not a signal.
+        let sent = unsafe { sendmsg(self.0, &raw const message, MSG_NOSIGNAL) };
         usize::try_from(sent).map_err(|_| Error::last_os_error())
+    }
+    #[allow(dead_code)]
+    /// End our side; the peer may still send.
+    pub fn end_writing(&self) -> Result<()> {
+        // SAFETY: no pointers.
+        checked(unsafe { shutdown(self.0, SHUT_WR) }).map(|_| ())
     }
     /// Small frames at once; a silent peer is probed.
     pub fn tune(&self) {
