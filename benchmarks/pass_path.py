@@ -3,8 +3,9 @@
 No stack: one gateway process over real sockets between a client and a broker that answers from
 canned bytes, so that the CPU time of the gateway's process is that of the pass path alone. Figures
 are medians of rounds in which every way has its turn: a gateway that tracks nothing, one that
-tracks topics that no request names, a second tree of the same project (``--tree``), a warm
-Kroxylicious (``--kroxylicious``, a directory with its jars) and the broker itself.
+tracks topics that no request names, the same with the native transport (``--native``), a second
+tree of the same project (``--tree``), a warm Kroxylicious (``--kroxylicious``, a directory with its
+jars) and the broker itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ from tideline.gateway.context import ApiKey
 from tideline.gateway.messages import NO_TIME, Messages, messages
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import encode_request, encode_response, parse_header
-from tideline.settings import EventLoop
+from tideline.settings import EventLoop, Transport
 from tideline.stack.certificates import Authority
 
 CLASSIC, CLASSIC_ID = "classic-topic", UUID(int=2**100)
@@ -206,7 +207,7 @@ def _encrypted(tls: Path) -> dict[str, str]:
 
 
 def serve_gateway(
-    broker_port: int, partitions: int, loop: EventLoop, tls: Path | None, wire: str | None
+    broker_port: int, partitions: int, loop: EventLoop, tls: Path | None, transport: Transport
 ) -> None:
     """The same with a gateway; ``partitions`` are tracked, of topics that nobody names."""
     from tideline.control_plane.memory import MemoryControlPlane
@@ -215,8 +216,8 @@ def serve_gateway(
     from tideline.gateway.context import ConnectionRegistry
     from tideline.gateway.event_loop import run as run_on
     from tideline.gateway.messages import preload
+    from tideline.gateway.passing import WhatPasses
     from tideline.gateway.transactions import OpenTransactions
-    from tideline.gateway.transport.acceptor import Acceptor
     from tideline.gateway.transport.server import GatewayServer
     from tideline.kafka.client import KafkaCluster
     from tideline.kafka.security import KafkaSecurity
@@ -236,6 +237,7 @@ def serve_gateway(
                     "TIDELINE_GATEWAY_STATE_DIR": state,
                     "TIDELINE_POSTGRES_DSN": f"host={HOST} port=1",
                     "TIDELINE_S3_ENDPOINT": f"http://{HOST}:1",
+                    "TIDELINE_GATEWAY_TRANSPORT": transport,
                     **(_encrypted(tls) if tls else {}),
                 }
             )
@@ -247,20 +249,8 @@ def serve_gateway(
             parts.tracking.replace_all(tracked(partitions))
             open_transactions = OpenTransactions(cluster)
             rules = build_rules(parts, plane, cluster, open_transactions, patience_s=25.0)
-            if wire is not None:
-                topics = parts.tracking.topics()
-                ids = [topic.topic_id for topic in topics if topic.topic_id]
-                native = _native(settings, rules, connections, threaded=wire == "thread")
-                native.show([topic.name for topic in topics], ids)
-                native.start()
-                listening = socket.create_server((HOST, port), backlog=512)
-                acceptor = Acceptor(listening, 512, native.adopt)
-                _say(port)
-                await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-                acceptor.close()
-                native.close()
-                return
-            server = GatewayServer(settings, rules, connections, parts.room)
+            passing = WhatPasses(parts.tracking, parts.quotas)
+            server = GatewayServer(settings, rules, connections, parts.room, passing=passing)
             await server.start()
             _say(port)
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -269,22 +259,6 @@ def serve_gateway(
     keep_freed_memory()
     preload()
     run_on(run(), loop)
-
-
-def _native(settings: Any, rules: Any, connections: Any, *, threaded: bool) -> Any:
-    from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
-    from tideline.gateway.transport.native import NativeTransport
-    from tideline.gateway.transport.upstream import Broker
-    from tideline.kafka.wire import Wire
-
-    rewriter = ResponseRewriter(NodeAddresses(settings.gateway_peers), rules)
-    engine = Wire(
-        settings.gateway_max_frame_bytes,
-        settings.gateway_max_answer_bytes,
-        settings.gateway_max_inflight_per_connection,
-    )
-    broker = Broker(1, settings.gateway_broker)
-    return NativeTransport(engine, rules, rewriter, connections, broker, threaded=threaded)
 
 
 def _say(port: int) -> None:
@@ -408,8 +382,7 @@ def main() -> int:
     parser.add_argument("--broker-port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--partitions", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], help=argparse.SUPPRESS)
-    parser.add_argument("--wire", action="append", choices=["thread", "inline"],
-                        help="a gateway whose pass path is native, run so (plain)")  # fmt: skip
+    parser.add_argument("--native", action="store_true", help="with the native transport, too")
     parser.add_argument("--certificates", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tls", action="store_true", help="on both sides of each proxy")
     parser.add_argument("--rounds", type=int, default=5)
@@ -429,7 +402,7 @@ def main() -> int:
             arguments.partitions,
             arguments.loop,
             arguments.certificates,
-            arguments.wire[0] if arguments.wire else None,
+            "native" if arguments.native else "python",
         )
         return 0
     cases = [
@@ -469,9 +442,8 @@ def main() -> int:
 
         ways = [] if arguments.quick else [add("nothing tracked", 0)]
         ways.append(add("topics tracked", TRACKED_PARTITIONS))
-        for driver in arguments.wire or ():
-            more = ("--wire", driver)
-            ways.append(add(f"native, {driver}", TRACKED_PARTITIONS, more=more))
+        if arguments.native:
+            ways.append(add("topics tracked, native", TRACKED_PARTITIONS, more=["--native"]))
         if arguments.asyncio:
             ways.append(add("topics tracked, asyncio", TRACKED_PARTITIONS, loop="asyncio"))
         if arguments.tree:

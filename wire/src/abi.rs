@@ -1,50 +1,85 @@
 //! The border to C: what Python calls. Pointers are the caller's; nothing of it is kept.
 
-use crate::engine::{Engine, Limits, Rule, Table, Treatment, APIS, STOP};
-use crate::sys::{Epoll, Event, Fd, Wake};
+use crate::connection::{Conn, Leave};
+use crate::engine::{topics, Cause, Engine, Limits, BOUNDS, LIMITS, STOP};
+use crate::stream::Stream;
+use crate::sys::{Epoll, Event, Fd, Wake, EPOLLIN};
+use crate::table::{Change, Rule, Treatment, Way, APIS};
 use crate::walks;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::thread::{yield_now, JoinHandle};
 
 const EVENTS: usize = 64;
 const GONE: i32 = -1;
+/// It was not done.
+const NOT: i32 = 1;
+/// How often the thread lets Python go first.
+const YIELDS: u32 = 64;
+
+struct Shared {
+    engine: Mutex<Engine>,
+    epoll: Arc<Epoll>,
+    /// Calls of Python that wait for the engine.
+    waiting: AtomicUsize,
+}
 
 pub struct Wire {
-    engine: Arc<Mutex<Engine>>,
-    epoll: Arc<Epoll>,
+    shared: Arc<Shared>,
     stop: Wake,
     thread: Option<JoinHandle<()>>,
 }
 
-fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
-    engine.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 
-/// Deal with what is ready. Returns whether it goes on.
-fn turn(engine: &Mutex<Engine>, epoll: &Epoll, timeout_ms: i32, signal: bool) -> bool {
-    let mut events = [Event { events: 0, data: 0 }; EVENTS];
-    let count = epoll.wait(&mut events, timeout_ms);
-    for event in &events[..count] {
-        if event.data == STOP {
-            return false;
+    /// One step, and what is due after it. `None`: it has failed.
+    fn step<T>(&self, work: impl FnOnce(&mut Engine) -> T) -> Option<T> {
+        let mut engine = self.lock();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let made = work(&mut engine);
+            engine.settled();
+            made
+        }));
+        if done.is_err() {
+            engine.recover();
+            let _ = catch_unwind(AssertUnwindSafe(|| engine.settled()));
         }
-        let mut held = lock(engine);
-        let id = event.data >> 1;
-        if catch_unwind(AssertUnwindSafe(|| held.event(event))).is_err() {
-            held.lost(id);
-        }
-        if signal {
-            held.signal();
-        }
+        done.ok()
     }
-    let mut held = lock(engine);
-    held.sweep();
-    if signal {
-        held.signal();
+
+    /// A step that Python asks for, before which the thread steps back.
+    fn asked<T>(&self, work: impl FnOnce(&mut Engine) -> T) -> Option<T> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.step(|engine| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            work(engine)
+        })
     }
-    true
+
+    /// Deal with what is ready. Returns whether it goes on.
+    fn turn(&self, timeout_ms: i32) -> bool {
+        let mut events = [Event { events: 0, data: 0 }; EVENTS];
+        let count = self.epoll.wait(&mut events, timeout_ms);
+        for event in &events[..count] {
+            if event.data == STOP {
+                return false;
+            }
+            for _ in 0..YIELDS {
+                if self.waiting.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                yield_now();
+            }
+            self.step(|engine| engine.event(event));
+        }
+        self.step(Engine::sweep);
+        true
+    }
 }
 
 /// # Safety
@@ -57,27 +92,39 @@ unsafe fn bytes<'a>(data: *const u8, size: usize) -> &'a [u8] {
     }
 }
 
+/// # Safety
+/// `limits` has [`LIMITS`] numbers.
 #[no_mangle]
-pub extern "C" fn wire_new(max_frame: u64, max_answer: u64, in_flight: u64) -> *mut Wire {
-    let limits = Limits { max_frame, max_answer, in_flight };
+pub unsafe extern "C" fn wire_new(limits: *const u64) -> *mut Wire {
+    let mut told = [0; LIMITS];
+    told.copy_from_slice(slice::from_raw_parts(limits, LIMITS));
     let made = || -> std::io::Result<Wire> {
         let epoll = Arc::new(Epoll::new()?);
         let stop = Wake::new()?;
-        epoll.add(stop.fd(), crate::sys::EPOLLIN, STOP)?;
-        let engine = Arc::new(Mutex::new(Engine::new(limits, Arc::clone(&epoll))?));
-        Ok(Wire { engine, epoll, stop, thread: None })
+        epoll.add(stop.fd(), EPOLLIN, STOP)?;
+        let engine = Mutex::new(Engine::new(Limits::of(&told), Arc::clone(&epoll))?);
+        let shared = Arc::new(Shared { engine, epoll, waiting: AtomicUsize::new(0) });
+        Ok(Wire { shared, stop, thread: None })
     };
     made().map_or(std::ptr::null_mut(), |wire| Box::into_raw(Box::new(wire)))
 }
 
+/// Begin the thread that runs it. 0, or that there is none.
+///
 /// # Safety
 /// Of every call below: `wire` is what `wire_new` gave, and not freed.
 #[no_mangle]
-pub unsafe extern "C" fn wire_start(wire: *mut Wire) {
+pub unsafe extern "C" fn wire_start(wire: *mut Wire) -> i32 {
     let wire = &mut *wire;
-    let (engine, epoll) = (Arc::clone(&wire.engine), Arc::clone(&wire.epoll));
-    let run = move || while turn(&engine, &epoll, 1_000, true) {};
+    let shared = Arc::clone(&wire.shared);
+    let sweep_ms = shared.lock().sweep_ms();
+    let run = move || while shared.turn(sweep_ms) {};
     wire.thread = std::thread::Builder::new().name("wire".into()).spawn(run).ok();
+    if wire.thread.is_some() {
+        0
+    } else {
+        NOT
+    }
 }
 
 /// # Safety
@@ -95,36 +142,23 @@ pub unsafe extern "C" fn wire_free(wire: *mut Wire) {
 /// See above.
 #[no_mangle]
 pub unsafe extern "C" fn wire_wake_fd(wire: *mut Wire) -> i32 {
-    lock(&(*wire).engine).wake.fd().raw()
+    (*wire).shared.lock().wake.fd().raw()
 }
 
 /// # Safety
-/// See above.
+/// See above. The descriptor is given away.
 #[no_mangle]
-pub unsafe extern "C" fn wire_poll_fd(wire: *mut Wire) -> i32 {
-    (*wire).epoll.raw()
+pub unsafe extern "C" fn wire_adopt(wire: *mut Wire, fd: i32) -> u64 {
+    let client = Stream::Plain(Fd::of(fd));
+    (*wire).shared.asked(|engine| engine.adopt(client)).unwrap_or(0)
 }
 
 /// # Safety
-/// See above. Without `wire_start` alone.
+/// See above. `names`, and `left` alike: each behind its length in two bytes of this machine's
+/// order; ids: 16 bytes each. `rules`: (treatment, lowest, highest, whether answers are looked
+/// into) for each of 128 APIs.
 #[no_mangle]
-pub unsafe extern "C" fn wire_turn(wire: *mut Wire) {
-    let wire = &*wire;
-    turn(&wire.engine, &wire.epoll, 0, false);
-}
-
-/// # Safety
-/// See above. `address`: a `sockaddr` of so many bytes, at least two. The descriptor is given away.
-#[no_mangle]
-pub unsafe extern "C" fn wire_adopt(wire: *mut Wire, fd: i32, address: *const u8, size: usize) -> u64 {
-    let address = bytes(address, size).to_vec();
-    lock(&(*wire).engine).adopt(Fd::of(fd), address)
-}
-
-/// # Safety
-/// See above. `rules`: (treatment, lowest, highest) for each of 128 APIs; `names`: each behind its
-/// length in two bytes of this machine's order; `ids`: 16 bytes each.
-#[no_mangle]
+#[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn wire_table(
     wire: *mut Wire,
     rules: *const i16,
@@ -132,78 +166,140 @@ pub unsafe extern "C" fn wire_table(
     names_size: usize,
     ids: *const u8,
     ids_size: usize,
+    left_names: *const u8,
+    left_names_size: usize,
+    left_ids: *const u8,
+    left_ids_size: usize,
 ) {
-    let mut table = Table::closed();
-    for (number, told) in slice::from_raw_parts(rules, APIS * 3).chunks_exact(3).enumerate() {
+    let closed = Rule { treatment: Treatment::Python, lowest: 0, highest: -1, looks: true };
+    let mut made = [closed; APIS];
+    for (number, told) in slice::from_raw_parts(rules, APIS * 4).chunks_exact(4).enumerate() {
         let treatment = match told[0] {
             1 => Treatment::Pass,
             2 => Treatment::PassByTopics,
             _ => Treatment::Python,
         };
-        table.rules[number] = Rule { treatment, lowest: told[1], highest: told[2] };
+        made[number] = Rule { treatment, lowest: told[1], highest: told[2], looks: told[3] != 0 };
     }
-    let mut left = bytes(names, names_size);
-    while let [first, second, rest @ ..] = left {
-        let size = usize::from(u16::from_ne_bytes([*first, *second])).min(rest.len());
-        table.names.insert(rest[..size].into());
-        left = &rest[size..];
-    }
-    for id in bytes(ids, ids_size).chunks_exact(16) {
-        table.ids.extend(<[u8; 16]>::try_from(id));
-    }
-    let before = std::mem::replace(&mut lock(&(*wire).engine).table, table);
-    drop(before); // which takes a while, without the lock
+    let change = Change {
+        rules: made,
+        joined: topics(bytes(names, names_size), bytes(ids, ids_size)),
+        left: topics(bytes(left_names, left_names_size), bytes(left_ids, left_ids_size)),
+    };
+    (*wire).shared.asked(|engine| engine.table.change(change));
 }
 
 /// # Safety
-/// See above. What `found` points to afterwards stays until the next call.
+/// See above. What `found` points to afterwards stays until `wire_read`.
 #[no_mangle]
 pub unsafe extern "C" fn wire_take(wire: *mut Wire, found: *mut *const u8) -> usize {
-    let mut engine = lock(&(*wire).engine);
-    let taken = engine.take();
-    *found = taken.as_ptr();
-    taken.len()
+    let taken = (*wire).shared.asked(|engine| {
+        let taken = engine.take();
+        (taken.as_ptr(), taken.len())
+    });
+    let (start, size) = taken.unwrap_or((std::ptr::null(), 0));
+    *found = start;
+    size
+}
+
+/// # Safety
+/// See above. What was taken is not read any more.
+#[no_mangle]
+pub unsafe extern "C" fn wire_read(wire: *mut Wire) {
+    (*wire).shared.asked(Engine::read);
+}
+
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn wire_room(wire: *mut Wire, full: i32, allowance: u64) {
+    (*wire).shared.asked(|engine| engine.room(full != 0, allowance));
 }
 
 /// A call about one connection, which may be gone.
-unsafe fn about(
-    wire: *mut Wire,
-    id: u64,
-    step: impl FnOnce(&mut Engine, &mut crate::connection::Conn),
-) -> i32 {
-    let mut engine = lock(&(*wire).engine);
-    let made = catch_unwind(AssertUnwindSafe(|| engine.with(id, step)));
-    let made = match made {
-        Ok(Some(())) => 0,
-        Ok(None) => GONE,
-        Err(_) => {
-            engine.lost(id);
-            GONE
-        }
-    };
-    engine.signal();
-    made
+unsafe fn about(wire: *mut Wire, id: u64, step: impl FnOnce(&mut Engine, &mut Conn) -> bool) -> i32 {
+    match (*wire).shared.asked(|engine| engine.with(id, step)) {
+        Some(Some(true)) => 0,
+        Some(Some(false)) => NOT,
+        _ => GONE,
+    }
 }
 
 /// # Safety
 /// See above.
 #[no_mangle]
 pub unsafe extern "C" fn wire_begun(wire: *mut Wire, id: u64) -> i32 {
-    about(wire, id, |engine, conn| engine.begun(conn))
+    about(wire, id, |engine, conn| {
+        engine.begun(conn);
+        true
+    })
+}
+
+/// It has shown itself.
+///
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn wire_shown(wire: *mut Wire, id: u64) -> i32 {
+    about(wire, id, |_, conn| {
+        conn.young = false;
+        true
+    })
+}
+
+/// Its client ends with its connection to the broker.
+///
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn wire_bind(wire: *mut Wire, id: u64) -> i32 {
+    about(wire, id, |_, conn| {
+        conn.bound = true;
+        true
+    })
+}
+
+/// # Safety
+/// See above. The descriptor of the broker's connection is given away; 1: it is not waited for.
+#[no_mangle]
+pub unsafe extern "C" fn wire_joined(wire: *mut Wire, id: u64, number: u64, fd: i32) -> i32 {
+    let stream = Stream::Plain(Fd::of(fd));
+    about(wire, id, |engine, conn| engine.joined(conn, number, stream))
 }
 
 /// # Safety
 /// See above.
 #[no_mangle]
+pub unsafe extern "C" fn wire_not_joined(
+    wire: *mut Wire,
+    id: u64,
+    number: u64,
+    reason: *const u8,
+    size: usize,
+) -> i32 {
+    let reason = String::from_utf8_lossy(bytes(reason, size));
+    about(wire, id, |engine, conn| {
+        engine.not_joined(conn, number, &reason);
+        true
+    })
+}
+
+/// # Safety
+/// See above. `how`: 1: nobody but the gateway itself waits for its answer; 2: only if there is a
+/// connection to the broker. 1: it was not sent.
+#[no_mangle]
 pub unsafe extern "C" fn wire_forward(
     wire: *mut Wire,
     id: u64,
     token: u64,
+    how: u32,
     frame: *const u8,
     size: usize,
 ) -> i32 {
-    let frame = bytes(frame, size);
-    about(wire, id, |engine, conn| engine.forward(conn, token, frame))
+    let frame = bytes(frame, size).to_vec();
+    about(wire, id, |engine, conn| {
+        engine.forward(conn, token, how & 1 != 0, how & 2 != 0, frame)
+    })
 }
 
 /// # Safety
@@ -216,37 +312,113 @@ pub unsafe extern "C" fn wire_fill(
     answer: *const u8,
     size: usize,
 ) -> i32 {
-    let answer = (!answer.is_null()).then(|| bytes(answer, size));
-    about(wire, id, |engine, conn| engine.fill(conn, slot, answer))
+    let answer = (!answer.is_null()).then(|| bytes(answer, size).to_vec());
+    about(wire, id, |engine, conn| {
+        engine.fill(conn, slot, answer);
+        true
+    })
 }
 
 /// # Safety
-/// See above.
+/// See above. Topics as of `wire_table`. `known` 0: there is no such session.
 #[no_mangle]
-pub unsafe extern "C" fn wire_barrier(wire: *mut Wire, id: u64, token: u64) -> i32 {
-    about(wire, id, |engine, conn| engine.barrier(conn, token))
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn wire_session(
+    wire: *mut Wire,
+    id: u64,
+    session: i32,
+    known: i32,
+    names: *const u8,
+    names_size: usize,
+    ids: *const u8,
+    ids_size: usize,
+) -> i32 {
+    let found = (known != 0).then(|| topics(bytes(names, names_size), bytes(ids, ids_size)));
+    about(wire, id, |engine, conn| {
+        engine.session(conn, session, found);
+        true
+    })
 }
 
 /// # Safety
 /// See above.
 #[no_mangle]
 pub unsafe extern "C" fn wire_mute(wire: *mut Wire, id: u64, muted: i32) -> i32 {
-    about(wire, id, |engine, conn| engine.mute(conn, muted != 0))
+    about(wire, id, |engine, conn| {
+        engine.mute(conn, muted != 0);
+        true
+    })
 }
 
 /// # Safety
 /// See above.
 #[no_mangle]
-pub unsafe extern "C" fn wire_close(wire: *mut Wire, id: u64, cut_off: i32) -> i32 {
-    about(wire, id, |engine, conn| engine.end(conn, "the gateway closed it", cut_off != 0))
+pub unsafe extern "C" fn wire_drain(wire: *mut Wire, id: u64) -> i32 {
+    about(wire, id, |engine, conn| {
+        engine.drain(conn);
+        true
+    })
+}
+
+/// 0: nothing is owed to its client.
+///
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn wire_idle(wire: *mut Wire, id: u64) -> i32 {
+    about(wire, id, |_, conn| conn.is_idle())
+}
+
+/// 0: it has a connection to the broker, or one is being opened.
+///
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn wire_is_joined(wire: *mut Wire, id: u64) -> i32 {
+    about(wire, id, |_, conn| conn.up.is_some())
 }
 
 /// # Safety
-/// See above. `counts`: of 128 APIs, the requests that passed.
+/// See above. `how`: 0: what is written is still sent; 1: cut off; 2: handed over.
+#[no_mangle]
+pub unsafe extern "C" fn wire_close(wire: *mut Wire, id: u64, how: i32) -> i32 {
+    about(wire, id, |engine, conn| {
+        match how {
+            1 => engine.cut_off(conn, Cause::Python, ""),
+            2 => engine.end(conn, Cause::Python, "", Leave::HandOver),
+            _ => engine.end(conn, Cause::Python, "", Leave::Flush),
+        }
+        true
+    })
+}
+
+/// # Safety
+/// See above. `counts`: of 128 APIs, the requests that passed; and how often each bound held
+/// somebody back.
 #[no_mangle]
 pub unsafe extern "C" fn wire_counters(wire: *mut Wire, counts: *mut u64) {
-    let engine = lock(&(*wire).engine);
-    slice::from_raw_parts_mut(counts, APIS).copy_from_slice(&engine.passed);
+    let engine = (*wire).shared.lock();
+    let counts = slice::from_raw_parts_mut(counts, APIS + BOUNDS);
+    counts[..APIS].copy_from_slice(&engine.passed);
+    counts[APIS..].copy_from_slice(&engine.bounds);
+}
+
+/// What would become of a request now: 0 Python's, 1 it passes, 2 the same and the broker does not
+/// answer it.
+///
+/// # Safety
+/// See above. `frame` is as long as is said.
+#[no_mangle]
+pub unsafe extern "C" fn wire_way(wire: *mut Wire, id: u64, frame: *const u8, size: usize) -> i32 {
+    let frame = bytes(frame, size);
+    let step = |engine: &mut Engine, conn: &mut Conn| {
+        match engine.table.way(frame, &mut conn.sessions, conn.produces) {
+            Way::Python { .. } => 0,
+            Way::Pass(_) => 1,
+            Way::PassUnanswered => 2,
+        }
+    };
+    (*wire).shared.asked(|engine| engine.with(id, step)).flatten().unwrap_or(GONE)
 }
 
 /// What the walk says of a request: 0 and its session, and the topics in `keys` (each a kind, two

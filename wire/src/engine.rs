@@ -1,105 +1,120 @@
 //! Events of sockets and calls of Python, each of which is one step.
 
-use crate::connection::{would_block, Conn, Expected, Owed, Side};
-use crate::sys::{Epoll, Event, Fd, Wake, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
-use crate::walks::{
-    answer_passes, fetch_most_at, header, named_topics, produce_acks, Header, Key, FETCH, NO_SESSION,
-    PRODUCE,
-};
+use crate::connection::{would_block, size_at, Conn, Expected, Leave, Owed, Side};
+use crate::stream::Stream;
+use crate::sys::{Epoll, Event, Wake, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
+use crate::table::{fetch_within, Session, Table, Topics, Way, APIS};
+use crate::told::{kind, Told};
+use crate::walks::{answer_passes, Header, PRODUCE};
 use std::collections::HashSet;
 use std::io::Result;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const READ_BYTES: usize = 262_144;
-/// A large frame's buffer begins with at most this, and grows as bytes arrive.
-const FIRST_BYTES: usize = 1_048_576;
-const STALL: Duration = Duration::from_secs(30);
-const GRACE: Duration = Duration::from_secs(10);
-const IDLE: Duration = Duration::from_secs(600);
+/// Of a long first request: its length, API and version, by which Python judges it.
+const HEAD: usize = 4 + 4;
 const SWEEP: Duration = Duration::from_secs(1);
-const BARRIER_CORRELATION: i32 = -2_000_000_000;
+/// So many bytes less are told at once where there is no room.
+const STEP: u64 = 262_144;
+/// How often in a row all connections are looked at, should one look lead to the next.
+const AGAIN: u32 = 4;
 pub const STOP: u64 = u64::MAX;
-pub const APIS: usize = 128;
+pub const BOUNDS: usize = 2;
+const IN_FLIGHT: usize = 0;
+const UNREAD_ANSWERS: usize = 1;
 
-#[repr(C)]
+/// Why a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Client = 0,
+    Broker = 1,
+    /// The broker sent more than may be taken.
+    Answer = 2,
+    Bound = 3,
+    Python = 4,
+    Defect = 5,
+}
+
+/// Numbers of bytes, requests and milliseconds, in the order of `tideline.kafka.wire.Limits`.
 #[derive(Clone, Copy)]
 pub struct Limits {
     pub max_frame: u64,
     pub max_answer: u64,
     /// Requests of a connection that are not answered.
     pub in_flight: u64,
+    /// A longer first request is Python's to judge before it is read.
+    pub first_frame: u64,
+    pub sweep: Duration,
+    /// A client that takes no answers for so long ends.
+    pub stall: Duration,
+    /// How long a connection that has ended may take to send what was written.
+    pub grace: Duration,
+    /// Half a frame, and then nothing.
+    pub half: Duration,
+    /// What a muted client has sent is held no longer.
+    pub muted: Duration,
+    pub idle: Duration,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Treatment {
-    Python,
-    Pass,
-    PassByTopics,
-}
+pub const LIMITS: usize = 10;
 
-#[derive(Clone, Copy)]
-pub struct Rule {
-    pub treatment: Treatment,
-    pub lowest: i16,
-    pub highest: i16,
-}
-
-/// What is tracked, and how each API is treated.
-pub struct Table {
-    pub rules: [Rule; APIS],
-    pub names: HashSet<Box<[u8]>>,
-    pub ids: HashSet<[u8; 16]>,
-}
-
-impl Table {
-    /// Everything is Python's.
-    pub fn closed() -> Table {
-        let rule = Rule { treatment: Treatment::Python, lowest: 0, highest: -1 };
-        Table { rules: [rule; APIS], names: HashSet::new(), ids: HashSet::new() }
-    }
-    fn is_classic(&self, key: Key<'_>) -> bool {
-        match key {
-            Key::Name(name) => !self.names.contains(name),
-            Key::Id(id) => !self.ids.contains(id),
-            Key::Nothing => true,
+impl Limits {
+    pub fn of(told: &[u64; LIMITS]) -> Limits {
+        let ms = Duration::from_millis;
+        Limits {
+            max_frame: told[0].min(i32::MAX as u64),
+            max_answer: told[1].min(i32::MAX as u64),
+            in_flight: told[2],
+            first_frame: told[3],
+            sweep: ms(told[4]).min(SWEEP),
+            stall: ms(told[5]),
+            grace: ms(told[6]),
+            half: ms(told[7]),
+            muted: ms(told[8]),
+            idle: ms(told[9]),
         }
     }
-}
-
-/// Kinds of messages to Python.
-pub mod kind {
-    pub const FRAME: u32 = 1;
-    pub const ANSWER: u32 = 2;
-    pub const SLOT_ANSWER: u32 = 3;
-    pub const REACHED: u32 = 4;
-    pub const ENDED: u32 = 5;
-}
-
-enum Way {
-    Pass(Header),
-    PassUnanswered,
-    Python { produce: bool },
 }
 
 struct Entry {
     generation: u32,
     conn: Option<Box<Conn>>,
+    /// What it counts with in the sums: (requests, answers).
+    counted: (u64, u64),
 }
 
 pub struct Engine {
-    pub epoll: std::sync::Arc<Epoll>,
+    pub epoll: Arc<Epoll>,
     pub wake: Wake,
     entries: Vec<Entry>,
     free: Vec<u32>,
     pub table: Table,
     limits: Limits,
     scratch: Vec<u8>,
-    told: Vec<u8>,
-    taken: Vec<u8>,
+    told: Told,
     signalled: bool,
     swept: Instant,
+    /// Bytes held: (of requests, of answers); and what Python was told of that.
+    held: (u64, u64),
+    held_told: (u64, u64),
+    /// The sum of the counters when Python read them last.
+    counted_told: u64,
+    /// Python has to hear of the sum now.
+    tell_held: bool,
+    /// Python's room is full, and how many bytes may be held before it is asked.
+    room_full: bool,
+    allowance: u64,
+    asked: bool,
+    full: bool,
+    /// Who goes on within a large frame while there is no room: a connection, and which side.
+    turn: Option<(u64, bool)>,
+    /// Every connection has to look whether it may read.
+    look_again: bool,
     /// By API: requests that passed.
     pub passed: [u64; APIS],
+    /// How often a bound held somebody back.
+    pub bounds: [u64; BOUNDS],
 }
 
 fn index_of(id: u64) -> usize {
@@ -107,7 +122,7 @@ fn index_of(id: u64) -> usize {
 }
 
 impl Engine {
-    pub fn new(limits: Limits, epoll: std::sync::Arc<Epoll>) -> Result<Engine> {
+    pub fn new(limits: Limits, epoll: Arc<Epoll>) -> Result<Engine> {
         Ok(Engine {
             epoll,
             wake: Wake::new()?,
@@ -116,59 +131,114 @@ impl Engine {
             table: Table::closed(),
             limits,
             scratch: vec![0; READ_BYTES],
-            told: Vec::new(),
-            taken: Vec::new(),
+            told: Told::default(),
             signalled: false,
             swept: Instant::now(),
+            held: (0, 0),
+            held_told: (0, 0),
+            counted_told: 0,
+            tell_held: false,
+            room_full: false,
+            allowance: u64::MAX,
+            asked: false,
+            full: false,
+            turn: None,
+            look_again: false,
             passed: [0; APIS],
+            bounds: [0; BOUNDS],
         })
     }
 
     // -- Python
 
-    fn tell(&mut self, what: u32, aux: u32, conn: u64, number: u64, payload: &[u8]) {
-        self.told.extend_from_slice(&what.to_ne_bytes());
-        self.told.extend_from_slice(&aux.to_ne_bytes());
-        self.told.extend_from_slice(&conn.to_ne_bytes());
-        self.told.extend_from_slice(&number.to_ne_bytes());
-        self.told.extend_from_slice(&(payload.len() as u64).to_ne_bytes());
-        self.told.extend_from_slice(payload);
-    }
-
-    /// Wake Python if there is something to be taken that it has not been told of.
-    pub fn signal(&mut self) {
+    /// The end of whatever was done: look again where that is due, and wake Python if there is
+    /// something to be taken that it has not been told of.
+    pub fn settled(&mut self) {
+        let mut times = 0;
+        while std::mem::take(&mut self.look_again) && times < AGAIN {
+            times += 1;
+            for index in 0..self.entries.len() {
+                self.with(self.id_at(index), |_, _| ());
+            }
+        }
+        self.report();
         if !self.told.is_empty() && !self.signalled {
             self.signalled = true;
             self.wake.signal();
         }
     }
 
-    /// All messages since the last call; they stay until the next one.
+    /// All messages since the last call; they stay until [`Engine::read`].
     pub fn take(&mut self) -> &[u8] {
         if self.signalled {
             self.wake.clear();
             self.signalled = false;
         }
-        self.taken.clear();
-        if self.taken.capacity() > FIRST_BYTES {
-            self.taken = Vec::new();
+        self.told.take()
+    }
+
+    pub fn read(&mut self) {
+        self.told.read();
+    }
+
+    // -- room
+
+    /// Python has room for `allowance` bytes that are held here, before it has to be asked; `full`:
+    /// for none more at present.
+    pub fn room(&mut self, full: bool, allowance: u64) {
+        (self.room_full, self.allowance, self.asked) = (full, allowance, false);
+        self.look_at_room();
+    }
+
+    fn look_at_room(&mut self) {
+        let total = self.held.0 + self.held.1;
+        let full = self.room_full || total > self.allowance;
+        if full != self.full {
+            self.full = full;
+            self.look_again = true;
         }
-        std::mem::swap(&mut self.told, &mut self.taken);
-        &self.taken
+    }
+
+    fn count(&mut self, index: usize, now: (u64, u64)) {
+        let before = std::mem::replace(&mut self.entries[index].counted, now);
+        self.held.0 = self.held.0 - before.0 + now.0;
+        self.held.1 = self.held.1 - before.1 + now.1;
+        self.look_at_room();
+    }
+
+    /// Tell Python of what is held, where it has to know at once.
+    fn report(&mut self) {
+        let (total, told) = (self.held.0 + self.held.1, self.held_told.0 + self.held_told.1);
+        let due = !self.room_full && total > self.allowance && !self.asked
+            || self.room_full && (total + STEP <= told || total == 0);
+        if !std::mem::take(&mut self.tell_held) && !due {
+            return;
+        }
+        // With it Python reads the counters.
+        let counted = self.passed.iter().chain(&self.bounds).sum();
+        if self.held != self.held_told || counted != self.counted_told {
+            self.counted_told = counted;
+            self.asked = true;
+            self.held_told = self.held;
+            self.told.tell(kind::HELD, 0, self.held.0, self.held.1, &[]);
+        }
     }
 
     // -- connections
 
-    pub fn adopt(&mut self, fd: Fd, address: Vec<u8>) -> u64 {
+    fn id_at(&self, index: usize) -> u64 {
+        u64::from(self.entries[index].generation) << 32 | index as u64
+    }
+
+    pub fn adopt(&mut self, client: Stream) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, conn: None });
+            self.entries.push(Entry { generation: 0, conn: None, counted: (0, 0) });
             (self.entries.len() - 1) as u32
         });
         let entry = &mut self.entries[index as usize];
         entry.generation = (entry.generation + 1) & 0x7FFF_FFFF;
-        let id = u64::from(entry.generation) << 32 | u64::from(index);
-        fd.tune();
-        let mut conn = Box::new(Conn::new(id, fd, address, Instant::now()));
+        let id = self.id_at(index as usize);
+        let mut conn = Box::new(Conn::new(id, client, Instant::now()));
         self.settle(&mut conn);
         self.entries[index as usize].conn = Some(conn);
         id
@@ -176,56 +246,136 @@ impl Engine {
 
     /// One step of a connection; `None` if it is gone.
     pub fn with<T>(&mut self, id: u64, step: impl FnOnce(&mut Engine, &mut Conn) -> T) -> Option<T> {
-        let entry = self.entries.get_mut(index_of(id))?;
+        let index = index_of(id);
+        let entry = self.entries.get_mut(index)?;
         if u64::from(entry.generation) != id >> 32 {
             return None;
         }
         let mut conn = entry.conn.take()?;
         let made = step(self, &mut conn);
-        let over = conn.ended.is_some()
-            && (conn.cut_off
-                || conn.client.unwritten() == 0
-                    && conn.up.as_ref().is_none_or(|up| up.unwritten() == 0));
-        if over {
-            self.free.push(index_of(id) as u32);
+        if conn.ended.is_some() {
+            self.leave(&mut conn);
+        }
+        if conn.ended.is_some() && conn.client.stream.is_none() && conn.up.is_none() {
+            self.forget(id);
         } else {
             self.settle(&mut conn);
-            self.entries[index_of(id)].conn = Some(conn);
+            self.count(index, conn.weight());
+            self.entries[index].conn = Some(conn);
         }
         Some(made)
     }
 
-    /// A step has failed in the middle: its connection was dropped there, and is forgotten here.
-    pub fn lost(&mut self, id: u64) {
+    fn forget(&mut self, id: u64) {
+        if self.turn.is_some_and(|(holder, _)| holder == id) {
+            self.turn = None;
+            self.look_again = true;
+        }
+        self.count(index_of(id), (0, 0));
         self.free.push(index_of(id) as u32);
-        self.scratch.resize(READ_BYTES, 0); // which the step may have had
-        self.tell(kind::ENDED, 1, id, 0, b"a defect of the native transport");
+        self.tell_held = true;
+        self.told.tell(kind::GONE, 0, id, 0, &[]);
+    }
+
+    /// A step has failed in the middle: what it had taken out was dropped there, and is made good
+    /// here.
+    pub fn recover(&mut self) {
+        self.scratch.resize(READ_BYTES, 0);
+        let mut lost: HashSet<usize> = (0..self.entries.len()).collect();
+        lost.retain(|index| self.entries[*index].conn.is_none());
+        for index in &self.free {
+            lost.remove(&(*index as usize));
+        }
+        for index in lost {
+            let id = self.id_at(index);
+            let reason = b"a defect of the native transport";
+            self.told.tell(kind::ENDED, Cause::Defect as u32, id, 0, reason);
+            self.forget(id);
+        }
+    }
+
+    /// Whether a side may be read, as far as room goes. What is large and half read goes on in its
+    /// turn, so that no two wait for each other.
+    fn has_room(&mut self, conn: &Conn, is_client: bool, side: &Side, wanted: bool) -> bool {
+        let me = (conn.id, is_client);
+        let half = side.large_half().is_some();
+        if self.full && wanted && half {
+            return *self.turn.get_or_insert(me) == me;
+        }
+        if self.turn == Some(me) {
+            self.turn = None;
+            self.look_again = true;
+        }
+        // Short answers are always read: they free memory.
+        wanted && !(self.full && is_client)
     }
 
     /// Which events the connection waits for now.
-    fn settle(&self, conn: &mut Conn) {
-        let reads = conn.admits() && !conn.draining;
-        let writes = conn.client.unwritten() > 0;
-        let reads_up = conn.ended.is_none() && !conn.client.is_full();
-        conn.stalled = if conn.client.is_full() { conn.stalled.or_else(|| Some(Instant::now())) } else { None };
-        conn.client.watch(&self.epoll, reads, writes, conn.id << 1);
-        let connecting = conn.connecting;
+    fn settle(&mut self, conn: &mut Conn) {
+        let stalls = conn.ended.is_none() && conn.client.is_full();
+        if stalls && conn.stalled.is_none() {
+            self.bounds[UNREAD_ANSWERS] += 1;
+            conn.stalled = Some(Instant::now());
+        } else if !stalls {
+            conn.stalled = None;
+        }
+        let wanted = conn.may_be_read(READ_BYTES);
+        let reads = self.has_room(conn, true, &conn.client, wanted);
+        if reads && !conn.reads.0 {
+            conn.last_read = Instant::now();
+            conn.large_since = conn.last_read;
+        }
+        let hands_over = conn.ended.is_some() && conn.leave == Leave::HandOver;
+        conn.client.watch(&self.epoll, reads || hands_over, conn.id << 1);
+        let reads_up = match &conn.up {
+            Some(up) => self.has_room(conn, false, up, conn.ended.is_none() && !stalls),
+            None => false,
+        };
+        if reads_up && !conn.reads.1 {
+            conn.last_answer = Instant::now();
+        }
         if let Some(up) = &mut conn.up {
-            let writes = connecting || up.unwritten() > 0;
-            up.watch(&self.epoll, reads_up && !connecting, writes, conn.id << 1 | 1);
+            up.watch(&self.epoll, reads_up, conn.id << 1 | 1);
+        }
+        conn.reads = (reads, reads_up);
+    }
+
+    /// Of a connection that has ended: let go of what has nothing to be written any more.
+    fn leave(&mut self, conn: &mut Conn) {
+        if conn.up.as_ref().is_some_and(|up| up.unwritten() == 0) {
+            conn.up = None;
+        }
+        if conn.client.stream.is_some() && conn.client.unwritten() == 0 {
+            if conn.leave == Leave::Flush {
+                conn.client.stream = None;
+            } else if !conn.end_written {
+                conn.end_written = true;
+                let ended = conn.client.stream.as_mut().map(Stream::end_writing);
+                if !matches!(ended, Some(Ok(()))) {
+                    conn.client.stream = None; // the client has cut it off
+                }
+            }
         }
     }
 
-    /// End both sides; what is written is still sent, unless it is `cut_off`.
-    pub fn end(&mut self, conn: &mut Conn, reason: &str, cut_off: bool) {
-        conn.cut_off |= cut_off;
+    /// End both sides; what is written is still sent.
+    pub fn end(&mut self, conn: &mut Conn, cause: Cause, reason: &str, leave: Leave) {
         if conn.ended.is_none() {
             conn.ended = Some(Instant::now());
-            conn.client.input = Vec::new();
-            conn.slots.clear();
-            conn.expected.clear();
-            self.tell(kind::ENDED, 0, conn.id, 0, reason.as_bytes());
+            conn.leave = leave;
+            conn.clear();
+            self.told.tell(kind::ENDED, cause as u32, conn.id, 0, reason.as_bytes());
         }
+    }
+
+    /// The same, and nothing more is sent to the client.
+    pub fn cut_off(&mut self, conn: &mut Conn, cause: Cause, reason: &str) {
+        self.end(conn, cause, reason, Leave::Flush);
+        conn.client = Side::new(None);
+    }
+
+    fn client_left(&mut self, conn: &mut Conn) {
+        self.cut_off(conn, Cause::Client, "the client disconnected");
     }
 
     // -- events
@@ -242,52 +392,128 @@ impl Engine {
     }
 
     fn client_event(&mut self, conn: &mut Conn, events: u32) {
+        let gone = events & (EPOLLERR | EPOLLHUP) != 0;
         if events & EPOLLOUT != 0 {
             if conn.client.flush().is_err() {
-                return self.end(conn, "the client disconnected", true);
+                return self.client_left(conn);
             }
             self.resume(conn);
         }
-        if events & (EPOLLIN | EPOLLERR | EPOLLHUP) == 0 || conn.ended.is_some() {
-            if events & (EPOLLERR | EPOLLHUP) != 0 {
-                conn.cut_off = true;
+        if conn.ended.is_some() {
+            if gone || events & EPOLLIN != 0 && self.discard(conn) {
+                self.client_left(conn);
             }
-            return;
-        }
-        if conn.admits() && !conn.draining {
+        } else if conn.reads.0 && conn.may_be_read(READ_BYTES) && (gone || events & EPOLLIN != 0) {
             self.read_client(conn);
-        } else if events & (EPOLLERR | EPOLLHUP) != 0 {
-            self.end(conn, "the client disconnected", true);
+        } else if gone {
+            self.client_left(conn);
+        }
+    }
+
+    /// Read what nobody looks at any more; whether that was the end.
+    fn discard(&mut self, conn: &mut Conn) -> bool {
+        match &mut conn.client.stream {
+            Some(stream) => match stream.read(&mut self.scratch) {
+                Ok(size) => size == 0,
+                Err(error) => !would_block(&error),
+            },
+            None => false,
         }
     }
 
     fn read_client(&mut self, conn: &mut Conn) {
-        conn.last_read = Instant::now();
-        match receive(&mut conn.client, &mut self.scratch) {
+        match receive(&mut conn.client, &mut self.scratch, self.full) {
             Got::Nothing => {}
-            Got::Ended => self.end(conn, "the client disconnected", true),
-            Got::Scratch(size) => {
+            Got::Ended if conn.begun => self.client_left(conn),
+            Got::Ended => {
+                conn.left = true;
+                self.told.tell(kind::LEFT, 0, conn.id, 0, &[]);
+            }
+            Got::Bytes(size) => {
+                conn.last_read = Instant::now();
                 let mut scratch = std::mem::take(&mut self.scratch);
-                let used = self.admit(conn, &mut scratch[..size]);
-                if used < size && conn.ended.is_none() {
-                    conn.client.input.extend_from_slice(&scratch[used..size]);
+                if conn.client.input.is_empty() {
+                    let used = self.admit(conn, &mut scratch[..size]);
+                    if used < size && conn.ended.is_none() {
+                        conn.client.keep(&scratch[used..size]);
+                        conn.large_since = conn.last_read;
+                    }
+                } else {
+                    conn.client.keep(&scratch[..size]);
                 }
                 self.scratch = scratch;
+                self.resume(conn);
             }
-            Got::Input => self.resume(conn),
         }
     }
 
     /// Go on with what was read before.
     fn resume(&mut self, conn: &mut Conn) {
-        if conn.client.input.is_empty() || !conn.admits() {
+        self.go_on(conn);
+        self.look_at_first(conn);
+        if conn.left && conn.begun && !conn.has_whole() {
+            self.client_left(conn);
+        }
+    }
+
+    fn go_on(&mut self, conn: &mut Conn) {
+        while conn.admits() && !conn.client.input.is_empty() {
+            let mut input = std::mem::take(&mut conn.client.input);
+            let first = match size_at(&input, 0) {
+                Some(size) if size > 0 => size as usize + 4,
+                _ => 0,
+            };
+            if first > READ_BYTES && input.len() >= first && first - 4 <= self.limits.max_frame as usize {
+                // A large one goes on in the buffer that it has.
+                let rest = input.split_off(first);
+                self.begin_large(conn, input);
+                if conn.ended.is_none() {
+                    conn.client.input = rest;
+                    conn.large_since = Instant::now();
+                }
+                continue;
+            }
+            let used = self.admit(conn, &mut input);
+            if conn.ended.is_none() && used < input.len() {
+                if used > 0 {
+                    input.drain(..used);
+                    input.shrink_to(crate::connection::SMALL.max(input.len()));
+                    conn.large_since = Instant::now();
+                }
+                conn.client.input = input;
+            }
             return;
         }
-        let mut input = std::mem::take(&mut conn.client.input);
-        let used = self.admit(conn, &mut input);
-        if conn.ended.is_none() && used < input.len() {
-            input.drain(..used);
-            conn.client.input = input;
+    }
+
+    /// A long request of one who has not shown himself is Python's to judge before it is read.
+    fn look_at_first(&mut self, conn: &mut Conn) {
+        if !conn.young || conn.long_first || conn.ended.is_some() || !conn.begun {
+            return;
+        }
+        let Some(size) = conn.client.large_half() else { return };
+        if size as u64 > self.limits.first_frame && conn.client.input.len() >= HEAD {
+            conn.begun = false;
+            let head = conn.client.input[4..HEAD].to_vec();
+            self.told.tell(kind::LONG_FIRST, 0, conn.id, size as u64, &head);
+        }
+    }
+
+    fn begin_large(&mut self, conn: &mut Conn, mut framed: Vec<u8>) {
+        let size = framed.len() - 4;
+        match self.way(conn, &mut framed[4..]) {
+            Way::Pass(head) => {
+                self.expect(conn, &head, size);
+                self.send_owned(conn, &[], framed);
+            }
+            Way::PassUnanswered => {
+                self.expect_nothing(conn);
+                self.send_owned(conn, &[], framed);
+            }
+            Way::Python { produce } => {
+                let number = self.give(conn, size, produce);
+                self.told.tell_owned(kind::FRAME, 0, conn.id, number, framed, 4);
+            }
         }
     }
 
@@ -300,35 +526,24 @@ impl Engine {
                 let most = self.limits.max_frame;
                 self.send(conn, &input[run..at]);
                 let reason = format!("the client sent a frame of {size} bytes: 1 to {most} are allowed");
-                self.end(conn, &reason, false);
+                self.end(conn, Cause::Bound, &reason, Leave::Flush);
                 return at;
             }
             let size = size as usize;
             if input.len() - at - 4 < size {
                 break;
             }
-            let frame = &mut input[at + 4..at + 4 + size];
-            match self.way(conn, frame) {
-                Way::Pass(header) => {
-                    let number = conn.open_slot(size, false);
-                    self.note(conn);
-                    conn.expected.push_back(Expected {
-                        correlation: header.correlation,
-                        owed: Owed::Slot { number, api_key: header.api_key, version: header.api_version },
-                        without_answer: conn.sent_without_answer,
-                    });
-                    self.passed[header.api_key as usize] += 1;
-                }
-                Way::PassUnanswered => {
-                    conn.sent_without_answer += 1;
-                    self.passed[PRODUCE as usize] += 1;
-                }
+            match self.way(conn, &mut input[at + 4..at + 4 + size]) {
+                Way::Pass(head) => self.expect(conn, &head, size),
+                Way::PassUnanswered => self.expect_nothing(conn),
                 Way::Python { produce } => {
                     self.send(conn, &input[run..at]);
-                    let number = conn.open_slot(size, produce);
-                    self.note(conn);
-                    conn.begun = false;
-                    self.tell(kind::FRAME, 0, conn.id, number, &input[at + 4..at + 4 + size]);
+                    if conn.ended.is_some() {
+                        return at;
+                    }
+                    let number = self.give(conn, size, produce);
+                    let frame = &input[at + 4..at + 4 + size];
+                    self.told.tell(kind::FRAME, 0, conn.id, number, frame);
                     run = at + 4 + size;
                 }
             }
@@ -338,154 +553,177 @@ impl Engine {
         at
     }
 
+    /// A request passes, and is answered.
+    fn expect(&mut self, conn: &mut Conn, head: &Header, size: usize) {
+        let number = conn.open_slot(size, false);
+        self.note(conn);
+        conn.expected.push_back(Expected {
+            correlation: head.correlation,
+            owed: Owed::Slot { number, api_key: head.api_key, version: head.api_version },
+            without_answer: conn.sent_without_answer,
+        });
+        self.passed[head.api_key as usize] += 1;
+    }
+
+    fn expect_nothing(&mut self, conn: &mut Conn) {
+        conn.sent_without_answer += 1;
+        self.passed[PRODUCE as usize] += 1;
+    }
+
+    /// A request is Python's: the number of its slot. None behind it begins before it has.
+    fn give(&mut self, conn: &mut Conn, size: usize, produce: bool) -> u64 {
+        let number = conn.open_slot(size, produce);
+        self.note(conn);
+        conn.begun = false;
+        number
+    }
+
     /// Look whether the connection has as many requests under way as it may have.
-    fn note(&self, conn: &mut Conn) {
+    fn note(&mut self, conn: &mut Conn) {
         let (slots, held) = (conn.slots.len() as u64, conn.held as u64);
         let (most, bytes) = (self.limits.in_flight, self.limits.max_frame);
-        conn.full = if conn.full {
+        let before = conn.full;
+        conn.full = if before {
             slots > most / 2 || held > bytes / 2
         } else {
             slots >= most || held >= bytes
         };
+        self.bounds[IN_FLIGHT] += u64::from(conn.full && !before);
     }
 
-    fn way(&self, conn: &Conn, frame: &mut [u8]) -> Way {
-        let Some(head) = header(frame) else {
-            return Way::Python { produce: false };
-        };
-        let produce = head.api_key == PRODUCE;
-        let python = Way::Python { produce };
-        let Some(rule) = usize::try_from(head.api_key).ok().and_then(|key| self.table.rules.get(key)) else {
-            return python;
-        };
-        if rule.treatment == Treatment::Python
-            || !(rule.lowest..=rule.highest).contains(&head.api_version)
-        {
-            return python;
+    fn way(&mut self, conn: &mut Conn, frame: &mut [u8]) -> Way {
+        conn.last_active = Instant::now();
+        if conn.young {
+            return Way::Python { produce: frame.starts_with(&PRODUCE.to_be_bytes()) };
         }
-        if rule.treatment == Treatment::PassByTopics {
-            if produce && conn.produces > 0 {
-                return python;
+        let way = self.table.way(frame, &mut conn.sessions, conn.produces);
+        if let Way::Pass(head) = &way {
+            if conn.client_id != frame[8..head.body_start] {
+                conn.client_id = frame[8..head.body_start].to_vec();
             }
-            let mut classic = true;
-            let session = named_topics(frame, &head, &mut |key| classic &= self.table.is_classic(key));
-            if session != Some(NO_SESSION) || !classic {
-                return python;
-            }
+            let most = (self.limits.max_answer / 4 * 3).min(i32::MAX as u64) as i32;
+            fetch_within(frame, head, most);
         }
-        if produce {
-            match produce_acks(frame, &head) {
-                None => return python,
-                Some(0) => return Way::PassUnanswered,
-                Some(_) => {}
-            }
+        way
+    }
+
+    /// The broker's side, which is opened with the first frame for it.
+    fn broker<'a>(&mut self, conn: &'a mut Conn) -> &'a mut Side {
+        if conn.up.is_none() {
+            conn.dial += 1;
+            self.told.tell(kind::DIAL, 0, conn.id, conn.dial, &[]);
         }
-        if head.api_key == FETCH && head.api_version >= 4 {
-            // Who is disconnected for an answer that is too long would ask for the same again.
-            if let Some(at) = fetch_most_at(frame, &head) {
-                let most = (self.limits.max_answer / 4 * 3).min(i32::MAX as u64) as i32;
-                let asked: [u8; 4] = frame[at..at + 4].try_into().unwrap_or([0; 4]);
-                if i32::from_be_bytes(asked) > most {
-                    frame[at..at + 4].copy_from_slice(&most.to_be_bytes());
-                }
-            }
-        }
-        Way::Pass(head)
+        conn.up.get_or_insert_with(|| Side::new(None))
     }
 
     /// Frames, with their lengths, for the broker.
     fn send(&mut self, conn: &mut Conn, frames: &[u8]) {
-        if frames.is_empty() || conn.ended.is_some() {
-            return;
-        }
-        if conn.up.is_none() {
-            match Fd::connecting(&conn.address) {
-                Ok(fd) => {
-                    fd.tune();
-                    conn.connecting = true;
-                    conn.up = Some(Side::new(fd));
-                }
-                Err(error) => return self.broker_lost(conn, &error.to_string(), true),
-            }
-        }
-        let connecting = conn.connecting;
-        let Some(up) = &mut conn.up else { return };
-        if connecting {
-            up.keep(frames);
-        } else if let Err(error) = up.write(frames) {
-            self.broker_lost(conn, &error.to_string(), false);
+        if !frames.is_empty() && conn.ended.is_none() {
+            let sent = self.broker(conn).write(frames);
+            self.sent(conn, sent);
         }
     }
 
-    fn broker_lost(&mut self, conn: &mut Conn, reason: &str, owed: bool) {
-        let owed = owed || conn.owes() || conn.draining;
+    fn send_owned(&mut self, conn: &mut Conn, head: &[u8], frame: Vec<u8>) {
+        if conn.ended.is_none() {
+            let sent = self.broker(conn).write_owned(head, frame, 0);
+            self.sent(conn, sent);
+        }
+    }
+
+    fn sent(&mut self, conn: &mut Conn, sent: Result<()>) {
+        if let Err(error) = sent {
+            self.broker_lost(conn, Cause::Broker, &error.to_string(), false);
+        }
+    }
+
+    fn broker_lost(&mut self, conn: &mut Conn, cause: Cause, reason: &str, owes: bool) {
         conn.up = None;
-        conn.connecting = false;
-        if owed {
-            return self.end(conn, &format!("broker: {reason}"), false);
+        if conn.ended.is_some() {
+            return;
+        }
+        if owes || conn.owes() || conn.draining || conn.bound {
+            return self.end(conn, cause, reason, Leave::Flush);
         }
         for expected in std::mem::take(&mut conn.expected) {
-            if let Owed::Barrier(token) = expected.owed {
-                self.tell(kind::REACHED, 0, conn.id, token, &[]);
+            if let Owed::Token { token, .. } = expected.owed {
+                self.told.tell(kind::LOST, 0, conn.id, token, reason.as_bytes());
             }
         }
+        self.told.tell(kind::DROPPED, 0, conn.id, 0, reason.as_bytes());
     }
 
     fn up_event(&mut self, conn: &mut Conn, events: u32) {
         let Some(up) = &mut conn.up else { return };
-        if conn.connecting {
-            if let Some(error) = up.stream.fd().error() {
-                return self.broker_lost(conn, &error.to_string(), false);
-            }
-            conn.connecting = false;
-        }
+        let gone = events & (EPOLLERR | EPOLLHUP) != 0;
         if events & EPOLLOUT != 0 {
             if let Err(error) = up.flush() {
-                return self.broker_lost(conn, &error.to_string(), false);
+                return self.broker_lost(conn, Cause::Broker, &error.to_string(), false);
             }
             self.resume(conn);
         }
-        if events & (EPOLLIN | EPOLLERR | EPOLLHUP) == 0 || conn.ended.is_some() {
-            return;
+        if conn.ended.is_some() {
+            if gone {
+                conn.up = None;
+            }
+        } else if conn.reads.1 && !conn.client.is_full() && (gone || events & EPOLLIN != 0) {
+            self.read_broker(conn);
         }
+    }
+
+    fn read_broker(&mut self, conn: &mut Conn) {
         let Some(up) = &mut conn.up else { return };
-        match receive(up, &mut self.scratch) {
+        match receive(up, &mut self.scratch, self.full) {
             Got::Nothing => return,
-            Got::Ended => return self.broker_lost(conn, "the broker closed the connection", false),
-            Got::Scratch(size) => {
+            Got::Ended => {
+                let reason = "the broker closed the connection";
+                return self.broker_lost(conn, Cause::Broker, reason, false);
+            }
+            Got::Bytes(size) => {
+                conn.last_answer = Instant::now();
                 let scratch = std::mem::take(&mut self.scratch);
-                let used = self.answers(conn, &scratch[..size]);
-                if let (Some(up), true) = (&mut conn.up, used < size) {
-                    up.input.extend_from_slice(&scratch[used..size]);
+                if up.input.is_empty() {
+                    let used = self.answers(conn, &scratch[..size]);
+                    if let (Some(up), true) = (&mut conn.up, used < size && conn.ended.is_none()) {
+                        up.keep(&scratch[used..size]);
+                    }
+                } else {
+                    up.keep(&scratch[..size]);
+                    self.go_on_with_answers(conn);
                 }
                 self.scratch = scratch;
-            }
-            Got::Input => {
-                let mut input = std::mem::take(&mut up.input);
-                let used = self.answers(conn, &input);
-                if let (Some(up), true) = (&mut conn.up, used < input.len()) {
-                    input.drain(..used);
-                    up.input = input;
-                }
             }
         }
         self.note(conn);
         self.resume(conn);
     }
 
+    fn go_on_with_answers(&mut self, conn: &mut Conn) {
+        let Some(up) = &mut conn.up else { return };
+        let mut input = std::mem::take(&mut up.input);
+        let used = self.answers(conn, &input);
+        if let (Some(up), true) = (&mut conn.up, used < input.len() && conn.ended.is_none()) {
+            if used > 0 {
+                input.drain(..used);
+                input.shrink_to(crate::connection::SMALL.max(input.len()));
+            }
+            up.input = input;
+        }
+    }
+
     /// Deal with the whole answers in `input`; how many bytes they are.
     fn answers(&mut self, conn: &mut Conn, input: &[u8]) -> usize {
         let (mut at, mut run) = (0, 0);
-        conn.last_answer = Instant::now();
         while conn.ended.is_none() {
             let Some(size) = size_at(input, at) else { break };
-            if !(4..=self.limits.max_answer as i64).contains(&size) {
+            if !(1..=self.limits.max_answer as i64).contains(&size) {
                 let most = self.limits.max_answer;
                 let reason = format!(
                     "the broker sent a frame of {size} bytes: 1 to {most} are allowed; if that is an \
                      answer, raise TIDELINE_GATEWAY_MAX_ANSWER_BYTES to what it needs"
                 );
-                self.broker_lost(conn, &reason, true);
+                self.write(conn, &input[run..at]);
+                self.broker_lost(conn, Cause::Answer, &reason, false);
                 return at;
             }
             let size = size as usize;
@@ -494,23 +732,19 @@ impl Engine {
             }
             let (here, next) = (at, at + 4 + size);
             let frame = &input[here + 4..next];
-            let correlation = i32::from_be_bytes([frame[0], frame[1], frame[2], frame[3]]);
-            let expected = match conn.expected.front() {
-                Some(first) if first.correlation == correlation => conn.expected.pop_front(),
-                _ => None,
-            };
-            let Some(expected) = expected else {
-                self.broker_lost(conn, "the broker sent an answer that is not due", true);
+            let Some(owed) = due(conn, frame) else {
+                self.write(conn, &input[run..here]);
+                let reason = "the broker sent an answer that is not due";
+                self.broker_lost(conn, Cause::Broker, reason, true);
                 return at;
             };
-            conn.served_without_answer = expected.without_answer;
             at = next;
-            match expected.owed {
+            match owed {
                 Owed::Slot { number, api_key, version } => {
-                    let passes = answer_passes(frame, api_key, version);
+                    let passes = !self.table.looks(api_key) && answer_passes(frame, api_key, version);
                     if passes && number == conn.first {
                         conn.pop_slot();
-                        if conn.slots.front().is_some_and(|slot| slot.answer.is_some()) {
+                        if conn.front_is_filled() {
                             self.write(conn, &input[run..next]);
                             run = next;
                             self.write_filled(conn);
@@ -518,14 +752,18 @@ impl Engine {
                         continue;
                     }
                     if passes {
-                        self.store(conn, number, Some(frame.to_vec()));
+                        conn.store(number, Some(frame.to_vec()));
                     } else {
                         let aux = (api_key as u32) << 16 | u32::from(version as u16);
-                        self.tell(kind::SLOT_ANSWER, aux, conn.id, number, frame);
+                        // With its client's id, before which stands its length, as in a request.
+                        let mut told = conn.client_id.clone();
+                        told.extend_from_slice(frame);
+                        self.told.tell_owned(kind::SLOT_ANSWER, aux, conn.id, number, told, 0);
                     }
                 }
-                Owed::Token(token) => self.tell(kind::ANSWER, 0, conn.id, token, frame),
-                Owed::Barrier(token) => self.tell(kind::REACHED, 0, conn.id, token, &[]),
+                Owed::Token { token, .. } => {
+                    self.told.tell(kind::ANSWER, 0, conn.id, token, frame);
+                }
             }
             self.write(conn, &input[run..here]);
             run = next;
@@ -536,30 +774,25 @@ impl Engine {
 
     fn write(&mut self, conn: &mut Conn, frames: &[u8]) {
         if !frames.is_empty() && conn.ended.is_none() && conn.client.write(frames).is_err() {
-            self.end(conn, "the client disconnected", true);
+            self.client_left(conn);
         }
     }
 
-    fn store(&mut self, conn: &mut Conn, number: u64, answer: Option<Vec<u8>>) -> bool {
-        let index = number.wrapping_sub(conn.first) as usize;
-        let Some(slot) = conn.slots.get_mut(index) else { return false };
-        if slot.answer.is_some() {
-            return false;
-        }
-        slot.answer = Some(answer);
-        if std::mem::take(&mut slot.produce) {
-            conn.produces -= 1;
-        }
-        true
-    }
-
-    /// Write the answers that are there at the front of the order.
+    /// Write the answers that are there at the front of the order: small ones at once.
     fn write_filled(&mut self, conn: &mut Conn) {
         let mut frames = Vec::new();
-        while conn.slots.front().is_some_and(|slot| slot.answer.is_some()) {
-            if let Some(Some(answer)) = conn.pop_slot().and_then(|slot| slot.answer) {
-                frames.extend_from_slice(&(answer.len() as u32).to_be_bytes());
+        while conn.ended.is_none() && conn.front_is_filled() {
+            let Some(Some(answer)) = conn.pop_slot().and_then(|slot| slot.answer) else { continue };
+            let size = (answer.len() as u32).to_be_bytes();
+            if answer.len() < crate::connection::SMALL {
+                frames.extend_from_slice(&size);
                 frames.extend_from_slice(&answer);
+                continue;
+            }
+            self.write(conn, &frames);
+            frames.clear();
+            if conn.ended.is_none() && conn.client.write_owned(&size, answer, 0).is_err() {
+                self.client_left(conn);
             }
         }
         self.write(conn, &frames);
@@ -569,119 +802,197 @@ impl Engine {
 
     pub fn begun(&mut self, conn: &mut Conn) {
         conn.begun = true;
+        conn.long_first = true;
         self.resume(conn);
     }
 
-    /// `token` 0: the broker does not answer it.
-    pub fn forward(&mut self, conn: &mut Conn, token: u64, frame: &[u8]) {
-        if frame.len() < 8 {
-            return;
+    /// `number` of the dial that it was asked for by; whether it is still waited for.
+    pub fn joined(&mut self, conn: &mut Conn, number: u64, stream: Stream) -> bool {
+        if conn.dial != number {
+            return false;
+        }
+        let Some(up) = conn.up.as_mut().filter(|up| up.stream.is_none()) else { return false };
+        up.stream = Some(stream);
+        if let Err(error) = up.flush() {
+            self.broker_lost(conn, Cause::Broker, &error.to_string(), false);
+        }
+        self.resume(conn);
+        true
+    }
+
+    pub fn not_joined(&mut self, conn: &mut Conn, number: u64, reason: &str) {
+        if conn.dial == number && conn.up.as_ref().is_some_and(|up| up.stream.is_none()) {
+            self.broker_lost(conn, Cause::Broker, reason, false);
+        }
+    }
+
+    /// `token` 0: the broker does not answer it. Whether it was sent: of one that is to be sent
+    /// `if_joined` alone it may not be.
+    pub fn forward(
+        &mut self,
+        conn: &mut Conn,
+        token: u64,
+        own: bool,
+        if_joined: bool,
+        frame: Vec<u8>,
+    ) -> bool {
+        if conn.ended.is_some() || if_joined && conn.up.is_none() || frame.len() < 8 {
+            return false;
         }
         if token == 0 {
             conn.sent_without_answer += 1;
         } else {
             conn.expected.push_back(Expected {
                 correlation: i32::from_be_bytes([frame[4], frame[5], frame[6], frame[7]]),
-                owed: Owed::Token(token),
+                owed: Owed::Token { token, own },
                 without_answer: conn.sent_without_answer,
             });
         }
-        self.send_one(conn, frame);
+        self.send_owned(conn, &(frame.len() as u32).to_be_bytes(), frame);
+        true
     }
 
-    pub fn barrier(&mut self, conn: &mut Conn, token: u64) {
-        if conn.up.is_none() || conn.ended.is_some() {
-            return self.tell(kind::REACHED, 0, conn.id, token, &[]);
-        }
-        conn.expected.push_back(Expected {
-            correlation: BARRIER_CORRELATION,
-            owed: Owed::Barrier(token),
-            without_answer: conn.sent_without_answer,
-        });
-        let mut probe = vec![0, 18, 0, 0];
-        probe.extend_from_slice(&BARRIER_CORRELATION.to_be_bytes());
-        probe.extend_from_slice(b"\0\x10tideline-gateway");
-        self.send_one(conn, &probe);
-    }
-
-    fn send_one(&mut self, conn: &mut Conn, frame: &[u8]) {
-        let mut framed = Vec::with_capacity(4 + frame.len());
-        framed.extend_from_slice(&(frame.len() as u32).to_be_bytes());
-        framed.extend_from_slice(frame);
-        self.send(conn, &framed);
-    }
-
-    pub fn fill(&mut self, conn: &mut Conn, number: u64, answer: Option<&[u8]>) {
-        if conn.ended.is_none() && self.store(conn, number, answer.map(<[u8]>::to_vec)) {
+    pub fn fill(&mut self, conn: &mut Conn, number: u64, answer: Option<Vec<u8>>) {
+        if conn.ended.is_none() && conn.store(number, answer) {
             self.write_filled(conn);
             self.note(conn);
             self.resume(conn);
         }
     }
 
+    /// A session of Kafka's of which Python knows the topics; `None`: it knows no such session.
+    pub fn session(&mut self, conn: &mut Conn, session: i32, topics: Option<Topics>) {
+        if conn.ended.is_some() {
+            return;
+        }
+        match topics {
+            Some(topics) => {
+                conn.sessions.insert(session, Session::new(topics));
+            }
+            None => {
+                conn.sessions.remove(&session);
+            }
+        }
+    }
+
     pub fn mute(&mut self, conn: &mut Conn, muted: bool) {
-        conn.muted = muted;
+        if !muted && conn.muted.is_some() {
+            conn.last_active = Instant::now();
+            conn.last_read = conn.last_active;
+        }
+        conn.muted = muted.then(|| conn.muted.unwrap_or_else(Instant::now));
+        self.resume(conn);
+    }
+
+    pub fn drain(&mut self, conn: &mut Conn) {
+        conn.draining = true;
+        conn.muted = None;
         self.resume(conn);
     }
 
     // -- time
 
+    pub fn sweep_ms(&self) -> i32 {
+        self.limits.sweep.as_millis() as i32
+    }
+
     pub fn sweep(&mut self) {
         let now = Instant::now();
-        if now - self.swept < SWEEP {
+        if now - self.swept < self.limits.sweep {
             return;
         }
         self.swept = now;
         for index in 0..self.entries.len() {
-            let id = u64::from(self.entries[index].generation) << 32 | index as u64;
-            self.with(id, |engine, conn| engine.bound(conn, now));
+            self.with(self.id_at(index), |engine, conn| engine.bound(conn, now));
         }
+        self.tell_held = true;
     }
 
     fn bound(&mut self, conn: &mut Conn, now: Instant) {
+        let limits = self.limits;
         let passed = |since: Instant, most: Duration| now.saturating_duration_since(since) > most;
-        if conn.ended.is_some_and(|ended| passed(ended, GRACE)) {
-            conn.cut_off = true;
-        } else if conn.stalled.is_some_and(|since| passed(since, STALL)) {
-            self.end(conn, "it took no answers for 30 s", true);
-        } else if conn.admits() && !conn.client.input.is_empty() && passed(conn.last_read, STALL) {
-            self.end(conn, "it sent a part of a request and not the rest", false);
-        } else if !conn.client.is_full()
-            && conn.up.as_ref().is_some_and(|up| !up.input.is_empty())
-            && passed(conn.last_answer, STALL)
-        {
-            self.end(conn, "the broker sent a part of an answer and then nothing", true);
-        } else if conn.slots.is_empty() && passed(conn.last_read.max(conn.last_answer), IDLE) {
-            self.end(conn, "idle for 600 s", false);
+        if let Some(ended) = conn.ended {
+            if passed(ended, limits.grace) {
+                conn.client = Side::new(None);
+            }
+            if passed(ended, limits.grace.max(limits.stall)) {
+                conn.up = None;
+            }
+            return;
+        }
+        let large = if self.full { conn.large_since } else { conn.last_read };
+        let broker_stalls = conn.reads.1
+            && conn.up.as_ref().is_some_and(|up| up.large_half().is_some())
+            && passed(conn.last_answer, limits.half);
+        if conn.stalled.is_some_and(|since| passed(since, limits.stall)) {
+            let reason = format!("it took no answers for {} s", limits.stall.as_secs());
+            self.cut_off(conn, Cause::Bound, &reason);
+        } else if conn.reads.0 && conn.client.large_half().is_some() && passed(large, limits.half) {
+            let reason = "it sent a part of a request and not the rest";
+            self.end(conn, Cause::Bound, reason, Leave::Flush);
+        } else if broker_stalls {
+            let reason = "the broker sent a part of an answer and then nothing";
+            self.cut_off(conn, Cause::Bound, reason);
+        } else if conn.is_idle() && passed(conn.last_active, limits.idle) {
+            let reason = format!("idle for {} s", limits.idle.as_secs());
+            self.end(conn, Cause::Bound, &reason, Leave::Flush);
+        } else if conn.muted.is_some_and(|since| passed(since, limits.muted)) && has_sent(conn) {
+            let reason = "it is above its quota for longer than what it sent is held";
+            self.end(conn, Cause::Bound, reason, Leave::Flush);
         }
     }
 }
 
-/// The length of the frame that begins at `at`, if it is there.
-fn size_at(input: &[u8], at: usize) -> Option<i64> {
-    let raw: [u8; 4] = input.get(at..at + 4)?.try_into().ok()?;
-    Some(i64::from(i32::from_be_bytes(raw)))
+/// What an answer that has come is due to.
+fn due(conn: &mut Conn, frame: &[u8]) -> Option<Owed> {
+    let correlation = i32::from_be_bytes(frame.get(..4)?.try_into().ok()?);
+    if conn.expected.front()?.correlation != correlation {
+        return None;
+    }
+    let expected = conn.expected.pop_front()?;
+    conn.served_without_answer = expected.without_answer;
+    Some(expected.owed)
+}
+
+/// Whether a client that is not read has sent something, or has left.
+fn has_sent(conn: &Conn) -> bool {
+    !conn.client.input.is_empty()
+        || conn.client.stream.as_ref().is_some_and(|stream| stream.fd().has_something())
 }
 
 enum Got {
     Nothing,
     Ended,
-    /// So many bytes in the buffer that all share; nothing was there before them.
-    Scratch(usize),
-    /// More in the connection's own.
-    Input,
+    /// So many, in the buffer that all share.
+    Bytes(usize),
 }
 
-/// Read once. What is half there has a buffer of its own, which grows as bytes arrive.
-fn receive(side: &mut Side, scratch: &mut [u8]) -> Got {
-    match side.stream.read(scratch) {
+/// Read once; where there is no room nothing behind a large frame that is half read.
+fn receive(side: &mut Side, scratch: &mut [u8], full: bool) -> Got {
+    let most = match side.large_half() {
+        Some(size) if full => (size + 4 - side.input.len()).min(scratch.len()),
+        _ => scratch.len(),
+    };
+    let Some(stream) = &mut side.stream else { return Got::Nothing };
+    match stream.read(&mut scratch[..most]) {
         Ok(0) => Got::Ended,
-        Ok(size) if side.input.is_empty() => Got::Scratch(size),
-        Ok(size) => {
-            side.input.extend_from_slice(&scratch[..size]);
-            Got::Input
-        }
+        Ok(size) => Got::Bytes(size),
         Err(error) if would_block(&error) => Got::Nothing,
         Err(_) => Got::Ended,
     }
+}
+
+/// The topics in `raw`: names behind their lengths in two bytes of this machine's order, and ids.
+pub fn topics(names: &[u8], ids: &[u8]) -> Topics {
+    let mut found = Topics { names: HashSet::new(), ids: HashSet::new() };
+    let mut left = names;
+    while let [first, second, rest @ ..] = left {
+        let size = usize::from(u16::from_ne_bytes([*first, *second])).min(rest.len());
+        found.names.insert(rest[..size].into());
+        left = &rest[size..];
+    }
+    for id in ids.chunks_exact(16) {
+        found.ids.extend(<[u8; 16]>::try_from(id));
+    }
+    found
 }

@@ -5,4 +5,6 @@ mod connection;
 mod engine;
 mod stream;
 mod sys;
+mod table;
+mod told;
 pub mod walks;

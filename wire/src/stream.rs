@@ -40,7 +40,6 @@ impl Stream {
             Stream::Plain(_) => false,
         }
     }
-    #[allow(dead_code)] // until connections are handed over
     /// Take leave of the peer, which may still send. What was written before is sent first.
     pub fn end_writing(&mut self) -> Result<()> {
         match self {

@@ -1,6 +1,6 @@
 //! The system calls that the standard library has no names for.
 
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::raw::{c_int, c_void};
 
 pub const EPOLLIN: u32 = 1;
@@ -12,17 +12,12 @@ const EPOLL_CTL_DEL: c_int = 2;
 const EPOLL_CTL_MOD: c_int = 3;
 const CLOEXEC: c_int = 0o2_000_000;
 const NONBLOCK: c_int = 0o4_000;
+const MSG_PEEK: c_int = 2;
+const MSG_DONTWAIT: c_int = 0x40;
 const MSG_NOSIGNAL: c_int = 0x4000;
 const SHUT_WR: c_int = 1;
 /// That go to the kernel in one call; what is behind them waits for the next.
 const MOST_PARTS: usize = 16;
-const SOL_SOCKET: c_int = 1;
-const SO_ERROR: c_int = 4;
-const SO_KEEPALIVE: c_int = 9;
-const IPPROTO_TCP: c_int = 6;
-const TCP_NODELAY: c_int = 1;
-const SOCK_STREAM: c_int = 1;
-const EINPROGRESS: i32 = 115;
 
 #[cfg_attr(target_arch = "x86_64", repr(C, packed))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C))]
@@ -61,12 +56,8 @@ extern "C" {
     fn read(fd: c_int, buffer: *mut c_void, size: usize) -> isize;
     fn write(fd: c_int, buffer: *const c_void, size: usize) -> isize;
     fn recv(fd: c_int, buffer: *mut c_void, size: usize, flags: c_int) -> isize;
-    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
-    fn connect(fd: c_int, address: *const c_void, size: u32) -> c_int;
-    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, size: *mut u32) -> c_int;
     fn sendmsg(fd: c_int, message: *const Message, flags: c_int) -> isize;
     fn shutdown(fd: c_int, how: c_int) -> c_int;
-    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, size: u32) -> c_int;
 }
 
 fn checked(result: c_int) -> Result<c_int> {
@@ -122,43 +113,17 @@ impl Fd {
         let sent = unsafe { sendmsg(self.0, &raw const message, MSG_NOSIGNAL) };
         usize::try_from(sent).map_err(|_| Error::last_os_error())
     }
-    #[allow(dead_code)]
     /// End our side; the peer may still send.
     pub fn end_writing(&self) -> Result<()> {
         // SAFETY: no pointers.
         checked(unsafe { shutdown(self.0, SHUT_WR) }).map(|_| ())
     }
-    /// Small frames at once; a silent peer is probed.
-    pub fn tune(&self) {
-        let on: c_int = 1;
-        for (level, name) in [(IPPROTO_TCP, TCP_NODELAY), (SOL_SOCKET, SO_KEEPALIVE)] {
-            // SAFETY: an int of its size.
-            unsafe { setsockopt(self.0, level, name, (&raw const on).cast(), 4) };
-        }
-    }
-    /// The error that a connection under way has ended with.
-    pub fn error(&self) -> Option<Error> {
-        let (mut code, mut size): (c_int, u32) = (0, 4);
-        // SAFETY: an int of its size.
-        let failed = unsafe {
-            getsockopt(self.0, SOL_SOCKET, SO_ERROR, (&raw mut code).cast(), &raw mut size)
-        };
-        if failed < 0 {
-            return Some(Error::last_os_error());
-        }
-        (code != 0).then(|| Error::from_raw_os_error(code))
-    }
-    /// Begin to connect to a `sockaddr`, whose first two bytes are its family.
-    pub fn connecting(address: &[u8]) -> Result<Fd> {
-        let family = c_int::from(u16::from_ne_bytes([address[0], address[1]]));
-        // SAFETY: no pointers.
-        let fd = Fd(checked(unsafe { socket(family, SOCK_STREAM | CLOEXEC | NONBLOCK, 0) })?);
-        // SAFETY: the address is as long as is said.
-        let result = unsafe { connect(fd.0, address.as_ptr().cast(), address.len() as u32) };
-        match checked(result) {
-            Err(error) if error.raw_os_error() != Some(EINPROGRESS) => Err(error),
-            _ => Ok(fd),
-        }
+    /// Whether something can be read: bytes, the end, or an error. Nothing is.
+    pub fn has_something(&self) -> bool {
+        let mut byte = 0u8;
+        // SAFETY: one byte.
+        let got = unsafe { recv(self.0, (&raw mut byte).cast(), 1, MSG_PEEK | MSG_DONTWAIT) };
+        got >= 0 || Error::last_os_error().kind() != ErrorKind::WouldBlock
     }
 }
 

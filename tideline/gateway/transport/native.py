@@ -1,55 +1,75 @@
-"""A transport whose pass path is native (docs/decisions/0034-a-native-pass-path.md). A prototype:
-only benchmarks and tests use it.
+"""The transport whose pass path is native (docs/decisions/0034-a-native-pass-path.md): plain
+connections without a login, whose sockets are the library's from their admission on.
 
-What the library does not pass comes here as a frame in its slot, and goes the way that it goes in
-:mod:`tideline.gateway.transport.connection`: to a handler, or to the broker with its answer
-rewritten. Plain connections without a login alone.
+What the library does not pass comes here as a frame with its place in the order of the answers, and
+goes the way that :mod:`tideline.gateway.transport.serving` goes for every transport.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import structlog
+from aiohappyeyeballs import start_connection
 
 from tideline.background import spawn
-from tideline.domain.sasl import ANONYMOUS, Identity
-from tideline.gateway.context import ApiKey, ConnectionRegistry, Handler, RequestContext, Rules
-from tideline.gateway.transport.addresses import Asker, ResponseRewriter
-from tideline.gateway.transport.upstream import Broker
-from tideline.kafka.errors import KafkaUnavailable, MalformedFrame, UnsupportedVersion
-from tideline.kafka.protocol import parse_header, produce_acks
-from tideline.kafka.wire import Kind, Message, Treatment, Wire, socket_address
-
-BY_TOPICS = frozenset(
-    {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
+from tideline.domain.sasl import SASL_APIS
+from tideline.gateway.context import ApiKey, FollowedSessions, Passing, Rule, Rules
+from tideline.gateway.metrics import BOUND_REACHED, requests_passed
+from tideline.gateway.room import Room
+from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.serving import ServedConnection, Slot
+from tideline.gateway.transport.upstream import (
+    CONNECT_TIMEOUT_S,
+    Expected,
+    keep_socket_alive,
 )
-NEVER_NATIVE = frozenset(
-    {ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER,
-     ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE, 17, 36}
-)  # fmt: skip
-"""Answers that are rewritten, and logins."""
+from tideline.kafka.errors import MalformedFrame
+from tideline.kafka.wire import Api, Cause, Close, Kind, Limits, Message, Treatment, Wire
+
+ANSWERS_WALKED = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+"""The library finds out by itself which of their answers have something to be rewritten."""
+BOUNDS = ("in_flight", "unread_answers")
+UNASKED_LEAST, UNASKED_MOST = 1_048_576, 16_777_216
+"""Bytes that the library may hold before it asks, of those that are left: half of them, within
+these bounds. So much one side may not know of the other."""
+FIRST_LOOKED_AT = 16_384
+"""A first request of more bytes is judged by its head."""
+GONE_S = 1.0
+"""How long the end of the process waits for what is written to be sent."""
 
 S = TypeVar("S")
 log = structlog.get_logger()
 
 
-def treatments(rules: Rules, offered: Iterable[int]) -> dict[int, Treatment]:
-    """What becomes of each API as long as the rules say of themselves what they say now."""
-    found = {}
-    for key in offered:
-        rule = rules.get(key)
-        if key in NEVER_NATIVE:
-            found[key] = Treatment.PYTHON
-        elif rule is None or not rule.is_due():
-            found[key] = Treatment.PASS
-        else:
-            found[key] = Treatment.PASS_BY_TOPICS if key in BY_TOPICS else Treatment.PYTHON
-    return found
+def treated(rules: Rules, rewriter: ResponseRewriter) -> Mapping[int, Api]:
+    """How each API is treated for as long as the rules say of themselves what they say now. What
+    does not say by what it passes is Python's to ask about."""
+    return {
+        key: _treated(key, versions, rules.get(key), rewriter)
+        for key, versions in rewriter.offered.items()
+    }
+
+
+def _treated(key: int, versions: range, rule: Rule | None, rewriter: ResponseRewriter) -> Api:
+    looks = key in rewriter.rewritten and key not in ANSWERS_WALKED
+    if looks or key in SASL_APIS:
+        treatment = Treatment.PYTHON
+    elif rule is None:
+        treatment = Treatment.PASS
+    elif rule.by_topics is None:
+        treatment = Treatment.PYTHON
+    elif not rule.is_due():
+        treatment = Treatment.PASS
+    else:
+        treatment = Treatment.PASS_BY_TOPICS if rule.by_topics() else Treatment.PYTHON
+    return Api(treatment, versions, looks)
 
 
 class NativeTransport:
@@ -57,245 +77,391 @@ class NativeTransport:
 
     def __init__(
         self,
-        wire: Wire,
+        limits: Limits,
         rules: Rules,
         rewriter: ResponseRewriter,
-        connections: ConnectionRegistry,
-        broker: Broker,
-        *,
-        threaded: bool,
+        room: Room,
+        passing: Passing | None,
     ) -> None:
-        """``threaded``: a thread of the library's runs it; else the event loop does."""
-        self.wire, self.rules, self.rewriter = wire, rules, rewriter
-        self.connections, self.broker = connections, broker
-        self._address = socket_address(*broker.address)
+        """``passing``: what is tracked; ``None``: nobody tells, so that whatever has a rule is
+        Python's to ask about. Raises :class:`~tideline.kafka.wire.LibraryMissing`."""
+        self.wire = Wire(limits)
+        self._rules, self._rewriter = rules, rewriter
+        self._room = room
+        self._passing = passing
         self._open: dict[int, NativeConnection] = {}
-        self._threaded = threaded
+        self._names: frozenset[str] = frozenset()
+        self._ids: frozenset[UUID] = frozenset()
+        self._treated: Mapping[int, Api] = {}
+        self._held = {"requests": 0, "answers": 0}
+        self._passed: list[int] = []
+        self._bounds: list[int] = []
+        self._dials: dict[asyncio.Task[None], None] = {}
+        self._closed = False
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self.wire.wake_fd, self.taken)
-        if self._threaded:
-            self.wire.start()
-        else:
-            loop.add_reader(self.wire.poll_fd, self._turn)
+        """Raises ``OSError`` if there can be no thread."""
+        self._show()
+        if self._passing is not None:
+            self._passing.changed.add(self._show)
+        self._allow()
+        self._room.changed.add(self._allow)
+        asyncio.get_running_loop().add_reader(self.wire.wake_fd, self.taken)
+        self.wire.start()
 
-    def show(self, names: Iterable[str], ids: Iterable[UUID]) -> None:
-        """From now on these are tracked, and the rules are due as they are now."""
-        offered = self.rewriter.offered
-        self.wire.table(treatments(self.rules, offered), offered, names, ids)
-
-    def adopt(self, client: socket.socket, address: tuple[Any, ...]) -> None:
-        """Serve one client, whose socket is the library's from now on."""
-        number = self.wire.adopt(client, self._address)
-        connection = NativeConnection(self, number, f"{address[0]}:{address[1]}")
-        self._open[number] = connection
-        self.connections.add(connection)
-
-    def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self.wire.wake_fd)
-        loop.remove_reader(self.wire.poll_fd)
+    async def close(self) -> None:
+        """End every connection, after what is written was sent, for :data:`GONE_S`."""
+        if self._closed:
+            return
+        for connection in tuple(self._open.values()):
+            connection.close("the gateway stops")
+        waited_for = [connection.gone for connection in self._open.values()]
+        if waited_for:
+            await asyncio.wait(waited_for, timeout=GONE_S)
+        self.count()
+        self._closed = True
+        asyncio.get_running_loop().remove_reader(self.wire.wake_fd)
+        for dial in tuple(self._dials):
+            dial.cancel()
         self.wire.free()
         for connection in tuple(self._open.values()):
-            self._ended(connection, "the gateway stops")
+            self._gone(connection)
+        self._are_held(0, 0)
 
-    def _turn(self) -> None:
-        self.wire.turn()
-        self.taken()
+    def take_in(self, connection: NativeConnection, client: socket.socket) -> int:
+        """The number of a connection whose socket is the library's from now on."""
+        number = self.wire.adopt(client)
+        self._open[number] = connection
+        return number
+
+    def dial(self, connection: NativeConnection, number: int) -> None:
+        """Open the broker's connection that is wanted by ``number``."""
+        task = spawn(connection.join(number), "upstream")
+        self._dials[task] = None
+        task.add_done_callback(self._dials.pop)
+
+    # -- what passes
+
+    def _show(self) -> None:
+        """What is tracked, and how rules stand, as it is now. In the step in which it changes: what
+        the library has passed until then it has sent before any barrier that is asked for later."""
+        if self._closed:
+            return
+        rules, names, ids = self._rules, frozenset[str](), frozenset[UUID]()
+        if self._passing is None:
+            rules = {key: replace(rule, by_topics=None) for key, rule in rules.items()}
+        else:
+            names, ids = frozenset(self._passing.names()), frozenset(self._passing.ids())
+        joined = names - self._names, ids - self._ids
+        left = self._names - names, self._ids - ids
+        apis = treated(rules, self._rewriter)
+        if any((*joined, *left)) or apis != self._treated:
+            self.wire.table(apis, joined, left)
+        self._names, self._ids, self._treated = names, ids, apis
+
+    # -- room
+
+    def _allow(self) -> None:
+        if self._closed:
+            return
+        left = self._room.left
+        unasked = min(left, max(UNASKED_LEAST, min(left // 2, UNASKED_MOST)))
+        self.wire.room(self._room.full, sum(self._held.values()) + unasked)
+
+    def _are_held(self, requests: int, answers: int) -> None:
+        for kind, now in (("requests", requests), ("answers", answers)):
+            more = now - self._held[kind]
+            self._held[kind] = now
+            if more > 0:
+                self._room.take(kind, more)
+            elif more < 0:
+                self._room.give(kind, -more)
+        self._allow()
+
+    # -- metrics
+
+    def count(self) -> None:
+        """Note what the library has counted since the last time."""
+        if self._closed:
+            return
+        passed, bounds = self.wire.counters()
+        for key, more in _since(self._passed, passed):
+            requests_passed(key).inc(more)
+        for number, more in _since(self._bounds, bounds):
+            BOUND_REACHED.labels(BOUNDS[number]).inc(more)
+        self._passed, self._bounds = passed, bounds
+
+    # -- messages
 
     def taken(self) -> None:
         """Deal with what the library has for Python."""
         for message in self.wire.take():
-            connection = self._open.get(message.connection)
-            if connection is not None:
-                self._deal(connection, message)
+            if message.kind == Kind.HELD:
+                self._are_held(message.connection, message.number)
+                self.count()
+            elif (connection := self._open.get(message.connection)) is not None:
+                self._tell(connection, message)
 
-    def _deal(self, connection: NativeConnection, message: Message) -> None:
-        if message.kind == Kind.FRAME:
-            connection.start(message.number, message.payload)
-        elif message.kind == Kind.ANSWER:
-            connection.answered(message.number, message.payload)
-        elif message.kind == Kind.SLOT_ANSWER:
-            connection.rewrite(message.number, message.aux >> 16, message.aux & 0xFFFF,
-                               message.payload)  # fmt: skip
-        elif message.kind == Kind.REACHED:
-            connection.reached(message.number)
-        else:
-            self._ended(connection, message.payload.decode("utf-8", "replace"))
+    def _tell(self, connection: NativeConnection, message: Message) -> None:
+        if message.kind == Kind.GONE:
+            self._gone(connection)
+            return
+        try:
+            connection.hear(message)
+        except Exception:  # what others wait for comes behind it
+            log.exception("a message of the native transport cannot be dealt with")
+            connection.close("the gateway failed")
 
-    def _ended(self, connection: NativeConnection, reason: str) -> None:
-        del self._open[connection.number]
-        self.connections.discard(connection)
-        connection.ended(reason)
+    def _gone(self, connection: NativeConnection) -> None:
+        self._open.pop(connection.number, None)
+        connection.is_gone()
 
 
-class NativeConnection:
-    """One client's, as handlers see it: see
-    :class:`tideline.gateway.context.ClientConnection`."""
+def _since(before: list[int], now: list[int]) -> Iterable[tuple[int, int]]:
+    return [
+        (number, count - was)
+        for number, (count, was) in enumerate(zip(now, before or [0] * len(now), strict=True))
+        if count > was
+    ]
 
-    def __init__(self, transport: NativeTransport, number: int, peer: str) -> None:
+
+class NativeConnection(ServedConnection):
+    """One client's."""
+
+    def __init__(self, transport: NativeTransport, *served: Any) -> None:
+        """``served``: as of :class:`ServedConnection`."""
+        super().__init__(*served)
         self._transport, self._wire = transport, transport.wire
-        self.number, self.peer = number, peer
-        self._asker = Asker()
-        self._sinks: dict[int, Callable[[bytes], None]] = {}
-        """By token: what becomes of an answer that is due."""
-        self._waiting: dict[asyncio.Future[bytes], None] = {}
-        self._barriers: dict[int, asyncio.Future[None]] = {}
+        self.number = 0
+        self._unread: socket.socket | None = None
+        """Its socket, as long as that is not the library's."""
+        self._unheard = False
+        self._slot = 0
         self._tokens = 0
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._states: dict[type[Any], Any] = {}
-        self._over = False
-        self._unmuting: asyncio.TimerHandle | None = None
+        self._sinks: dict[int, Expected] = {}
+        """By the number under which it was forwarded: what becomes of an answer that is due."""
 
-    @property
-    def identity(self) -> Identity:
-        return ANONYMOUS
+    # -- who comes
 
-    @property
-    def broker_id(self) -> int:
-        return self._transport.broker.node
+    def adopt(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        """Serve the client that was accepted, if the door lets it in."""
+        host, port = address[:2]
+        self.peer = f"{host}:{port}"
+        self._unread = accepted
+        keep_socket_alive(accepted)
+        if not self._let_in(host) or self._unheard:
+            return
+        self._unread = None
+        self.number = self._transport.take_in(self, accepted)
 
-    # -- what the library has for Python
+    def turn_away(self, reason: str) -> None:
+        """See :class:`tideline.gateway.transport.admission.Guest`."""
+        self._end(reason)
+        self._leave(Close.CUT_OFF)
 
-    def start(self, slot: int, frame: bytes) -> None:
+    def wait_unread(self) -> None:
+        """See :class:`tideline.gateway.transport.admission.Guest`."""
+        self._unheard = True
+
+    def shown(self) -> None:
+        """See :meth:`ServedConnection.shown`."""
+        self._wire.shown(self.number)
+        super().shown()
+
+    # -- what the library has to say
+
+    def hear(self, message: Message) -> None:
+        """Deal with one message; after the end nothing matters."""
+        kind, number, payload = message.kind, message.number, message.payload
+        if kind == Kind.DIAL:
+            self._transport.dial(self, number)  # also for what an ended one has still to send
+        elif self._ended:
+            return
+        elif kind == Kind.FRAME:
+            self._take(number, payload)
+        elif kind == Kind.ANSWER:
+            self._deal(self._sinks.pop(number).sink, payload)
+        elif kind == Kind.SLOT_ANSWER:
+            fill = partial(self._rewrite, number, message.aux >> 16, message.aux & 0xFFFF)
+            self._deal(fill, payload)
+        elif kind == Kind.LOST:
+            self._sinks.pop(number).lost(_text(payload))
+        elif kind == Kind.DROPPED:
+            self._broker_is_gone()
+            self._dropped(_text(payload))
+        elif kind == Kind.LEFT:
+            # Behind what is begun in this pass of the loop. What is still to be decoded is not.
+            asyncio.get_running_loop().call_soon(self.turn_away, "the client disconnected")
+        elif kind == Kind.LONG_FIRST:
+            if not self._refuses_first(number, payload):
+                self._admit()
+        elif kind == Kind.ENDED:
+            self._has_ended(Cause(message.aux), _text(payload))
+
+    def _take(self, slot: int, frame: bytes) -> None:
         """One request, in its slot; none that came behind it is begun before this one has."""
-        try:
-            self._start(slot, frame)
-        except (MalformedFrame, UnsupportedVersion) as error:
-            self.close(f"the client sent a request that cannot be served: {error}")
-        except Exception:
-            log.exception("a request cannot be begun", client=self.peer)
-            self.close("a request failed")
-
-    def _start(self, slot: int, frame: bytes) -> None:
-        header = parse_header(frame)
-        key, version = header.api_key, header.api_version
-        self._asker.client_id = header.client_id
-        if not self._transport.rewriter.offers(key, version):
-            raise UnsupportedVersion(f"version {version} of API {key} is not offered here")
-        rule = self._transport.rules.get(key)
-        if rule is not None and rule.is_due() and not rule.passes(header, frame, self):
-            context = RequestContext(header, frame, self)
-            task = spawn(self._handle(rule.handler, context, slot), "request")
-            self._tasks[task] = None
-            task.add_done_callback(self._tasks.pop)
-            asyncio.get_running_loop().call_soon(self._wire.begun, self.number)
+        self._slot = slot
+        self.last_active = asyncio.get_running_loop().time()
+        if self._young and len(frame) > FIRST_LOOKED_AT and self._refuses_first(len(frame), frame):
             return
-        if key == ApiKey.PRODUCE and produce_acks(frame, header) == 0:
-            self._wire.forward(self.number, 0, frame)
-            self._wire.fill(self.number, slot, None)
-        else:
-            self._send(frame, lambda answer: self.rewrite(slot, key, version, answer))
-        self._wire.begun(self.number)
+        if self._begin(frame) is False:
+            self._admit()
 
-    async def _handle(self, handler: Handler, context: RequestContext, slot: int) -> None:
-        try:
-            answer = await handler(context)
-        except KafkaUnavailable as error:
-            self.close(str(error))
-        except (MalformedFrame, UnsupportedVersion) as error:
-            self.close(f"the client sent a request that cannot be served: {error}")
-        except Exception:
-            log.exception("request failed", **context.words())
-            self.close("a request failed")
-        else:
-            self._wire.fill(self.number, slot, answer)
+    def _refuses_first(self, size: int, head: bytes) -> bool:
+        reason = self._door.check_first(self, size, head)
+        if reason is not None:
+            self.close(f"the client sent {reason}")
+        return reason is not None
 
-    def rewrite(self, slot: int, key: int, version: int, answer: bytes) -> None:
-        """The answer to a request that went as it came."""
-        try:
-            answer = self._transport.rewriter(answer, key, version, self._asker)
-        except MalformedFrame as error:
-            self.close(f"the broker sent {error}")
-            return
+    def _rewrite(self, slot: int, key: int, version: int, told: bytes) -> None:
+        """The answer to a request that passed in the library, behind its client's id."""
+        size = int.from_bytes(told[:2], "big", signed=True)
+        end = 2 + max(size, 0)
+        self._asker.client_id = None if size < 0 else told[2:end].decode()
+        answer = self._rewriter(told[end:], key, version, self._asker)
         self._wire.fill(self.number, slot, answer)
 
-    def answered(self, token: int, answer: bytes) -> None:
-        sink = self._sinks.pop(token, None)
-        if sink is not None:
+    def _deal(self, sink: Any, answer: bytes) -> None:
+        try:
             sink(answer)
+        except MalformedFrame as error:
+            self._broker_fails(f"the broker sent {error}")
+        except Exception as error:
+            log.exception("an answer cannot be dealt with")
+            self._broker_fails(f"its answer cannot be dealt with: {error}")
 
-    def reached(self, token: int) -> None:
-        done = self._barriers.pop(token, None)
-        if done is not None and not done.done():
-            done.set_result(None)
+    def _broker_fails(self, reason: str) -> None:
+        self._broker_is_gone()
+        host, port = self._at.address
+        self.close(f"broker {host}:{port}: {reason}")
 
-    def ended(self, reason: str) -> None:
-        """Neither side is there any more."""
-        self._over = True
-        log.debug("connection ended", client=self.peer, reason=reason)
-        if self._unmuting is not None:
-            self._unmuting.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
-        self._sinks.clear()
-        for answer in tuple(self._waiting):
-            _fail(answer, reason)
-        for token in tuple(self._barriers):
-            self.reached(token)
+    def _has_ended(self, cause: Cause, reason: str) -> None:
+        if cause == Cause.CLIENT:
+            self._end(reason)
+        elif cause in (Cause.BROKER, Cause.ANSWER):
+            if cause == Cause.ANSWER:
+                BOUND_REACHED.labels("answer").inc()
+                log.error("upstream.answer_refused", reason=reason)
+            self._broker_fails(reason)
+        else:
+            if cause == Cause.DEFECT:
+                log.error("the native transport has failed in a step", client=self.peer)
+            self.close(reason)
 
-    # -- what a handler asks for
+    def is_gone(self) -> None:
+        """Both sockets are closed."""
+        self._end("the client disconnected")
+        if not self.gone.done():
+            self.gone.set_result(None)
 
-    def _send(self, frame: bytes, sink: Callable[[bytes], None]) -> bool:
+    # -- the broker's side
+
+    async def join(self, number: int) -> None:
+        """Open the connection to the broker that is wanted by ``number``."""
+        host, port = self._at.address
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                made = await _connected(host, port)
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
+            self._wire.not_joined(self.number, number, reason)
+            return
+        keep_socket_alive(made)
+        self._wire.joined(self.number, number, made)
+
+    def _send(self, frame: bytes, expected: Expected | None) -> None:
+        if expected is None:
+            self._wire.forward(self.number, 0, frame)
+            return
         self._tokens += 1
-        self._sinks[self._tokens] = sink
-        if self._wire.forward(self.number, self._tokens, frame):
-            return True
-        del self._sinks[self._tokens]
-        return False
+        self._sinks[self._tokens] = expected
+        # If it has ended there, that is told next, and fails whatever waits.
+        self._wire.forward(self.number, self._tokens, frame, own=expected.own)
 
-    def forward(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[answer] = None
-        answer.add_done_callback(self._waiting.pop)
+    def _is_joined(self) -> bool:
+        return self._wire.is_joined(self.number)
 
-        def deliver(response: bytes) -> None:
-            if answer.done():
-                return
-            try:
-                made = self._transport.rewriter(response, api_key, api_version, self._asker)
-            except MalformedFrame as error:
-                self.close(f"the broker sent {error}")
-                return
-            answer.set_result(made)
+    def _authenticates(self) -> None:
+        self._wire.bind(self.number)
 
-        if self._over or not self._send(frame, deliver):
-            _fail(answer, "the client's connection has ended")
-        return answer
+    # -- its requests
 
-    def ask(self, frame: bytes, api_key: int, api_version: int) -> Awaitable[bytes]:
-        return self.forward(frame, api_key, api_version)
+    def _admit(self) -> None:
+        self._wire.begun(self.number)
 
-    def forward_unanswered(self, frame: bytes) -> None:
-        self._wire.forward(self.number, 0, frame)
+    def _open_slot(self, size: int) -> Slot:
+        return Slot(size, number=self._slot)
 
-    def drain_barrier(self) -> Awaitable[None]:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._tokens += 1
-        self._barriers[self._tokens] = done
-        if self._over or not self._wire.barrier(self.number, self._tokens):
-            self.reached(self._tokens)
-        return done
+    def _fill(self, slot: Slot, response: bytes | None) -> None:
+        self._wire.fill(self.number, slot.number, response)
 
-    def mute(self, seconds: float) -> None:
-        if self._unmuting is not None:
-            self._unmuting.cancel()
-        self._wire.mute(self.number, True)
-        loop = asyncio.get_running_loop()
-        self._unmuting = loop.call_later(seconds, self._wire.mute, self.number, False)
+    def _pass_unanswered(self, frame: bytes) -> None:
+        self._send(frame, None)
+        self._wire.fill(self.number, self._slot, None)
 
-    def close(self, reason: str) -> None:
-        log.info("connection closed", client=self.peer, reason=reason)
-        self._wire.close(self.number)
+    def _muting_changed(self) -> None:
+        self._wire.mute(self.number, self._is_muted)
 
     def state(self, kind: type[S]) -> S:
+        """See :class:`tideline.gateway.context.ClientConnection`."""
         if kind not in self._states:
-            self._states[kind] = kind()
+            made = self._states[kind] = kind()
+            if isinstance(made, FollowedSessions):
+                made.follow(partial(self._wire.session, self.number))
         return cast(S, self._states[kind])
 
+    # -- the end
 
-def _fail(answer: asyncio.Future[bytes], reason: str) -> None:
-    if not answer.done():
-        answer.set_exception(KafkaUnavailable(reason))
-        answer.exception()  # a handler that was cancelled does not look
+    @property
+    def is_idle(self) -> bool:
+        """See :attr:`ServedConnection.is_idle`."""
+        return not self._tasks and (not self.number or self._wire.is_idle(self.number))
+
+    def drain(self) -> None:
+        """See :meth:`ServedConnection.drain`."""
+        self._draining = True
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
+        self._wire.drain(self.number)
+
+    def close(self, reason: str, about: Mapping[str, object] | None = None) -> None:
+        """See :meth:`ServedConnection.close`."""
+        if not self._ended:
+            self._door.tell_closed(about or {"client": self.peer}, reason)
+            self._end(reason)
+        self._leave(Close.FLUSH)
+
+    def hand_over(self, reason: str) -> None:
+        """See :meth:`ServedConnection.hand_over`."""
+        if self._ended or not self.number:
+            self.close(reason)
+            return
+        log.info("connection handed over", client=self.peer, reason=reason)
+        self._end(reason)
+        self._leave(Close.HAND_OVER)
+
+    def _leave(self, how: Close) -> None:
+        if self.number:
+            self._wire.close(self.number, how)
+        elif self._unread is not None:
+            self._unread.close()
+            self._unread = None
+            self.is_gone()
+
+    def _end(self, reason: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._end_served(reason)
+        self._sinks.clear()
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """Raises ``OSError``."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return await start_connection(found)
+
+
+def _text(payload: bytes) -> str:
+    return payload.decode("utf-8", "replace")
