@@ -273,7 +273,7 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
     gateway_transport: Transport = Field(
         "python",
         description="what connections are served by; native takes less CPU for what passes, needs "
-        "the built library, and leaves connections with TLS or SASL to Python",
+        "the built library, and leaves connections with TLS to python",
     )
     gateway_rack: str | None = Field(
         None, description="zone of this gateway; unset: broker.rack of the paired broker"

@@ -111,6 +111,7 @@ class Limits:
     max_answer_bytes: int
     in_flight: int
     first_frame_bytes: int
+    stranger_frame_bytes: int
     sweep_s: float
     stall_s: float
     grace_s: float
@@ -164,6 +165,7 @@ def library() -> ctypes.CDLL:
         "wire_begun": (integer, [handle, number]),
         "wire_shown": (integer, [handle, number]),
         "wire_bind": (integer, [handle, number]),
+        "wire_hide": (integer, [handle, number]),
         "wire_joined": (integer, [handle, number, number, integer]),
         "wire_not_joined": (integer, [handle, number, number, data, size]),
         "wire_forward": (integer, [handle, number, number, ctypes.c_uint32, data, size]),
@@ -330,6 +332,10 @@ class Wire:
     def shown(self, connection: int) -> None:
         """It is a client: what it sends may pass."""
         self._lib.wire_shown(self._handle, connection)
+
+    def hide(self, connection: int) -> None:
+        """What it sends is Python's until it is :meth:`shown` again."""
+        self._lib.wire_hide(self._handle, connection)
 
     def bind(self, connection: int) -> None:
         """Its client ends with its connection to the broker."""

@@ -242,7 +242,19 @@ pub unsafe extern "C" fn wire_begun(wire: *mut Wire, id: u64) -> i32 {
 #[no_mangle]
 pub unsafe extern "C" fn wire_shown(wire: *mut Wire, id: u64) -> i32 {
     about(wire, id, |_, conn| {
-        conn.young = false;
+        (conn.young, conn.hidden) = (false, false);
+        true
+    })
+}
+
+/// What it sends is Python's until it is shown again.
+///
+/// # Safety
+/// See above.
+#[no_mangle]
+pub unsafe extern "C" fn wire_hide(wire: *mut Wire, id: u64) -> i32 {
+    about(wire, id, |_, conn| {
+        conn.hidden = true;
         true
     })
 }

@@ -237,6 +237,8 @@ pub struct Conn {
     pub left: bool,
     /// It has not shown itself yet: all that it sends is Python's.
     pub young: bool,
+    /// The same, of one that has: a login is under way, or has lapsed.
+    pub hidden: bool,
     /// Python takes its first request although it is long.
     pub long_first: bool,
     /// The broker knows who the client is by this connection alone.
@@ -280,6 +282,7 @@ impl Conn {
             begun: true,
             left: false,
             young: true,
+            hidden: false,
             long_first: false,
             bound: false,
             produces: 0,

@@ -45,6 +45,8 @@ pub struct Limits {
     pub in_flight: u64,
     /// A longer first request is Python's to judge before it is read.
     pub first_frame: u64,
+    /// A request of who has not shown himself has no more bytes.
+    pub stranger_frame: u64,
     pub sweep: Duration,
     /// A client that takes no answers for so long ends.
     pub stall: Duration,
@@ -57,7 +59,7 @@ pub struct Limits {
     pub idle: Duration,
 }
 
-pub const LIMITS: usize = 10;
+pub const LIMITS: usize = 11;
 
 impl Limits {
     pub fn of(told: &[u64; LIMITS]) -> Limits {
@@ -67,12 +69,13 @@ impl Limits {
             max_answer: told[1].min(i32::MAX as u64),
             in_flight: told[2],
             first_frame: told[3],
-            sweep: ms(told[4]).min(SWEEP),
-            stall: ms(told[5]),
-            grace: ms(told[6]),
-            half: ms(told[7]),
-            muted: ms(told[8]),
-            idle: ms(told[9]),
+            stranger_frame: told[4].min(told[0]).min(i32::MAX as u64),
+            sweep: ms(told[5]).min(SWEEP),
+            stall: ms(told[6]),
+            grace: ms(told[7]),
+            half: ms(told[8]),
+            muted: ms(told[9]),
+            idle: ms(told[10]),
         }
     }
 }
@@ -463,7 +466,8 @@ impl Engine {
                 Some(size) if size > 0 => size as usize + 4,
                 _ => 0,
             };
-            if first > READ_BYTES && input.len() >= first && first - 4 <= self.limits.max_frame as usize {
+            let most = self.limits.max_frame as usize;
+            if !conn.young && first > READ_BYTES && input.len() >= first && first - 4 <= most {
                 // A large one goes on in the buffer that it has.
                 let rest = input.split_off(first);
                 self.begin_large(conn, input);
@@ -522,8 +526,8 @@ impl Engine {
         let (mut at, mut run) = (0, 0);
         while conn.admits() {
             let Some(size) = size_at(input, at) else { break };
-            if !(1..=self.limits.max_frame as i64).contains(&size) {
-                let most = self.limits.max_frame;
+            let most = if conn.young { self.limits.stranger_frame } else { self.limits.max_frame };
+            if !(1..=most as i64).contains(&size) {
                 self.send(conn, &input[run..at]);
                 let reason = format!("the client sent a frame of {size} bytes: 1 to {most} are allowed");
                 self.end(conn, Cause::Bound, &reason, Leave::Flush);
@@ -593,7 +597,7 @@ impl Engine {
 
     fn way(&mut self, conn: &mut Conn, frame: &mut [u8]) -> Way {
         conn.last_active = Instant::now();
-        if conn.young {
+        if conn.young || conn.hidden {
             return Way::Python { produce: frame.starts_with(&PRODUCE.to_be_bytes()) };
         }
         let way = self.table.way(frame, &mut conn.sessions, conn.produces);

@@ -18,16 +18,15 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from tideline.gateway.context import ConnectionRegistry, Rules
-from tideline.gateway.metrics import BOUND_REACHED, requests_passed
+from tideline.gateway.metrics import BOUND_REACHED
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
 from tideline.gateway.transport.admission import Door
-from tideline.gateway.transport.login import LOGIN_S, Login, Refusal
 from tideline.gateway.transport.login import MAX_FRAME_BYTES as UNKNOWN_MAX_FRAME_BYTES
+from tideline.gateway.transport.login import Login
 from tideline.gateway.transport.serving import ServedConnection, Slot, fail
 from tideline.gateway.transport.upstream import Broker, Expected, Upstream, keep_alive
 from tideline.kafka.framing import FIRST, FrameProtocol
-from tideline.kafka.protocol import RequestHeader
 from tideline.kafka.security import UNSECURED, KafkaSecurity
 from tideline.settings import GatewaySettings
 
@@ -64,7 +63,6 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         ServedConnection.__init__(
             self, settings, rules, rewriter, connections, door, broker_is_gone, broker
         )
-        self._login = Login() if settings.gateway_security_protocol.is_sasl else None
         most = settings.gateway_max_frame_bytes
         first = most if self._login is None else min(most, UNKNOWN_MAX_FRAME_BYTES)
         FrameProtocol.__init__(self, first, FIRST_BUFFER_BYTES)
@@ -89,7 +87,6 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         self._unheard = False
         """It is closed soon, and nothing that it sends is looked at."""
         self._stall: asyncio.TimerHandle | None = None
-        self._login_bound: asyncio.TimerHandle | None = None
         self._last_read = asyncio.get_running_loop().time()
 
     # -- the client's side
@@ -99,10 +96,7 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         keep_alive(transport)
         host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
         self.peer = f"{host}:{port}"
-        if not self._let_in(host):
-            return
-        if self._login is not None:
-            self._bound_login()
+        self._let_in(host)
 
     def frame_received(self, frame: bytes) -> None:
         if self._ended:
@@ -369,64 +363,24 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         self._upstream_full = full
         self._regulate()
 
-    def _send(self, frame: bytes, expected: Expected | None) -> None:
-        if self._login is not None and not self._login.is_complete and self._login.identity:
-            self._login.held.append((frame, expected))
-        else:
-            self._broker().send(frame, expected)
+    def _send_now(self, frame: bytes, expected: Expected | None) -> None:
+        self._broker().send(frame, expected)
 
-    def _is_joined(self) -> bool:
-        login = self._login
-        nothing_sent = login is not None and (login.identity is None or login.owes_nothing)
-        return self._upstream is not None and not nothing_sent
+    def _has_broker(self) -> bool:
+        return self._upstream is not None
 
     # -- who the client is
 
     def _authenticates(self) -> None:
         self._authenticated = True
 
-    def _relay_login(self, login: Login, frame: bytes, header: RequestHeader) -> None:
-        slot = self._open_slot(len(frame))
-        sent = login.sends(frame, header, asyncio.get_running_loop().time())
-        if isinstance(sent, Refusal):
-            self._fill(slot, sent.answer)
-            self.close(sent.reason)
-            return
-        requests_passed(header.api_key).inc()
-        self._authenticated = True
-        if self._login_bound is None:
-            self._bound_login()
-
-        def fill(response: bytes) -> None:
-            answer, why = login.answered(response, header)
-            self._fill(slot, answer)
-            if why is not None:
-                self.close(why)
-            elif login.is_complete:
-                self._logged_in(login)
-            if not self._admitting:
-                self._admit()
-
-        self._broker().send(sent, Expected(header.correlation_id, fill))
+    def _login_answered(self) -> None:
+        if not self._admitting:
+            self._admit()
 
     def _logged_in(self, login: Login) -> None:
-        self._unbound_login()
-        if self._young:
-            self.shown()
         self.allow(self._settings.gateway_max_frame_bytes)
-        held, login.held = login.held, []
-        for frame, expected in held:
-            self._broker().send(frame, expected)
-
-    def _bound_login(self) -> None:
-        self._login_bound = asyncio.get_running_loop().call_later(
-            LOGIN_S, self.close, f"its login was not complete within {LOGIN_S:.0f} s"
-        )
-
-    def _unbound_login(self) -> None:
-        if self._login_bound is not None:
-            self._login_bound.cancel()
-            self._login_bound = None
+        super()._logged_in(login)
 
     # -- the end
 
@@ -470,7 +424,6 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         if self._ended:
             return
         self._ended = True
-        self._unbound_login()
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None

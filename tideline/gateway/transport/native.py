@@ -1,5 +1,5 @@
 """The transport whose pass path is native (docs/decisions/0034-a-native-pass-path.md): plain
-connections without a login, whose sockets are the library's from their admission on.
+connections, whose sockets are the library's from their admission on.
 
 What the library does not pass comes here as a frame with its place in the order of the answers, and
 goes the way that :mod:`tideline.gateway.transport.serving` goes for every transport.
@@ -24,6 +24,7 @@ from tideline.gateway.context import ApiKey, FollowedSessions, Passing, Rule, Ru
 from tideline.gateway.metrics import BOUND_REACHED, requests_passed
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.login import Login
 from tideline.gateway.transport.serving import ServedConnection, Slot
 from tideline.gateway.transport.upstream import (
     CONNECT_TIMEOUT_S,
@@ -238,6 +239,7 @@ class NativeConnection(ServedConnection):
         self._unheard = False
         self._slot = 0
         self._tokens = 0
+        self._lapsing: asyncio.TimerHandle | None = None
         self._sinks: dict[int, Expected] = {}
         """By the number under which it was forwarded: what becomes of an answer that is due."""
 
@@ -369,7 +371,7 @@ class NativeConnection(ServedConnection):
         keep_socket_alive(made)
         self._wire.joined(self.number, number, made)
 
-    def _send(self, frame: bytes, expected: Expected | None) -> None:
+    def _send_now(self, frame: bytes, expected: Expected | None) -> None:
         if expected is None:
             self._wire.forward(self.number, 0, frame)
             return
@@ -378,16 +380,41 @@ class NativeConnection(ServedConnection):
         # If it has ended there, that is told next, and fails whatever waits.
         self._wire.forward(self.number, self._tokens, frame, own=expected.own)
 
-    def _is_joined(self) -> bool:
+    def _has_broker(self) -> bool:
         return self._wire.is_joined(self.number)
 
+    # -- who the client is
+
     def _authenticates(self) -> None:
+        """All that comes is Python's until the login, or its renewal, is complete."""
         self._wire.bind(self.number)
+        self._hide()
+
+    def _hide(self) -> None:
+        self._wire.hide(self.number)
+
+    def _logged_in(self, login: Login) -> None:
+        super()._logged_in(login)
+        self._wire.shown(self.number)
+        self._forget_lapse()
+        if login.expires_at is not None:
+            # What it sends then is refused, unless that is a new login.
+            loop = asyncio.get_running_loop()
+            self._lapsing = loop.call_at(login.expires_at, self._hide)
+
+    def _forget_lapse(self) -> None:
+        if self._lapsing is not None:
+            self._lapsing.cancel()
+            self._lapsing = None
+
+    def _login_answered(self) -> None:
+        self._admit()
 
     # -- its requests
 
     def _admit(self) -> None:
-        self._wire.begun(self.number)
+        if self._login is None or not self._login.waits:  # else its answer goes on
+            self._wire.begun(self.number)
 
     def _open_slot(self, size: int) -> Slot:
         return Slot(size, number=self._slot)
@@ -453,6 +480,7 @@ class NativeConnection(ServedConnection):
         if self._ended:
             return
         self._ended = True
+        self._forget_lapse()
         self._end_served(reason)
         self._sinks.clear()
 

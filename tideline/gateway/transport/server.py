@@ -26,6 +26,7 @@ from tideline.gateway.transport.connection import (
 from tideline.gateway.transport.hand_over import hand_over
 from tideline.gateway.transport.handshakes import Handshakes
 from tideline.gateway.transport.listener import Listener
+from tideline.gateway.transport.login import MAX_FRAME_BYTES as UNKNOWN_MAX_FRAME_BYTES
 from tideline.gateway.transport.native import NativeConnection, NativeTransport
 from tideline.gateway.transport.serving import ServedConnection
 from tideline.gateway.transport.upstream import Broker
@@ -96,14 +97,16 @@ class GatewayServer:
         if settings.gateway_transport != "native":
             return None
         protocol = settings.gateway_security_protocol
-        if protocol.is_tls or protocol.is_sasl:
-            log.info("transport.python: the native one takes plain connections without a login")
+        if protocol.is_tls or self._security.protocol.is_tls:
+            log.info("transport.python: the native one takes plain connections")
             return None
+        most = settings.gateway_max_frame_bytes
         limits = Limits(
-            max_frame_bytes=settings.gateway_max_frame_bytes,
+            max_frame_bytes=most,
             max_answer_bytes=settings.gateway_max_answer_bytes,
             in_flight=settings.gateway_max_inflight_per_connection,
             first_frame_bytes=settings.gateway_first_frame_max_bytes,
+            stranger_frame_bytes=min(most, UNKNOWN_MAX_FRAME_BYTES) if protocol.is_sasl else most,
             sweep_s=SWEEP_S,
             stall_s=by_python.WRITE_STALL_S,
             grace_s=by_python.CLOSE_GRACE_S,

@@ -38,7 +38,7 @@ from tideline.gateway.metrics import (
 )
 from tideline.gateway.transport.addresses import Asker, ResponseRewriter
 from tideline.gateway.transport.admission import Door
-from tideline.gateway.transport.login import Login, versions_nobody_has
+from tideline.gateway.transport.login import LOGIN_S, Login, Refusal, versions_nobody_has
 from tideline.gateway.transport.upstream import Broker, Expected
 from tideline.kafka.errors import (
     KafkaUnavailable,
@@ -105,7 +105,8 @@ class ServedConnection(ABC):
         self._broker_is_gone = broker_is_gone
         self._at = broker
         self._asker = Asker()
-        self._login: Login | None = None
+        self._login = Login() if settings.gateway_security_protocol.is_sasl else None
+        self._login_bound: asyncio.TimerHandle | None = None
         # Dicts for sets: in the order of their coming, so that an end is the same each time.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._barriers: dict[asyncio.Future[None], None] = {}
@@ -161,7 +162,7 @@ class ServedConnection(ABC):
         """Its answer; ``None``: there is none."""
 
     @abstractmethod
-    def _send(self, frame: bytes, expected: Expected | None) -> None:
+    def _send_now(self, frame: bytes, expected: Expected | None) -> None:
         """Queue a request upstream; ``expected`` is ``None`` if Kafka does not answer it."""
 
     @abstractmethod
@@ -169,8 +170,8 @@ class ServedConnection(ABC):
         """The same, of the request that is begun, which has no place then."""
 
     @abstractmethod
-    def _is_joined(self) -> bool:
-        """Whether something may have been sent to the broker that it has not served yet."""
+    def _has_broker(self) -> bool:
+        """Whether there is a connection to the broker, or one is being opened."""
 
     @abstractmethod
     def _muting_changed(self) -> None:
@@ -180,9 +181,9 @@ class ServedConnection(ABC):
     def _authenticates(self) -> None:
         """The broker knows from now on who the client is by this connection alone."""
 
-    def _relay_login(self, login: Login, frame: bytes, header: RequestHeader) -> None:
-        """A request of SASL of a listener where clients log in."""
-        raise TypeError(f"{type(self).__name__} relays no logins")
+    @abstractmethod
+    def _login_answered(self) -> None:
+        """The broker has answered a request of a login, for which what came behind it waited."""
 
     # -- who comes and goes
 
@@ -193,6 +194,8 @@ class ServedConnection(ABC):
         self._connections.add(self)
         CONNECTIONS.inc()
         self._counted = True
+        if self._login is not None:
+            self._bound_login()
         return True
 
     @abstractmethod
@@ -225,6 +228,7 @@ class ServedConnection(ABC):
 
     def _end_served(self, reason: str) -> None:
         """Nothing is waited for any more, and nobody counts it."""
+        self._unbound_login()
         if self._unmuting is not None:
             self._unmuting.cancel()
             self._unmuting = None
@@ -404,6 +408,12 @@ class ServedConnection(ABC):
             frame = fetch_within(frame, api_version, min(most, MAX_INT32))
         self._send(frame, expected)
 
+    def _send(self, frame: bytes, expected: Expected | None) -> None:
+        if self._login is not None and not self._login.is_complete and self._login.identity:
+            self._login.held.append((frame, expected))
+        else:
+            self._send_now(frame, expected)
+
     def forward_unanswered(self, frame: bytes) -> None:
         """See :class:`tideline.gateway.context.ClientConnection`."""
         if not self._ended:
@@ -412,7 +422,9 @@ class ServedConnection(ABC):
     def drain_barrier(self) -> Awaitable[None]:
         """See :class:`tideline.gateway.context.ClientConnection`."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._ended or not self._is_joined():
+        login = self._login
+        nothing_sent = login is not None and (login.identity is None or login.owes_nothing)
+        if self._ended or nothing_sent or not self._has_broker():
             done.set_result(None)
             return done
         self._barriers[done] = None
@@ -459,6 +471,49 @@ class ServedConnection(ABC):
         self._unmuting = None
         self.last_active = asyncio.get_running_loop().time()
         self._muting_changed()
+
+    # -- who the client is
+
+    def _relay_login(self, login: Login, frame: bytes, header: RequestHeader) -> None:
+        slot = self._open_slot(len(frame))
+        sent = login.sends(frame, header, asyncio.get_running_loop().time())
+        if isinstance(sent, Refusal):
+            self._fill(slot, sent.answer)
+            self.close(sent.reason)
+            return
+        requests_passed(header.api_key).inc()
+        self._authenticates()
+        if self._login_bound is None:
+            self._bound_login()
+
+        def fill(response: bytes) -> None:
+            answer, why = login.answered(response, header)
+            self._fill(slot, answer)
+            if why is not None:
+                self.close(why)
+            elif login.is_complete:
+                self._logged_in(login)
+            self._login_answered()
+
+        self._send_now(sent, Expected(header.correlation_id, fill))
+
+    def _logged_in(self, login: Login) -> None:
+        self._unbound_login()
+        if self._young:
+            self.shown()
+        held, login.held = login.held, []
+        for frame, expected in held:
+            self._send_now(frame, expected)
+
+    def _bound_login(self) -> None:
+        self._login_bound = asyncio.get_running_loop().call_later(
+            LOGIN_S, self.close, f"its login was not complete within {LOGIN_S:.0f} s"
+        )
+
+    def _unbound_login(self) -> None:
+        if self._login_bound is not None:
+            self._login_bound.cancel()
+            self._login_bound = None
 
 
 def fail(answer: asyncio.Future[bytes], reason: str) -> None:
