@@ -454,7 +454,7 @@ impl Engine {
     fn resume(&mut self, conn: &mut Conn) {
         self.go_on(conn);
         self.look_at_first(conn);
-        if conn.left && conn.begun && !conn.has_whole() {
+        if conn.left && conn.begun && conn.ended.is_none() && !conn.has_whole() {
             self.client_left(conn);
         }
     }

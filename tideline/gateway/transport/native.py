@@ -8,6 +8,7 @@ goes the way that :mod:`tideline.gateway.transport.serving` goes for every trans
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -130,9 +131,11 @@ class NativeTransport:
         self._are_held(0, 0)
 
     def take_in(self, connection: NativeConnection, client: socket.socket) -> int:
-        """The number of a connection whose socket is the library's from now on."""
+        """The number of a connection whose socket is the library's from now on; 0: a defect, and
+        the socket is closed."""
         number = self.wire.adopt(client)
-        self._open[number] = connection
+        if number:
+            self._open[number] = connection
         return number
 
     def dial(self, connection: NativeConnection, number: int) -> None:
@@ -250,11 +253,14 @@ class NativeConnection(ServedConnection):
         host, port = address[:2]
         self.peer = f"{host}:{port}"
         self._unread = accepted
-        keep_socket_alive(accepted)
+        with contextlib.suppress(OSError):  # it has left: the library finds that out
+            keep_socket_alive(accepted)
         if not self._let_in(host) or self._unheard:
             return
         self._unread = None
         self.number = self._transport.take_in(self, accepted)
+        if not self.number:
+            self._end("the native transport has failed")
 
     def turn_away(self, reason: str) -> None:
         """See :class:`tideline.gateway.transport.admission.Guest`."""
