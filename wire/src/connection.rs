@@ -123,15 +123,15 @@ impl Side {
         Ok(())
     }
     /// Hear of these events; of none at all if there are none, also not of a peer that is gone:
-    /// that cannot be masked, and would be heard of without end.
-    pub fn watch(&mut self, epoll: &Epoll, reads: bool, data: u64) {
-        let Some(stream) = &self.stream else { return };
+    /// that cannot be masked, and would be heard of without end. False: the kernel does not take it.
+    pub fn watch(&mut self, epoll: &Epoll, reads: bool, data: u64) -> bool {
+        let Some(stream) = &self.stream else { return true };
         let writes = self.output.size > 0 || stream.wants_write();
         let reads = reads || stream.wants_read();
         let wanted = if reads { EPOLLIN } else { 0 } | if writes { EPOLLOUT } else { 0 };
         let wanted = (wanted != 0).then_some(wanted);
         if wanted == self.interest {
-            return;
+            return true;
         }
         let changed = match (self.interest, wanted) {
             (None, Some(events)) => epoll.add(stream.fd(), events, data),
@@ -141,9 +141,8 @@ impl Side {
                 Ok(())
             }
         };
-        if changed.is_ok() {
-            self.interest = wanted;
-        }
+        self.interest = wanted;
+        changed.is_ok()
     }
     /// The size of the large frame that is half read, if one is.
     pub fn large_half(&self) -> Option<usize> {
@@ -374,6 +373,10 @@ impl Conn {
     /// Nothing is owed to the client, of what has arrived whole.
     pub fn is_idle(&self) -> bool {
         self.slots.is_empty() && self.begun && !self.has_whole()
+    }
+    /// It has ended, and nothing is left to be sent.
+    pub fn is_over(&self) -> bool {
+        self.ended.is_some() && self.client.stream.is_none() && self.up.is_none()
     }
     /// Whether the client would miss the broker.
     pub fn owes(&self) -> bool {

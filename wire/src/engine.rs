@@ -241,9 +241,9 @@ impl Engine {
         let entry = &mut self.entries[index as usize];
         entry.generation = (entry.generation + 1) & 0x7FFF_FFFF;
         let id = self.id_at(index as usize);
-        let mut conn = Box::new(Conn::new(id, client, Instant::now()));
-        self.settle(&mut conn);
+        let conn = Box::new(Conn::new(id, client, Instant::now()));
         self.entries[index as usize].conn = Some(conn);
+        self.with(id, |_, _| ());
         id
     }
 
@@ -259,10 +259,12 @@ impl Engine {
         if conn.ended.is_some() {
             self.leave(&mut conn);
         }
-        if conn.ended.is_some() && conn.client.stream.is_none() && conn.up.is_none() {
+        if !conn.is_over() {
+            self.settle(&mut conn);
+        }
+        if conn.is_over() {
             self.forget(id);
         } else {
-            self.settle(&mut conn);
             self.count(index, conn.weight());
             self.entries[index].conn = Some(conn);
         }
@@ -329,7 +331,7 @@ impl Engine {
             conn.large_since = conn.last_read;
         }
         let hands_over = conn.ended.is_some() && conn.leave == Leave::HandOver;
-        conn.client.watch(&self.epoll, reads || hands_over, conn.id << 1);
+        let mut watched = conn.client.watch(&self.epoll, reads || hands_over, conn.id << 1);
         let reads_up = match &conn.up {
             Some(up) => self.has_room(conn, false, up, conn.ended.is_none() && !stalls),
             None => false,
@@ -338,9 +340,13 @@ impl Engine {
             conn.last_answer = Instant::now();
         }
         if let Some(up) = &mut conn.up {
-            up.watch(&self.epoll, reads_up, conn.id << 1 | 1);
+            watched &= up.watch(&self.epoll, reads_up, conn.id << 1 | 1);
         }
         conn.reads = (reads, reads_up);
+        if !watched {
+            self.cut_off(conn, Cause::Defect, "the kernel does not watch its socket");
+            conn.up = None;
+        }
     }
 
     /// Of a connection that has ended: let go of what has nothing to be written any more.
