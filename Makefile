@@ -21,7 +21,13 @@ $(UV): requirements-bootstrap.lock
 	@.tools/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
 	@touch $@
 
-$(STAMP): $(UV) requirements.lock pyproject.toml
+WIRE := wire/target/release/libtideline_wire.so
+
+$(WIRE): wire/Cargo.toml wire/Cargo.lock $(wildcard wire/src/*.rs)
+	@cargo build --quiet --release --locked --offline --manifest-path wire/Cargo.toml
+	@touch $@
+
+$(STAMP): $(UV) $(WIRE) requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
 	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .

@@ -25,6 +25,7 @@ def missing() -> list[str]:
     for tool, what, remedy in (
         ("java", "a JDK 17", "apt-get install openjdk-17-jdk-headless"),
         ("javac", "a JDK 17 (not only a JRE)", "apt-get install openjdk-17-jdk-headless"),
+        ("cargo", "Rust 1.82 or newer", "apt-get install cargo (trixie), or Rust's installer"),
         ("mvn", "Maven 3.8 or newer", "apt-get install maven"),
     ):
         if shutil.which(tool) is None:

@@ -78,6 +78,7 @@ def _parses(secret: SecretStr) -> SecretStr:
 ConnectionString = Annotated[SecretStr, AfterValidator(_parses)]
 
 EventLoop = Literal["uvloop", "asyncio"]
+Transport = Literal["python", "native"]
 """Values of ``TIDELINE_GATEWAY_EVENT_LOOP``."""
 
 
@@ -268,6 +269,11 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
         "uvloop",
         description="what the gateway's sockets are served by; asyncio is Python's own and takes "
         "more CPU",
+    )
+    gateway_transport: Transport = Field(
+        "python",
+        description="what connections are served by; native takes less CPU for what passes, needs "
+        "the built library, and with TLS a Python whose ssl is linked to OpenSSL's shared library",
     )
     gateway_rack: str | None = Field(
         None, description="zone of this gateway; unset: broker.rack of the paired broker"

@@ -21,6 +21,7 @@ from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
 from tideline.gateway.event_loop import run
 from tideline.gateway.messages import preload
+from tideline.gateway.passing import WhatPasses
 from tideline.gateway.stand_ins import StandIns
 from tideline.gateway.standing import Standing
 from tideline.gateway.tracking.presence import Presence
@@ -111,7 +112,8 @@ async def _serve(
             settings.gateway_broker_id,
             stood_in_for=bool(settings.gateway_stand_in),
         )
-        server = GatewayServer(settings, rules, connections, parts.room, nodes)
+        passing = WhatPasses(parts.tracking, parts.quotas)
+        server = GatewayServer(settings, rules, connections, parts.room, nodes, passing)
         nodes.accepts = lambda: server.listening and not stop.is_set()
         stand_ins = StandIns(settings, server, nodes, peers, cluster)
         await stand_ins.start()

@@ -21,12 +21,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
+from uuid import UUID
 
 from kio.static.protocol import RequestPayload, ResponsePayload
 
 from tideline.domain.api_answers import API_RULES
 from tideline.domain.sasl import Identity
+from tideline.gateway.listeners import Listeners
 from tideline.kafka.decoding import (
     AT_ONCE_ELEMENTS,
     AT_ONCE_PARTITIONS,
@@ -323,6 +325,38 @@ class Rule:
     passes: Passes = never
     """Asked while it is due, before anything is decoded: whether the handler would do nothing but
     forward this request as it came and give back its answer. What is in doubt does not pass."""
+    by_topics: Callable[[], bool] | None = None
+    """For a transport that has a copy of what :attr:`passes` goes by (:class:`Passing`) and does
+    not ask. Whether now that is nothing but the topics of a request, those of the fetch session
+    that it goes on with (:class:`FollowedSessions`), and, of a Produce, that none of its connection
+    is looked into. What it says, and :attr:`is_due`, changes only together with
+    :attr:`Passing.changed`. ``None``: each request of the API has to be asked about."""
+
+
+class Passing(Protocol):
+    """What is tracked, and who hears of changes of that and of whatever else rules go by."""
+
+    changed: Listeners[[]]
+    """Called in the step in which something changes."""
+
+    def names(self) -> Collection[str]:
+        """Of the topics that are tracked."""
+
+    def ids(self) -> Collection[UUID]:
+        """Of those, and of topics that are deleted and must not be asked about."""
+
+
+TopicKeys = Collection["str | UUID | None"]
+
+
+@runtime_checkable
+class FollowedSessions(Protocol):
+    """State of a connection (:meth:`ClientConnection.state`): fetch sessions of which a handler
+    knows all topics, none of them tracked when it looked last."""
+
+    def follow(self, told: Callable[[int, TopicKeys | None], None]) -> None:
+        """From now on ``told`` hears of each session that there is its topics, whenever they
+        change, and ``None`` when the handler knows it no more, in the same step."""
 
 
 Rules = Mapping[int, Rule]

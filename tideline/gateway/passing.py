@@ -8,7 +8,12 @@ loop, so the drain barrier covers it as it covers what a handler forwards (sched
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from uuid import UUID
+
 from tideline.gateway.context import ClientConnection
+from tideline.gateway.listeners import Listeners
+from tideline.gateway.quotas import ClientQuotas
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.named_topics import NamedTopics, named_topics
 from tideline.kafka.protocol import RequestHeader
@@ -22,6 +27,28 @@ def classic_alone(
     if named is None or not all(map(tracking.is_classic, named.keys)):
         return None
     return named
+
+
+def always_by_topics() -> bool:
+    """See :attr:`tideline.gateway.context.Rule.by_topics`."""
+    return True
+
+
+class WhatPasses:
+    """See :class:`tideline.gateway.context.Passing`: everything that a rule which says
+    ``by_topics`` may go by is of one of these."""
+
+    def __init__(self, tracking: TrackingView, quotas: ClientQuotas) -> None:
+        self._tracking = tracking
+        self.changed: Listeners[[]] = Listeners()
+        tracking.members_changed.add(self.changed)
+        quotas.changed.add(self.changed)
+
+    def names(self) -> Collection[str]:
+        return self._tracking.names()
+
+    def ids(self) -> Collection[UUID]:
+        return self._tracking.ids()
 
 
 class PassesByTopics:

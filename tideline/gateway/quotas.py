@@ -34,6 +34,7 @@ from tideline.domain.quotas import (
 )
 from tideline.errors import TidelineError
 from tideline.gateway.context import RequestContext
+from tideline.gateway.listeners import Listeners
 from tideline.gateway.metrics import THROTTLED
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
@@ -57,6 +58,8 @@ class ClientQuotas:
     """Of the paired broker."""
     quotas: Quotas = field(default_factory=dict)
     window: QuotaWindow = field(default_factory=QuotaWindow)
+    changed: Listeners[[]] = field(default_factory=Listeners)
+    """Called when Kafka has other quotas than before."""
     _used: OrderedDict[tuple[QuotaKind, tuple[str, str]], Usage] = field(
         default_factory=OrderedDict
     )
@@ -98,7 +101,9 @@ class ClientQuotas:
             self._unheard = True
             return
         self._unheard = False
-        self.quotas = found
+        if found != self.quotas:
+            self.quotas = found
+            self.changed()
 
     def _measure_by(self, window: QuotaWindow) -> None:
         if window != self.window:

@@ -30,17 +30,24 @@ class SessionTopics:
         """How many topics are kept in mind."""
         return len(self._keys or ())
 
-    def name(self, keys: Collection[TopicKey], room: int) -> None:
+    @property
+    def topics(self) -> Collection[TopicKey] | None:
+        """All that it has ever named; ``None``: they are not kept in mind."""
+        return self._keys
+
+    def name(self, keys: Collection[TopicKey], room: int) -> bool:
         """These topics are in it too. If they are more than ``room`` none is kept in mind: the
-        session then ends with whatever topic joins the tracked set."""
+        session then ends with whatever topic joins the tracked set. Whether :attr:`topics` are
+        others than before."""
         if self._keys is None:
-            return
+            return False
         more = {key for key in keys if not (isinstance(key, str) and len(key) > LONGEST_NAME)}
         more -= self._keys
         if len(more) > room:
             self._keys = None
         else:
             self._keys |= more
+        return self._keys is None or bool(more)
 
     def is_classic(self, tracking: TrackingView) -> bool:
         """Whether none of its topics is tracked now. Topics are looked at only if some topic has

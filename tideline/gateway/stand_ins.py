@@ -25,9 +25,9 @@ from tideline.errors import TidelineError
 from tideline.gateway.metrics import HANDED_BACK, STAND_IN_CONNECTIONS, STANDING_IN
 from tideline.gateway.tracking.peers import Peers
 from tideline.gateway.transport.addresses import Address, NodeAddresses
-from tideline.gateway.transport.connection import GatewayConnection
 from tideline.gateway.transport.hand_over import hand_over
-from tideline.gateway.transport.server import GatewayServer
+from tideline.gateway.transport.server import GatewayServer, Served
+from tideline.gateway.transport.serving import ServedConnection
 from tideline.gateway.transport.upstream import Broker
 from tideline.kafka.client import KafkaCluster, Node
 from tideline.settings import GatewaySettings
@@ -171,14 +171,14 @@ class _Place:
         )
         STAND_IN_CONNECTIONS.labels(str(node)).set_function(lambda: len(self.connections()))
 
-    def connections(self) -> list[GatewayConnection]:
+    def connections(self) -> list[ServedConnection]:
         return self._server.connections_to(self._node)
 
     def believed(self) -> str:
         accepts = "accepting" if self.listener.listening else "refusing"
         return f"{accepts}, {len(self.connections())} connections"
 
-    def _accept(self) -> GatewayConnection:
+    def _accept(self) -> Served:
         assert self._broker is not None  # it listens
         return self._server.connection_to(self._broker, self._broker_is_gone)
 

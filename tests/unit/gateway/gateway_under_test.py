@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tests.unit.kafka.fake_broker import FakeBroker
-from tideline.gateway.context import ConnectionRegistry, Rules
+from tideline.gateway.context import ConnectionRegistry, Passing, Rules
+from tideline.gateway.room import Room
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.settings import GatewaySettings
 
+TRANSPORTS = ("python", "native")
+transport = TRANSPORTS[0]
+"""What gateways of this test serve their connections by; see ``each_transport`` in conftest.py."""
 NOWHERE = "127.0.0.1:1"
 """An address where nothing listens."""
 
@@ -72,7 +76,7 @@ class Client:
         async with asyncio.timeout(5):
             try:
                 assert await self._reader.read() == b""
-            except ConnectionError:
+            except (ConnectionError, ssl.SSLError):  # an alert says why
                 return
 
     def close(self) -> None:
@@ -82,8 +86,8 @@ class Client:
 class Gateway:
     """The server and its connections."""
 
-    def __init__(self, server: GatewayServer, connections: ConnectionRegistry) -> None:
-        self.server, self.connections = server, connections
+    def __init__(self, server: GatewayServer, connections: ConnectionRegistry, room: Room) -> None:
+        self.server, self.connections, self.room = server, connections, room
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
         return Client(*await asyncio.open_connection(*self.server.address, ssl=tls))
@@ -93,19 +97,24 @@ class Gateway:
 async def gateway(
     broker: FakeBroker | tuple[str, int],
     rules: Rules | Callable[[KafkaCluster], Rules] | None = None,
+    *,
+    passing: Passing | None = None,
     **changes: str,
 ) -> AsyncIterator[Gateway]:
-    """A running gateway; ``changes`` are settings. Rules may need our own way to the broker."""
+    """A running gateway; ``changes`` are settings. Rules may need our own way to the broker.
+    ``passing``: what is tracked."""
     host, port = broker.address if isinstance(broker, FakeBroker) else broker
+    changes.setdefault("gateway_transport", transport)
     settings = gateway_settings(f"{host}:{port}", gateway_listen="127.0.0.1:1", **changes)
     settings = settings.model_copy(update={"gateway_listen": ("127.0.0.1", 0)})
     cluster = KafkaCluster([(host, port)], timeout_ms=2_000)
     table = rules(cluster) if callable(rules) else rules or {}
     connections = ConnectionRegistry()
-    server = GatewayServer(settings, table, connections)
+    room = Room(settings.gateway_memory_max_bytes)
+    server = GatewayServer(settings, table, connections, room, passing=passing)
     await server.start()
     try:
-        yield Gateway(server, connections)
+        yield Gateway(server, connections, room)
     finally:
         await server.stop(0.2)
         if isinstance(rules, Begins):

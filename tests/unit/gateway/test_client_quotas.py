@@ -192,6 +192,7 @@ async def test_quotas_and_their_window_are_the_brokers_and_stay_while_it_is_away
     assert quotas.quotas[QuotaKind.PRODUCE] == {EVERYBODY: 7.0}
 
 
+@pytest.mark.usefixtures("each_transport")
 async def test_a_muted_client_is_answered_what_it_has_asked_and_begins_nothing_new() -> None:
     """As Kafka mutes a channel: what is throttled is what comes next."""
     began: list[float] = []
@@ -215,6 +216,7 @@ async def test_a_muted_client_is_answered_what_it_has_asked_and_begins_nothing_n
         client.close()
 
 
+@pytest.mark.usefixtures("each_transport")
 async def test_what_a_muted_client_has_sent_is_not_held_for_longer_than_a_client_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -247,6 +249,7 @@ async def test_what_a_muted_client_has_sent_is_not_held_for_longer_than_a_client
         patient.close()
 
 
+@pytest.mark.usefixtures("each_transport")
 async def test_a_muted_client_is_answered_when_its_gateway_stops() -> None:
     """What it has sent is not waited for in vain: a stop would take its whole patience for it."""
     began: list[int] = []

@@ -23,6 +23,7 @@ from tests.unit.gateway.fakes import TOPIC, TOPIC_ID, tracked_row, until
 from tests.unit.gateway.gateway_under_test import Gateway, gateway
 from tests.unit.gateway.tracked_bench import TrackedBench
 from tests.unit.kafka.fake_broker import FakeBroker
+from tideline.gateway.passing import WhatPasses
 from tideline.kafka.errors import MalformedFrame
 from tideline.kafka.protocol import decode_request
 
@@ -49,7 +50,11 @@ async def attacked(directory: Path, state: str) -> AsyncIterator[tuple[Gateway, 
     loop.set_exception_handler(lambda _, told: wrong.append(told))
     try:
         with capture_logs() as logs:
-            async with FakeBroker(answering(1)) as broker, gateway(broker, bench.rules) as under:
+            passing = WhatPasses(bench.parts.tracking, bench.parts.quotas)
+            async with (
+                FakeBroker(answering(1)) as broker,
+                gateway(broker, bench.rules, passing=passing) as under,
+            ):
                 yield under, wrong
         wrong += [line for line in logs if line.get("exc_info") or line["log_level"] == "critical"]
     finally:
@@ -57,12 +62,13 @@ async def attacked(directory: Path, state: str) -> AsyncIterator[tuple[Gateway, 
         await bench.close()
 
 
+@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("state", STATES)
 async def test_hostile_clients_end_their_own_connections_and_leave_nothing(
     tmp_path: Path, state: str
 ) -> None:
     async with attacked(tmp_path, state) as (under_test, wrong):
-        room = under_test.server._room
+        room = under_test.room
         hostile = Hostile(
             under_test.server.address,
             len(state),
@@ -75,7 +81,7 @@ async def test_hostile_clients_end_their_own_connections_and_leave_nothing(
         await hostile.run()
         assert hostile.looked_at > 0
         await until(lambda: not len(under_test.connections), "every hostile client to be gone")
-        assert {room.held("requests"), room.held("answers")} == {0}
+        await until(lambda: {room.held("requests"), room.held("answers")} == {0})
         client = await under_test.connect()
         await client.send(PROBE)
         assert (await client.receive())[:4] == PROBE[4:8]
@@ -83,6 +89,7 @@ async def test_hostile_clients_end_their_own_connections_and_leave_nothing(
     assert wrong == []
 
 
+@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("what", FOUND)
 async def test_what_was_found_once_is_refused_without_a_traceback(
     tmp_path: Path, what: str

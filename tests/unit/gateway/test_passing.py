@@ -32,6 +32,7 @@ from tideline.domain.request_handling import RouteKind
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.fetch.handler import FetchSessions
 from tideline.gateway.messages import messages
+from tideline.gateway.passing import WhatPasses
 from tideline.gateway.produce.handler import ProduceOrder
 from tideline.kafka.protocol import (
     RequestHeader,
@@ -210,6 +211,7 @@ async def test_metadata_passes_only_while_no_name_is_hidden(bench: TrackedBench)
     assert not passes(bench, request)
 
 
+@pytest.mark.usefixtures("each_transport")
 @pytest.mark.parametrize("row", [PENDING, SUFFIX])
 async def test_through_sockets_a_classic_request_passes_and_a_tracked_one_does_not(
     bench: TrackedBench, row: TrackedPartition
@@ -222,7 +224,7 @@ async def test_through_sockets_a_classic_request_passes_and_a_tracked_one_does_n
 
     async def looking(context: RequestContext) -> bytes | None:
         looked_into.append(context.frame)
-        return context.respond(api.response(responses=(), throttle_time=None))
+        return context.respond(api.response(responses=()))
 
     async def answer(header: RequestHeader, frame: bytes) -> bytes | None:
         if header.api_key == ApiKey.API_VERSIONS:
@@ -234,11 +236,13 @@ async def test_through_sockets_a_classic_request_passes_and_a_tracked_one_does_n
     classic = encode_request(produce(("classic", 0, record_batch(1))), 1, "c")
     tracked = encode_request(produce((TOPIC, 0, record_batch(1))), 2, "c")
     rules = {ApiKey.PRODUCE: replace(rule, handler=looking)}
-    async with FakeBroker(answer) as broker, gateway(broker, rules) as under_test:
+    passing = WhatPasses(bench.parts.tracking, bench.parts.quotas)
+    async with FakeBroker(answer) as broker, gateway(broker, rules, passing=passing) as under_test:
         client = await under_test.connect()
         await client.send(classic)
         assert (await client.receive()).endswith(b"passed")
-        await client.send(tracked)
-        await until(lambda: looked_into)
+        await client.send(tracked, classic)
+        await client.receive()
+        assert (await client.receive()).endswith(b"passed")
         client.close()
     assert looked_into == [tracked]

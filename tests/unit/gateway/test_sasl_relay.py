@@ -19,12 +19,13 @@ from tests.unit.kafka.sasl_broker import SaslBroker
 from tideline.domain.sasl import ANONYMOUS, Identity, Mechanism
 from tideline.domain.security import OwnMechanism, SecurityProtocol
 from tideline.gateway.context import RequestContext, Rule, always
-from tideline.gateway.transport import connection
+from tideline.gateway.transport import serving
 from tideline.kafka.client import KafkaConnection
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.protocol import decode_response, encode_request
 from tideline.kafka.security import KafkaSecurity
 
+pytestmark = pytest.mark.usefixtures("each_transport")
 SETTINGS = {
     "gateway_security_protocol": "SASL_PLAINTEXT",
     "kafka_security_protocol": "SASL_PLAINTEXT",
@@ -288,7 +289,7 @@ async def test_a_version_of_apiversions_that_is_too_new_leaves_the_exchange_as_i
 
 
 async def test_a_login_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LOGIN_S", 0.05)
+    monkeypatch.setattr(serving, "LOGIN_S", 0.05)
     async with FakeBroker(sasl_broker()) as broker, gateway(broker, **SETTINGS) as under_test:
         client = await under_test.connect()
         await client.disconnected()

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from tideline.domain.quotas import QuotaKind
 from tideline.domain.request_handling import KafkaErrorCode
-from tideline.gateway.context import ApiKey, ClientConnection, RequestContext, Rule, Rules
+from tideline.gateway.context import (
+    ApiKey,
+    ClientConnection,
+    RequestContext,
+    Rule,
+    Rules,
+    TopicKeys,
+)
 from tideline.gateway.fetch.from_suffix import HighWatermarks
 from tideline.gateway.fetch.partition import partition_of, partitions_of
 from tideline.gateway.fetch.suffix_reader import SuffixReader
@@ -58,6 +65,11 @@ class FetchSessions:
     def __init__(self) -> None:
         self._sessions: OrderedDict[int, SessionTopics] = OrderedDict()
         self._named = 0
+        self._told: Callable[[int, TopicKeys | None], None] = lambda session_id, topics: None
+
+    def follow(self, told: Callable[[int, TopicKeys | None], None]) -> None:
+        """See :class:`~tideline.gateway.context.FollowedSessions`."""
+        self._told = told
 
     def __contains__(self, session_id: int) -> bool:
         return session_id in self._sessions
@@ -67,8 +79,9 @@ class FetchSessions:
         self.ended(session_id)
         if session_id == 0:
             return
-        self._sessions[session_id] = SessionTopics(tracking_version)
+        session = self._sessions[session_id] = SessionTopics(tracking_version)
         self._name(session_id, keys)
+        self._told(session_id, session.topics)
         while len(self._sessions) > SESSIONS_REMEMBERED:
             self.ended(next(iter(self._sessions)))
 
@@ -77,6 +90,7 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._named -= len(session)
+            self._told(session_id, None)
 
     def is_classic(self, session_id: int, tracking: TrackingView) -> bool:
         """Whether the session is one of these and has no topic that is tracked now."""
@@ -94,14 +108,16 @@ class FetchSessions:
             self.ended(session_id)
             return False
         self._sessions.move_to_end(session_id)
-        self._name(session_id, keys)
+        if self._name(session_id, keys):
+            self._told(session_id, session.topics)
         return True
 
-    def _name(self, session_id: int, keys: Collection[TopicKey]) -> None:
+    def _name(self, session_id: int, keys: Collection[TopicKey]) -> bool:
         session = self._sessions[session_id]
         before = len(session)
-        session.name(keys, TOPICS_REMEMBERED - self._named)
+        named = session.name(keys, TOPICS_REMEMBERED - self._named)
         self._named += len(session) - before
+        return named
 
 
 def is_incremental(session_id: int, session_epoch: int) -> bool:
@@ -139,7 +155,12 @@ class FetchHandler:
     )
 
     def rules(self) -> Rules:
-        return {ApiKey.FETCH: Rule(self.fetch, self.tracking.has_topics, self.passes)}
+        has_topics = self.tracking.has_topics
+        return {ApiKey.FETCH: Rule(self.fetch, has_topics, self.passes, self.by_topics)}
+
+    def by_topics(self) -> bool:
+        """See :attr:`Rule.by_topics`."""
+        return not self.quotas.has(QuotaKind.FETCH)
 
     def passes(self, header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
         """See :attr:`Rule.passes`: a fetch that neither opens nor ends a session, and goes on with

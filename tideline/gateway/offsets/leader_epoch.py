@@ -22,7 +22,7 @@ from tideline.domain.request_handling import KafkaErrorCode, PartitionRoute, Rou
 from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.offsets.whole_prefix import EPOCHS, said_by_whole_leaders
-from tideline.gateway.passing import PassesByTopics
+from tideline.gateway.passing import PassesByTopics, always_by_topics
 from tideline.gateway.per_partition import PartitionEntry, SplitRequest, failure_code
 from tideline.gateway.prefix_leader import PrefixLeaders
 from tideline.gateway.rights import TopicRights
@@ -42,7 +42,7 @@ class LeaderEpochHandler:
 
     def rules(self) -> Rules:
         passes = PassesByTopics(self.tracking)
-        rule = Rule(self.end_of_epoch, self.tracking.has_topics, passes)
+        rule = Rule(self.end_of_epoch, self.tracking.has_topics, passes, always_by_topics)
         return {ApiKey.OFFSET_FOR_LEADER_EPOCH: rule}
 
     async def end_of_epoch(self, context: RequestContext) -> bytes | None:

@@ -44,7 +44,7 @@ from tideline.errors import TidelineError
 from tideline.gateway.context import ApiKey, RequestContext, Rule, Rules
 from tideline.gateway.fetch.suffix_reader import SuffixReader
 from tideline.gateway.offsets.whole_prefix import said_by_whole_leaders
-from tideline.gateway.passing import PassesByTopics
+from tideline.gateway.passing import PassesByTopics, always_by_topics
 from tideline.gateway.per_partition import (
     CONSUMER,
     ApiNames,
@@ -90,7 +90,8 @@ class ListOffsetsHandler:
 
     def rules(self) -> Rules:
         passes = PassesByTopics(self.tracking)
-        return {ApiKey.LIST_OFFSETS: Rule(self.list_offsets, self.tracking.has_topics, passes)}
+        has_topics = self.tracking.has_topics
+        return {ApiKey.LIST_OFFSETS: Rule(self.list_offsets, has_topics, passes, always_by_topics)}
 
     async def list_offsets(self, context: RequestContext) -> bytes | None:
         split = SplitRequest(context, self.tracking, NAMES, self.leaders, _asked)

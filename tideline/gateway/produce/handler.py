@@ -381,7 +381,12 @@ class ProduceHandler:
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def rules(self) -> Rules:
-        return {ApiKey.PRODUCE: Rule(self.produce, self.tracking.has_topics, self.passes)}
+        has_topics = self.tracking.has_topics
+        return {ApiKey.PRODUCE: Rule(self.produce, has_topics, self.passes, self.by_topics)}
+
+    def by_topics(self) -> bool:
+        """See :attr:`Rule.by_topics`."""
+        return not self.quotas.has(QuotaKind.PRODUCE)
 
     def passes(self, header: RequestHeader, frame: bytes, connection: ClientConnection) -> bool:
         """See :attr:`Rule.passes`. A produce behind one whose turn has not come waits for it."""

@@ -99,6 +99,9 @@ class TrackingView:
         self._counts: Counter[RouteKind] = Counter()
         self.changed: Listeners[[frozenset[TopicIdPartition]]] = Listeners()
         """Called with the partitions whose route changed, after each change."""
+        self.members_changed: Listeners[[]] = Listeners()
+        """Called when another name or id is tracked, or one is no more, deleted ids included, in
+        the same step."""
         self.version = 0
         """Grows whenever a topic (or the id of one) joins the tracked set."""
         self.stopped: str | None = None
@@ -116,6 +119,14 @@ class TrackingView:
     def has_suffixes(self) -> bool:
         """Whether B0 is known of any partition."""
         return self._counts[RouteKind.SUFFIX] > 0
+
+    def names(self) -> Collection[str]:
+        """Of the tracked topics."""
+        return self._by_name.keys()
+
+    def ids(self) -> Collection[UUID]:
+        """Of the tracked topics, and the dead ones that are remembered."""
+        return self._by_id.keys() | self._deleted.keys()
 
     def topics(self) -> list[TrackedTopic]:
         return list(self._by_name.values())
@@ -207,6 +218,7 @@ class TrackingView:
         changed = tracked.changed_from(self._routes)
         self._routes = tracked.routes
         self._counts = tracked.counts
+        self.members_changed()
         if changed:
             self._report(changed)
 
@@ -240,6 +252,7 @@ class TrackingView:
             name for name, topic in found.items() if _is_unborn(topic)
         }
         self._displaced &= self._by_id.keys()
+        self.members_changed()
         if changed:
             self._report(frozenset(changed))
 
@@ -270,6 +283,7 @@ class TrackingView:
                 break
             del self._deleted[topic_id]
         TOMBSTONES.set(len(self._deleted))
+        self.members_changed()
 
     def displace(self, ids: Collection[UUID]) -> None:
         """The tracked ids whose names Kafka gives to another topic now, or to none: wholly."""

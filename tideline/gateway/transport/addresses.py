@@ -8,7 +8,7 @@ to name no broker (:data:`PASSED`) is not offered.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -149,6 +149,16 @@ class ResponseRewriter:
             ApiKey.API_VERSIONS: self._api_versions,
         }
         self._offered = offered_versions({*map(int, decoded), *self._rewrites})
+
+    @property
+    def offered(self) -> Mapping[int, range]:
+        """The versions that are taken, by API key."""
+        return self._offered
+
+    @property
+    def rewritten(self) -> Collection[int]:
+        """The APIs of which an answer may become another one."""
+        return self._rewrites.keys()
 
     def offers(self, api_key: int, version: int) -> bool:
         """Whether a request is taken: its answer can be looked into, or need not be."""

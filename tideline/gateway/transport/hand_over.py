@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from tideline.gateway.transport.connection import GatewayConnection
+from tideline.gateway.transport.serving import ServedConnection
 
 LOOK_S = 0.01
 GONE_S = 1.0
 """How long a client may take to end its side of a connection whose other side has ended."""
 
 
-async def hand_over(
-    connections: Iterable[GatewayConnection], patience_s: float, reason: str
-) -> int:
+async def hand_over(connections: Iterable[ServedConnection], patience_s: float, reason: str) -> int:
     """Take no further request of these connections, and end each at a moment when nothing is owed
     to its client, and its broker has served what needs no answer; what is owed something for longer
     than ``patience_s`` is closed without. Returns of how many that is so."""
@@ -24,7 +22,7 @@ async def hand_over(
         connection.drain()
     loop = asyncio.get_running_loop()
     until = loop.time() + patience_s
-    served: dict[GatewayConnection, asyncio.Future[None]] = {}
+    served: dict[ServedConnection, asyncio.Future[None]] = {}
     while open_ and loop.time() < until:
         for connection in open_:
             if not connection.is_idle:

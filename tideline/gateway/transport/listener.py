@@ -11,6 +11,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import structlog
 
@@ -25,6 +26,21 @@ BACKLOG = 512
 log = structlog.get_logger()
 
 
+class Adopts(Protocol):
+    """What serves a client by its socket, without the event loop's transports."""
+
+    def adopt(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        """The socket is its own from now on."""
+
+    async def shake(
+        self, accepted: socket.socket, address: tuple[Any, ...], within_s: float
+    ) -> None:
+        """See :class:`tideline.gateway.transport.handshakes.Shakes`."""
+
+    def turn_away(self, reason: str) -> None:
+        """The same."""
+
+
 class Listener:
     """Accepts connections, or refuses them."""
 
@@ -32,7 +48,7 @@ class Listener:
         self,
         host: str,
         port: int,
-        accept: Callable[[], FrameProtocol],
+        accept: Callable[[], FrameProtocol | Adopts],
         *,
         tls: tuple[ssl.SSLContext, Handshakes] | None = None,
         name: str = "gateway",
@@ -83,9 +99,13 @@ class Listener:
         self._note(1)
         log.info(f"{self._name} listens", address="{}:{}".format(*self.address))
 
-    def _take(self, accepted: socket.socket, _: tuple[object, ...]) -> None:
+    def _take(self, accepted: socket.socket, address: tuple[object, ...]) -> None:
         loop = asyncio.get_running_loop()
-        spawn(loop.connect_accepted_socket(self._accept, accepted), "accepted")
+        served = self._accept()
+        if isinstance(served, FrameProtocol):
+            spawn(loop.connect_accepted_socket(lambda: served, accepted), "accepted")
+        else:
+            served.adopt(accepted, address)
 
     def _shake_hands(self, accepted: socket.socket, address: tuple[object, ...]) -> None:
         assert self._tls is not None

@@ -69,6 +69,11 @@ class Login:
         return self._state.stage is Stage.DONE and not self.waits
 
     @property
+    def expires_at(self) -> float | None:
+        """On the event loop's clock: from then on nothing but a new login is taken."""
+        return self._state.expires_at
+
+    @property
     def owes_nothing(self) -> bool:
         """A renewal waits for its client, and what was sent before is served: the broker's last
         SASL answer shows it. What is held is no request of the client's."""

@@ -11,9 +11,11 @@ from collections.abc import Callable
 import structlog
 
 from tideline.background import cancel_and_wait, keep
-from tideline.gateway.context import ConnectionRegistry, Rules
+from tideline.errors import UsageError
+from tideline.gateway.context import ConnectionRegistry, Passing, Rules
 from tideline.gateway.metrics import BROKER_UP, LISTENING
 from tideline.gateway.room import Room
+from tideline.gateway.transport import connection as by_python
 from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
 from tideline.gateway.transport.admission import Door
 from tideline.gateway.transport.certificates import ListenerCertificate, listener_tls
@@ -25,10 +27,14 @@ from tideline.gateway.transport.connection import (
 from tideline.gateway.transport.hand_over import hand_over
 from tideline.gateway.transport.handshakes import Handshakes
 from tideline.gateway.transport.listener import Listener
+from tideline.gateway.transport.login import MAX_FRAME_BYTES as UNKNOWN_MAX_FRAME_BYTES
+from tideline.gateway.transport.native import NativeConnection, NativeTransport
+from tideline.gateway.transport.serving import ServedConnection
 from tideline.gateway.transport.upstream import Broker
 from tideline.kafka.client import KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.security import KafkaSecurity
+from tideline.kafka.wire import Limits
 from tideline.settings import GatewaySettings
 
 IDLE_S = 600.0
@@ -42,6 +48,7 @@ PROBE_AGAIN_S = 0.05
 PROBE_TIMEOUT_MS = 3_000
 
 log = structlog.get_logger()
+Served = GatewayConnection | NativeConnection
 
 
 class GatewayServer:
@@ -59,8 +66,12 @@ class GatewayServer:
         connections: ConnectionRegistry,
         room: Room | None = None,
         nodes: NodeAddresses | None = None,
+        passing: Passing | None = None,
     ) -> None:
-        """``nodes``: what clients are told of where each node is, if others may stand in."""
+        """``nodes``: what clients are told of where each node is, if others may stand in.
+        ``passing``: what the native transport may let pass, where it is wanted; ``None``: whatever
+        no rule is due for, ever. Raises :class:`~tideline.kafka.wire.LibraryMissing` if it is
+        wanted and not there."""
         self._settings = settings
         self._security = KafkaSecurity.of(settings)
         self._rules = rules
@@ -80,6 +91,34 @@ class GatewayServer:
         self._probe_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._room.changed.add(self._room_changed)
+        self._native = self._native_transport(passing)
+
+    def _native_transport(self, passing: Passing | None) -> NativeTransport | None:
+        settings = self._settings
+        if settings.gateway_transport != "native":
+            return None
+        most = stranger = settings.gateway_max_frame_bytes
+        if settings.gateway_security_protocol.is_sasl:
+            stranger = min(most, UNKNOWN_MAX_FRAME_BYTES)
+        limits = Limits(
+            max_frame_bytes=most,
+            max_answer_bytes=settings.gateway_max_answer_bytes,
+            in_flight=settings.gateway_max_inflight_per_connection,
+            first_frame_bytes=settings.gateway_first_frame_max_bytes,
+            stranger_frame_bytes=stranger,
+            sweep_s=SWEEP_S,
+            stall_s=by_python.WRITE_STALL_S,
+            grace_s=by_python.CLOSE_GRACE_S,
+            half_frame_s=PARTIAL_FRAME_S,
+            muted_s=HELD_MUTED_S,
+            idle_s=IDLE_S,
+        )
+        native = NativeTransport(
+            limits, self._rules, self._rewriter, self._room, passing, self._security
+        )
+        if self._tls is not None:
+            native.encrypt_clients(self._tls.context, self._tls.files)
+        return native
 
     @property
     def address(self) -> tuple[str, int]:
@@ -94,6 +133,8 @@ class GatewayServer:
     async def start(self) -> None:
         """Begin to accept clients, at once if the broker answers. Raises ``OSError`` if the address
         is taken."""
+        if self._native is not None:
+            self._native.start()
         await self._listener.bind()
         await self._look_at_broker()
         self._tasks = [keep(self._sweep(), "sweep"), keep(self._watch_broker(), "watch-broker")]
@@ -104,7 +145,7 @@ class GatewayServer:
         self,
         host: str,
         port: int,
-        accept: Callable[[], GatewayConnection],
+        accept: Callable[[], Served],
         *,
         name: str = "gateway",
         note: Callable[[float], None] = LISTENING.set,
@@ -116,35 +157,32 @@ class GatewayServer:
         return made
 
     def _encrypt_with(self, tls: ssl.SSLContext) -> None:
+        if self._native is not None and self._tls is not None:
+            try:
+                self._native.encrypt_clients(tls, self._tls.files)
+            except UsageError as error:  # they have changed again, which is looked at next
+                log.error("certificate refused, the old one stays in use", reason=str(error))
         for listener in self._listeners:
             listener.encrypt_with(tls)
 
-    def _accept(self) -> GatewayConnection:
+    def _accept(self) -> Served:
         paired = Broker(self._settings.gateway_broker_id, self._settings.gateway_broker)
         return self.connection_to(paired, self._probe_due.set)
 
-    def connection_to(
-        self, broker: Broker, broker_is_gone: Callable[[], None]
-    ) -> GatewayConnection:
+    def connection_to(self, broker: Broker, broker_is_gone: Callable[[], None]) -> Served:
         """What serves one client that is joined to ``broker``."""
-        return GatewayConnection(
-            self._settings,
-            self._rules,
-            self._rewriter,
-            self._connections,
-            self._room,
-            self._door,
-            broker_is_gone,
-            broker,
-            self._security,
-        )
+        parts = self._settings, self._rules, self._rewriter, self._connections
+        served = self._door, broker_is_gone, broker
+        if self._native is not None:
+            return NativeConnection(self._native, *parts, *served)
+        return GatewayConnection(*parts, self._room, *served, self._security)
 
-    def connections_to(self, node: int) -> list[GatewayConnection]:
+    def connections_to(self, node: int) -> list[ServedConnection]:
         """The open ones that are joined to the broker ``node``."""
         return [connection for connection in self._own() if connection.broker_id == node]
 
     def _room_changed(self) -> None:
-        for connection in self._own():
+        for connection in self._by_python():
             connection.room_changed()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
@@ -159,17 +197,23 @@ class GatewayServer:
         owed = await hand_over(connections, drain_s, "the gateway stops")
         for connection in self._own():
             connection.close("the gateway stops")
+        if self._native is not None:
+            await self._native.close()
         await cancel_and_wait(*self._tasks)
         log.info("gateway stopped", connections=len(connections), unanswered=owed)
 
-    def _own(self) -> list[GatewayConnection]:
+    def _own(self) -> list[ServedConnection]:
+        return [c for c in self._connections if isinstance(c, ServedConnection)]
+
+    def _by_python(self) -> list[GatewayConnection]:
+        """The others are bounded by the library."""
         return [c for c in self._connections if isinstance(c, GatewayConnection)]
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = asyncio.get_running_loop().time()
-            for connection in self._own():
+            for connection in self._by_python():
                 connection.close_if_broker_stalls(now - PARTIAL_FRAME_S)
                 if connection.is_idle and connection.last_active < now - IDLE_S:
                     connection.close(f"idle for {IDLE_S:.0f} s")

@@ -42,6 +42,8 @@ class Expected(NamedTuple):
     sink: Sink
     own: bool = False
     """Asked by the gateway itself: no client waits for it."""
+    lost: Callable[[str], None] = lambda reason: None
+    """Told, of one of the gateway's own, that the broker's connection has ended before it."""
 
 
 class Upstream(FrameProtocol):
@@ -242,6 +244,11 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
     if transport.get_extra_info("sslcontext") is None:
         # uvloop would say that there is room only once nothing is left to write.
         cast(asyncio.Transport, transport).set_write_buffer_limits(WRITTEN_BYTES)
+    keep_socket_alive(found)
+
+
+def keep_socket_alive(found: socket.socket) -> None:
+    """The same, of a socket that no transport has."""
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, value in _KEEPALIVE.items():

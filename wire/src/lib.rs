@@ -1,0 +1,11 @@
+//! The pass path of a gateway: docs/decisions/0034-a-native-pass-path.md.
+
+pub mod abi;
+mod connection;
+mod engine;
+mod stream;
+mod sys;
+mod table;
+mod tls;
+mod told;
+pub mod walks;
