@@ -273,7 +273,7 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
     gateway_transport: Transport = Field(
         "python",
         description="what connections are served by; native takes less CPU for what passes, needs "
-        "the built library, and leaves connections with TLS to python",
+        "the built library, and with TLS a Python whose ssl is linked to OpenSSL's shared library",
     )
     gateway_rack: str | None = Field(
         None, description="zone of this gateway; unset: broker.rack of the paired broker"

@@ -36,7 +36,7 @@ class TlsFiles:
     def client_context(self) -> ssl.SSLContext:
         """For connections to a server whose certificate and name are verified. Raises
         :class:`UsageError`."""
-        with _naming_files(self):
+        with naming_files(self):
             context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             self._load_own(context)
@@ -44,7 +44,7 @@ class TlsFiles:
 
     def server_context(self, client_auth: ClientAuth) -> ssl.SSLContext:
         """For a listener. Raises :class:`UsageError`."""
-        with _naming_files(self):
+        with naming_files(self):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             context.options |= ssl.OP_NO_RENEGOTIATION
@@ -67,14 +67,14 @@ class Reloaded:
 
     def __init__(self, files: TlsFiles, make: Callable[[], ssl.SSLContext]) -> None:
         """Raises :class:`UsageError` if the first one cannot be made."""
-        self._files, self._make = files, make
+        self.files, self._make = files, make
         self._stamp = files.stamp
         self.context = make()
 
     def look(self) -> UsageError | bool:
         """Whether there is a new context; an error, once for each change, if the files have changed
         and none can be made: the old one stays."""
-        stamp = self._files.stamp
+        stamp = self.files.stamp
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -99,7 +99,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return known.context
 
 
-class _naming_files:
+class naming_files:
     """Whatever OpenSSL says becomes an error that says of which files."""
 
     def __init__(self, files: TlsFiles) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ from uuid import UUID
 
 from tideline.errors import UsageError
 from tideline.kafka.named_topics import NamedKey
+from tideline.kafka.wire_tls import TlsRules, linked_to_openssl
 
 LIBRARY = Path(__file__).parents[2] / "wire/target/release/libtideline_wire.so"
 APIS, BOUNDS = 128, 2
@@ -26,6 +28,7 @@ _HEAD = struct.Struct("=IIQQQQ")
 _KEY = struct.Struct("=BH")
 _NO_ACKS = -(2**63)
 _ROOM = 262_144
+_WHY = 512
 _BY_MS = 1000
 _GONE = -1
 
@@ -79,6 +82,9 @@ class Kind(IntEnum):
     """A stranger begins with a request of so many bytes, of which these are the first."""
     LEFT = 11
     """The client has ended its side. What came before goes on, once it is begun."""
+    SHAKEN = 12
+    """The client's TLS handshake is done; nothing that it sends is looked at before
+    :meth:`Wire.begun`. The payload says version and cipher."""
 
 
 class Cause(IntEnum):
@@ -91,6 +97,13 @@ class Cause(IntEnum):
     BOUND = 3
     PYTHON = 4
     DEFECT = 5
+
+
+class Encrypted(IntEnum):
+    """Which connections."""
+
+    WITH_CLIENTS = 0
+    WITH_BROKERS = 1
 
 
 class Close(IntEnum):
@@ -157,7 +170,9 @@ def library() -> ctypes.CDLL:
         "wire_start": (integer, [handle]),
         "wire_free": (None, [handle]),
         "wire_wake_fd": (integer, [handle]),
-        "wire_adopt": (number, [handle, integer]),
+        "wire_adopt": (number, [handle, integer, number]),
+        "wire_openssl": (integer, [data, number, data, size]),
+        "wire_encrypt": (integer, [handle, integer, ctypes.POINTER(TlsRules), data, size]),
         "wire_table": (None, [handle, handle, *[data, size] * 4]),
         "wire_take": (size, [handle, ctypes.POINTER(ctypes.c_void_p)]),
         "wire_read": (None, [handle]),
@@ -166,7 +181,7 @@ def library() -> ctypes.CDLL:
         "wire_shown": (integer, [handle, number]),
         "wire_bind": (integer, [handle, number]),
         "wire_hide": (integer, [handle, number]),
-        "wire_joined": (integer, [handle, number, number, integer]),
+        "wire_joined": (integer, [handle, number, number, integer, data, number]),
         "wire_not_joined": (integer, [handle, number, number, data, size]),
         "wire_forward": (integer, [handle, number, number, ctypes.c_uint32, data, size]),
         "wire_fill": (integer, [handle, number, number, data, size]),
@@ -280,10 +295,25 @@ class Wire:
         library, self._lib = self._lib, _Freed()
         library.wire_free(self._handle)
 
-    def adopt(self, client: socket.socket) -> int:
-        """The number of its connection; the socket is the library's from now on. 0: a defect."""
-        number: int = self._lib.wire_adopt(self._handle, client.detach())
+    def adopt(self, client: socket.socket, handshake_s: float = 0.0) -> int:
+        """The number of its connection; the socket is the library's from now on. ``handshake_s``:
+        within how long the client has to have shaken hands; 0: it is plain. 0: a defect, or no
+        memory for what encrypts it."""
+        within = int(handshake_s * _BY_MS)
+        number: int = self._lib.wire_adopt(self._handle, client.detach(), within)
         return number
+
+    def encrypt(self, which: Encrypted, rules: TlsRules) -> None:
+        """Connections from now on are encrypted so. Raises ``OSError``, in OpenSSL's words, and
+        then it stays as it was; and :class:`LibraryMissing` if there is no OpenSSL for it."""
+        why = ctypes.create_string_buffer(_WHY)
+        path, version = linked_to_openssl(), ssl.OPENSSL_VERSION_NUMBER
+        if path is None:
+            raise _without_openssl("Python's module ssl is built into Python")
+        if self._lib.wire_openssl(path, version, why, _WHY) < 0:
+            raise _without_openssl(_text(why))
+        if self._lib.wire_encrypt(self._handle, which, ctypes.byref(rules), why, _WHY) < 0:
+            raise OSError(_text(why))
 
     def table(
         self,
@@ -341,11 +371,23 @@ class Wire:
         """Its client ends with its connection to the broker."""
         self._lib.wire_bind(self._handle, connection)
 
-    def joined(self, connection: int, number: int, broker: socket.socket) -> bool:
+    def joined(
+        self,
+        connection: int,
+        number: int,
+        broker: socket.socket,
+        name: str | None = None,
+        handshake_s: float = 0.0,
+    ) -> bool:
         """The connection that was wanted by :attr:`Kind.DIAL`; False: not any more, and it is
-        closed."""
-        told: int = self._lib.wire_joined(self._handle, connection, number, broker.detach())
-        return told == 0
+        closed. ``name``: what the broker's certificate has to be for, within ``handshake_s``;
+        ``None``: it is plain. Raises ``UnicodeError`` if a name cannot be one."""
+        told = None if name is None else name.encode("idna")
+        within = int(handshake_s * _BY_MS)
+        made: int = self._lib.wire_joined(
+            self._handle, connection, number, broker.detach(), told, within
+        )
+        return made == 0
 
     def not_joined(self, connection: int, number: int, reason: str) -> None:
         """There is none."""
@@ -410,6 +452,18 @@ class Wire:
         """Whether a request of the connection would pass now."""
         told: int = self._lib.wire_way(self._handle, connection, frame, len(frame))
         return told > 0
+
+
+def _without_openssl(reason: str) -> LibraryMissing:
+    return LibraryMissing(
+        "TLS of the native transport needs the OpenSSL that Python's module ssl has loaded: "
+        f"{reason}. Use a Python that is linked to OpenSSL's shared library, as those of Linux "
+        "distributions are, or set TIDELINE_GATEWAY_TRANSPORT=python"
+    )
+
+
+def _text(why: ctypes.Array[ctypes.c_char]) -> str:
+    return why.value.decode("utf-8", "replace")
 
 
 def _topics(names: Iterable[str], ids: Iterable[UUID]) -> tuple[bytes, int, bytes, int]:

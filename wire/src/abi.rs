@@ -1,16 +1,20 @@
 //! The border to C: what Python calls. Pointers are the caller's; nothing of it is kept.
 
 use crate::connection::{Conn, Leave};
-use crate::engine::{topics, Cause, Engine, Limits, BOUNDS, LIMITS, STOP};
+use crate::engine::{topics, Cause, Engine, Limits, BOUNDS, BROKERS, CLIENTS, LIMITS, STOP};
 use crate::stream::Stream;
 use crate::sys::{Epoll, Event, Fd, Wake, EPOLLIN};
 use crate::table::{Change, Rule, Treatment, Way, APIS};
-use crate::walks;
+use crate::{tls, walks};
+use std::ffi::CStr;
+use std::io::{Error, Result};
+use std::os::raw::c_char;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{yield_now, JoinHandle};
+use std::time::Duration;
 
 const EVENTS: usize = 64;
 const GONE: i32 = -1;
@@ -146,11 +150,74 @@ pub unsafe extern "C" fn wire_wake_fd(wire: *mut Wire) -> i32 {
 }
 
 /// # Safety
-/// See above. The descriptor is given away.
+/// See above. The descriptor is given away. `handshake_ms`: how long the client may shake hands; 0: it
+/// is plain. 0: it cannot be encrypted, and is closed.
 #[no_mangle]
-pub unsafe extern "C" fn wire_adopt(wire: *mut Wire, fd: i32) -> u64 {
-    let client = Stream::Plain(Fd::of(fd));
+pub unsafe extern "C" fn wire_adopt(wire: *mut Wire, fd: i32, handshake_ms: u64) -> u64 {
+    let encrypted = (handshake_ms > 0).then_some((CLIENTS, None, handshake_ms));
+    let Ok(client) = stream(&*wire, Fd::of(fd), encrypted) else { return 0 };
     (*wire).shared.asked(|engine| engine.adopt(client)).unwrap_or(0)
+}
+
+/// A connection, and by what it is encrypted: whom it is with, the name that those have to have, and
+/// within how many ms.
+fn stream(wire: &Wire, fd: Fd, encrypted: Option<(usize, Option<&str>, u64)>) -> Result<Stream> {
+    let Some((whose, name, handshake_ms)) = encrypted else { return Ok(Stream::Plain(fd)) };
+    let context = wire.shared.asked(|engine| engine.contexts[whose].clone()).flatten();
+    let context = context.ok_or_else(|| Error::other("nothing says how it is encrypted"))?;
+    Stream::encrypted(fd, &context, name, Duration::from_millis(handshake_ms))
+}
+
+/// Find OpenSSL; see `tls::find`. 0, or -1 and why not.
+///
+/// # Safety
+/// `path` ends with a zero; `why` has room for `room` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn wire_openssl(
+    path: *const c_char,
+    version: u64,
+    why: *mut u8,
+    room: usize,
+) -> i32 {
+    explained(tls::find(CStr::from_ptr(path), version), why, room)
+}
+
+/// From now on the connections with clients (`whose` 0), or with brokers (1), are encrypted so; those
+/// that are there stay as they are. 0, or -1 and why not: then it stays as it was.
+///
+/// # Safety
+/// See above, and `tls::Rules`.
+#[no_mangle]
+pub unsafe extern "C" fn wire_encrypt(
+    wire: *mut Wire,
+    whose: u32,
+    rules: *const tls::Rules,
+    why: *mut u8,
+    room: usize,
+) -> i32 {
+    let made = tls::Context::new(&*rules).map(Arc::new).map_err(|error| error.to_string());
+    let made = made.and_then(|context| {
+        let set = |engine: &mut Engine| {
+            let place = engine.contexts.get_mut(whose as usize)?;
+            Some(place.replace(context))
+        };
+        let before = (*wire).shared.asked(set).flatten().ok_or("there is no such side")?;
+        drop(before);
+        Ok(())
+    });
+    explained(made, why, room)
+}
+
+/// # Safety
+/// `why` has room for `room` bytes, of which the last is for a zero.
+unsafe fn explained(made: std::result::Result<(), String>, why: *mut u8, room: usize) -> i32 {
+    let Err(reason) = made else { return 0 };
+    if room > 0 {
+        let size = reason.len().min(room - 1);
+        std::ptr::copy_nonoverlapping(reason.as_ptr(), why, size);
+        *why.add(size) = 0;
+    }
+    GONE
 }
 
 /// # Safety
@@ -273,10 +340,27 @@ pub unsafe extern "C" fn wire_bind(wire: *mut Wire, id: u64) -> i32 {
 
 /// # Safety
 /// See above. The descriptor of the broker's connection is given away; 1: it is not waited for.
+/// `name`: what its certificate has to be for, and within how long it has to have shaken hands; null:
+/// it is plain.
 #[no_mangle]
-pub unsafe extern "C" fn wire_joined(wire: *mut Wire, id: u64, number: u64, fd: i32) -> i32 {
-    let stream = Stream::Plain(Fd::of(fd));
-    about(wire, id, |engine, conn| engine.joined(conn, number, stream))
+pub unsafe extern "C" fn wire_joined(
+    wire: *mut Wire,
+    id: u64,
+    number: u64,
+    fd: i32,
+    name: *const c_char,
+    handshake_ms: u64,
+) -> i32 {
+    let name = (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy());
+    let encrypted = name.as_deref().map(|name| (BROKERS, Some(name), handshake_ms));
+    let made = stream(&*wire, Fd::of(fd), encrypted);
+    about(wire, id, |engine, conn| match made {
+        Ok(stream) => engine.joined(conn, number, stream),
+        Err(error) => {
+            engine.not_joined(conn, number, &error.to_string());
+            false
+        }
+    })
 }
 
 /// # Safety

@@ -83,7 +83,15 @@ impl Side {
         Side { stream, input: Vec::new(), output: Output::default(), interest: None }
     }
     pub fn unwritten(&self) -> usize {
-        self.output.size
+        self.output.size + self.stream.as_ref().map_or(0, Stream::unsent)
+    }
+    /// Whether hands are being shaken: nothing else is read or written until then.
+    pub fn is_shaking(&self) -> bool {
+        self.stream.as_ref().is_some_and(Stream::is_shaking)
+    }
+    /// Whether they should have been, by `now`.
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_late(now))
     }
     pub fn is_full(&self) -> bool {
         self.unwritten() > WRITTEN_BYTES
@@ -112,6 +120,7 @@ impl Side {
     }
     pub fn flush(&mut self) -> Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
+        stream.flush()?;
         while self.output.size > 0 {
             match stream.write(&self.output.parts()) {
                 Ok(count) => self.output.wrote(count),
@@ -126,7 +135,8 @@ impl Side {
     /// that cannot be masked, and would be heard of without end. False: the kernel does not take it.
     pub fn watch(&mut self, epoll: &Epoll, reads: bool, data: u64) -> bool {
         let Some(stream) = &self.stream else { return true };
-        let writes = self.output.size > 0 || stream.wants_write();
+        // What is kept until hands are shaken waits for reading.
+        let writes = self.output.size > 0 && !stream.is_shaking() || stream.wants_write();
         let reads = reads || stream.wants_read();
         let wanted = if reads { EPOLLIN } else { 0 } | if writes { EPOLLOUT } else { 0 };
         let wanted = (wanted != 0).then_some(wanted);
@@ -232,6 +242,8 @@ pub struct Conn {
     pub served_without_answer: u64,
     /// False while a handler of Python has not run up to its first wait.
     pub begun: bool,
+    /// False while a client shakes hands, and until Python has let it in then.
+    pub let_in: bool,
     /// The client has ended its side while a handler had not begun: what came before goes on.
     pub left: bool,
     /// It has not shown itself yet: all that it sends is Python's.
@@ -279,6 +291,7 @@ impl Conn {
             sent_without_answer: 0,
             served_without_answer: 0,
             begun: true,
+            let_in: true,
             left: false,
             young: true,
             hidden: false,

@@ -4,6 +4,7 @@ use crate::connection::{would_block, size_at, Conn, Expected, Leave, Owed, Side}
 use crate::stream::Stream;
 use crate::sys::{Epoll, Event, Wake, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use crate::table::{fetch_within, Session, Table, Topics, Way, APIS};
+use crate::tls::Context;
 use crate::told::{kind, Told};
 use crate::walks::{answer_passes, Header, PRODUCE};
 use std::collections::HashSet;
@@ -21,8 +22,12 @@ const STEP: u64 = 262_144;
 const AGAIN: u32 = 4;
 pub const STOP: u64 = u64::MAX;
 pub const BOUNDS: usize = 2;
+/// Whom connections are with.
+pub const CLIENTS: usize = 0;
+pub const BROKERS: usize = 1;
 const IN_FLIGHT: usize = 0;
 const UNREAD_ANSWERS: usize = 1;
+const BROKER_LEFT: &str = "the broker closed the connection";
 
 /// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,6 +98,8 @@ pub struct Engine {
     entries: Vec<Entry>,
     free: Vec<u32>,
     pub table: Table,
+    /// By what connections with clients, and with brokers, are encrypted from now on.
+    pub contexts: [Option<Arc<Context>>; 2],
     limits: Limits,
     scratch: Vec<u8>,
     told: Told,
@@ -132,6 +139,7 @@ impl Engine {
             entries: Vec::new(),
             free: Vec::new(),
             table: Table::closed(),
+            contexts: [None, None],
             limits,
             scratch: vec![0; READ_BYTES],
             told: Told::default(),
@@ -233,6 +241,7 @@ impl Engine {
         u64::from(self.entries[index].generation) << 32 | index as u64
     }
 
+    /// Nothing of a client that shakes hands is looked at before Python has let it in (`begun`).
     pub fn adopt(&mut self, client: Stream) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry { generation: 0, conn: None, counted: (0, 0) });
@@ -241,7 +250,9 @@ impl Engine {
         let entry = &mut self.entries[index as usize];
         entry.generation = (entry.generation + 1) & 0x7FFF_FFFF;
         let id = self.id_at(index as usize);
-        let conn = Box::new(Conn::new(id, client, Instant::now()));
+        let mut conn = Box::new(Conn::new(id, client, Instant::now()));
+        conn.let_in = !conn.client.is_shaking();
+        conn.begun = conn.let_in;
         self.entries[index as usize].conn = Some(conn);
         self.with(id, |_, _| ());
         id
@@ -351,7 +362,9 @@ impl Engine {
 
     /// Of a connection that has ended: let go of what has nothing to be written any more.
     fn leave(&mut self, conn: &mut Conn) {
-        if conn.up.as_ref().is_some_and(|up| up.unwritten() == 0) {
+        if let Some(up) = conn.up.as_mut().filter(|up| up.unwritten() == 0) {
+            // An end that is not said could be an attacker's.
+            let _ = up.stream.as_mut().filter(|stream| stream.is_encrypted()).map(Stream::end_writing);
             conn.up = None;
         }
         if conn.client.stream.is_some() && conn.client.unwritten() == 0 {
@@ -371,7 +384,9 @@ impl Engine {
     pub fn end(&mut self, conn: &mut Conn, cause: Cause, reason: &str, leave: Leave) {
         if conn.ended.is_none() {
             conn.ended = Some(Instant::now());
-            conn.leave = leave;
+            // Of an encrypted one the end is said, and is not to be cut off either.
+            let encrypted = conn.client.stream.as_ref().is_some_and(Stream::is_encrypted);
+            conn.leave = if encrypted { Leave::HandOver } else { leave };
             conn.clear();
             self.told.tell(kind::ENDED, cause as u32, conn.id, 0, reason.as_bytes());
         }
@@ -402,6 +417,9 @@ impl Engine {
 
     fn client_event(&mut self, conn: &mut Conn, events: u32) {
         let gone = events & (EPOLLERR | EPOLLHUP) != 0;
+        if conn.ended.is_none() && conn.client.is_shaking() {
+            return self.shake(conn, events);
+        }
         if events & EPOLLOUT != 0 {
             if conn.client.flush().is_err() {
                 return self.client_left(conn);
@@ -419,10 +437,27 @@ impl Engine {
         }
     }
 
+    /// Go on with a client's handshake, whether there is room for requests or not.
+    fn shake(&mut self, conn: &mut Conn, events: u32) {
+        if events & EPOLLOUT != 0 && conn.client.flush().is_err() {
+            return self.client_left(conn);
+        }
+        if events & !EPOLLOUT == 0 {
+            return;
+        }
+        self.read_client(conn);
+        if let (None, Some(stream)) = (conn.ended, &conn.client.stream) {
+            if !stream.is_shaking() {
+                let told = stream.told();
+                self.told.tell(kind::SHAKEN, 0, conn.id, 0, told.as_bytes());
+            }
+        }
+    }
+
     /// Read what nobody looks at any more; whether that was the end.
     fn discard(&mut self, conn: &mut Conn) -> bool {
         match &mut conn.client.stream {
-            Some(stream) => match stream.read(&mut self.scratch) {
+            Some(stream) => match stream.read(&mut self.scratch, READ_BYTES) {
                 Ok(size) => size == 0,
                 Err(error) => !would_block(&error),
             },
@@ -433,11 +468,9 @@ impl Engine {
     fn read_client(&mut self, conn: &mut Conn) {
         match receive(&mut conn.client, &mut self.scratch, self.full) {
             Got::Nothing => {}
-            Got::Ended if conn.begun => self.client_left(conn),
-            Got::Ended => {
-                conn.left = true;
-                self.told.tell(kind::LEFT, 0, conn.id, 0, &[]);
-            }
+            Got::Failed(reason) => self.cut_off(conn, Cause::Client, &reason),
+            Got::Ended if conn.begun || conn.client.is_shaking() => self.client_left(conn),
+            Got::Ended => self.note_left(conn),
             Got::Bytes(size) => {
                 conn.last_read = Instant::now();
                 let mut scratch = std::mem::take(&mut self.scratch);
@@ -453,6 +486,21 @@ impl Engine {
                 self.scratch = scratch;
                 self.resume(conn);
             }
+        }
+        let says_so = conn.client.stream.as_ref().is_some_and(Stream::is_left);
+        if says_so && conn.ended.is_none() && !conn.left {
+            // It may leave the socket open, so that nothing more would be heard of it.
+            self.note_left(conn);
+            self.resume(conn);
+        }
+    }
+
+    /// The client has ended its side. What came before goes on; Python hears of it behind what it
+    /// is given of that.
+    fn note_left(&mut self, conn: &mut Conn) {
+        conn.left = true;
+        if !conn.begun && conn.let_in {
+            self.told.tell(kind::LEFT, 0, conn.id, 0, &[]);
         }
     }
 
@@ -666,13 +714,16 @@ impl Engine {
     fn up_event(&mut self, conn: &mut Conn, events: u32) {
         let Some(up) = &mut conn.up else { return };
         let gone = events & (EPOLLERR | EPOLLHUP) != 0;
+        let shakes = up.is_shaking();
         if events & EPOLLOUT != 0 {
             if let Err(error) = up.flush() {
                 return self.broker_lost(conn, Cause::Broker, &error.to_string(), false);
             }
             self.resume(conn);
         }
-        if conn.ended.is_some() {
+        if shakes && (gone || events & EPOLLIN != 0) {
+            self.read_broker(conn); // also for what an ended one has still to send
+        } else if conn.ended.is_some() {
             if gone {
                 conn.up = None;
             }
@@ -683,11 +734,18 @@ impl Engine {
 
     fn read_broker(&mut self, conn: &mut Conn) {
         let Some(up) = &mut conn.up else { return };
-        match receive(up, &mut self.scratch, self.full) {
+        let shakes = up.is_shaking();
+        let got = receive(up, &mut self.scratch, self.full);
+        if shakes && !up.is_shaking() {
+            if let Err(error) = up.flush() {
+                return self.broker_lost(conn, Cause::Broker, &error.to_string(), false);
+            }
+        }
+        match got {
             Got::Nothing => return,
+            Got::Failed(reason) => return self.broker_lost(conn, Cause::Broker, &reason, false),
             Got::Ended => {
-                let reason = "the broker closed the connection";
-                return self.broker_lost(conn, Cause::Broker, reason, false);
+                return self.broker_lost(conn, Cause::Broker, BROKER_LEFT, false);
             }
             Got::Bytes(size) => {
                 conn.last_answer = Instant::now();
@@ -703,6 +761,9 @@ impl Engine {
                 }
                 self.scratch = scratch;
             }
+        }
+        if conn.up.as_ref().and_then(|up| up.stream.as_ref()).is_some_and(Stream::is_left) {
+            return self.broker_lost(conn, Cause::Broker, BROKER_LEFT, false);
         }
         self.note(conn);
         self.resume(conn);
@@ -813,7 +874,11 @@ impl Engine {
     pub fn begun(&mut self, conn: &mut Conn) {
         conn.begun = true;
         conn.long_first = true;
+        let comes = !std::mem::replace(&mut conn.let_in, true);
         self.resume(conn);
+        if comes && conn.left && !conn.begun && conn.ended.is_none() {
+            self.note_left(conn);
+        }
     }
 
     /// `number` of the dial that it was asked for by; whether it is still waited for.
@@ -930,6 +995,13 @@ impl Engine {
             }
             return;
         }
+        if conn.client.is_late(now) {
+            return self.cut_off(conn, Cause::Bound, "its TLS handshake did not end in time");
+        }
+        if conn.up.as_ref().is_some_and(|up| up.is_late(now)) {
+            let reason = "its TLS handshake did not end in time";
+            return self.broker_lost(conn, Cause::Broker, reason, true);
+        }
         let large = if self.full { conn.large_since } else { conn.last_read };
         let broker_stalls = conn.reads.1
             && conn.up.as_ref().is_some_and(|up| up.large_half().is_some())
@@ -973,6 +1045,8 @@ fn has_sent(conn: &Conn) -> bool {
 enum Got {
     Nothing,
     Ended,
+    /// In what encrypts it.
+    Failed(String),
     /// So many, in the buffer that all share.
     Bytes(usize),
 }
@@ -984,10 +1058,11 @@ fn receive(side: &mut Side, scratch: &mut [u8], full: bool) -> Got {
         _ => scratch.len(),
     };
     let Some(stream) = &mut side.stream else { return Got::Nothing };
-    match stream.read(&mut scratch[..most]) {
+    match stream.read(scratch, most) {
         Ok(0) => Got::Ended,
         Ok(size) => Got::Bytes(size),
         Err(error) if would_block(&error) => Got::Nothing,
+        Err(error) if error.raw_os_error().is_none() => Got::Failed(error.to_string()),
         Err(_) => Got::Ended,
     }
 }

@@ -6,5 +6,6 @@ mod engine;
 mod stream;
 mod sys;
 mod table;
+mod tls;
 mod told;
 pub mod walks;

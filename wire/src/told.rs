@@ -18,6 +18,7 @@ pub mod kind {
     pub const HELD: u32 = 9;
     pub const LONG_FIRST: u32 = 10;
     pub const LEFT: u32 = 11;
+    pub const SHAKEN: u32 = 12;
 }
 
 #[derive(Default)]

@@ -76,7 +76,7 @@ class Client:
         async with asyncio.timeout(5):
             try:
                 assert await self._reader.read() == b""
-            except ConnectionError:
+            except (ConnectionError, ssl.SSLError):  # an alert says why
                 return
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import structlog
 
@@ -37,15 +38,33 @@ _REMEDIES: Mapping[str, str] = {
 log = structlog.get_logger()
 
 
+class Shakes(Protocol):
+    """What shakes hands with a client by its socket, without the event loop's transports."""
+
+    async def shake(
+        self, accepted: socket.socket, address: tuple[object, ...], within_s: float
+    ) -> None:
+        """Return once that is done; then the client is served. Raises ``OSError`` if it fails. The
+        socket is its own from the first step on."""
+
+    def turn_away(self, reason: str) -> None:
+        """End it at once."""
+
+
 class _Guest:
     """A socket whose peer has not shaken hands yet."""
 
     def __init__(self, accepted: socket.socket, host: str, port: int) -> None:
         self.socket = accepted
         self.peer = f"{host}:{port}"
+        self.shaken: Shakes | None = None
+        """Whose its socket is, if the event loop does not shake hands with it."""
 
     def turn_away(self) -> None:
         """Whoever waits for the end of the handshake hears that its peer has gone."""
+        if self.shaken is not None:
+            self.shaken.turn_away("others came, and it had not shaken hands")
+            return
         with contextlib.suppress(OSError):  # it has gone
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -76,7 +95,7 @@ class Handshakes:
         accepted: socket.socket,
         address: tuple[object, ...],
         tls: ssl.SSLContext,
-        served_by: Callable[[], FrameProtocol],
+        served_by: Callable[[], FrameProtocol | Shakes],
     ) -> None:
         """Shake hands with ``accepted``, or close it: at once, or, beyond the rate of its address,
         unread within a second. ``served_by`` makes what hears of the connection afterwards."""
@@ -95,15 +114,24 @@ class Handshakes:
         elif verdict.throttle_s > 0:
             spawn(self._close_after(verdict.throttle_s, guest), "handshake-throttled")
         else:
-            spawn(self._shake(guest, tls, served_by), "handshake")
+            spawn(self._shake(guest, address, tls, served_by), "handshake")
         HANDSHAKES.set(len(self))
 
     async def _shake(
-        self, guest: _Guest, tls: ssl.SSLContext, served_by: Callable[[], FrameProtocol]
+        self,
+        guest: _Guest,
+        address: tuple[object, ...],
+        tls: ssl.SSLContext,
+        served_by: Callable[[], FrameProtocol | Shakes],
     ) -> None:
+        served = served_by()
         try:
+            if not isinstance(served, FrameProtocol):
+                guest.shaken = served
+                await served.shake(guest.socket, address, HANDSHAKE_S)
+                return
             await asyncio.get_running_loop().connect_accepted_socket(
-                served_by,
+                lambda: served,
                 guest.socket,
                 ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_S,

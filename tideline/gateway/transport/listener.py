@@ -11,7 +11,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import structlog
 
@@ -31,6 +31,14 @@ class Adopts(Protocol):
 
     def adopt(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
         """The socket is its own from now on."""
+
+    async def shake(
+        self, accepted: socket.socket, address: tuple[Any, ...], within_s: float
+    ) -> None:
+        """See :class:`tideline.gateway.transport.handshakes.Shakes`."""
+
+    def turn_away(self, reason: str) -> None:
+        """The same."""
 
 
 class Listener:
@@ -102,8 +110,7 @@ class Listener:
     def _shake_hands(self, accepted: socket.socket, address: tuple[object, ...]) -> None:
         assert self._tls is not None
         encrypting, handshakes = self._tls
-        by_the_loop = cast(Callable[[], FrameProtocol], self._accept)  # as whatever is encrypted
-        handshakes.begin(accepted, address, encrypting, by_the_loop)
+        handshakes.begin(accepted, address, encrypting, self._accept)
 
     def encrypt_with(self, tls: ssl.SSLContext) -> None:
         """Connections from now on are encrypted by ``tls``; those that there are, and handshakes

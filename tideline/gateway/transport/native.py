@@ -1,5 +1,5 @@
-"""The transport whose pass path is native (docs/decisions/0034-a-native-pass-path.md): plain
-connections, whose sockets are the library's from their admission on.
+"""The transport whose pass path is native (docs/decisions/0034-a-native-pass-path.md): a client's
+socket is the library's from its admission on, with TLS from the handshake on.
 
 What the library does not pass comes here as a frame with its place in the order of the answers, and
 goes the way that :mod:`tideline.gateway.transport.serving` goes for every transport.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from aiohappyeyeballs import start_connection
 
 from tideline.background import spawn
 from tideline.domain.sasl import SASL_APIS
+from tideline.errors import UsageError
 from tideline.gateway.context import ApiKey, FollowedSessions, Passing, Rule, Rules
 from tideline.gateway.metrics import BOUND_REACHED, requests_passed
 from tideline.gateway.room import Room
@@ -33,7 +35,20 @@ from tideline.gateway.transport.upstream import (
     keep_socket_alive,
 )
 from tideline.kafka.errors import MalformedFrame
-from tideline.kafka.wire import Api, Cause, Close, Kind, Limits, Message, Treatment, Wire
+from tideline.kafka.security import UNSECURED, KafkaSecurity
+from tideline.kafka.tls import TlsFiles, naming_files
+from tideline.kafka.wire import (
+    Api,
+    Cause,
+    Close,
+    Encrypted,
+    Kind,
+    Limits,
+    Message,
+    Treatment,
+    Wire,
+)
+from tideline.kafka.wire_tls import rules_of
 
 ANSWERS_WALKED = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """The library finds out by itself which of their answers have something to be rewritten."""
@@ -84,9 +99,12 @@ class NativeTransport:
         rewriter: ResponseRewriter,
         room: Room,
         passing: Passing | None,
+        security: KafkaSecurity = UNSECURED,
     ) -> None:
         """``passing``: what is tracked; ``None``: nobody tells, so that whatever has a rule is
-        Python's to ask about. Raises :class:`~tideline.kafka.wire.LibraryMissing`."""
+        Python's to ask about. ``security``: of the broker's listener. Raises
+        :class:`~tideline.kafka.wire.LibraryMissing`, and :class:`~tideline.errors.UsageError` if
+        connections to the broker cannot be encrypted."""
         self.wire = Wire(limits)
         self._rules, self._rewriter = rules, rewriter
         self._room = room
@@ -100,6 +118,36 @@ class NativeTransport:
         self._bounds: list[int] = []
         self._dials: dict[asyncio.Task[None], None] = {}
         self._closed = False
+        self._security = security
+        self._to_brokers: ssl.SSLContext | None = None
+        """After whose rules they are encrypted now."""
+        self.encrypt_to_brokers()
+
+    def encrypt_clients(self, tls: ssl.SSLContext, files: TlsFiles) -> None:
+        """Connections with clients from now on are encrypted as by ``tls``, which was made of
+        ``files``. Raises :class:`~tideline.errors.UsageError`, and then it stays as it was."""
+        self._encrypt(Encrypted.WITH_CLIENTS, tls, files)
+
+    def encrypt_to_brokers(self) -> bool:
+        """Whether connections to brokers are encrypted, from now on by the files as they are.
+        Raises :class:`~tideline.errors.UsageError` at first; later what was read before stays."""
+        tls = self._security.tls()
+        if tls is None or tls is self._to_brokers:
+            return tls is not None
+        first, self._to_brokers = self._to_brokers is None, tls
+        try:
+            self._encrypt(Encrypted.WITH_BROKERS, tls, self._security.files)
+        except UsageError as error:
+            if first:
+                raise
+            log.error(
+                "tls.files_refused: connections go on with what was read before", reason=error
+            )
+        return True
+
+    def _encrypt(self, which: Encrypted, tls: ssl.SSLContext, files: TlsFiles) -> None:
+        with naming_files(files):
+            self.wire.encrypt(which, rules_of(tls, files))
 
     def start(self) -> None:
         """Raises ``OSError`` if there can be no thread."""
@@ -130,10 +178,12 @@ class NativeTransport:
             self._gone(connection)
         self._are_held(0, 0)
 
-    def take_in(self, connection: NativeConnection, client: socket.socket) -> int:
+    def take_in(
+        self, connection: NativeConnection, client: socket.socket, handshake_s: float = 0.0
+    ) -> int:
         """The number of a connection whose socket is the library's from now on; 0: a defect, and
-        the socket is closed."""
-        number = self.wire.adopt(client)
+        the socket is closed. ``handshake_s``: see :meth:`Wire.adopt`."""
+        number = self.wire.adopt(client, handshake_s)
         if number:
             self._open[number] = connection
         return number
@@ -240,6 +290,9 @@ class NativeConnection(ServedConnection):
         self._unread: socket.socket | None = None
         """Its socket, as long as that is not the library's."""
         self._unheard = False
+        self._shaking: asyncio.Future[None] | None = None
+        """Done when hands are shaken, or are not going to be."""
+        self._host = "?"
         self._slot = 0
         self._tokens = 0
         self._lapsing: asyncio.TimerHandle | None = None
@@ -261,6 +314,36 @@ class NativeConnection(ServedConnection):
         self.number = self._transport.take_in(self, accepted)
         if not self.number:
             self._end("the native transport has failed")
+
+    async def shake(
+        self, accepted: socket.socket, address: tuple[Any, ...], within_s: float
+    ) -> None:
+        """See :class:`tideline.gateway.transport.handshakes.Shakes`."""
+        self._host, port = address[:2]
+        self.peer = f"{self._host}:{port}"
+        with contextlib.suppress(OSError):  # it has left: the library finds that out
+            keep_socket_alive(accepted)
+        self._shaking = asyncio.get_running_loop().create_future()
+        self.number = self._transport.take_in(self, accepted, within_s)
+        if not self.number:
+            self._end("it cannot be encrypted")
+            raise OSError("it cannot be encrypted: no memory, or a defect")
+        try:
+            await self._shaking
+        except asyncio.CancelledError:
+            self.turn_away("the gateway stops")
+            raise
+
+    def _is_shaken(self, shaking: asyncio.Future[None], told: str) -> None:
+        self._shaking = None
+        log.debug("handshake done", client=self.peer, agreed_on=told)
+        if self._let_in(self._host):
+            if self._unheard:
+                self._wire.drain(self.number)
+            else:
+                self._admit()
+        if not shaking.done():
+            shaking.set_result(None)
 
     def turn_away(self, reason: str) -> None:
         """See :class:`tideline.gateway.transport.admission.Guest`."""
@@ -285,6 +368,10 @@ class NativeConnection(ServedConnection):
             self._transport.dial(self, number)  # also for what an ended one has still to send
         elif self._ended:
             return
+        elif self._shaking is not None and kind == Kind.SHAKEN:
+            self._is_shaken(self._shaking, _text(payload))
+        elif self._shaking is not None and kind == Kind.ENDED:
+            self._end(_text(payload))
         elif kind == Kind.FRAME:
             self._take(number, payload)
         elif kind == Kind.ANSWER:
@@ -367,15 +454,18 @@ class NativeConnection(ServedConnection):
     async def join(self, number: int) -> None:
         """Open the connection to the broker that is wanted by ``number``."""
         host, port = self._at.address
+        clock = asyncio.get_running_loop().time
+        until = clock() + CONNECT_TIMEOUT_S
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            async with asyncio.timeout_at(until):
                 made = await _connected(host, port)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:  # of a name, too
             reason = str(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
             self._wire.not_joined(self.number, number, reason)
             return
         keep_socket_alive(made)
-        self._wire.joined(self.number, number, made)
+        name = host if self._transport.encrypt_to_brokers() else None
+        self._wire.joined(self.number, number, made, name, max(until - clock(), 0.0))
 
     def _send_now(self, frame: bytes, expected: Expected | None) -> None:
         if expected is None:
@@ -487,6 +577,10 @@ class NativeConnection(ServedConnection):
             return
         self._ended = True
         self._forget_lapse()
+        shaking, self._shaking = self._shaking, None
+        if shaking is not None and not shaking.done():
+            shaking.set_exception(OSError(reason))
+            shaking.exception()  # who was cancelled does not look
         self._end_served(reason)
         self._sinks.clear()
 

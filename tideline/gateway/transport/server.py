@@ -11,6 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from tideline.background import cancel_and_wait, keep
+from tideline.errors import UsageError
 from tideline.gateway.context import ConnectionRegistry, Passing, Rules
 from tideline.gateway.metrics import BROKER_UP, LISTENING
 from tideline.gateway.room import Room
@@ -96,17 +97,15 @@ class GatewayServer:
         settings = self._settings
         if settings.gateway_transport != "native":
             return None
-        protocol = settings.gateway_security_protocol
-        if protocol.is_tls or self._security.protocol.is_tls:
-            log.info("transport.python: the native one takes plain connections")
-            return None
-        most = settings.gateway_max_frame_bytes
+        most = stranger = settings.gateway_max_frame_bytes
+        if settings.gateway_security_protocol.is_sasl:
+            stranger = min(most, UNKNOWN_MAX_FRAME_BYTES)
         limits = Limits(
             max_frame_bytes=most,
             max_answer_bytes=settings.gateway_max_answer_bytes,
             in_flight=settings.gateway_max_inflight_per_connection,
             first_frame_bytes=settings.gateway_first_frame_max_bytes,
-            stranger_frame_bytes=min(most, UNKNOWN_MAX_FRAME_BYTES) if protocol.is_sasl else most,
+            stranger_frame_bytes=stranger,
             sweep_s=SWEEP_S,
             stall_s=by_python.WRITE_STALL_S,
             grace_s=by_python.CLOSE_GRACE_S,
@@ -114,7 +113,12 @@ class GatewayServer:
             muted_s=HELD_MUTED_S,
             idle_s=IDLE_S,
         )
-        return NativeTransport(limits, self._rules, self._rewriter, self._room, passing)
+        native = NativeTransport(
+            limits, self._rules, self._rewriter, self._room, passing, self._security
+        )
+        if self._tls is not None:
+            native.encrypt_clients(self._tls.context, self._tls.files)
+        return native
 
     @property
     def address(self) -> tuple[str, int]:
@@ -153,6 +157,11 @@ class GatewayServer:
         return made
 
     def _encrypt_with(self, tls: ssl.SSLContext) -> None:
+        if self._native is not None and self._tls is not None:
+            try:
+                self._native.encrypt_clients(tls, self._tls.files)
+            except UsageError as error:  # they have changed again, which is looked at next
+                log.error("certificate refused, the old one stays in use", reason=str(error))
         for listener in self._listeners:
             listener.encrypt_with(tls)
 
