@@ -20,6 +20,7 @@ from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.gateway.test_transport import HEARTBEAT, echo, frame
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.domain.security import ClientAuth, SecurityProtocol
+from tideline.gateway.context import ApiKey
 from tideline.gateway.transport import handshakes
 from tideline.gateway.transport import native as by_library
 from tideline.gateway.transport.native import NativeTransport
@@ -54,7 +55,7 @@ def authority(tmp_path: Path) -> Authority:
 class Native:
     def __init__(self, under_test: Gateway, transport: NativeTransport) -> None:
         self._under_test, self.transport = under_test, transport
-        self.connections = under_test.connections
+        self.connections, self.room = under_test.connections, under_test.room
 
     @property
     def port(self) -> int:
@@ -530,6 +531,46 @@ async def test_a_client_that_takes_no_answers_is_not_read(authority: Authority) 
             answer = await client.receive()
             assert answer == n.to_bytes(4, "big") + bytes(1_000_000)
         client.close()
+
+
+async def test_without_room_frames_that_are_half_read_are_finished_in_turn(
+    authority: Authority,
+) -> None:
+    own, trusting = files_of(authority.issue("gateway")), TlsFiles(authority.certificate)
+    release = asyncio.Event()
+
+    async def held(header: RequestHeader, request: bytes) -> bytes | None:
+        if header.api_key == HEARTBEAT:
+            await release.wait()
+        return await echo(header, request)
+
+    context = trusting.client_context()
+    async with (
+        FakeBroker(held, own.server_context(ClientAuth.NONE)) as broker,
+        native(broker, clients=own, brokers=trusting) as under_test,
+    ):
+        room = under_test.room
+        room._max = 3_000_000
+        room.changed()
+        clients = [await under_test.connect(context) for _ in range(6)]
+        for client in clients:  # strangers' requests are not so long
+            await client.send(frame(9, ApiKey.API_VERSIONS))
+            await client.receive()
+        sending = [
+            asyncio.ensure_future(client.send(*(frame(n, body=bytes(1_000_000)) for n in range(2))))
+            for client in clients
+        ]
+        await until(lambda: room.full)
+        late = await under_test.connect(context)  # hands are shaken all the same
+        release.set()
+        for client in clients:
+            for n in range(2):
+                assert (await client.receive())[:4] == n.to_bytes(4, "big")
+        await asyncio.gather(*sending)
+        for client in (*clients, late):
+            client.close()
+        await until(lambda: not len(under_test.connections))
+        await until(lambda: room.left == 3_000_000)
 
 
 async def test_two_hundred_clients_are_served(authority: Authority) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from tests.unit.gateway.test_native_transport import Shown
 from tests.unit.gateway.test_transport import frame
 from tests.unit.gateway.tracked_bench import fetch, produce
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
+from tideline.domain.security import ClientAuth
 from tideline.gateway.context import ApiKey, ClientConnection, RequestContext, Rule, Rules, always
 from tideline.gateway.messages import messages
 from tideline.kafka.named_topics import named_topics
@@ -27,6 +30,8 @@ from tideline.kafka.protocol import (
     parse_header,
     produce_acks,
 )
+from tideline.kafka.tls import TlsFiles
+from tideline.stack.certificates import Authority
 
 TOPICS = ("a", "b", "c")
 LAST = 999_999
@@ -154,15 +159,41 @@ def rules_of(topics: Shown, seen: Seen) -> Rules:
     return {ApiKey.PRODUCE: by_topics, ApiKey.FETCH: by_topics, 11: Rule(handler, always)}
 
 
-async def played(script: Script, transport: str) -> Seen:
+@dataclass(frozen=True)
+class Encryption:
+    """Of both sides: settings of a gateway, and what its broker and its clients use."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    broker: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+
+    @classmethod
+    def by(cls, authority: Authority) -> Encryption:
+        pair = authority.issue("gateway")
+        settings = {
+            "gateway_security_protocol": "SSL",
+            "gateway_ssl_certificate_file": str(pair.certificate),
+            "gateway_ssl_key_file": str(pair.key),
+            "kafka_security_protocol": "SSL",
+            "kafka_ssl_ca_file": str(authority.certificate),
+        }
+        own = TlsFiles(None, pair.certificate, pair.key).server_context(ClientAuth.NONE)
+        return cls(settings, own, TlsFiles(authority.certificate).client_context())
+
+
+PLAIN = Encryption()
+
+
+async def played(script: Script, transport: str, tls: Encryption = PLAIN) -> Seen:
     seen, topics = Seen(), Shown()
     rules = rules_of(topics, seen)
+    settings = {"gateway_transport": transport, **tls.settings}
     async with (
-        FakeBroker(answered) as broker,
-        gateway(broker, rules, passing=topics, gateway_transport=transport) as under_test,
+        FakeBroker(answered, tls.broker) as broker,
+        gateway(broker, rules, passing=topics, **settings) as under_test,
     ):
         probes = len(broker.frames)
-        client = await under_test.connect()
+        client = await under_test.connect(tls.client)
         for names, pieces in zip(script.tracked, script.pieces, strict=True):
             topics.are(*names)
             reading = asyncio.ensure_future(_read(client, seen.by_client))
@@ -187,7 +218,7 @@ async def _read(client: Client, answers: list[bytes]) -> None:
     while True:
         try:
             answers.append(await client.receive())
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             return
         if answers[-1][:4] == LAST.to_bytes(4, "big"):
             return
@@ -199,9 +230,27 @@ async def test_the_same_bytes_cut_anywhere_come_to_the_same(seed: int) -> None:
     for _ in range(3):
         made = script(rng)
         python, native = [await played(made, transport) for transport in TRANSPORTS]
-        pairs = [(python.by_client, native.by_client), (python.by_broker, native.by_broker)]
-        for one, other in pairs:
-            # What is on its way when nonsense comes is cut off by either, whoever it is for.
-            most = min(len(one), len(other)) if made.corrupt else max(len(one), len(other))
-            assert one[:most] == other[:most]
-        assert native.handled == python.handled
+        came_to_the_same(made, python, native)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_they_come_to_the_same_natively_encrypted_on_both_sides(
+    seed: int, tmp_path: Path
+) -> None:
+    tls = Encryption.by(Authority.load_or_create(tmp_path))
+    made = script(random.Random(seed))
+    python, native = await played(made, "python"), await played(made, "native", tls)
+    for seen in (python, native):  # the last one's barrier, if its client had not left before
+        seen.by_broker = [
+            sent for sent in seen.by_broker if parse_header(sent).client_id != "tideline-gateway"
+        ]
+    came_to_the_same(made, python, native)
+
+
+def came_to_the_same(made: Script, python: Seen, native: Seen) -> None:
+    pairs = [(python.by_client, native.by_client), (python.by_broker, native.by_broker)]
+    for one, other in pairs:
+        # What is on its way when nonsense comes is cut off by either, whoever it is for.
+        most = min(len(one), len(other)) if made.corrupt else max(len(one), len(other))
+        assert one[:most] == other[:most]
+    assert native.handled == python.handled
