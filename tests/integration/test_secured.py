@@ -33,7 +33,7 @@ from spark.retention.job import retention
 from tests.aged_topic import let_the_grace_pass, run
 from tests.clients.migrating import Migration, checks, migrated
 from tests.clients.ways import Way
-from tests.conftest import HOMES_VARIABLE
+from tests.conftest import HOMES_VARIABLE, SHARED
 from tests.harness import HANGS_S, Case, migration_case, until
 from tests.tiering_now import tier
 from tests.unit.gateway.test_transport import produce
@@ -84,7 +84,7 @@ def secured_stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     others = home / "kafka-1.properties"
     write_private(others, MECHANISMS.format(user=CLIENT, password=password))
     try:
-        yield Stack.up(home, brokers=1, secure=True)
+        yield Stack.up(home, brokers=1, secure=True, settings=SHARED)
     finally:
         if request.session.testsfailed:
             Stack.take_down(home)

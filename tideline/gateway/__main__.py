@@ -31,6 +31,7 @@ from tideline.gateway.transport.addresses import NodeAddresses
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.security import KafkaSecurity
+from tideline.kafka.wire import library
 from tideline.object_store import S3ObjectStore
 from tideline.object_store.client import GATEWAY, ObjectStoreClient
 from tideline.observability import configure_logging
@@ -150,6 +151,8 @@ def main() -> int:
     try:
         settings = load(GatewaySettings)
         structlog.contextvars.bind_contextvars(gateway=settings.gateway_id)
+        if settings.gateway_transport == "native":
+            library()  # or it is refused at once
         directory = StateDirectory.hold(settings.gateway_state_dir, settings.gateway_id)
         keep_freed_memory()
         preload()

@@ -399,6 +399,9 @@ impl Engine {
     }
 
     fn client_left(&mut self, conn: &mut Conn) {
+        if let Some(stream) = conn.client.stream.as_mut().filter(|stream| stream.is_left()) {
+            let _ = stream.end_writing(); // it may wait for our leave
+        }
         self.cut_off(conn, Cause::Client, "the client disconnected");
     }
 

@@ -22,7 +22,8 @@ const SPARE: usize = RECORD + HEADS;
 const RECORD: usize = 16_384;
 /// More than what stands around it.
 const HEADS: usize = 512;
-const LOCAL_1_1_1: c_ulong = 0x1010_1000;
+/// 1.1.1
+const OLDEST: c_ulong = 0x1010_1000;
 const RTLD_NOW_NOLOAD: c_int = 2 | 4;
 
 const SSL_ERROR_WANT_READ: c_int = 2;
@@ -126,6 +127,7 @@ functions! {
     BIO_meth_set_write(Raw, BioWrite) -> c_int;
     BIO_meth_set_ctrl(Raw, BioCtrl) -> c_int;
     BIO_new(Raw) -> Raw;
+    BIO_free(Raw) -> c_int;
     BIO_set_init(Raw, c_int);
     BIO_set_data(Raw, Raw);
     BIO_get_data(Raw) -> Raw;
@@ -160,7 +162,7 @@ pub fn find(path: &CStr, version: u64) -> std::result::Result<(), String> {
         }
         let call = Functions::of(loaded)?;
         let own = (call.OpenSSL_version_num)();
-        if own != version as c_ulong || own < LOCAL_1_1_1 {
+        if own != version as c_ulong || own < OLDEST {
             return Err(format!("it is version {own:#x}, and {version:#x} was looked for, of 1.1.1 or newer"));
         }
         let kind = (call.BIO_get_new_index)() | BIO_TYPE_SOURCE_SINK;
@@ -422,7 +424,7 @@ impl Session {
             }
             let raw = (call.SSL_new)(context.raw);
             if raw.is_null() {
-                // A few bytes are lost: without memory nothing else goes on either.
+                (call.BIO_free)(bio);
                 return Err(Error::other(own.problem("no memory")));
             }
             (call.BIO_set_init)(bio, 1);

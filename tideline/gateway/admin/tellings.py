@@ -1,9 +1,9 @@
 """What Kafka did to tracked topics, told to the control plane by tasks of the gateway's own.
 
-A client that leaves ends the handlers of its requests (``GatewayConnection._end``); what Kafka has
-done by then stays done. So whatever must be known to Postgres runs here, where no client and no
-closed connection ends it, and is repeated while Postgres or Kafka is away, until the process ends.
-What is lost with the process the worker's reconciler finds (``tideline/worker/identity.py``).
+A client that leaves ends the handlers of its requests (``ServedConnection._end_served``); what
+Kafka has done by then stays done. So whatever must be known to Postgres runs here, where no client
+and no closed connection ends it, and is repeated while Postgres or Kafka is away, until the process
+ends. What is lost with the process the worker's reconciler finds (``tideline/worker/identity.py``).
 """
 
 from __future__ import annotations
