@@ -156,8 +156,9 @@ impl Side {
     }
     /// The size of the large frame that is half read, if one is.
     pub fn large_half(&self) -> Option<usize> {
-        let size = size_at(&self.input, 0)? as usize;
-        (size + 4 > SMALL && self.input.len() < size.saturating_add(4)).then_some(size)
+        // What stands there may be no length at all: it is looked at when it is its turn.
+        let size = usize::try_from(size_at(&self.input, 0)?).ok()?;
+        (size + 4 > SMALL && self.input.len() < size + 4).then_some(size)
     }
     /// Keep what was read of a frame that is not whole. The buffer grows as bytes arrive, and to no
     /// more than the frame needs.

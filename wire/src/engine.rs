@@ -18,6 +18,9 @@ const HEAD: usize = 4 + 4;
 const SWEEP: Duration = Duration::from_secs(1);
 /// So many bytes less are told at once where there is no room.
 const STEP: u64 = 262_144;
+/// More bytes of answers than these are not told to Python before it has taken what there is: those
+/// of a broker that it looks into count with nobody until then.
+const UNTAKEN: usize = 4_194_304;
 /// How often in a row all connections are looked at, should one look lead to the next.
 const AGAIN: u32 = 4;
 pub const STOP: u64 = u64::MAX;
@@ -181,6 +184,7 @@ impl Engine {
 
     /// All messages since the last call; they stay until [`Engine::read`].
     pub fn take(&mut self) -> &[u8] {
+        self.look_again |= self.lags();
         if self.signalled {
             self.wake.clear();
             self.signalled = false;
@@ -190,6 +194,21 @@ impl Engine {
 
     pub fn read(&mut self) {
         self.told.read();
+    }
+
+    /// Whether Python has to take answers first.
+    fn lags(&self) -> bool {
+        self.told.answers() > UNTAKEN
+    }
+
+    /// Whether the broker of this connection waits for that: its next answer is one that Python
+    /// looks into.
+    fn waits_for_python(&self, conn: &Conn) -> bool {
+        self.lags()
+            && conn.expected.front().is_some_and(|next| match next.owed {
+                Owed::Slot { api_key, .. } => self.table.looks(api_key),
+                Owed::Token { .. } => true,
+            })
     }
 
     // -- room
@@ -343,8 +362,9 @@ impl Engine {
         }
         let hands_over = conn.ended.is_some() && conn.leave == Leave::HandOver;
         let mut watched = conn.client.watch(&self.epoll, reads || hands_over, conn.id << 1);
+        let wanted_up = conn.ended.is_none() && !stalls && !self.waits_for_python(conn);
         let reads_up = match &conn.up {
-            Some(up) => self.has_room(conn, false, up, conn.ended.is_none() && !stalls),
+            Some(up) => self.has_room(conn, false, up, wanted_up),
             None => false,
         };
         if reads_up && !conn.reads.1 {
@@ -730,7 +750,11 @@ impl Engine {
             if gone {
                 conn.up = None;
             }
-        } else if conn.reads.1 && !conn.client.is_full() && (gone || events & EPOLLIN != 0) {
+        } else if conn.reads.1
+            && !conn.client.is_full()
+            && !self.waits_for_python(conn)
+            && (gone || events & EPOLLIN != 0)
+        {
             self.read_broker(conn);
         }
     }

@@ -23,6 +23,8 @@ pub mod kind {
 
 #[derive(Default)]
 pub struct Told {
+    /// Bytes of answers among what was not taken yet.
+    answers: usize,
     heads: Vec<u8>,
     large: Vec<(Vec<u8>, usize)>,
     taken: (Vec<u8>, Vec<(Vec<u8>, usize)>),
@@ -31,6 +33,9 @@ pub struct Told {
 impl Told {
     /// Kind, `aux`, connection, number, size, and where the payload is: 0: behind it.
     fn head(&mut self, what: u32, aux: u32, conn: u64, number: u64, size: usize, at: usize) {
+        if what == kind::ANSWER || what == kind::SLOT_ANSWER {
+            self.answers += size;
+        }
         self.heads.extend_from_slice(&what.to_ne_bytes());
         self.heads.extend_from_slice(&aux.to_ne_bytes());
         for value in [conn, number, size as u64, at as u64] {
@@ -63,8 +68,12 @@ impl Told {
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }
+    pub fn answers(&self) -> usize {
+        self.answers
+    }
     /// All since the last call, which stays until the next.
     pub fn take(&mut self) -> &[u8] {
+        self.answers = 0;
         self.taken = (take(&mut self.heads), take(&mut self.large));
         &self.taken.0
     }

@@ -209,6 +209,40 @@ async def test_a_produce_behind_one_that_python_has_is_pythons_too() -> None:
             client.close()
 
 
+@pytest.mark.parametrize("error", [OSError("the peer has left"), RuntimeError("a defect")])
+@pytest.mark.parametrize("step", ["_connected", "keep_socket_alive", "encrypt_to_brokers"])
+async def test_a_connection_to_the_broker_that_cannot_be_opened_for_whatever_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    """The library would wait for it, and the client for its answer, without end."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    owner = "NativeTransport." if step == "encrypt_to_brokers" else ""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await under_test.connect()
+        await until(lambda: len(under_test.connections) == 1)
+        monkeypatch.setattr(f"tideline.gateway.transport.native.{owner}{step}", fails)
+        await client.send(frame(1))
+        await client.disconnected()
+
+
+async def test_a_barrier_is_not_reached_by_a_connection_that_the_library_does_not_know() -> None:
+    """Its end is told next, and nothing of it counts as served before."""
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        client = await shown(under_test)
+        (connection,) = under_test.connections
+        assert isinstance(connection, NativeConnection)
+        known, connection.number = connection.number, 2**40
+        barrier = asyncio.ensure_future(connection.drain_barrier())
+        await asyncio.sleep(0)
+        assert not barrier.done()
+        connection.number = known
+        client.close()
+        await asyncio.wait_for(barrier, 5)
+
+
 # -- the copy of what passing goes by
 
 

@@ -459,13 +459,15 @@ class NativeConnection(ServedConnection):
         try:
             async with asyncio.timeout_at(until):
                 made = await _connected(host, port)
+            keep_socket_alive(made)
+            name = host if self._transport.encrypt_to_brokers() else None
+            self._wire.joined(self.number, number, made, name, max(until - clock(), 0.0))
         except (OSError, TimeoutError, UnicodeError) as error:  # of a name, too
             reason = str(error) or f"no connection within {CONNECT_TIMEOUT_S:.0f} s"
             self._wire.not_joined(self.number, number, reason)
-            return
-        keep_socket_alive(made)
-        name = host if self._transport.encrypt_to_brokers() else None
-        self._wire.joined(self.number, number, made, name, max(until - clock(), 0.0))
+        except Exception as error:  # the library waits for it, and the client would without end
+            log.exception("no connection to the broker can be opened")
+            self._wire.not_joined(self.number, number, f"no connection can be opened: {error}")
 
     def _send_now(self, frame: bytes, expected: Expected | None) -> None:
         if expected is None:
