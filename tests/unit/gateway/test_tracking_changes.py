@@ -70,6 +70,23 @@ def test_changes_shown_one_by_one_are_the_whole_shown_at_once(
         assert told == {log for log in before | after if before.get(log) != after.get(log)}
 
 
+@given(readings)
+def test_who_follows_the_members_hears_of_each_change_of_them_and_of_nothing_else(
+    history: list[list[TrackedTopic]],
+) -> None:
+    view, heard = TrackingView(lambda: True), 0
+
+    def hear() -> None:
+        nonlocal heard
+        heard += 1
+
+    view.members_changed.add(hear)
+    for reading in history:
+        before, heard = (set(view.names()), set(view.ids())), 0
+        view.replace_named(NAMES, reading)
+        assert heard == (before != (set(view.names()), set(view.ids())))
+
+
 def test_an_id_that_joins_grows_the_version_and_a_row_that_moves_does_not() -> None:
     view = TrackingView(lambda: True)
     first = topic("a", 1, 1, -1, TrackingKind.MIGRATED)

@@ -205,7 +205,7 @@ class TrackingView:
         if not isinstance(tracked, Tracked):
             tracked = Tracked(tracked)
         before = self._identities()
-        self.bury(tracked.deleted)
+        self._bury(tracked.deleted)
         if any(topic_id in self._deleted for topic_id in tracked.by_id):
             topics = tracked.by_name.values()
             tracked = Tracked(t for t in topics if t.topic_id not in self._deleted)
@@ -231,8 +231,12 @@ class TrackingView:
             if topic.status in _LIVE and topic.topic_id not in self._deleted
         }
         changed: set[TopicIdPartition] = set()
+        moved = False
         for name in sorted(names):
             before, now = self._by_name.pop(name, None), found.get(name)
+            if before is None or now is None or before.topic_id != now.topic_id:
+                self.version += now is not None
+                moved |= before is not now
             old = self._take_routes(before)
             new = {} if now is None else _routes_of(now)
             if before is not None and before.topic_id is not None:
@@ -241,8 +245,6 @@ class TrackingView:
                 self._by_name[name] = now
                 if now.topic_id is not None:
                     self._by_id[now.topic_id] = now
-                if before is None or before.topic_id != now.topic_id:
-                    self.version += 1
             self._routes |= new
             for log in old.keys() | new.keys():
                 if old.get(log) != new.get(log):
@@ -252,7 +254,8 @@ class TrackingView:
             name for name, topic in found.items() if _is_unborn(topic)
         }
         self._displaced &= self._by_id.keys()
-        self.members_changed()
+        if moved:
+            self.members_changed()
         if changed:
             self._report(frozenset(changed))
 
@@ -271,6 +274,10 @@ class TrackingView:
     def bury(self, ids: Iterable[UUID | None]) -> None:
         """These ids are dead for ever; what is shown as tracked by the next :meth:`replace_all`
         cannot bring them back."""
+        self._bury(ids)
+        self.members_changed()
+
+    def _bury(self, ids: Iterable[UUID | None]) -> None:
         now = self._clock()
         for topic_id in ids:
             if topic_id is not None:
@@ -283,7 +290,6 @@ class TrackingView:
                 break
             del self._deleted[topic_id]
         TOMBSTONES.set(len(self._deleted))
-        self.members_changed()
 
     def displace(self, ids: Collection[UUID]) -> None:
         """The tracked ids whose names Kafka gives to another topic now, or to none: wholly."""
