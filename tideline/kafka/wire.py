@@ -218,14 +218,11 @@ class MalformedHeader(Exception):
 def walked_request(frame: bytes) -> WalkedRequest | None:
     """The native :func:`tideline.kafka.named_topics.named_topics`. Raises
     :class:`MalformedHeader`."""
-    keys, told = (ctypes.c_char * _ROOM)(), (ctypes.c_int64 * 5)()
-    result = library().wire_walk(frame, len(frame), keys, _ROOM, told)
-    if result == -2:
-        raise MalformedHeader
+    result, keys, told = _walked(frame)
     if result == -1:
         return None
     assert result == 0, "more keys than may be walked"
-    return WalkedRequest(list(_keys(keys.raw[: told[0]])), told[1], told[2])
+    return WalkedRequest(list(_keys(keys[: told[0]])), told[1], told[2])
 
 
 def _keys(raw: bytes) -> Iterator[NamedKey]:
@@ -239,21 +236,23 @@ def _keys(raw: bytes) -> Iterator[NamedKey]:
 
 def walked_acks(frame: bytes) -> int | None:
     """The native :func:`tideline.kafka.protocol.produce_acks`; ``None``: Python has to look."""
-    acks = _told(frame)[3]
+    acks = _walked(frame)[2][3]
     return None if acks == _NO_ACKS else acks
 
 
 def fetch_most_at(frame: bytes) -> int | None:
     """Where a Fetch says how many bytes it wants; ``None``: the frame does not say."""
-    at = _told(frame)[4]
+    at = _walked(frame)[2][4]
     return None if at < 0 else at
 
 
-def _told(frame: bytes) -> list[int]:
+def _walked(frame: bytes) -> tuple[int, bytes, list[int]]:
+    """What ``wire_walk`` says, with room for keys, and the numbers that it tells."""
     keys, told = (ctypes.c_char * _ROOM)(), (ctypes.c_int64 * 5)()
-    if library().wire_walk(frame, len(frame), keys, _ROOM, told) == -2:
+    result = library().wire_walk(frame, len(frame), keys, _ROOM, told)
+    if result == -2:
         raise MalformedHeader
-    return list(told)
+    return result, keys.raw, list(told)
 
 
 def answer_passes(frame: bytes, api_key: int, version: int) -> bool:

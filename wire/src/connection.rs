@@ -136,8 +136,8 @@ impl Side {
     pub fn watch(&mut self, epoll: &Epoll, reads: bool, data: u64) -> bool {
         let Some(stream) = &self.stream else { return true };
         // What is kept until hands are shaken waits for reading.
-        let writes = self.output.size > 0 && !stream.is_shaking() || stream.wants_write();
-        let reads = reads || stream.wants_read();
+        let writes = self.output.size > 0 && !stream.is_shaking() || stream.unsent() > 0;
+        let reads = reads || stream.is_shaking();
         let wanted = if reads { EPOLLIN } else { 0 } | if writes { EPOLLOUT } else { 0 };
         let wanted = (wanted != 0).then_some(wanted);
         if wanted == self.interest {

@@ -91,14 +91,6 @@ impl Stream {
             Stream::Tls(_, session) => session.unsent(),
         }
     }
-    /// Whether it has to read before it can go on with what it was asked for last.
-    pub fn wants_read(&self) -> bool {
-        self.is_shaking()
-    }
-    /// The same, of writing.
-    pub fn wants_write(&self) -> bool {
-        self.unsent() > 0
-    }
     /// Take leave of the peer, which may still send. What was written before is sent first.
     pub fn end_writing(&mut self) -> Result<()> {
         match self {

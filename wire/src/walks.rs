@@ -78,6 +78,15 @@ impl<'a> Bytes<'a> {
         };
         (count >= 0).then_some((count, at))
     }
+    /// Of a string, -1 of none: (bytes, next position).
+    fn size(self, at: i64, flexible: bool) -> Option<(i64, i64)> {
+        if flexible {
+            let (size, at) = self.varint(at)?;
+            Some((size - 1, at))
+        } else {
+            Some((self.i16(at)?, at + 2))
+        }
+    }
     fn key(self, at: i64, flexible: bool, by_id: bool) -> Option<(Key<'a>, i64)> {
         if by_id {
             let raw: &[u8; 16] = self.slice(at, at + 16)?.try_into().ok()?;
@@ -88,12 +97,7 @@ impl<'a> Bytes<'a> {
             };
             return Some((key, at + 16));
         }
-        let (size, at) = if flexible {
-            let (size, at) = self.varint(at)?;
-            (size - 1, at)
-        } else {
-            (self.i16(at)?, at + 2)
-        };
+        let (size, at) = self.size(at, flexible)?;
         if !(0..=LONGEST_NAME).contains(&size) {
             return None;
         }
@@ -103,12 +107,7 @@ impl<'a> Bytes<'a> {
     }
     /// Skip a string that may be null.
     fn string(self, at: i64, flexible: bool) -> Option<i64> {
-        let (size, at) = if flexible {
-            let (size, at) = self.varint(at)?;
-            (size - 1, at)
-        } else {
-            (self.i16(at)?, at + 2)
-        };
+        let (size, at) = self.size(at, flexible)?;
         if size <= 0 {
             return (size >= -1).then_some(at);
         }
@@ -171,47 +170,73 @@ pub fn named_topics<'a>(
     if !(least..=most).contains(&version) {
         return None;
     }
-    let flexible = version >= flexible_since;
     let bytes = Bytes(frame);
-    let mut at = header.body_start as i64;
-    if flexible {
-        at = bytes.no_tags(at)?;
-    }
-    let (session, mut end) = match header.api_key {
-        PRODUCE => produce(bytes, at, version, flexible, each)?,
-        FETCH => fetch(bytes, at, version, flexible, each)?,
-        2 => list_offsets(bytes, at, version, flexible, each)?,
-        3 => metadata(bytes, at, version, flexible, each)?,
-        _ => leader_epoch(bytes, at, version, flexible, each)?,
+    let body = Body { bytes, version, flexible: version >= flexible_since };
+    let at = body.tags(header.body_start as i64)?;
+    let (session, end) = match header.api_key {
+        PRODUCE => produce(body, at, each)?,
+        FETCH => fetch(body, at, each)?,
+        2 => list_offsets(body, at, each)?,
+        3 => metadata(body, at, each)?,
+        _ => leader_epoch(body, at, each)?,
     };
-    if flexible {
-        end = bytes.no_tags(end)?;
-    }
-    (end <= bytes.end()).then_some(session)
+    (body.tags(end)? <= bytes.end()).then_some(session)
 }
 
-type Walked = Option<(Session, i64)>;
-
-fn produce<'a>(
+/// Of a request, in the layout of its version.
+#[derive(Clone, Copy)]
+struct Body<'a> {
     bytes: Bytes<'a>,
-    at: i64,
     version: i16,
     flexible: bool,
-    each: &mut dyn FnMut(Key<'a>),
-) -> Walked {
-    let at = bytes.string(at, flexible)?; // transactional id
-    let (count, mut at) = bytes.length(at + 2 + 4, flexible)?; // acks, timeout
+}
+
+impl<'a> Body<'a> {
+    /// Where tagged fields end that have to be none, in a version that has them.
+    fn tags(self, at: i64) -> Option<i64> {
+        if self.flexible {
+            self.bytes.no_tags(at)
+        } else {
+            Some(at)
+        }
+    }
+    /// Of bytes that only a version from `since` on has.
+    fn since(self, since: i16, size: i64) -> i64 {
+        if self.version >= since {
+            size
+        } else {
+            0
+        }
+    }
+    fn key(self, at: i64, by_id: bool) -> Option<(Key<'a>, i64)> {
+        self.bytes.key(at, self.flexible, by_id)
+    }
+    fn length(self, at: i64) -> Option<(i64, i64)> {
+        self.bytes.length(at, self.flexible)
+    }
+    fn string(self, at: i64) -> Option<i64> {
+        self.bytes.string(at, self.flexible)
+    }
+}
+
+type Each<'e, 'a> = &'e mut dyn FnMut(Key<'a>);
+type Walked = Option<(Session, i64)>;
+
+fn produce<'a>(body: Body<'a>, at: i64, each: Each<'_, 'a>) -> Walked {
+    let bytes = body.bytes;
+    let at = body.string(at)?; // transactional id
+    let (count, mut at) = body.length(at + 2 + 4)?; // acks, timeout
     let mut walked = count;
     for _ in 0..bounded(count)? {
-        let (key, next) = bytes.key(at, flexible, version >= 13)?;
+        let (key, next) = body.key(at, body.version >= 13)?;
         each(key);
-        let (partitions, next) = bytes.length(next, flexible)?;
+        let (partitions, next) = body.length(next)?;
         at = next;
         walked += partitions;
         bounded(walked)?;
         for _ in 0..bounded(partitions)? {
             at += 4; // index
-            if flexible {
+            if body.flexible {
                 let (size, next) = bytes.varint(at)?;
                 at = bytes.no_tags(next + (size - 1).max(0))?;
             } else {
@@ -225,24 +250,17 @@ fn produce<'a>(
                 return None;
             }
         }
-        if flexible {
-            at = bytes.no_tags(at)?;
-        }
+        at = body.tags(at)?;
     }
     Some((NO_SESSION, at))
 }
 
-fn fetch<'a>(
-    bytes: Bytes<'a>,
-    at: i64,
-    version: i16,
-    flexible: bool,
-    each: &mut dyn FnMut(Key<'a>),
-) -> Walked {
+fn fetch<'a>(body: Body<'a>, at: i64, each: Each<'_, 'a>) -> Walked {
     // replica id, longest wait, least bytes, most bytes, isolation level
-    let mut at = at + if version < 15 { 4 } else { 0 } + 4 + 4 + 4 + 1;
+    let mut at = at + 4 - body.since(15, 4) + 4 + 4 + 4 + 1;
     let mut session = NO_SESSION;
-    if version >= 7 {
+    if body.version >= 7 {
+        let bytes = body.bytes;
         session = Session {
             id: bytes.i32(at)? as i32,
             epoch: bytes.i32(at + 4)? as i32,
@@ -250,64 +268,42 @@ fn fetch<'a>(
         at += 8;
     }
     // partition, leader epoch, offset, last fetched epoch, log start, most bytes
-    let row = 4
-        + if version >= 9 { 4 } else { 0 }
-        + 8
-        + if flexible { 4 } else { 0 }
-        + if version >= 5 { 8 } else { 0 }
-        + 4;
-    let by_id = version >= 13;
-    let (mut at, walked) = topics(bytes, at, flexible, by_id, row, false, MOST_PARTITIONS, each)?;
-    if version >= 7 {
+    let row = 4 + body.since(9, 4) + 8 + body.since(12, 4) + body.since(5, 8) + 4;
+    let by_id = body.version >= 13;
+    let (mut at, walked) = topics(body, at, by_id, row, false, MOST_PARTITIONS, each)?;
+    if body.version >= 7 {
         let left = MOST_PARTITIONS - walked;
-        at = topics(bytes, at, flexible, by_id, 4, true, left, &mut |_| ())?.0;
+        at = topics(body, at, by_id, 4, true, left, &mut |_| ())?.0;
     }
-    if version >= 11 {
-        at = bytes.string(at, flexible)?; // rack
+    if body.version >= 11 {
+        at = body.string(at)?; // rack
     }
     Some((session, at))
 }
 
-fn list_offsets<'a>(
-    bytes: Bytes<'a>,
-    at: i64,
-    version: i16,
-    flexible: bool,
-    each: &mut dyn FnMut(Key<'a>),
-) -> Walked {
-    let at = at + 4 + if version >= 2 { 1 } else { 0 }; // replica id, isolation level
-    let row = 4 + if version >= 4 { 4 } else { 0 } + 8; // partition, leader epoch, timestamp
-    let (at, _) = topics(bytes, at, flexible, false, row, false, MOST_PARTITIONS, each)?;
-    Some((NO_SESSION, at + if version >= 10 { 4 } else { 0 })) // timeout
+fn list_offsets<'a>(body: Body<'a>, at: i64, each: Each<'_, 'a>) -> Walked {
+    let at = at + 4 + body.since(2, 1); // replica id, isolation level
+    let row = 4 + body.since(4, 4) + 8; // partition, leader epoch, timestamp
+    let (at, _) = topics(body, at, false, row, false, MOST_PARTITIONS, each)?;
+    Some((NO_SESSION, at + body.since(10, 4))) // timeout
 }
 
-fn leader_epoch<'a>(
-    bytes: Bytes<'a>,
-    at: i64,
-    version: i16,
-    flexible: bool,
-    each: &mut dyn FnMut(Key<'a>),
-) -> Walked {
-    let at = at + if version >= 3 { 4 } else { 0 }; // replica id
-    let row = 4 + if version >= 2 { 4 } else { 0 } + 4; // partition, leader epoch, epoch asked about
-    let (at, _) = topics(bytes, at, flexible, false, row, false, MOST_PARTITIONS, each)?;
+fn leader_epoch<'a>(body: Body<'a>, at: i64, each: Each<'_, 'a>) -> Walked {
+    let at = at + body.since(3, 4); // replica id
+    let row = 4 + body.since(2, 4) + 4; // partition, leader epoch, epoch asked about
+    let (at, _) = topics(body, at, false, row, false, MOST_PARTITIONS, each)?;
     Some((NO_SESSION, at))
 }
 
-fn metadata<'a>(
-    bytes: Bytes<'a>,
-    at: i64,
-    version: i16,
-    flexible: bool,
-    each: &mut dyn FnMut(Key<'a>),
-) -> Walked {
-    let (count, mut at) = bytes.length(at, flexible)?;
+fn metadata<'a>(body: Body<'a>, at: i64, each: Each<'_, 'a>) -> Walked {
+    let (bytes, version) = (body.bytes, body.version);
+    let (count, mut at) = body.length(at)?;
     if count == 0 {
         return None; // all topics, or none
     }
     for _ in 0..bounded(count)? {
         if version >= 10 {
-            let (key, next) = bytes.key(at, flexible, true)?;
+            let (key, next) = body.key(at, true)?;
             at = next;
             if bytes.u8(at)? == 0 {
                 each(key); // no name
@@ -315,9 +311,9 @@ fn metadata<'a>(
                 continue;
             }
         }
-        let (key, next) = bytes.key(at, flexible, false)?;
+        let (key, next) = body.key(at, false)?;
         each(key);
-        at = if flexible { bytes.no_tags(next)? } else { next };
+        at = body.tags(next)?;
     }
     // creation of topics, authorized operations of the cluster, of topics
     let flags = i64::from(version >= 4) + i64::from((8..=10).contains(&version)) + i64::from(version >= 8);
@@ -329,25 +325,24 @@ fn metadata<'a>(
 
 /// An array of topics with their partitions of `row` bytes each, tags apart; `bare`: those are
 /// numbers, which have no tags. (next position, elements), of which `most` may be.
-#[allow(clippy::too_many_arguments)]
 fn topics<'a>(
-    bytes: Bytes<'a>,
+    body: Body<'a>,
     at: i64,
-    flexible: bool,
     by_id: bool,
     row: i64,
     bare: bool,
     most: i64,
-    each: &mut dyn FnMut(Key<'a>),
+    each: Each<'_, 'a>,
 ) -> Option<(i64, i64)> {
-    let (count, mut at) = bytes.length(at, flexible)?;
+    let bytes = body.bytes;
+    let (count, mut at) = body.length(at)?;
     let mut walked = count;
-    let tagged = flexible && !bare;
+    let tagged = body.flexible && !bare;
     let size = if tagged { row + 1 } else { row };
     for _ in 0..bounded(count)? {
-        let (key, next) = bytes.key(at, flexible, by_id)?;
+        let (key, next) = body.key(at, by_id)?;
         each(key);
-        let (partitions, next) = bytes.length(next, flexible)?;
+        let (partitions, next) = body.length(next)?;
         at = next;
         walked += partitions;
         let behind = at + partitions * size;
@@ -361,7 +356,7 @@ fn topics<'a>(
                 }
             }
         }
-        at = if flexible { bytes.no_tags(behind)? } else { behind };
+        at = body.tags(behind)?;
     }
     Some((at, walked))
 }
