@@ -78,8 +78,9 @@ def _parses(secret: SecretStr) -> SecretStr:
 ConnectionString = Annotated[SecretStr, AfterValidator(_parses)]
 
 EventLoop = Literal["uvloop", "asyncio"]
-Transport = Literal["python", "native"]
 """Values of ``TIDELINE_GATEWAY_EVENT_LOOP``."""
+Transport = Literal["python", "native"]
+"""Values of ``TIDELINE_GATEWAY_TRANSPORT``."""
 
 
 class _Base(BaseSettings):

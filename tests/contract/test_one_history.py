@@ -68,7 +68,9 @@ async def test_the_worker_tells_the_fleet_and_a_job_demands_what_its_driver_has_
     buckets: Any = Buckets()
     async with connect(database.settings("tideline_worker"), application_name="test") as plane:
         history = await start(plane, buckets)
-        keeper = HistoryKeeper(plane, buckets, SETTINGS, history, CollectorRegistry())
+        keeper = HistoryKeeper(
+            plane, buckets, SETTINGS, history, CollectorRegistry(), position_s=30.0
+        )
         for _ in range(keeper.beats_per_position):
             await keeper.beat()
         told = ownership.fleet_position(buckets, SETTINGS)

@@ -89,7 +89,7 @@ class StandIns:
         """Settle by what the registry told last: who is away, who is told for whom, and which of
         the addresses here accept."""
         fleet = self._peers.fleet
-        missing = {n for n in self._addressed if n in fleet and fleet[n].is_away}
+        missing = away(fleet, self._addressed, self._addressed)
         if missing:
             try:
                 self._brokers = await self._cluster.nodes()

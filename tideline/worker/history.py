@@ -20,7 +20,6 @@ from tideline.ownership import REMEDY, fleet_position, write_position
 from tideline.settings import ObjectStoreSettings
 
 EVERY_S = 5.0
-POSITION_S = 30.0
 log = structlog.get_logger()
 
 
@@ -35,7 +34,7 @@ class HistoryKeeper:
         history: HistoryWatch,
         registry: CollectorRegistry = REGISTRY,
         *,
-        position_s: float = POSITION_S,
+        position_s: float,
     ) -> None:
         """``position_s``: so much lies between two positions at most, but for what hangs."""
         self.every_s = min(EVERY_S, position_s)

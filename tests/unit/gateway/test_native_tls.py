@@ -17,10 +17,10 @@ from structlog.testing import capture_logs
 
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
+from tests.unit.gateway.test_room import crowd, held_until
 from tests.unit.gateway.test_transport import HEARTBEAT, echo, frame
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.domain.security import ClientAuth, SecurityProtocol
-from tideline.gateway.context import ApiKey
 from tideline.gateway.transport import handshakes
 from tideline.gateway.transport import native as by_library
 from tideline.gateway.transport.native import NativeTransport
@@ -52,17 +52,14 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.load_or_create(tmp_path / "ca")
 
 
-class Native:
+class Native(Gateway):
     def __init__(self, under_test: Gateway, transport: NativeTransport) -> None:
-        self._under_test, self.transport = under_test, transport
-        self.connections, self.room = under_test.connections, under_test.room
+        super().__init__(under_test.server, under_test.connections, under_test.room)
+        self.transport = transport
 
     @property
     def port(self) -> int:
-        return self._under_test.server.address[1]
-
-    async def connect(self, tls: ssl.SSLContext | None) -> Client:
-        return await self._under_test.connect(tls)
+        return self.server.address[1]
 
     def encrypt(self, clients: TlsFiles, auth: ClientAuth = ClientAuth.NONE) -> None:
         self.transport.encrypt_clients(clients.server_context(auth), clients)
@@ -445,28 +442,30 @@ async def test_nothing_of_a_client_is_served_before_it_is_let_in(
         client.close()
 
 
-async def test_a_client_is_taken_leave_of(authority: Authority) -> None:
-    """It could not tell an end of TCP from an attack."""
+@asynccontextmanager
+async def answered(authority: Authority) -> AsyncIterator[tuple[Native, Bytewise]]:
+    """A gateway, and a client of it that has been answered once."""
     own, trusting = files_of(authority.issue("gateway")), TlsFiles(authority.certificate)
     async with FakeBroker(echo) as broker, native(broker, clients=own) as under_test:
         client = Bytewise(trusting.client_context())
         await client.connect(under_test.port)
         await client.asks(frame(1))
+        yield under_test, client
+        client.writer.close()
+
+
+async def test_a_client_is_taken_leave_of(authority: Authority) -> None:
+    """It could not tell an end of TCP from an attack."""
+    async with answered(authority) as (under_test, client):
         (served,) = under_test.connections
         served.close("a test")
         assert await client.step(lambda: client.tls.read(1)) == b""
-        client.writer.close()
 
 
 async def test_a_client_that_takes_leave_is_gone(authority: Authority) -> None:
-    own, trusting = files_of(authority.issue("gateway")), TlsFiles(authority.certificate)
-    async with FakeBroker(echo) as broker, native(broker, clients=own) as under_test:
-        client = Bytewise(trusting.client_context())
-        await client.connect(under_test.port)
-        await client.asks(frame(1))
+    async with answered(authority) as (under_test, client):
         await client.step(client.tls.unwrap)  # done once its peer has taken leave, too
         await until(lambda: not len(under_test.connections))
-        client.writer.close()
 
 
 @pytest.mark.parametrize(
@@ -536,29 +535,15 @@ async def test_without_room_frames_that_are_half_read_are_finished_in_turn(
 ) -> None:
     own, trusting = files_of(authority.issue("gateway")), TlsFiles(authority.certificate)
     release = asyncio.Event()
-
-    async def held(header: RequestHeader, request: bytes) -> bytes | None:
-        if header.api_key == HEARTBEAT:
-            await release.wait()
-        return await echo(header, request)
-
     context = trusting.client_context()
     async with (
-        FakeBroker(held, own.server_context(ClientAuth.NONE)) as broker,
+        FakeBroker(held_until(release), own.server_context(ClientAuth.NONE)) as broker,
         native(broker, clients=own, brokers=trusting) as under_test,
     ):
         room = under_test.room
         room._max = 3_000_000
         room.changed()
-        clients = [await under_test.connect(context) for _ in range(6)]
-        for client in clients:  # strangers' requests are not so long
-            await client.send(frame(9, ApiKey.API_VERSIONS))
-            await client.receive()
-        sending = [
-            asyncio.ensure_future(client.send(*(frame(n, body=bytes(1_000_000)) for n in range(2))))
-            for client in clients
-        ]
-        await until(lambda: room.full)
+        clients, sending = await crowd(under_test, 6, 2, context)
         late = await under_test.connect(context)  # hands are shaken all the same
         release.set()
         for client in clients:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tests.unit.gateway.fakes import until
-from tests.unit.gateway.gateway_under_test import gateway
+from tests.unit.gateway.gateway_under_test import Client, Gateway, gateway
 from tests.unit.gateway.test_transport import HEARTBEAT, echo, frame
 from tests.unit.kafka.fake_broker import FakeBroker
 from tideline.gateway.context import ApiKey
@@ -73,28 +75,44 @@ def test_when_full_frames_that_are_half_read_are_finished_one_after_the_other() 
 each_transport = pytest.mark.usefixtures("each_transport")
 
 
-@each_transport
-async def test_a_process_without_room_reads_nobody_and_then_answers_everybody() -> None:
-    release = asyncio.Event()
+def held_until(release: asyncio.Event) -> Callable[[RequestHeader, bytes], Awaitable[bytes | None]]:
+    """A broker that answers heartbeats then, and everything else at once."""
 
     async def held(header: RequestHeader, request: bytes) -> bytes | None:
         if header.api_key == HEARTBEAT:
             await release.wait()
         return await echo(header, request)
 
-    async with FakeBroker(held) as broker, gateway(broker) as under_test:
+    return held
+
+
+async def crowd(
+    under_test: Gateway, clients: int, requests: int, tls: ssl.SSLContext | None = None
+) -> tuple[list[Client], list[asyncio.Future[None]]]:
+    """Clients that send so many requests of a megabyte each, and what ends when all is sent. No
+    room is left when this returns."""
+    made = [await under_test.connect(tls) for _ in range(clients)]
+    for client in made:  # strangers' requests are not so long
+        await client.send(frame(9, ApiKey.API_VERSIONS))
+        await client.receive()
+    sending = [
+        asyncio.ensure_future(
+            client.send(*(frame(n, body=bytes(1_000_000)) for n in range(requests)))
+        )
+        for client in made
+    ]
+    await until(lambda: under_test.room.full)
+    return made, sending
+
+
+@each_transport
+async def test_a_process_without_room_reads_nobody_and_then_answers_everybody() -> None:
+    release = asyncio.Event()
+    async with FakeBroker(held_until(release)) as broker, gateway(broker) as under_test:
         room = under_test.room
         room._max = 5_000_000
         room.changed()
-        clients = [await under_test.connect() for _ in range(8)]
-        for client in clients:  # strangers' requests are not so long
-            await client.send(frame(9, ApiKey.API_VERSIONS))
-            await client.receive()
-        sending = [
-            asyncio.ensure_future(client.send(*(frame(n, body=bytes(1_000_000)) for n in range(4))))
-            for client in clients
-        ]
-        await until(lambda: room.full)
+        clients, sending = await crowd(under_test, 8, 4)
         most = 0
         for _ in range(50):
             await asyncio.sleep(0.002)

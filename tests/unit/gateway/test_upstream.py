@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 
 from tests.unit.gateway.fakes import until
 from tests.unit.gateway.test_transport import echo, frame
@@ -13,6 +14,24 @@ from tideline.gateway.room import Room
 from tideline.gateway.transport.upstream import Expected, Upstream
 from tideline.kafka.framing import FrameProtocol
 from tideline.kafka.protocol import RequestHeader
+
+
+def upstream_to(
+    address: tuple[str, int],
+    *,
+    on_lost: Callable[[str, bool], None] = lambda reason, owes: None,
+    on_pressure: Callable[[bool], None] = lambda full: None,
+    tls: ssl.SSLContext | None = None,
+) -> Upstream:
+    return Upstream(
+        address,
+        1_048_576,
+        Room(),
+        FrameProtocol(1_048_576),
+        tls=tls,
+        on_lost=on_lost,
+        on_pressure=on_pressure,
+    )
 
 
 async def test_requests_without_an_answer_are_not_gathered_without_bound_while_nobody_answers() -> (
@@ -27,15 +46,8 @@ async def test_requests_without_an_answer_are_not_gathered_without_bound_while_n
         listening.setblocking(False)
         silent = ssl.create_default_context()  # waits for a handshake, as for a broker far away
         silent.check_hostname, silent.verify_mode = False, ssl.CERT_NONE
-        upstream = Upstream(
-            listening.getsockname(),
-            1_048_576,
-            Room(),
-            FrameProtocol(1_048_576),
-            tls=silent,
-            on_lost=lambda reason, owes: None,
-            on_pressure=pressure.append,
-        )
+        address = listening.getsockname()
+        upstream = upstream_to(address, tls=silent, on_pressure=pressure.append)
         accepted, _ = await loop.sock_accept(listening)
         for _ in range(3):
             upstream.send(bytes(1_000), None)
@@ -56,14 +68,7 @@ async def test_what_waited_for_the_broker_holds_nobody_back_once_it_answers() ->
 
     pressure: list[bool] = []
     async with FakeBroker(takes) as broker:
-        upstream = Upstream(
-            broker.address,
-            1_048_576,
-            Room(),
-            FrameProtocol(1_048_576),
-            on_lost=lambda reason, owes: None,
-            on_pressure=pressure.append,
-        )
+        upstream = upstream_to(broker.address, on_pressure=pressure.append)
         for n in range(100):
             upstream.send(frame(n, body=bytes(1_000)), None)
         assert pressure == [True]
@@ -81,14 +86,7 @@ async def test_an_answer_that_cannot_be_dealt_with_ends_its_client_whatever_went
         raise RuntimeError("a defect")
 
     async with FakeBroker(echo) as broker:
-        upstream = Upstream(
-            broker.address,
-            1_048_576,
-            Room(),
-            FrameProtocol(1_048_576),
-            on_lost=lambda reason, owes: lost.append(owes),
-            on_pressure=lambda full: None,
-        )
+        upstream = upstream_to(broker.address, on_lost=lambda reason, owes: lost.append(owes))
         upstream.send(frame(1), Expected(1, fails))
         await until(lambda: lost)
         assert lost == [True]

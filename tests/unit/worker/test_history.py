@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from tests.unit.test_ownership import Buckets, Installation
 from tideline import ownership
 from tideline.domain.history import WrongHistory
-from tideline.worker.history import POSITION_S, HistoryKeeper
+from tideline.worker.history import HistoryKeeper
 
 
-async def keeper_of(installation: Installation, position_s: float = POSITION_S) -> HistoryKeeper:
+async def keeper_of(installation: Installation, position_s: float = 30.0) -> HistoryKeeper:
     buckets: Any = installation.buckets
     history = await installation.start()
     return HistoryKeeper(

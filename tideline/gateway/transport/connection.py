@@ -22,8 +22,7 @@ from tideline.gateway.metrics import BOUND_REACHED
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
 from tideline.gateway.transport.admission import Door
-from tideline.gateway.transport.login import MAX_FRAME_BYTES as UNKNOWN_MAX_FRAME_BYTES
-from tideline.gateway.transport.login import Login
+from tideline.gateway.transport.login import Login, stranger_frame_bytes
 from tideline.gateway.transport.serving import ServedConnection, Slot, fail
 from tideline.gateway.transport.upstream import Broker, Expected, Upstream, keep_alive
 from tideline.kafka.framing import FIRST, FrameProtocol
@@ -63,9 +62,7 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         ServedConnection.__init__(
             self, settings, rules, rewriter, connections, door, broker_is_gone, broker
         )
-        most = settings.gateway_max_frame_bytes
-        first = most if self._login is None else min(most, UNKNOWN_MAX_FRAME_BYTES)
-        FrameProtocol.__init__(self, first, FIRST_BUFFER_BYTES)
+        FrameProtocol.__init__(self, stranger_frame_bytes(settings), FIRST_BUFFER_BYTES)
         self._room = room
         self._security = security
         self._limit = settings.gateway_max_inflight_per_connection

@@ -29,6 +29,7 @@ from tideline.kafka.protocol import (
     decode_response,
     encode_response,
 )
+from tideline.settings import GatewaySettings
 
 MAX_FRAME_BYTES = 524_288
 """Before a login is complete: ``sasl.server.max.receive.size``."""
@@ -37,6 +38,12 @@ LOGIN_S = 30.0
 _LIFETIME_BYTES = 8
 """By so much an answer to SaslAuthenticate v1 is longer than one of v0."""
 _UNHEARD_OF_VERSION = (2**15 - 1).to_bytes(2, "big")
+
+
+def stranger_frame_bytes(settings: GatewaySettings) -> int:
+    """The most that a request of who has not logged in may have; of anybody, where nobody does."""
+    most = settings.gateway_max_frame_bytes
+    return min(most, MAX_FRAME_BYTES) if settings.gateway_security_protocol.is_sasl else most
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -303,12 +303,9 @@ class NativeConnection(ServedConnection):
 
     def adopt(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
         """Serve the client that was accepted, if the door lets it in."""
-        host, port = address[:2]
-        self.peer = f"{host}:{port}"
+        self._comes(accepted, address)
         self._unread = accepted
-        with contextlib.suppress(OSError):  # it has left: the library finds that out
-            keep_socket_alive(accepted)
-        if not self._let_in(host) or self._unheard:
+        if not self._let_in(self._host) or self._unheard:
             return
         self._unread = None
         self.number = self._transport.take_in(self, accepted)
@@ -319,10 +316,7 @@ class NativeConnection(ServedConnection):
         self, accepted: socket.socket, address: tuple[Any, ...], within_s: float
     ) -> None:
         """See :class:`tideline.gateway.transport.handshakes.Shakes`."""
-        self._host, port = address[:2]
-        self.peer = f"{self._host}:{port}"
-        with contextlib.suppress(OSError):  # it has left: the library finds that out
-            keep_socket_alive(accepted)
+        self._comes(accepted, address)
         self._shaking = asyncio.get_running_loop().create_future()
         self.number = self._transport.take_in(self, accepted, within_s)
         if not self.number:
@@ -333,6 +327,12 @@ class NativeConnection(ServedConnection):
         except asyncio.CancelledError:
             self.turn_away("the gateway stops")
             raise
+
+    def _comes(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        self._host, port = address[:2]
+        self.peer = f"{self._host}:{port}"
+        with contextlib.suppress(OSError):  # it has left: the library finds that out
+            keep_socket_alive(accepted)
 
     def _is_shaken(self, shaking: asyncio.Future[None], told: str) -> None:
         self._shaking = None
@@ -529,11 +529,11 @@ class NativeConnection(ServedConnection):
 
     def state(self, kind: type[S]) -> S:
         """See :class:`tideline.gateway.context.ClientConnection`."""
-        if kind not in self._states:
-            made = self._states[kind] = kind()
-            if isinstance(made, FollowedSessions):
-                made.follow(partial(self._wire.session, self.number))
-        return cast(S, self._states[kind])
+        is_new = kind not in self._states
+        state = super().state(kind)
+        if is_new and isinstance(state, FollowedSessions):
+            state.follow(partial(self._wire.session, self.number))
+        return state
 
     # -- the end
 
@@ -545,9 +545,7 @@ class NativeConnection(ServedConnection):
     def drain(self) -> None:
         """See :meth:`ServedConnection.drain`."""
         self._draining = True
-        if self._unmuting is not None:
-            self._unmuting.cancel()
-            self._unmuting = None
+        self._stop_muting()
         self._wire.drain(self.number)
 
     def close(self, reason: str, about: Mapping[str, object] | None = None) -> None:

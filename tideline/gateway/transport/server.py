@@ -27,7 +27,7 @@ from tideline.gateway.transport.connection import (
 from tideline.gateway.transport.hand_over import hand_over
 from tideline.gateway.transport.handshakes import Handshakes
 from tideline.gateway.transport.listener import Listener
-from tideline.gateway.transport.login import MAX_FRAME_BYTES as UNKNOWN_MAX_FRAME_BYTES
+from tideline.gateway.transport.login import stranger_frame_bytes
 from tideline.gateway.transport.native import NativeConnection, NativeTransport
 from tideline.gateway.transport.serving import ServedConnection
 from tideline.gateway.transport.upstream import Broker
@@ -97,15 +97,12 @@ class GatewayServer:
         settings = self._settings
         if settings.gateway_transport != "native":
             return None
-        most = stranger = settings.gateway_max_frame_bytes
-        if settings.gateway_security_protocol.is_sasl:
-            stranger = min(most, UNKNOWN_MAX_FRAME_BYTES)
         limits = Limits(
-            max_frame_bytes=most,
+            max_frame_bytes=settings.gateway_max_frame_bytes,
             max_answer_bytes=settings.gateway_max_answer_bytes,
             in_flight=settings.gateway_max_inflight_per_connection,
             first_frame_bytes=settings.gateway_first_frame_max_bytes,
-            stranger_frame_bytes=stranger,
+            stranger_frame_bytes=stranger_frame_bytes(settings),
             sweep_s=SWEEP_S,
             stall_s=by_python.WRITE_STALL_S,
             grace_s=by_python.CLOSE_GRACE_S,

@@ -229,9 +229,7 @@ class ServedConnection(ABC):
     def _end_served(self, reason: str) -> None:
         """Nothing is waited for any more, and nobody counts it."""
         self._unbound_login()
-        if self._unmuting is not None:
-            self._unmuting.cancel()
-            self._unmuting = None
+        self._stop_muting()
         for task in tuple(self._tasks):
             task.cancel()
         for answer in (*self._forwarded, *self._asked):
@@ -466,6 +464,12 @@ class ServedConnection(ABC):
             self._muted_since = loop.time()
         self._unmuting = loop.call_at(until, self._unmute)
         self._muting_changed()
+
+    def _stop_muting(self) -> None:
+        """Without a word to the transport, which drains or ends."""
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
 
     def _unmute(self) -> None:
         self._unmuting = None
