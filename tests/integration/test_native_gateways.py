@@ -1,0 +1,75 @@
+"""The whole of a migration under load, by gateways that serve their connections natively: what
+passes does not come to Python, and what a crossing needs does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.request import urlopen
+
+import pytest
+
+from tests.conftest import SHARED
+from tests.harness import migration_case, until
+from tests.integration.test_clients_across import java_console_consumer
+from tideline.stack import Stack
+
+
+def serve_by(stack: Stack, transport: str) -> None:
+    """Restart the gateways, one by one, with this transport."""
+    stack.configure({**SHARED, "TIDELINE_GATEWAY_TRANSPORT": transport})
+    for node in stack.endpoints.gateways:
+        stack.stop(f"gateway-{node}")
+        stack.start(f"gateway-{node}")
+
+
+@pytest.fixture(scope="module")
+def native(stack: Stack) -> Iterator[Stack]:
+    serve_by(stack, "native")
+    yield stack
+    serve_by(stack, SHARED.get("TIDELINE_GATEWAY_TRANSPORT", "python"))
+
+
+def passed(stack: Stack, api: str) -> int:
+    """Requests that no handler has seen, of all gateways."""
+    found = 0.0
+    for program, address in stack.endpoints.metrics.items():
+        if program.startswith("gateway-"):
+            with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+                wanted = f'inkless_gateway_requests_total{{api="{api}",path="passed"}}'
+                lines = answer.read().decode().splitlines()
+                found += sum(float(line.split()[1]) for line in lines if line.startswith(wanted))
+    return int(found)
+
+
+def test_a_consumer_with_a_session_reads_on_across_the_boundary_of_native_gateways(
+    native: Stack,
+) -> None:
+    """Its session passes in the library until its topic is tracked, and from that moment on no
+    more."""
+    with migration_case(native, name="native") as case:
+        case.produce()
+        case.consume()
+        with java_console_consumer(case) as reading:
+            until("a first record", lambda: reading.seen)
+            before = passed(native, "Fetch"), passed(native, "Produce")
+            until(
+                "fetches and produces that pass",
+                lambda: (
+                    passed(native, "Fetch") > before[0] + 20
+                    and passed(native, "Produce") > before[1] + 20
+                ),
+            )
+            case.until_acknowledged(50)
+            case.trigger()
+            case.until_ready()
+            boundary = case.boundaries()[0]
+            assert reading.seen[-1][0] > 0
+            case.until_acknowledged(100)
+            until("a record well past B0", lambda: reading.seen[-1][0] > boundary + 50)
+            for producer in case.producers:
+                producer.stop()
+            last = case.ledger.acknowledged_through(0)
+            until("the last record", lambda: reading.seen[-1][0] >= last)
+        offsets = [offset for offset, _ in reading.seen]
+        assert offsets == list(range(len(offsets)))
+        case.settle()
