@@ -98,7 +98,9 @@ class Doors:
                 "FindCoordinator", key_type=kind, coordinator_keys=[key]
             ).coordinators
             assert told.error_code in {ErrorCode.none, *_ON_THE_WAY}, told
-            return int(told.node_id) if told.error_code is ErrorCode.none else None
+            # After a gateway was away a client is told once of a node that nobody is, and asks again.
+            is_known = told.error_code is ErrorCode.none and told.node_id in self.addresses
+            return int(told.node_id) if is_known else None
 
         node = until(f"the coordinator of {key}", found)
 

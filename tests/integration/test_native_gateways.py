@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import SHARED
 from tests.harness import migration_case, until
@@ -20,6 +21,10 @@ def serve_by(stack: Stack, transport: str) -> None:
     for node in stack.endpoints.gateways:
         stack.stop(f"gateway-{node}")
         stack.start(f"gateway-{node}")
+        until(
+            f"gateway {node} to be back for its siblings, too",
+            lambda: not counted(stack, "inkless_gateway_standing_in"),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +34,23 @@ def native(stack: Stack) -> Iterator[Stack]:
     serve_by(stack, SHARED.get("TIDELINE_GATEWAY_TRANSPORT", "python"))
 
 
-def passed(stack: Stack, api: str) -> int:
-    """Requests that no handler has seen, of all gateways."""
+def counted(stack: Stack, name: str, **labels: str) -> int:
+    """Of all gateways, over the samples that have these labels."""
     found = 0.0
     for program, address in stack.endpoints.metrics.items():
         if program.startswith("gateway-"):
             with urlopen(f"http://{address}/metrics", timeout=30) as answer:
-                wanted = f'inkless_gateway_requests_total{{api="{api}",path="passed"}}'
-                lines = answer.read().decode().splitlines()
-                found += sum(float(line.split()[1]) for line in lines if line.startswith(wanted))
+                page = answer.read().decode()
+            for family in text_string_to_metric_families(page):
+                for sample in family.samples:
+                    if sample.name == name and labels.items() <= sample.labels.items():
+                        found += sample.value
     return int(found)
+
+
+def passed(stack: Stack, api: str) -> int:
+    """Requests that no handler has seen, of all gateways."""
+    return counted(stack, "inkless_gateway_requests_total", api=api, path="passed")
 
 
 def test_a_consumer_with_a_session_reads_on_across_the_boundary_of_native_gateways(
