@@ -98,7 +98,7 @@ class Doors:
                 "FindCoordinator", key_type=kind, coordinator_keys=[key]
             ).coordinators
             assert told.error_code in {ErrorCode.none, *_ON_THE_WAY}, told
-            # After a gateway was away a client is told once of a node that nobody is, and asks again.
+            # After a gateway was away a client is told of a node that nobody is, and asks again.
             is_known = told.error_code is ErrorCode.none and told.node_id in self.addresses
             return int(told.node_id) if is_known else None
 
