@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from uuid import uuid4
 
 import psycopg
 import pytest
+from tenacity import stop_never, wait_fixed
 
-from tests.contract.conftest import Database
+from tests.contract.conftest import Database, PostgresServer
 from tests.unit.gateway.fakes import until
 from tideline.control_plane import connect
 from tideline.control_plane import pool as pools
@@ -18,6 +20,7 @@ from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import FindBatchesRequest, TrackingKind
 from tideline.control_plane.pool import Pool
 from tideline.domain.ids import TopicIdPartition
+from tideline.retries import retried
 
 KEY = 4711
 WAITING = (
@@ -151,3 +154,61 @@ async def test_a_lease_does_not_wait_behind_the_look_ups_of_consumers(database: 
         assert not any(one.done() for one in waiting)
         await other.rollback()
         assert [found.error for (found,) in await asyncio.gather(*waiting)] == ["NONE"] * 40
+
+
+@pytest.mark.parametrize("given_up_by", ["timeout", "cancellation"])
+async def test_an_outage_of_any_length_ends_with_the_outage(
+    postgres_server: PostgresServer, database: Database, given_up_by: str
+) -> None:
+    """Those who gave up keep no places: with a full queue the pool never connected again."""
+    settings = database.settings(postgres_connect_timeout_ms=300)
+    pool = Pool(settings, "long-outage", size=1)
+    await pool.open()
+    patience_s = 0.1 if given_up_by == "cancellation" else 10.0
+    gave_up = 0
+    places: list[int] = []
+    postgres_server.stop()
+    try:
+        while gave_up < 4 * pools.WAITING_PER_CONNECTION:
+            calls = [
+                asyncio.wait_for(pool.fetch(b"SELECT 1", retry=False), patience_s)
+                for _ in range(pools.WAITING_PER_CONNECTION)
+            ]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(o, (ControlPlaneUnavailable, TimeoutError)) for o in outcomes)
+            gave_up += len(outcomes)
+            places.append(pool._pool.get_stats()["requests_waiting"])
+        assert max(places) <= 3 * pools.WAITING_PER_CONNECTION
+        # No attempt is under way that could meet the server's return by luck.
+        await until(lambda: pool._pool.get_stats()["pool_size"] == 0)
+    finally:
+        postgres_server.start()
+
+    async with asyncio.timeout(10):
+        answer = await retried(
+            partial(pool.fetch, b"SELECT 1 AS one"),
+            ControlPlaneUnavailable,
+            wait=wait_fixed(0.05),
+            stop=stop_never,
+        )
+    assert answer == [{"one": 1}]
+    await pool.close()
+
+
+async def test_calls_beyond_the_queue_are_refused_at_once(database: Database) -> None:
+    pool = Pool(database.settings(), "queue", size=1)
+    await pool.open()
+    with held_lock(database.dsn) as holder:
+        holding = asyncio.create_task(pool.fetch(LOCK_AND_MARK, retry=False))
+        await until(lambda: waiting(holder, "queue") == 1)
+        queued = [
+            asyncio.create_task(pool.fetch(b"SELECT 1 AS one", retry=False))
+            for _ in range(pools.WAITING_PER_CONNECTION)
+        ]
+        await until(lambda: pool._asking == pools.WAITING_PER_CONNECTION)
+        with pytest.raises(ControlPlaneUnavailable, match="already 64 calls wait"):
+            await pool.fetch(b"SELECT 1", retry=False)
+        holder.execute("SELECT pg_advisory_unlock(%s)", [KEY])
+        assert await asyncio.gather(*queued) == [[{"one": 1}]] * pools.WAITING_PER_CONNECTION
+        await holding
+    await pool.close()

@@ -14,13 +14,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -46,6 +46,8 @@ HALT = "halt_history"
 ATTEMPTS = 3
 """A broken connection costs one attempt, a failover in progress the next; a longer outage is the
 caller's to report."""
+WAITING_PER_CONNECTION = 64
+"""Calls that queue for a connection at most; the next one is refused at once."""
 _BETWEEN_ATTEMPTS = wait_random_exponential(multiplier=0.02, max=0.2)
 JOBS_STATEMENT_TIMEOUT_MS = 60_000
 """Jobs move many rows in one call: a segment of 100,000 batches takes seconds."""
@@ -72,6 +74,7 @@ LANE_OF = {
 """By SQL function; what is not named goes with the others."""
 
 R = TypeVar("R")
+Connections: TypeAlias = AsyncConnectionPool[psycopg.AsyncConnection[DictRow]]
 
 
 def conninfo(settings: ControlPlaneSettings, application_name: str) -> str:
@@ -142,15 +145,21 @@ class Pool:
         self._call_timeout_s = (
             settings.postgres_statement_timeout_ms + settings.postgres_connect_timeout_ms
         ) / 1000
-        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] = AsyncConnectionPool(
+        self._size = size
+        self._connect_timeout_s = settings.postgres_connect_timeout_ms / 1000
+        self._asking = 0
+        """Calls that wait for a connection."""
+        self._pool = self._connections()
+        self._calls: dict[asyncio.Task[list[DictRow]], psycopg.AsyncConnection[DictRow]] = {}
+
+    def _connections(self) -> Connections:
+        return AsyncConnectionPool(
             self._conninfo,
             connection_class=psycopg.AsyncConnection[DictRow],
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
             min_size=1,
-            max_size=size,
-            timeout=settings.postgres_connect_timeout_ms / 1000,
-            # Calls that queue for a connection are bounded; the next one is refused at once.
-            max_waiting=size * 64,
+            max_size=self._size,
+            timeout=self._connect_timeout_s,
             # A failed attempt ends soon; the next caller starts a new one. The pool's own backoff
             # would otherwise grow for as long as the outage and outlast it.
             reconnect_timeout=0.5,
@@ -158,7 +167,6 @@ class Pool:
             check=_discard_broken,
             open=False,
         )
-        self._calls: dict[asyncio.Task[list[DictRow]], psycopg.AsyncConnection[DictRow]] = {}
 
     async def open(self) -> None:
         """Start connecting in the background. Does not fail while Postgres is down."""
@@ -231,8 +239,8 @@ class Pool:
     async def _once(self, query: bytes, given: Sequence[object]) -> list[DictRow]:
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                connection = await self._pool.getconn()
-                call = spawn(self._run(connection, query, given), "sql-call")
+                pool, connection = await self._connection()
+                call = spawn(self._run(pool, connection, query, given), "sql-call")
                 self._calls[call] = connection
                 call.add_done_callback(self._ended)
                 return await self._not_cancelled(call)
@@ -243,14 +251,43 @@ class Pool:
         except (psycopg.Error, TimeoutError, OSError) as error:
             raise translate(error) from error
 
+    async def _connection(self) -> tuple[Connections, psycopg.AsyncConnection[DictRow]]:
+        """A connection, and whose it is. Calls in the queue are counted here: psycopg's own bound
+        counts those too that have given up, until a connection comes, and beyond the bound it no
+        longer tries to connect, so that an outage which fills the queue would have no end."""
+        bound = self._size * WAITING_PER_CONNECTION
+        if self._asking >= bound:
+            raise TooManyRequests(f"already {self._asking} calls wait for one")
+        if self._pool.get_stats()["requests_waiting"] >= 2 * bound:
+            await self._forget_who_gave_up()
+        self._asking += 1
+        try:
+            pool = self._pool
+            return pool, await pool.getconn()
+        finally:
+            self._asking -= 1
+
+    async def _forget_who_gave_up(self) -> None:
+        """Their places in the queue would be kept for as long as the outage. While a connection is
+        in use they stay: it comes back, or is dropped, and no more than the size are ever open."""
+        if self._calls or self._pool.closed:
+            return
+        forgotten, self._pool = self._pool, self._connections()
+        await self._pool.open(wait=False)
+        spawn(forgotten.close(timeout=self._call_timeout_s), "forgotten-queue")
+
     async def _run(
-        self, connection: psycopg.AsyncConnection[DictRow], query: bytes, given: Sequence[object]
+        self,
+        pool: Connections,
+        connection: psycopg.AsyncConnection[DictRow],
+        query: bytes,
+        given: Sequence[object],
     ) -> list[DictRow]:
         try:
             cursor = await connection.execute(query, given)
             return await cursor.fetchall()
         finally:
-            await self._pool.putconn(connection)
+            await pool.putconn(connection)
 
     async def _not_cancelled(self, call: asyncio.Task[list[DictRow]]) -> list[DictRow]:
         """The result of ``call``, which goes on when the caller does not."""
