@@ -97,7 +97,8 @@ class Installation:
     def _free_beside(self, node: int) -> int:
         """Where the old listener goes: a port that nothing of the stack has."""
         first = int(self.stack.endpoints.brokers[node].rpartition(":")[2]) + 400
-        return next(port for port in range(first, first + 1000, 10) if is_free(port))
+        taken = self._ports.values()
+        return next(p for p in range(first, first + 1000, 10) if p not in taken and is_free(p))
 
     def _at(self, name: str) -> str:
         return f"127.0.0.1:{self._ports[name]}"

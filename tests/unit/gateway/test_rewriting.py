@@ -241,6 +241,14 @@ def test_a_coordinator_whose_address_changed_is_forgotten_by_each_client_before_
         rewriter(frame, ApiKey.FIND_COORDINATOR, 3, of_transactions), ApiKey.FIND_COORDINATOR, 3
     )
     assert (answer.node_id, answer.host) == (NO_NODE + 2, "gateway-1"), "it asks for Metadata"
+    (several, *_) = (
+        m for v, m in messages(ApiKey.FIND_COORDINATOR, {2: ("broker-2", 1)}) if v == 4
+    )
+    java = Asker("j", of_transactions=True)
+    rewritten = rewriter(encode_response(several, 7), ApiKey.FIND_COORDINATOR, 4, java)
+    answer = decode_response(rewritten, ApiKey.FIND_COORDINATOR, 4)
+    told_java = {(c.node_id, c.host) for c in answer.coordinators if c.node_id == 2}
+    assert told_java == {(2, "gateway-1")}, "its admin client waits for that node"
     nodes.stand_in(None)
     assert told(client) == nobody, "and again when it is back"
     clock[0] += 1.1

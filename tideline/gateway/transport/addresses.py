@@ -47,6 +47,10 @@ def offered_versions(decoded: Iterable[int]) -> dict[int, range]:
 
 MOVED_LATELY_S = 60.0
 """Longer than a client waits before it tries to connect once more (10 s by default)."""
+SEVERAL_COORDINATORS_SINCE = 4
+"""Version of FindCoordinator. librdkafka asks with 2 at most; Kafka's own clients with this one and
+higher, and go by the address that they are told. Their admin client waits for the node of a
+transaction's coordinator to appear in Metadata: it must be one that does."""
 NO_NODE = 2**30
 """No broker has such an id, nor is it one of those that clients make for themselves."""
 FORGETS_WITHIN_S = 1.0
@@ -203,16 +207,21 @@ class ResponseRewriter:
 
     def _find_coordinator(self, frame: bytes, version: int, named: Named, asker: Asker) -> bytes:
         answer: Any = decode_response(frame, ApiKey.FIND_COORDINATOR, version)
-        if version < 4:
+        if version < SEVERAL_COORDINATORS_SINCE:
             return _changed(frame, self._coordinator(answer, named, asker), base=answer)
-        found = tuple(self._coordinator(c, named, asker) for c in answer.coordinators)
+        goes_by_address = asker.of_transactions
+        found = tuple(
+            self._coordinator(c, named, asker, goes_by_address) for c in answer.coordinators
+        )
         return _changed(frame, answer, coordinators=found)
 
-    def _coordinator(self, found: Any, named: Named, asker: Asker) -> Any:
+    def _coordinator(
+        self, found: Any, named: Named, asker: Asker, goes_by_address: bool = False
+    ) -> Any:
         if found.node_id < 0:
             return found
         moved = self._moved((found,), named)
-        if moved and not _must_forget(int(found.node_id), named, asker):
+        if moved and (goes_by_address or not _must_forget(int(found.node_id), named, asker)):
             return moved[0]
         if moved and asker.of_transactions:
             return replace(moved[0], node_id=BrokerId(NO_NODE + int(found.node_id)))
