@@ -8,6 +8,7 @@ user but the brokers and, for the setup, whoever has the files of a home.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import secrets
@@ -21,6 +22,7 @@ from kio.schema.alter_user_scram_credentials.v0.request import (
     ScramCredentialUpsertion,
 )
 from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
+from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8, i32
 from kio.static.protocol import RequestPayload
@@ -67,7 +69,7 @@ _OPERATIONS = {
     "AlterConfigs": 11,
 }
 """Kafka's numbers (``AclOperation``)."""
-_LITERAL, _ALLOW = 3, 3
+_ANY, _LITERAL, _ALLOW = 1, 3, 3
 _THE_CLUSTER = "kafka-cluster"
 _CLIENTS = {
     Resource.TOPIC: "Read Write Create Delete Alter Describe DescribeConfigs AlterConfigs",
@@ -202,6 +204,7 @@ class Secured:
             await _done(broker, self._users())
             await _done(broker, _rights())
         async with asyncio.timeout(LOGIN_WITHIN_S):
+            await self._rights_are_known(internal)
             for user in USERS:
                 await self._logs_in(user, clients)
 
@@ -220,6 +223,17 @@ class Secured:
                 )
             )
         return AlterUserScramCredentialsRequest(deletions=(), upsertions=tuple(rows))
+
+    async def _rights_are_known(self, internal: Address) -> None:
+        """The broker answers from what it goes by, and may be seconds behind the controller."""
+        wanted = len({(user, acl) for user, acls in RIGHTS.items() for acl in acls})
+        broker = await KafkaConnection.open(*internal, security=self.setup())
+        with contextlib.closing(broker):
+            while True:
+                answer: Any = await broker.send(_every_right())
+                if sum(len(found.acls) for found in answer.resources) >= wanted:
+                    return
+                await asyncio.sleep(0.1)
 
     async def _logs_in(self, user: str, address: Address) -> None:
         """The broker has heard of it, which takes a moment."""
@@ -256,6 +270,18 @@ async def _done(broker: KafkaConnection, request: RequestPayload) -> None:
     for row in answer.results:
         if row.error_code is not ErrorCode.none:
             raise KafkaError(row.error_code, f"{type(request).__name__}: {row.error_message}")
+
+
+def _every_right() -> DescribeAclsRequest:
+    return DescribeAclsRequest(
+        resource_type_filter=i8(_ANY),
+        resource_name_filter=None,
+        pattern_type_filter=i8(_ANY),
+        principal_filter=None,
+        host_filter=None,
+        operation=i8(_ANY),
+        permission_type=i8(_ANY),
+    )
 
 
 def _rights() -> CreateAclsRequest:
