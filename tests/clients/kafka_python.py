@@ -10,6 +10,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 
 from tests.clients.serving import (
+    FETCH_MAX_WAIT_MS,
+    FETCH_MIN_BYTES,
     RECORDS_PER_SECOND,
     Loop,
     Stoppable,
@@ -68,6 +70,8 @@ class KafkaPython:
             isolation_level=isolation,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            fetch_min_bytes=FETCH_MIN_BYTES,
+            fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
             **self._connection(name),
         )
         return Reader(name, consumer).start()

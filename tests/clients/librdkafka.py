@@ -9,6 +9,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from tests.clients.serving import (
+    FETCH_MAX_WAIT_MS,
+    FETCH_MIN_BYTES,
     RECORDS_PER_SECOND,
     Loop,
     Stoppable,
@@ -86,6 +88,8 @@ class Librdkafka:
                 "isolation.level": isolation,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                "fetch.min.bytes": FETCH_MIN_BYTES,
+                "fetch.wait.max.ms": FETCH_MAX_WAIT_MS,
             }
         )
         consumer.subscribe([topic])

@@ -108,6 +108,8 @@ func open(name, group, protocol, isolation, topic string) (running, error) {
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
+		kgo.FetchMinBytes(16384),
+		kgo.FetchMaxWait(500 * time.Millisecond),
 	}
 	if isolation == "read_committed" {
 		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()))

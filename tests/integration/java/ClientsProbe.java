@@ -123,7 +123,8 @@ public class ClientsProbe {
             super(name);
             consumer = new KafkaConsumer<>(properties(
                 name, "group.id", group, "group.protocol", protocol, "isolation.level", isolation,
-                "auto.offset.reset", "earliest", "enable.auto.commit", "false"));
+                "auto.offset.reset", "earliest", "enable.auto.commit", "false",
+                "fetch.min.bytes", "16384", "fetch.max.wait.ms", "500"));
             consumer.subscribe(List.of(topic));
             begin();
         }

@@ -70,6 +70,9 @@ public class StreamsProbe {
         // Streams' own default is 10 s: a machine that is busy takes longer, and the commit fails.
         props.put("producer.transaction.timeout.ms", "120000");
         props.put("consumer.auto.offset.reset", "earliest");
+        // Ten transactions a second, its own default, cost more than the records in them.
+        props.put("commit.interval.ms", "1000");
+        props.put("consumer.fetch.min.bytes", "16384");
         for (String kind : new String[] {"key", "value"}) {
             props.put("default." + kind + ".serde", Serdes.String().getClass().getName());
         }
