@@ -14,7 +14,7 @@ from tests.history.operations import Partition
 from tests.history.violations import Kind, Violation
 from tideline.control_plane.memory.plane import MemoryControlPlane
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import entries_from_seeds
+from tideline.domain.producer_state import KnownProducers, entries_from_seeds
 from tideline.domain.rebuild import Rebuilt, rebuild
 from tideline.domain.wal_footer import Footer, decode_tail
 from tideline.domain.wal_streams import Streams
@@ -49,8 +49,9 @@ class BucketJudge:
         }
         starts = {log: min(places)[0] for log, places in known.items() if places}
         producers = {
-            partition.log: entries_from_seeds(partition.seeds or (), -1)
+            partition.log: KnownProducers(entries_from_seeds(partition.seeds or (), -1), True)
             for partition in self._plane.topics.partitions()
+            if partition.suffix and starts.get(partition.log) == partition.suffix.boundary
         }
         found = rebuild(streams, starts, producers)
         said = [f"contradiction: {text}" for text in found.contradictions]

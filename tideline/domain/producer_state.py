@@ -7,8 +7,8 @@ offset; any other must follow the last one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tideline.domain.pipelining import MAX_SEQUENCE
@@ -42,6 +42,21 @@ class ProducerEntry:
     def last_sequence(self) -> int:
         """The sequence that the next batch must follow."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_append_time(self) -> int:
+        """ms; of what is known at all."""
+        return max([self.updated_at, *(batch.append_time for batch in self.batches)])
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProducers:
+    """What is known of the producers of a log at one offset, by id."""
+
+    entries: Mapping[int, ProducerEntry] = field(default_factory=dict)
+    are_all: bool = False
+    """Who is not among them has no state there. Else it may have: what it wrote before may have
+    been deleted, and its last batch may come again all the same."""
 
 
 @dataclass(frozen=True, slots=True)

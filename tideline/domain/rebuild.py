@@ -14,15 +14,12 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import (
-    ProducerEntry,
-    RememberedBatch,
-    judge,
-    remember,
-)
+from tideline.domain.log_batch import LogBatch
+from tideline.domain.producer_state import KnownProducers, ProducerEntry
 from tideline.domain.wal_filling import given_up, without_given_up
 from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Hole
+from tideline.domain.wal_producers import producers_after
 from tideline.domain.wal_streams import (
     GoneObject,
     Streams,
@@ -30,7 +27,7 @@ from tideline.domain.wal_streams import (
     UnreadableObject,
     WalObject,
 )
-from tideline.domain.wal_tail import LogBatch, LogFold, OpenObject, log_of
+from tideline.domain.wal_tail import LogFold, OpenObject, log_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,7 @@ class KnownPlace:
 KnownObjects = Mapping[str, Mapping[int, KnownPlace]]
 """By object key and byte offset, of objects that Postgres knows as committed; one of which no batch
 was accepted, or all have gone, is there and empty."""
+NOBODY_KNOWS = KnownProducers()
 
 
 @dataclass(slots=True)
@@ -92,17 +90,17 @@ class Rebuilt:
 def rebuild(
     streams: Streams,
     starts: Mapping[TopicIdPartition, int] | None = None,
-    producers: Mapping[TopicIdPartition, Mapping[int, ProducerEntry]] | None = None,
+    producers: Mapping[TopicIdPartition, KnownProducers] | None = None,
     known: KnownObjects | None = None,
     current: UUID | None = None,
     moved: Collection[TopicIdPartition] = (),
 ) -> Rebuilt:
     """Fold what was read. ``starts``: first offset of a log that must be in the bucket, by log;
-    without it the first known batch is. ``producers``: idempotent ones at that start, by log and
-    id. ``known``: of the objects of the tail those that a Postgres knows. ``current``: the history
-    that counts where an older one has given the same offsets: an operator began it without what
-    the older one had from there on. ``moved``: logs whose start is where somebody has deleted up
-    to."""
+    without it the first known batch is. ``producers``: idempotent ones at that start, by log;
+    nobody knows those of the others. ``known``: of the objects of the tail those that a Postgres
+    knows. ``current``: the history that counts where an older one has given the same offsets: an
+    operator began it without what the older one had from there on. ``moved``: logs whose start is
+    where somebody has deleted up to."""
     starts, producers, known = starts or {}, producers or {}, known or {}
     rows: dict[TopicIdPartition, list[LogBatch]] = defaultdict(list)
     result = Rebuilt(streams.objects, streams.batches, newest_ms=streams.newest_ms)
@@ -148,7 +146,7 @@ def rebuild(
             unreadable,
             streams.newest_ms,
             log in moved,
-            producers.get(log, {}),
+            producers.get(log, NOBODY_KNOWS),
         )
         mine, open_here = rows.pop(log, []), tail.pop(log, [])
         if (begun := _begun(mine, streams.histories, current)) is not None:
@@ -164,7 +162,9 @@ def rebuild(
         if len(free) < len(mine):
             result.filled_over[log] = len(mine) - len(free)
         placed = fold.run(free, open_here)
-        rebuilt = _rebuilt(placed, fold.holes, producers.get(log, {}), starts.get(log, -1))
+        rebuilt = _rebuilt(
+            placed, fold.holes, producers.get(log, NOBODY_KNOWS).entries, starts.get(log, -1)
+        )
         claims = [hole.last_offset + 1 for hole in fold.disputed]
         claims += [end for end, _ in doubts.get(log, ())]
         waiting = sum(found.records for found in fold.open_objects if not found.settled)
@@ -246,25 +246,3 @@ def with_fillings(log: RebuiltLog, rows: Iterable[LogBatch]) -> RebuiltLog:
     batches = sorted([*log.batches, *rows], key=lambda row: row.base_offset)
     end = max(log.high_watermark, batches[-1].last_offset + 1)
     return RebuiltLog(_with_running_maxima(batches), log.producers, end, (), reserved=end)
-
-
-def producers_after(
-    entries: Mapping[int, ProducerEntry], rows: Iterable[LogBatch]
-) -> dict[int, ProducerEntry]:
-    """Producer state when ``rows``, in offset order, were appended after ``entries``."""
-    producers = dict(entries)
-    for row in rows:
-        batch = row.footer
-        if batch.producer_id >= 0:
-            entry = producers.get(batch.producer_id)
-            judged = judge(entry, batch.producer_epoch, batch.base_sequence, batch.last_sequence)
-            # It was committed: where it does not follow, its producer's state had expired.
-            producers[batch.producer_id] = remember(
-                entry if judged.error == "NONE" else None,
-                batch.producer_epoch,
-                RememberedBatch(
-                    batch.base_sequence, batch.last_sequence, row.base_offset, row.append_time
-                ),
-                row.append_time,
-            )
-    return producers

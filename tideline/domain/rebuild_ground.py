@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tideline.domain.catalog import Boundary, MergedSegment
 from tideline.domain.catalog_fold import LogFacts
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_batch import LogBatch
 from tideline.domain.producer_state import (
     ProducerEntry,
     RememberedBatch,
@@ -20,7 +21,6 @@ from tideline.domain.producer_state import (
     entries_from_seeds,
 )
 from tideline.domain.rebuild_plan import KnownLog
-from tideline.domain.wal_tail import LogBatch
 
 Snapshots = Callable[[MergedSegment], tuple[StoredProducerState, ...]]
 """Producers at the end of a segment."""

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_batch import LogBatch
 from tideline.domain.producer_state import ProducerEntry
-from tideline.domain.rebuild import RebuiltLog, producers_after
+from tideline.domain.rebuild import RebuiltLog
 from tideline.domain.wal_filling import is_filling
 from tideline.domain.wal_placing import Hole
-from tideline.domain.wal_tail import LogBatch, OpenObject
+from tideline.domain.wal_producers import producers_after
+from tideline.domain.wal_tail import OpenObject
 
 
 class Verdict(StrEnum):

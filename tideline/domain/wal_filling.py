@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from uuid import UUID, uuid5
 
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_batch import LogBatch
 from tideline.domain.wal_footer import BatchOutcome, EarlierCommit, Footer, FooterBatch
 from tideline.domain.wal_streams import GoneObject, ToldObject, WalObject
-from tideline.domain.wal_tail import LogBatch, log_of
+from tideline.domain.wal_tail import log_of
 
 EMPTY_BATCH_BYTES = 61
 """The header of a batch of magic 2. With a record in it a batch is longer, so that its size tells a

@@ -3,8 +3,8 @@
 An object without a told outcome is placed in a hole that nothing else fits, neither whole nor in
 part (single batches are refused, or withdrawn when their producer was told of a failure), or behind
 the last batch when it is the only one that may lie there, with all that its stream has behind it.
-There it is taken to have been committed whole. What is placed is marked as inferred (decisions
-0020, 0022).
+There it is taken to have been committed whole, unless a producer in it may have sent something
+again of which the first copy is gone. What is placed is marked as inferred (decisions 0020, 0022).
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import ProducerEntry, judge, sequence_after
+from tideline.domain.log_batch import LogBatch
+from tideline.domain.producer_state import KnownProducers, judge, sequence_after
 from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Candidate, Hole, Search, TooManyWays, Way
+from tideline.domain.wal_producers import (
+    SURELY_KEPT_MS,
+    producers_after,
+    producers_at_end,
+    taken_whole,
+    unbroken_runs,
+    why_not_taken,
+)
 from tideline.domain.wal_streams import WalObject
 
 END_WITHIN_MS = 5 * 60 * 1000
@@ -28,31 +36,6 @@ END_WITHIN_MS = 5 * 60 * 1000
 It may have been given up, and who told so collected before it."""
 
 _Sequences = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class LogBatch:
-    """A row of table ``batches``. Offsets inclusive, times in ms."""
-
-    base_offset: int
-    object_key: str
-    append_time: int
-    """Of the commit; of an inferred batch the gateway's clock, between its neighbours'."""
-    footer: FooterBatch
-    stream: UUID
-    sequence: int = 0
-    """Of the object in its stream; a filling is the only one in its own."""
-    inferred: bool = False
-    running_max_timestamp: int = -1
-    """Of the batches that are in the bucket."""
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.footer.record_count - 1
-
-    @property
-    def max_timestamp(self) -> int:
-        return self.append_time if self.footer.log_append_time else self.footer.max_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +68,11 @@ class LogFold:
         unreadable: bool,
         newest_ms: int = -1,
         moved: bool = False,
-        producers: Mapping[int, ProducerEntry] = MappingProxyType({}),
+        producers: KnownProducers = KnownProducers(),
     ) -> None:
-        """``producers``: idempotent producers before the first batch that the bucket must have, by
-        id; what they have written already no commit takes again. ``newest_ms``: the latest time in
-        the bucket. ``explained``: rising offsets of batches of unknown logs whose objects are gone.
+        """``producers``: idempotent producers before the first batch that the bucket must have;
+        what they have written already no commit takes again. ``newest_ms``: the latest time in the
+        bucket. ``explained``: rising offsets of batches of unknown logs whose objects are gone.
         An object that cannot be read might be what fills any hole. ``moved``: the start is one that
         records were deleted up to, and nobody knows where the log ended then."""
         self._log = log
@@ -136,13 +119,14 @@ class LogFold:
     def _place(self, rows: list[LogBatch], tail: list[WalObject]) -> list[LogBatch]:
         """``rows`` with those of the tail that fit in exactly one way. Notes each object."""
         opened, why = self._opened(rows, tail)
+        whole = self._taken_whole(rows, opened)
         candidates = {
             o.wal_object.key: Candidate(
                 o.wal_object.key,
                 o.wal_object.incarnation,
                 o.wal_object.sequence,
                 tuple(batch.record_count for batch in o.batches),
-                o.wal_object.in_order,
+                o.wal_object.in_order and o.wal_object.key in whole,
             )
             for o in opened
             if o.batches
@@ -174,17 +158,22 @@ class LogFold:
 
     def _opened(self, rows: list[LogBatch], tail: list[WalObject]) -> tuple[list[OpenObject], str]:
         """One open object for each sequence of a stream, and why none can be placed, if so."""
-        held = {key for row in rows if (key := _sequences(row.footer))}
-        held |= {
-            (producer_id, entry.epoch, batch.base_sequence, batch.last_sequence)
-            for producer_id, entry in self._producers.items()
+        held = {
+            (producer_id, entry.epoch, batch.base_sequence, batch.last_sequence): batch.append_time
+            for producer_id, entry in self._producers.entries.items()
             for batch in entry.batches
         }
+        held |= {key: row.append_time for row in rows if (key := _sequences(row.footer))}
         opened: dict[tuple[UUID, int], OpenObject] = {}
         why = ""
         for found in sorted(tail, key=lambda o: o.key):
             mine = [batch for _, batch in found.batches if log_of(batch) == self._log]
-            fresh = tuple(batch for batch in mine if _sequences(batch) not in held)
+            since = found.written_at_ms - SURELY_KEPT_MS
+            repeats = {key for batch in mine if (key := _sequences(batch)) in held}
+            if any(held[key] < since for key in repeats if key is not None):
+                why = "a batch of long ago is there again: its producer may have been forgotten"
+                repeats = set()
+            fresh = tuple(batch for batch in mine if _sequences(batch) not in repeats)
             one = OpenObject(self._log, found, fresh, None, "")
             other = opened.setdefault((found.incarnation, found.sequence), one)
             if other is not one and other.wal_object.batches != found.batches:
@@ -212,7 +201,7 @@ class LogFold:
         ways: list[Way | None] = []
         try:
             for way in Search(holes, list(candidates.values()), floors).ways():
-                if way is None or self._follows(rows, way, by_key):
+                if way is None or self._may_be(rows, way, by_key):
                     ways.append(way)
                 if len(ways) > 1:
                     return {}, f"there is more than one way to fill {_spelled(holes)}"
@@ -243,7 +232,8 @@ class LogFold:
             for key, c in candidates.items()
             if key not in way and c.sequence > reached.get(c.stream, -1)
         ]
-        one_stream = len({c.stream for c in left}) == 1 and all(c.in_order for c in left)
+        in_order = all(by_key[c.key].wal_object.in_order for c in left)
+        one_stream = len({c.stream for c in left}) == 1 and in_order
         if len(left) > 1 and not one_stream:
             names = ", ".join(sorted(c.key for c in left))
             return way, f"more than one object may come next at the end: {names}"
@@ -251,41 +241,88 @@ class LogFold:
         if left and self._moved and told < (self._start or 0):
             return way, "records were deleted up to an offset that nobody tells of"
         end = max(told, self._start or 0)
+        producers = self._producers_behind(rows, way, by_key, left)
         longer = dict(way)
         for candidate in sorted(left, key=lambda c: c.sequence):
-            written = by_key[candidate.key].wal_object.written_at_ms
-            if self._newest_ms - written > END_WITHIN_MS:
+            found = by_key[candidate.key]
+            if self._newest_ms - found.wal_object.written_at_ms > END_WITHIN_MS:
                 return longer, "it is much older than the newest object: it may have been given up"
-            if not self._follows(rows, {**longer, candidate.key: end}, by_key):
-                return longer, "its sequences do not follow those of its producer at the end"
+            if why := why_not_taken(producers, found.batches):
+                return longer, why
             longer[candidate.key] = end
+            after = producers_after(producers.entries, _rows_of(found, end))
+            producers = replace(producers, entries=after)
             end += candidate.whole
         return longer, ""
 
-    def _follows(
-        self, rows: Sequence[LogBatch], way: Way, by_key: Mapping[str, OpenObject]
-    ) -> bool:
-        """Whether a commit would have taken every placed batch, and then the one behind it."""
+    def _taken_whole(self, rows: Sequence[LogBatch], opened: Sequence[OpenObject]) -> set[str]:
+        """Keys of those of which no batch can have been refused, wherever they lie."""
+        if not _have_producers(opened):
+            return {one.wal_object.key for one in opened}
+        first = len(rows)
+        while first > 0:
+            missing = (
+                Hole(rows[first - 1].last_offset + 1, rows[first].base_offset - 1)
+                if first < len(rows)
+                else None
+            )
+            if missing and missing.size > 0 and not self._is_in_tail(missing):
+                break
+            first -= 1
+        known = KnownProducers()
+        if self._start is not None:
+            begins = rows[first].base_offset if first < len(rows) else self._start
+            if begins <= self._start or self._is_in_tail(Hole(self._start, begins - 1)):
+                known = self._producers
+        in_order = sorted(opened, key=lambda o: (o.wal_object.incarnation, o.wal_object.sequence))
+        tail = [(o.wal_object.key, o.wal_object.incarnation, o.batches) for o in in_order]
+        return taken_whole(known, rows[first:], tail)
+
+    def _is_in_tail(self, hole: Hole) -> bool:
+        """What is missing there was not deleted."""
+        return hole.base_offset >= (self._start or 0) and not self._is_explained(hole)
+
+    def _producers_behind(
+        self,
+        rows: Sequence[LogBatch],
+        way: Way,
+        by_key: Mapping[str, OpenObject],
+        left: Iterable[Candidate],
+    ) -> KnownProducers:
+        """Where ``left`` begin, behind ``rows`` and ``way``, as far as any of them has some."""
+        if not _have_producers(by_key[c.key] for c in left):
+            return self._producers
+        placed = [row for key, base in way.items() for row in _rows_of(by_key[key], base)]
+        all_rows = sorted([*rows, *placed], key=lambda row: row.base_offset)
+        return producers_at_end(self._producers, self._start, all_rows)
+
+    def _may_be(self, rows: Sequence[LogBatch], way: Way, by_key: Mapping[str, OpenObject]) -> bool:
+        """Whether commits may have taken every placed batch, and then the one behind it: where
+        something is missing between two of a producer, or it may have been forgotten meanwhile,
+        they may."""
         placed = [row for key, base in way.items() for row in _rows_of(by_key[key], base)]
         touched = {row.footer.producer_id for row in placed if row.footer.producer_id >= 0}
         if not touched:
             return True
-        of_producer: dict[int, list[LogBatch]] = defaultdict(list)
-        for row in sorted([*rows, *placed], key=lambda row: row.base_offset):
-            if row.footer.producer_id in touched:
-                of_producer[row.footer.producer_id].append(row)
-        return all(
-            not (before.inferred or after.inferred) or _may_follow(before.footer, after.footer)
-            for of_one in of_producer.values()
-            for before, after in pairwise(of_one)
-        ) and all(
-            not first.inferred or self._may_begin(first.footer)
-            for first, *_ in of_producer.values()
-        )
+        for run in unbroken_runs(sorted([*rows, *placed], key=lambda row: row.base_offset)):
+            from_start = self._start is not None and run[0].base_offset <= self._start
+            of_producer: dict[int, list[LogBatch]] = defaultdict(list)
+            for row in run:
+                if row.footer.producer_id in touched:
+                    of_producer[row.footer.producer_id].append(row)
+            for of_one in of_producer.values():
+                if from_start and of_one[0].inferred and not self._may_begin(of_one[0]):
+                    return False
+                if not all(_may_follow(before, after) for before, after in pairwise(of_one)):
+                    return False
+        return True
 
-    def _may_begin(self, batch: FooterBatch) -> bool:
+    def _may_begin(self, row: LogBatch) -> bool:
         """Whether it follows what its producer wrote before."""
-        entry = self._producers.get(batch.producer_id)
+        batch = row.footer
+        entry = self._producers.entries.get(batch.producer_id)
+        if entry is None or row.append_time - entry.last_append_time > SURELY_KEPT_MS:
+            return True
         told = judge(entry, batch.producer_epoch, batch.base_sequence, batch.last_sequence)
         return told.error == "NONE"
 
@@ -298,23 +335,31 @@ def log_of(batch: FooterBatch) -> TopicIdPartition:
     return TopicIdPartition(batch.topic_id, batch.partition)
 
 
+def _have_producers(opened: Iterable[OpenObject]) -> bool:
+    """Whether any batch is of an idempotent one."""
+    return any(batch.producer_id >= 0 for one in opened for batch in one.batches)
+
+
 def _without_repeats(opened: Iterable[OpenObject]) -> tuple[list[OpenObject], bool]:
     """Without batches that an object before them in their stream has, too: a commit would have
     found them to be duplicates. And whether others are there twice."""
     single: list[OpenObject] = []
-    seen: dict[_Sequences, UUID | None] = {}
+    seen: dict[_Sequences, tuple[UUID | None, int]] = {}
     repeated = False
     for one in sorted(opened, key=lambda o: (o.wal_object.incarnation, o.wal_object.sequence)):
         stream = one.wal_object.incarnation if one.wal_object.in_order else None
+        written = one.wal_object.written_at_ms
         kept = []
         for batch in one.batches:
             key = _sequences(batch)
             if key is not None and key in seen:
-                if stream is not None and seen[key] == stream:
+                first_stream, first_written = seen[key]
+                soon = written - first_written <= SURELY_KEPT_MS
+                if stream is not None and first_stream == stream and soon:
                     continue
                 repeated = True
             elif key is not None:
-                seen[key] = stream
+                seen[key] = stream, written
             kept.append(batch)
         single.append(replace(one, batches=tuple(kept)))
     return single, repeated
@@ -371,10 +416,18 @@ def _rows_of(found: OpenObject, base: int) -> Iterator[LogBatch]:
         base += batch.record_count
 
 
-def _may_follow(before: FooterBatch, after: FooterBatch) -> bool:
-    if after.producer_epoch == before.producer_epoch:
-        return after.base_sequence == sequence_after(before.last_sequence)
-    return after.producer_epoch > before.producer_epoch and after.base_sequence == 0
+def _may_follow(before: LogBatch, after: LogBatch) -> bool:
+    """Of one producer, and no offset is missing between them."""
+    if not (before.inferred or after.inferred):
+        return True
+    if after.append_time - before.append_time > SURELY_KEPT_MS:
+        return True
+    if after.footer.producer_epoch == before.footer.producer_epoch:
+        return after.footer.base_sequence == sequence_after(before.footer.last_sequence)
+    return (
+        after.footer.producer_epoch > before.footer.producer_epoch
+        and after.footer.base_sequence == 0
+    )
 
 
 def _with_times(rows: list[LogBatch]) -> list[LogBatch]:

@@ -32,6 +32,7 @@ from tideline.domain.catalog import Boundary, MergedSegment
 from tideline.domain.catalog_fold import born_boundary
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_batch import LogBatch
 from tideline.domain.producer_state import (
     ProducerEntry,
     RememberedBatch,
@@ -40,7 +41,6 @@ from tideline.domain.producer_state import (
 )
 from tideline.domain.rebuild import KnownPlace
 from tideline.domain.rebuild_plan import KnownBatch, KnownLog
-from tideline.domain.wal_tail import LogBatch
 from tideline.settings import ControlPlaneSettings
 
 STATEMENT_TIMEOUT_MS = 600_000

@@ -18,14 +18,15 @@ from tideline.domain.catalog import (
 )
 from tideline.domain.catalog_fold import Catalog, LogFacts, fold
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import ProducerEntry, StoredProducerState, entries_from_seeds
+from tideline.domain.log_batch import LogBatch
+from tideline.domain.producer_state import KnownProducers, StoredProducerState, entries_from_seeds
 from tideline.domain.rebuild import Rebuilt, RebuiltLog, rebuild, with_fillings
 from tideline.domain.rebuild_ground import Ground, ground_of
 from tideline.domain.rebuild_plan import KnownLog, LogPlan, Verdict, plan_log
 from tideline.domain.wal_filling import FillingObject
 from tideline.domain.wal_placing import Hole
 from tideline.domain.wal_streams import Streams, ToldObject, UnreadableObject
-from tideline.domain.wal_tail import LogBatch, OpenObject
+from tideline.domain.wal_tail import OpenObject
 from tideline.rebuild.postgres import RebuildPostgres
 from tideline.rebuild.reader import BucketReader
 from tideline.rebuild.segments import SegmentReader
@@ -316,17 +317,15 @@ def _start(
     return max(known.first, held), known.suffix_start > held
 
 
-def _producers_at(
-    start: int, facts: LogFacts | None, here: KnownLog | None
-) -> Mapping[int, ProducerEntry]:
+def _producers_at(start: int, facts: LogFacts | None, here: KnownLog | None) -> KnownProducers:
     """Producers where the batches begin that the bucket must have, as far as anybody knows them: of
     Postgres at its high watermark, or at B0."""
     if here is not None and here.high_watermark == start:
-        return here.producers
+        return KnownProducers(here.producers, are_all=True)
     boundary = facts.boundary if facts is not None else None
     if boundary is None or boundary.seeds is None or boundary.boundary != start:
-        return {}
-    return entries_from_seeds(boundary.seeds, -1)
+        return KnownProducers()
+    return KnownProducers(entries_from_seeds(boundary.seeds, -1), are_all=True)
 
 
 def _with_rows(known: KnownLog | None, postgres: RebuildPostgres | None) -> KnownLog | None:

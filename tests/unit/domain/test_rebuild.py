@@ -16,7 +16,7 @@ from tests.contract.scenes import GatewayProcess, MemoryScene
 from tests.contract.traffic import Traffic
 from tideline.control_plane.model import BatchToCommit
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.producer_state import entries_from_seeds
+from tideline.domain.producer_state import KnownProducers, entries_from_seeds
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.rebuild import KnownPlace, Rebuilt, rebuild
 from tideline.domain.wal_footer import (
@@ -29,11 +29,13 @@ from tideline.domain.wal_footer import (
     FooterBatch,
 )
 from tideline.domain.wal_placing import Hole
+from tideline.domain.wal_producers import SURELY_KEPT_MS
 from tideline.domain.wal_streams import Streams
 from tideline.gateway.produce.commit_stream import described
 
 HISTORY, TOPIC = UUID(int=1), UUID(int=2)
 LOG = TopicIdPartition(TOPIC, 0)
+NOBODY_YET = KnownProducers(are_all=True)
 
 
 @dataclass
@@ -194,7 +196,7 @@ class Run:
         streams = Streams()
         for upload in objects:
             streams.add(upload.key, 1_000, upload.footer)
-        return rebuild(streams, dict.fromkeys(self.logs, 0))
+        return rebuild(streams, dict.fromkeys(self.logs, 0), dict.fromkeys(self.logs, NOBODY_YET))
 
 
 def rows_of(found: Rebuilt, log: TopicIdPartition, *, inferred: bool) -> list[tuple[object, ...]]:
@@ -355,11 +357,13 @@ def told(key: str, sequence: int, *bases: int) -> EarlierCommit:
     return EarlierCommit(sequence, key, outcomes)
 
 
-def folded(objects: dict[str, Footer], start: int = 0) -> Rebuilt:
+def folded(
+    objects: dict[str, Footer], start: int = 0, producers: KnownProducers = NOBODY_YET
+) -> Rebuilt:
     streams = Streams()
     for key, footer in objects.items():
         streams.add(key, 100, footer)
-    return rebuild(streams, {LOG: start})
+    return rebuild(streams, {LOG: start}, {LOG: producers})
 
 
 def placed(found: Rebuilt) -> dict[str, int | None]:
@@ -746,7 +750,7 @@ def test_what_a_producer_wrote_below_b0_is_not_placed_again_above_it() -> None:
     retried, fresh = a_batch(2, producer=(7, 3)), a_batch(1, at=10, producer=(7, 5))
     streams = Streams()
     streams.add("1a", 100, an_object(1, 1, retried, fresh, version=2))
-    producers = entries_from_seeds([ProducerSeed(7, 0, 3, 4, 8, 9, 1)], -1)
+    producers = KnownProducers(entries_from_seeds([ProducerSeed(7, 0, 3, 4, 8, 9, 1)], -1), True)
     (row,) = rebuild(streams, {LOG: 10}, {LOG: producers}).logs[LOG].batches
     assert (row.base_offset, row.footer.base_sequence) == (10, 5)
 
@@ -754,7 +758,7 @@ def test_what_a_producer_wrote_below_b0_is_not_placed_again_above_it() -> None:
 def test_what_does_not_follow_what_its_producer_wrote_below_b0_stays_open() -> None:
     streams = Streams()
     streams.add("1a", 100, an_object(1, 1, a_batch(1, producer=(7, 9)), version=2))
-    producers = entries_from_seeds([ProducerSeed(7, 0, 3, 4, 8, 9, 1)], -1)
+    producers = KnownProducers(entries_from_seeds([ProducerSeed(7, 0, 3, 4, 8, 9, 1)], -1), True)
     found = rebuild(streams, {LOG: 10}, {LOG: producers})
     assert found.logs[LOG].batches == ()
     assert [o.why for o in found.open_objects] == [
@@ -770,7 +774,7 @@ def test_a_producer_whose_state_had_expired_begins_anew() -> None:
     streams = Streams()
     for key, footer in objects.items():
         streams.add(key, 100, footer)
-    before = {LOG: entries_from_seeds([ProducerSeed(8, 0, 3, 4, 0, 1, 5)], -1)}
+    before = {LOG: KnownProducers(entries_from_seeds([ProducerSeed(8, 0, 3, 4, 0, 1, 5)], -1))}
     producers = rebuild(streams, producers=before).logs[LOG].producers
     assert [b.base_sequence for b in producers[7].batches] == [9]
     assert [b.base_sequence for b in producers[8].batches] == [3]
@@ -782,3 +786,70 @@ def test_only_the_topics_asked_for_are_kept() -> None:
     streams.add("1b", 100, an_object(1, 2, earlier=(told("1a", 1, 0),)))
     found = rebuild(streams)
     assert (found.logs, found.objects, found.batches, found.contradictions) == ({}, 2, 1, [])
+
+
+# What producers have written that is not in the bucket any more
+
+
+def sent_again_behind(*rows: FooterBatch) -> dict[str, Footer]:
+    """Offsets from 10 on hold ``rows``; then a stream's newest object holds what producer 7 may
+    have written below them, and a batch behind it."""
+    return {
+        "1a": an_object_in_order(1, 1, *rows),
+        "1b": an_object_in_order(1, 2, earlier=(told("1a", 1, *range(10, 10 + len(rows))),)),
+        "2a": an_object_in_order(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10)),
+        "2b": an_object_in_order(2, 2, a_batch(4)),
+    }
+
+
+def test_a_batch_of_which_the_first_copy_may_be_gone_is_placed_nowhere_nor_what_is_behind_it() -> (
+    None
+):
+    """A commit takes it, or takes it for a duplicate: that moves what lies behind it by one."""
+    found = folded(sent_again_behind(a_batch(1)), 10, KnownProducers())
+    assert placed(found) == {"2a": None, "2b": None}
+    assert found.open_objects[0].why == "what producer 7 wrote before is not in the bucket"
+    assert found.logs[LOG].reserved == 11 + 2 + 4, "its offsets are given to nobody else"
+
+
+def test_of_a_producer_without_state_at_the_start_every_batch_is_taken() -> None:
+    found = folded(sent_again_behind(a_batch(1)), 10, KnownProducers(are_all=True))
+    assert placed(found) == {"2a": 11, "2b": 13}
+
+
+def test_what_a_producer_wrote_since_the_start_tells_that_it_sends_nothing_again() -> None:
+    found = folded(sent_again_behind(a_batch(1, producer=(7, 2))), 10, KnownProducers())
+    assert placed(found) == {"2a": 11, "2b": 13}
+
+
+def test_what_a_producer_wrote_before_something_that_is_gone_tells_nothing() -> None:
+    """Its batch is there because another log needs the object; what it wrote next is not."""
+    objects = sent_again_behind(a_batch(1, producer=(7, 2)), a_batch(1), a_batch(1))
+    whole = folded(objects, 12, KnownProducers())
+    assert placed(whole) == {"2a": 13, "2b": 15}
+    objects["1b"] = an_object_in_order(1, 2, earlier=(told("1a", 1, 9, 11, 12),))
+    assert placed(folded(objects, 12, KnownProducers())) == {"2a": None, "2b": None}
+
+
+def test_what_may_have_been_taken_in_part_leaves_a_hole_to_nobody_else() -> None:
+    """One offset is missing: of 2a's second batch, if the first was a duplicate, or 3a's."""
+    objects = sent_again_behind(a_batch(1))
+    objects["1c"] = an_object_in_order(1, 3, a_batch(1), earlier=(told("1a", 1, 10),))
+    objects["1d"] = an_object_in_order(1, 4, earlier=(told("1c", 3, 12),))
+    objects["3a"] = an_object_in_order(3, 1, a_batch(1))
+    del objects["2b"]
+    assert placed(folded(objects, 10, KnownProducers())) == {"2a": None, "3a": None}
+    # Who is new has sent nothing before.
+    assert placed(folded(objects, 10, KnownProducers(are_all=True)))["3a"] == 11
+
+
+def test_what_a_producer_sends_again_after_long_may_be_taken_anew() -> None:
+    """Postgres forgets idle producers; whether it had is told nowhere."""
+    repeat = a_batch(1, producer=(7, 3))
+    for later, places in ((0, {"2a": 11, "2b": 12}), (1, {"2a": None, "2b": None})):
+        objects = sent_again_behind(repeat)
+        for key in ("2a", "2b"):
+            written = 10 + 10 + SURELY_KEPT_MS + later  # 1a's append time is told as 20
+            objects[key] = replace(objects[key], written_at_ms=written)
+        assert placed(folded(objects, 10)) == places
+    assert folded(objects, 10).logs[LOG].reserved == 11 + 2 + 4

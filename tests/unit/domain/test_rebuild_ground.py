@@ -8,11 +8,11 @@ from uuid import uuid4
 from tests.unit.domain.test_rebuild_plan import EMPTY, LOG, known, row
 from tideline.domain.catalog import Boundary, MergedSegment
 from tideline.domain.catalog_fold import LogFacts
+from tideline.domain.log_batch import LogBatch
 from tideline.domain.producer_state import StoredProducerState
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.rebuild_ground import Ground, ground_of
 from tideline.domain.rebuild_plan import KnownLog
-from tideline.domain.wal_tail import LogBatch
 
 SEED = ProducerSeed(7, 0, 0, 9, 0, 9, 1_000)
 B0 = Boundary(LOG.topic_id, 0, 3, 5, 10, (SEED,), 2, 900, 4)

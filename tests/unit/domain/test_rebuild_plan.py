@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_batch import LogBatch
 from tideline.domain.producer_state import ProducerEntry, RememberedBatch
 from tideline.domain.rebuild import RebuiltLog
 from tideline.domain.rebuild_plan import KnownBatch, KnownLog, LogPlan, Verdict, plan_log
 from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Hole
-from tideline.domain.wal_tail import LogBatch
 
 LOG = TopicIdPartition(UUID(int=2), 0)
 EMPTY = KnownLog(LOG, "orders", boundary=10, suffix_start=10, frontier=10, high_watermark=10)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.log_batch import LogBatch
 from tideline.domain.rebuild import Rebuilt, RebuiltLog
 from tideline.domain.rebuild_filling import filling_of, holes_to_fill
 from tideline.domain.rebuild_plan import KnownBatch, KnownLog, LogPlan, Verdict, plan_log
@@ -23,7 +24,6 @@ from tideline.domain.wal_filling import (
 )
 from tideline.domain.wal_footer import FooterBatch, decode_tail, encode
 from tideline.domain.wal_placing import Hole
-from tideline.domain.wal_tail import LogBatch
 from tideline.kafka.batches import HEADER_BYTES, empty_batch, parse_at, patch, verify_crc
 
 LOG = TopicIdPartition(UUID(int=2), 0)

@@ -16,6 +16,7 @@ from tests.unit.gateway.wal_bench import OTHER, Bench, goes_on, two_of_which_the
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.control_plane.model import CommitError
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import KnownProducers
 from tideline.domain.rebuild import Rebuilt, rebuild
 from tideline.domain.wal_footer import UNANSWERED, WANTED, WITHDRAWN, decode_tail
 from tideline.gateway.produce import teller
@@ -23,6 +24,7 @@ from tideline.gateway.produce.appends import AppendDropped, AppendFailed
 from tideline.object_store import ObjectStoreUnavailable
 
 STARTS = {LOG: 100, OTHER: 0}
+NOBODY_YET = dict.fromkeys(STARTS, KnownProducers(are_all=True))
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def entries(bench: Bench) -> list[tuple[int, list[str]]]:
 
 
 def folded(bench: Bench) -> Rebuilt:
-    return rebuild(bench.streams(), STARTS)
+    return rebuild(bench.streams(), STARTS, NOBODY_YET)
 
 
 def offsets(found: Rebuilt, log: TopicIdPartition = LOG) -> list[tuple[int, str]]:

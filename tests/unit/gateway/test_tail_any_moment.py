@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+import uvloop
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tenacity import stop_after_attempt, wait_none
 
@@ -16,10 +17,15 @@ from tests.unit.gateway.fakes import LOG
 from tests.unit.gateway.wal_bench import OTHER, Bench, goes_on
 from tideline.control_plane.errors import ControlPlaneFailure
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.producer_state import KnownProducers
 from tideline.domain.rebuild import rebuild
+from tideline.domain.wal_producers import SURELY_KEPT_MS
 from tideline.domain.wal_tail import END_WITHIN_MS
 from tideline.gateway.produce import teller, wal
 from tideline.object_store import ObjectStoreUnavailable
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+"""Their timers of no delay come in another order: schedules of the one are not the other's."""
 
 
 class Faults:
@@ -54,25 +60,39 @@ class Faults:
             await asyncio.sleep(0)
 
 
-def collect(bench: Bench, log: TopicIdPartition) -> None:
-    """Retention, and the collection behind it, which comes when all is told, and after a grace
-    that is longer than anything is placed at an end; orphans stay."""
+def collect(bench: Bench, log: TopicIdPartition, kept: int = 0) -> None:
+    """Retention, which keeps so many offsets, and the collection behind it, which comes when all
+    is told, and after a grace that is longer than anything is placed at an end; orphans stay."""
     files = bench.plane.files.by_key.values()
     if any(f.carried_by is None for f in files if f.outcomes):
         return
     partition, suffix = bench.plane.partition(log), bench.plane.suffix(log)
-    if suffix.high_watermark > suffix.start:
-        partition.delete_records(suffix.high_watermark)
+    if suffix.high_watermark - kept > suffix.start:
+        partition.delete_records(suffix.high_watermark - kept)
     bench.plane.append_time += END_WITHIN_MS + 1
     bench.plane.prune_batches()
     for key in bench.plane.claim_dead_files(0):
         bench.store.objects.pop(key, None)
 
 
+def forget_producers(bench: Bench, benches: list[Bench]) -> None:
+    """Those that are idle, as ``expire_producers`` does. A commit that outlives it would be one
+    whose gateway has lost its lease."""
+    if all(one.writer.unfinished_bytes == 0 for one in benches):
+        bench.plane.append_time += SURELY_KEPT_MS + 1
+        for log in (LOG, OTHER):
+            producers = bench.plane.suffix(log).producers
+            before = bench.plane.append_time - SURELY_KEPT_MS
+            for idle in [n for n, entry in producers.items() if entry.updated_at < before]:
+                del producers[idle]
+
+
 def judge(bench: Bench) -> None:
     """As if Postgres and all gateways were lost in this moment."""
-    start = {log: bench.plane.suffix(log).start for log in (LOG, OTHER)}
-    found = rebuild(bench.streams(), start)
+    suffixes = {log: bench.plane.suffix(log) for log in (LOG, OTHER)}
+    start = {log: suffix.start for log, suffix in suffixes.items()}
+    born = {log for log, suffix in suffixes.items() if suffix.start == suffix.boundary}
+    found = rebuild(bench.streams(), start, dict.fromkeys(born, KnownProducers(are_all=True)))
     assert not found.contradictions
     for log in (LOG, OTHER):
         suffix = bench.plane.suffix(log)
@@ -101,18 +121,41 @@ def judge(bench: Bench) -> None:
     fenced=st.booleans(),
     unheard=st.booleans(),
     attempts=st.integers(1, 3),
+    forgetful=st.booleans(),
+    loop=st.sampled_from(sorted(LOOPS)),
 )
-async def test_a_bucket_of_any_moment_and_of_several_streams_misplaces_nothing(
-    seed: int, steps: int, gateways: int, fenced: bool, unheard: bool, attempts: int
+@example(
+    seed=1918,
+    steps=24,
+    gateways=1,
+    fenced=False,
+    unheard=True,
+    attempts=2,
+    forgetful=False,
+    loop="uvloop",
+)
+def test_a_bucket_of_any_moment_and_of_several_streams_misplaces_nothing(
+    seed: int,
+    steps: int,
+    gateways: int,
+    fenced: bool,
+    unheard: bool,
+    attempts: int,
+    forgetful: bool,
+    loop: str,
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
+    """In the example a batch is sent again whose first copy has been collected."""
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         patch.setattr(teller, "TELL_AFTER_S", 0.0)
         patch.setattr(wal, "_FAST_RETRY", wait_none())
         patch.setattr(wal, "stop_after_delay", lambda _: stop_after_attempt(attempts))
-        await play(Random(seed), steps, gateways, fenced=fenced, unheard=unheard)
+        kinds = {"fenced": fenced, "unheard": unheard, "forgetful": forgetful}
+        runner.run(play(Random(seed), steps, gateways, **kinds))
 
 
-async def play(random: Random, steps: int, gateways: int, *, fenced: bool, unheard: bool) -> None:
+async def play(
+    random: Random, steps: int, gateways: int, *, fenced: bool, unheard: bool, forgetful: bool
+) -> None:
     first = Bench(buffer_max_bytes=1 << 20, patience_s=0.0)
     faults = Faults(random, first)
     benches = [first]
@@ -123,25 +166,34 @@ async def play(random: Random, steps: int, gateways: int, *, fenced: bool, unhea
     sequences: dict[tuple[TopicIdPartition, int], int] = {}
     outcomes: list[asyncio.Future[object]] = []
     actions = ["append"] * 8 + ["again", "lose", "store", "commit", "fence", "collect", "turn"]
+    actions += (["resend"] * 5 + ["sweep"] * 3 + ["forget"]) * forgetful
+
+    def append(bench: Bench, log: TopicIdPartition, producer: int, *, again: bool = False) -> None:
+        number = sequences.get((log, producer), 0)
+        number -= again and number > 0
+        sequences[log, producer] = number + 1
+        outcomes.append(
+            bench.append(
+                number if producer >= 0 else -1,
+                log=log,
+                producer=producer,
+                source=random.choice("ab"),
+                records=random.choice([1, 1, 2]) if producer < 0 else 1,
+                payload=random.choice([50, 950]),
+            )
+        )
+        outcomes[-1].add_done_callback(lambda done: done.cancelled() or done.exception())
+
     for _ in range(steps):
         bench = random.choice(benches)
         match random.choice(actions):
             case "append" | "again" as what:
                 log, producer = random.choice([LOG, OTHER]), random.choice([-1, -1, 7, 8])
-                number = sequences.get((log, producer), 0)
-                number -= what == "again" and number > 0
-                sequences[log, producer] = number + 1
-                outcomes.append(
-                    bench.append(
-                        number if producer >= 0 else -1,
-                        log=log,
-                        producer=producer,
-                        source=random.choice("ab"),
-                        records=random.choice([1, 1, 2]) if producer < 0 else 1,
-                        payload=random.choice([50, 950]),
-                    )
-                )
-                outcomes[-1].add_done_callback(lambda done: done.cancelled() or done.exception())
+                append(bench, log, producer, again=what == "again")
+            case "resend":
+                log = random.choice([LOG, OTHER])
+                append(bench, log, random.choice([7, 8]), again=True)
+                append(bench, log, -1)
             case "lose":
                 bench.plane.lose_answers = 1
             case "store":
@@ -152,6 +204,11 @@ async def play(random: Random, steps: int, gateways: int, *, fenced: bool, unhea
                 goes_on(bench)
             case "collect":
                 collect(first, random.choice([LOG, OTHER]))
+            case "sweep":
+                for log in (LOG, OTHER):
+                    collect(first, log, kept=random.choice([0, 0, 1, 3]))
+            case "forget":
+                forget_producers(first, benches)
         for _ in range(random.choice([0, 1, 3, 10])):
             await asyncio.sleep(0)
             judge(first)

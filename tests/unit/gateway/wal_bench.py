@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from uuid import UUID
 
 import pytest
@@ -33,6 +34,11 @@ from tideline.gateway.tracking.view import TrackingView
 
 OTHER = TopicIdPartition(TOPIC_ID, 1)
 HISTORY = UUID(int=77)
+
+
+@lru_cache(maxsize=1_000)
+def _footer(body: bytes) -> Footer:
+    return decode_tail(body, len(body))
 
 
 def a_lease(plane: GatewayPlane, gateway_id: int = 1) -> Lease:
@@ -122,7 +128,7 @@ class Bench:
 
     def footers(self) -> dict[str, Footer]:
         """Of all objects in the bucket, in the order in which they came there."""
-        return {key: decode_tail(body, len(body)) for key, body in self.store.objects.items()}
+        return {key: _footer(body) for key, body in self.store.objects.items()}
 
     def streams(self) -> Streams:
         """What the footers of the bucket tell."""

@@ -1,0 +1,151 @@
+"""What the batches of a bucket tell of a log's idempotent producers (decision 0022).
+
+Postgres judges a batch by what its producer wrote before, also where that has been deleted since,
+and the objects with it. What always holds: of a producer whose last batch may be missing nothing is
+said, neither that a batch of it was refused nor that it was taken.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from tideline.domain.log_batch import LogBatch
+from tideline.domain.producer_state import (
+    KnownProducers,
+    ProducerEntry,
+    RememberedBatch,
+    judge,
+    remember,
+    sequence_after,
+)
+from tideline.domain.wal_footer import FooterBatch
+
+SURELY_KEPT_MS = 5 * 60 * 1000
+"""Postgres has not forgotten a producer that wrote within this time: the brokers'
+``producer.id.expiration.ms`` is longer. Nor has it written 2^31 records meanwhile."""
+
+
+def producers_after(
+    entries: Mapping[int, ProducerEntry], rows: Iterable[LogBatch]
+) -> dict[int, ProducerEntry]:
+    """Producer state when ``rows``, in offset order, were appended after ``entries``."""
+    producers = dict(entries)
+    for row in rows:
+        batch = row.footer
+        if batch.producer_id >= 0:
+            entry = producers.get(batch.producer_id)
+            judged = judge(entry, batch.producer_epoch, batch.base_sequence, batch.last_sequence)
+            # It was committed: where it does not follow, its producer's state had expired.
+            producers[batch.producer_id] = remember(
+                entry if judged.error == "NONE" else None,
+                batch.producer_epoch,
+                RememberedBatch(
+                    batch.base_sequence, batch.last_sequence, row.base_offset, row.append_time
+                ),
+                row.append_time,
+            )
+    return producers
+
+
+def unbroken_runs(rows: Iterable[LogBatch]) -> list[list[LogBatch]]:
+    """``rows``, in offset order, cut where an offset is missing between two."""
+    runs: list[list[LogBatch]] = []
+    for row in rows:
+        if runs and row.base_offset <= runs[-1][-1].last_offset + 1:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
+
+
+def producers_at_end(
+    at_start: KnownProducers, start: int | None, rows: Sequence[LogBatch]
+) -> KnownProducers:
+    """Behind the last of ``rows``, which are in offset order; at ``start`` if they end before it.
+    ``at_start``: those before the batch at ``start``."""
+    runs = unbroken_runs(rows)
+    last = runs[-1] if runs else []
+    if start is not None and (not last or last[-1].last_offset + 1 < start):
+        return at_start
+    if start is None or last[0].base_offset > start:
+        return KnownProducers(producers_after({}, last))
+    before = at_start.entries
+    if not at_start.are_all:
+        below = producers_after({}, (row for row in last if row.base_offset < start))
+        before = {**below, **before}
+    after = producers_after(before, (row for row in last if row.base_offset >= start))
+    return KnownProducers(after, at_start.are_all)
+
+
+def why_not_taken(producers: KnownProducers, batches: Iterable[FooterBatch]) -> str:
+    """Why nobody knows that a commit takes ``batches`` at the offset of ``producers``, or ``""``:
+    then it does."""
+    entries = dict(producers.entries)
+    for batch in batches:
+        if batch.producer_id < 0:
+            continue
+        entry = entries.get(batch.producer_id)
+        if entry is None and not producers.are_all:
+            return f"what producer {batch.producer_id} wrote before is not in the bucket"
+        judged = judge(entry, batch.producer_epoch, batch.base_sequence, batch.last_sequence)
+        if judged.error != "NONE":
+            return "its sequences do not follow those of its producer at the end"
+        sequences = RememberedBatch(batch.base_sequence, batch.last_sequence, -1, -1)
+        entries[batch.producer_id] = remember(entry, batch.producer_epoch, sequences, -1)
+    return ""
+
+
+def taken_whole(
+    known: KnownProducers,
+    rows: Iterable[LogBatch],
+    tail: Sequence[tuple[str, UUID, Sequence[FooterBatch]]],
+) -> set[str]:
+    """Of the objects of ``tail`` the keys of those of which a commit takes every batch, wherever in
+    the log it comes. ``known``: of an offset from which on nothing is missing but what is in the
+    tail. ``rows``: told ones from there on, or from before. ``tail``: key, stream and batches, in
+    the order of each stream."""
+    streams: dict[int, set[UUID]] = defaultdict(set)
+    for _, stream, batches in tail:
+        for batch in batches:
+            streams[batch.producer_id].add(stream)
+    followed: dict[int, tuple[int, set[int]]] = {}
+    """By producer: its newest epoch, and the sequences that may come behind its batches."""
+
+    def add(producer_id: int, epoch: int, sequence: int) -> None:
+        newest, following = followed.get(producer_id, (-1, set()))
+        if epoch > newest:
+            followed[producer_id] = epoch, {sequence}
+        elif epoch == newest:
+            following.add(sequence)
+
+    def is_taken(batch: FooterBatch) -> bool:
+        if len(streams[batch.producer_id]) > 1:
+            return False  # Which of them came first is not known.
+        if batch.producer_id not in followed:
+            return known.are_all
+        newest, following = followed[batch.producer_id]
+        if batch.producer_epoch == newest:
+            return batch.base_sequence in following
+        return batch.producer_epoch > newest and batch.base_sequence == 0
+
+    for producer_id, entry in known.entries.items():
+        if producer_id in streams:
+            add(producer_id, entry.epoch, sequence_after(entry.last_sequence))
+            for kept in entry.batches:
+                add(producer_id, entry.epoch, sequence_after(kept.last_sequence))
+    for row in rows:
+        if (one := row.footer).producer_id in streams:
+            add(one.producer_id, one.producer_epoch, sequence_after(one.last_sequence))
+    whole = set()
+    for key, _, batches in tail:
+        of_producers = [batch for batch in batches if batch.producer_id >= 0]
+        taken = []
+        for batch in of_producers:
+            if is_taken(batch):
+                taken.append(batch)
+                add(batch.producer_id, batch.producer_epoch, sequence_after(batch.last_sequence))
+        if len(taken) == len(of_producers):
+            whole.add(key)
+    return whole
