@@ -16,6 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{yield_now, JoinHandle};
 use std::time::Duration;
 
+/// Of the border: the calls here, their structures (`Limits`, `tls::Rules`) and the messages of `told`.
+/// Whoever changes one of them counts it on, here and in `tideline/kafka/wire.py`.
+const ABI: u32 = 1;
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 const EVENTS: usize = 64;
 const GONE: i32 = -1;
 /// It was not done.
@@ -94,6 +98,18 @@ unsafe fn bytes<'a>(data: *const u8, size: usize) -> &'a [u8] {
     } else {
         slice::from_raw_parts(data, size)
     }
+}
+
+/// The number of the border, which stays as it is in every version.
+#[no_mangle]
+pub extern "C" fn wire_abi() -> u32 {
+    ABI
+}
+
+/// The crate's version, with a zero behind it, which stays; so does this call.
+#[no_mangle]
+pub extern "C" fn wire_version() -> *const c_char {
+    VERSION.as_ptr().cast()
 }
 
 /// # Safety
