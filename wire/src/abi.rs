@@ -409,9 +409,7 @@ pub unsafe extern "C" fn wire_forward(
     size: usize,
 ) -> i32 {
     let frame = bytes(frame, size).to_vec();
-    about(wire, id, |engine, conn| {
-        engine.forward(conn, token, how & 1 != 0, how & 2 != 0, frame)
-    })
+    about(wire, id, |engine, conn| engine.forward(conn, token, how & 1 != 0, how & 2 != 0, frame))
 }
 
 /// # Safety
@@ -523,12 +521,14 @@ pub unsafe extern "C" fn wire_counters(wire: *mut Wire, counts: *mut u64) {
 #[no_mangle]
 pub unsafe extern "C" fn wire_way(wire: *mut Wire, id: u64, frame: *const u8, size: usize) -> i32 {
     let frame = bytes(frame, size);
-    let step = |engine: &mut Engine, conn: &mut Conn| {
-        match engine.table.way(frame, &mut conn.sessions, conn.produces) {
-            Way::Python { .. } => 0,
-            Way::Pass(_) => 1,
-            Way::PassUnanswered => 2,
-        }
+    let step = |engine: &mut Engine, conn: &mut Conn| match engine.table.way(
+        frame,
+        &mut conn.sessions,
+        conn.produces,
+    ) {
+        Way::Python { .. } => 0,
+        Way::Pass(_) => 1,
+        Way::PassUnanswered => 2,
     };
     (*wire).shared.asked(|engine| engine.with(id, step)).flatten().unwrap_or(GONE)
 }

@@ -62,10 +62,7 @@ impl Output {
     }
     fn parts(&self) -> Vec<&[u8]> {
         let mut at = self.written;
-        self.chunks
-            .iter()
-            .map(|chunk| &chunk[std::mem::take(&mut at)..])
-            .collect()
+        self.chunks.iter().map(|chunk| &chunk[std::mem::take(&mut at)..]).collect()
     }
 }
 
@@ -204,9 +201,16 @@ pub struct Slot {
 
 #[derive(Clone, Copy)]
 pub enum Owed {
-    Slot { number: u64, api_key: i16, version: i16 },
+    Slot {
+        number: u64,
+        api_key: i16,
+        version: i16,
+    },
     /// Somebody in Python waits for it; `own`: the gateway asks itself, and no client waits.
-    Token { token: u64, own: bool },
+    Token {
+        token: u64,
+        own: bool,
+    },
 }
 
 /// An answer that the broker owes. It answers in order, so nothing else needs to be known.
@@ -395,10 +399,7 @@ impl Conn {
     /// Whether the client would miss the broker.
     pub fn owes(&self) -> bool {
         self.sent_without_answer > self.served_without_answer
-            || self
-                .expected
-                .iter()
-                .any(|each| !matches!(each.owed, Owed::Token { own: true, .. }))
+            || self.expected.iter().any(|each| !matches!(each.owed, Owed::Token { own: true, .. }))
     }
     /// Bytes that count into the room of the process: (of requests, of answers).
     pub fn weight(&self) -> (u64, u64) {

@@ -1,6 +1,6 @@
 //! Events of sockets and calls of Python, each of which is one step.
 
-use crate::connection::{would_block, size_at, Conn, Expected, Leave, Owed, Side};
+use crate::connection::{size_at, would_block, Conn, Expected, Leave, Owed, Side};
 use crate::stream::Stream;
 use crate::sys::{Epoll, Event, Wake, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use crate::table::{fetch_within, Session, Table, Topics, Way, APIS};
@@ -664,11 +664,8 @@ impl Engine {
         let (slots, held) = (conn.slots.len() as u64, conn.held as u64);
         let (most, bytes) = (self.limits.in_flight, self.limits.max_frame);
         let before = conn.full;
-        conn.full = if before {
-            slots > most / 2 || held > bytes / 2
-        } else {
-            slots >= most || held >= bytes
-        };
+        conn.full =
+            if before { slots > most / 2 || held > bytes / 2 } else { slots >= most || held >= bytes };
         self.bounds[IN_FLIGHT] += u64::from(conn.full && !before);
     }
 

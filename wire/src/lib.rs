@@ -6,6 +6,8 @@ mod engine;
 mod stream;
 mod sys;
 mod table;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod told;
 pub mod walks;
