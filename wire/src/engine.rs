@@ -546,10 +546,10 @@ impl Engine {
             let most = self.limits.max_frame as usize;
             if !conn.young && first > READ_BYTES && input.len() >= first && first - 4 <= most {
                 // A large one goes on in the buffer that it has.
-                let rest = input.split_off(first);
-                self.begin_large(conn, input);
+                let framed = input.split(first);
+                self.begin_large(conn, framed);
                 if conn.ended.is_none() {
-                    conn.client.input = rest;
+                    conn.client.input = input;
                     conn.large_since = Instant::now();
                 }
                 continue;
@@ -557,8 +557,7 @@ impl Engine {
             let used = self.admit(conn, &mut input);
             if conn.ended.is_none() && used < input.len() {
                 if used > 0 {
-                    input.drain(..used);
-                    input.shrink_to(crate::connection::SMALL.max(input.len()));
+                    input.done(used);
                     conn.large_since = Instant::now();
                 }
                 conn.client.input = input;
@@ -798,10 +797,7 @@ impl Engine {
         let mut input = std::mem::take(&mut up.input);
         let used = self.answers(conn, &input);
         if let (Some(up), true) = (&mut conn.up, used < input.len() && conn.ended.is_none()) {
-            if used > 0 {
-                input.drain(..used);
-                input.shrink_to(crate::connection::SMALL.max(input.len()));
-            }
+            input.done(used);
             up.input = input;
         }
     }

@@ -3,6 +3,7 @@
 pub mod abi;
 mod connection;
 mod engine;
+mod input;
 mod stream;
 mod sys;
 mod table;

@@ -2,6 +2,7 @@
 //! That the walks say what Python's say is shown from Python (`tests/unit/kafka/test_wire_walks.py`).
 
 mod engine;
+mod input;
 mod table;
 mod walks;
 
