@@ -1,6 +1,13 @@
 # One image for each role: docker build --target gateway|worker|jobs (docs/install-containers.md).
 # Requirements are pinned by hash in infra/images, which `make lock` takes out of requirements.lock.
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+# With a C library no newer than that of PYTHON_IMAGE.
+ARG RUST_IMAGE=rust:1.90-slim-bookworm
+
+FROM ${RUST_IMAGE} AS wire
+WORKDIR /src
+COPY wire wire
+RUN cargo build --quiet --release --locked --offline --manifest-path wire/Cargo.toml
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
@@ -15,6 +22,7 @@ COPY activities activities
 COPY spark spark
 COPY dags dags
 COPY infra infra
+COPY --from=wire /src/wire/target/release/libtideline_wire.so wire/target/release/
 RUN uv build --quiet --wheel --build-constraint requirements.lock --require-hashes --out-dir /wheel
 
 FROM build AS service

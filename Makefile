@@ -46,16 +46,27 @@ lock: $(UV) ## pin the requirements anew, and those of each image out of them (n
 	@$(COMPILE) infra/images/checks.in -o infra/images/checks.lock
 
 .PHONY: lint
-lint: $(STAMP) ## ruff, strict type checking, and who may import what
+lint: $(STAMP) lint-wire ## ruff, strict type checking, who may import what, rustfmt and clippy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
+# Rust may be there without one of them, as Debian packages it.
+.PHONY: lint-wire
+lint-wire:
+	@if cargo fmt --version >/dev/null 2>&1; then \
+	    cargo fmt --check --manifest-path wire/Cargo.toml; \
+	else echo "NOT LOOKED AT: how wire/ is formatted; cargo has no fmt here (Debian: apt-get install rustfmt)"; fi
+	@if cargo clippy --version >/dev/null 2>&1; then \
+	    cargo clippy --quiet --all-targets --locked --offline --manifest-path wire/Cargo.toml -- -D warnings; \
+	else echo "NOT LOOKED AT: wire/ by clippy, which cargo has not here (Debian: apt-get install rust-clippy)"; fi
+
 .PHONY: format
-format: $(STAMP) ## let ruff format the tree
+format: $(STAMP) ## let ruff and rustfmt format the tree
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@cargo fmt --manifest-path wire/Cargo.toml
 
 .PHONY: up
 up: $(STAMP) ## the embedded stack: Postgres, S3, Temporal, Kafka, gateways, worker

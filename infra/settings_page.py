@@ -18,6 +18,7 @@ CLASSES = (
     settings.PolicySettings,
     settings.TemporalSettings,
     settings.GatewaySettings,
+    settings.TransportSettings,
     settings.HistorySettings,
     settings.WorkerSettings,
     settings.RebuildSettings,

@@ -11,6 +11,8 @@ from tideline.errors import RefusedError
 PACKAGE = Path(__file__).resolve().parent
 GENERIC_NAMES = ("workflows", "activities", "spark")
 """Packages of this project that lie beside ``tideline``."""
+NATIVE = "libtideline_wire.so"
+"""The library of the native transport; in a source tree it is where cargo puts it."""
 
 
 def shipped(path: str) -> Path:
@@ -21,6 +23,13 @@ def shipped(path: str) -> Path:
     if not found.is_dir():
         raise RefusedError(f"{found} is missing: install tideline from its wheel or source tree")
     return found
+
+
+def native_library() -> Path:
+    """Where :data:`NATIVE` is, if it is there."""
+    inside = PACKAGE / "_data"
+    directory = inside / "wire" if inside.is_dir() else PACKAGE.parent / "wire/target/release"
+    return directory / NATIVE
 
 
 def refuse_strangers() -> None:

@@ -214,7 +214,19 @@ class KafkaSecuritySettings(_Base):
         return self
 
 
-class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySettings):
+class TransportSettings(_Base):
+    """By what a gateway serves its clients."""
+
+    gateway_transport: Transport = Field(
+        "python",
+        description="what connections are served by; native takes less CPU for what passes, needs "
+        "the built library, and with TLS a Python whose ssl is linked to OpenSSL's shared library",
+    )
+
+
+class GatewaySettings(
+    TransportSettings, ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySettings
+):
     """One gateway beside one broker."""
 
     gateway_id: int = Field(ge=0, description="stable number of this gateway; the node id")
@@ -270,11 +282,6 @@ class GatewaySettings(ControlPlaneSettings, ObjectStoreSettings, KafkaSecuritySe
         "uvloop",
         description="what the gateway's sockets are served by; asyncio is Python's own and takes "
         "more CPU",
-    )
-    gateway_transport: Transport = Field(
-        "python",
-        description="what connections are served by; native takes less CPU for what passes, needs "
-        "the built library, and with TLS a Python whose ssl is linked to OpenSSL's shared library",
     )
     gateway_rack: str | None = Field(
         None, description="zone of this gateway; unset: broker.rack of the paired broker"

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
+from infra.wheel import LIBRARY
+
 ROOT = Path(__file__).parents[2]
 LOCKS = {name: ROOT / "infra" / "images" / f"{name}.lock" for name in ("service", "jobs")}
 ROLES = {
@@ -127,9 +129,20 @@ def test_what_the_dockerfile_copies_is_let_in() -> None:
     }
     copied = {
         source
-        for line in instructions("build")
-        if line.startswith("COPY ")
+        for stage in ("wire", "build")
+        for line in instructions(stage)
+        if line.startswith("COPY ") and not line.startswith("COPY --from=")
         for source in line.split()[1:-1]
     }
     assert copied == kept
     assert all((ROOT / source).exists() for source in copied)
+
+
+def test_the_wheel_of_an_image_is_made_with_the_library_that_is_built_before() -> None:
+    built, kept = (ROOT / source for source in (LIBRARY, ".dockerignore"))
+    (brought,) = [line for line in instructions("build") if line.startswith("COPY --from=wire")]
+    _, _, source, target = brought.split()
+    assert (ROOT / source.removeprefix("/src/"), ROOT / target) == (built, built.parent)
+    assert "wire/target" in kept.read_text().splitlines(), "one of the machine's own"
+    lines = instructions("build")
+    assert lines.index(brought) < next(n for n, line in enumerate(lines) if "uv build" in line)

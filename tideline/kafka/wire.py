@@ -14,15 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from tideline import __version__
 from tideline.errors import UsageError
+from tideline.installation import native_library
 from tideline.kafka.named_topics import NamedKey
 from tideline.kafka.wire_tls import TlsRules, linked_to_openssl
 
-LIBRARY = Path(__file__).parents[2] / "wire/target/release/libtideline_wire.so"
+LIBRARY = native_library()
+ABI = 1
+"""As in ``wire/src/abi.rs``: who changes the border counts it on in both places."""
+REMEDY = (
+    "In a source tree `make setup` builds it; a wheel that was made on Linux carries it; or set "
+    "TIDELINE_GATEWAY_TRANSPORT=python"
+)
 APIS, BOUNDS = 128, 2
 _HEAD = struct.Struct("=IIQQQQ")
 _KEY = struct.Struct("=BH")
@@ -155,14 +162,21 @@ class WalkedRequest(NamedTuple):
 
 @cache
 def library() -> ctypes.CDLL:
-    """Raises :class:`LibraryMissing` if it is not built."""
+    """Raises :class:`LibraryMissing` if it is not there, or of another version."""
     try:
         found = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         raise LibraryMissing(
-            f"the native library cannot be loaded: {error}. Build it by `make setup`, or set "
-            "TIDELINE_GATEWAY_TRANSPORT=python"
+            "TIDELINE_GATEWAY_TRANSPORT=native needs the native library, which cannot be loaded: "
+            f"{error}. {REMEDY}"
         ) from error
+    told = _version_of(found)
+    wanted = f"version {__version__} with border {ABI}"
+    if told != wanted:
+        raise LibraryMissing(
+            f"the native library {LIBRARY} is {told}: {wanted} is needed, of the same version as "
+            f"the Python beside it. {REMEDY}"
+        )
     handle, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
     integer, data = ctypes.c_int, ctypes.c_char_p
     calls: dict[str, tuple[object, list[object]]] = {
@@ -196,16 +210,29 @@ def library() -> ctypes.CDLL:
         "wire_walk": (integer, [data, size, handle, size, handle]),
         "wire_answer": (integer, [data, size, ctypes.c_int16, ctypes.c_int16]),
     }
-    try:
-        for name, (result, arguments) in calls.items():
-            call = getattr(found, name)
-            call.restype, call.argtypes = result, arguments
-    except AttributeError as error:
-        raise LibraryMissing(
-            f"the native library is another one than this version needs: {error}. Build it anew by "
-            "`make setup`"
-        ) from error
+    for name, (result, arguments) in calls.items():
+        call = getattr(found, name)
+        call.restype, call.argtypes = result, arguments
     return found
+
+
+def _version_of(found: ctypes.CDLL) -> str:
+    try:
+        abi, version = found.wire_abi, found.wire_version
+    except AttributeError:
+        return "one without a version"
+    abi.restype, version.restype = ctypes.c_uint32, ctypes.c_char_p
+    return f"version {version().decode()} with border {abi()}"
+
+
+def find_openssl() -> None:
+    """Let the library have the OpenSSL of :mod:`ssl`. Raises :class:`LibraryMissing`."""
+    why = ctypes.create_string_buffer(_WHY)
+    path, version = linked_to_openssl(), ssl.OPENSSL_VERSION_NUMBER
+    if path is None:
+        raise _without_openssl("Python's module ssl is built into Python")
+    if library().wire_openssl(path, version, why, _WHY) < 0:
+        raise _without_openssl(_text(why))
 
 
 # -- the walks
@@ -305,12 +332,8 @@ class Wire:
     def encrypt(self, which: Encrypted, rules: TlsRules) -> None:
         """Connections from now on are encrypted so. Raises ``OSError``, in OpenSSL's words, and
         then it stays as it was; and :class:`LibraryMissing` if there is no OpenSSL for it."""
+        find_openssl()
         why = ctypes.create_string_buffer(_WHY)
-        path, version = linked_to_openssl(), ssl.OPENSSL_VERSION_NUMBER
-        if path is None:
-            raise _without_openssl("Python's module ssl is built into Python")
-        if self._lib.wire_openssl(path, version, why, _WHY) < 0:
-            raise _without_openssl(_text(why))
         if self._lib.wire_encrypt(self._handle, which, ctypes.byref(rules), why, _WHY) < 0:
             raise OSError(_text(why))
 

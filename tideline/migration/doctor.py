@@ -6,12 +6,13 @@ It looks, and changes nothing. What it finds of a topic is the preflight's.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tideline import control_plane, ownership, temporal
+from tideline import __version__, control_plane, ownership, temporal
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.connections import RETIRED, missing_connections
 from tideline.control_plane.lease_observer import LeaseObserver
@@ -23,9 +24,10 @@ from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.security import KafkaSecurity
 from tideline.kafka.topic_observer import TopicObserver
+from tideline.kafka.wire import ABI, LibraryMissing, find_openssl, library
 from tideline.migration.connections import monotonic_ms
 from tideline.object_store.client import ObjectStoreClient
-from tideline.settings import WorkerSettings
+from tideline.settings import Transport, TransportSettings, WorkerSettings, load
 
 APPLICATION = "tideline-doctor"
 PATIENCE_S = 20.0
@@ -246,6 +248,29 @@ async def _gateway(
     return ok(name, f"{gateway.version} at {where} beside broker {gateway.broker_id}")
 
 
+async def _transport(_: _Parts) -> list[Finding]:
+    return [serves_by(load(TransportSettings).gateway_transport)]
+
+
+def serves_by(transport: Transport) -> Finding:
+    """What a gateway of this installation, with these settings, would serve its clients by. None
+    may be meant to run here: what is missing is a warning."""
+    check = "gateway transport"
+    if transport == "python":
+        return ok(check, f"{transport}, {__version__}")
+    told = f"{transport}, library {__version__} (border {ABI})"
+    try:
+        library()
+    except LibraryMissing as error:
+        return Finding(check, Verdict.WARNING, "a gateway would not start here", str(error))
+    try:
+        find_openssl()
+    except LibraryMissing as error:
+        found = f"{told}; a gateway with TLS would not start here"
+        return Finding(check, Verdict.WARNING, found, str(error))
+    return ok(check, f"{told}, TLS by {ssl.OPENSSL_VERSION}")
+
+
 async def _temporal(parts: _Parts) -> list[Finding]:
     settings = parts.settings
     client = await temporal.connect(settings)
@@ -275,6 +300,7 @@ _CHECKS: tuple[tuple[str, str, Look], ...] = (
     ("installation", "`tideline installation show`", _installation),
     ("brokers closed", "see the checks of postgres and brokers", _attestation),
     ("gateways", "see the checks of postgres and brokers", _gateways),
+    ("gateway transport", "TIDELINE_GATEWAY_TRANSPORT", _transport),
     ("temporal", "TIDELINE_TEMPORAL_ADDRESS, TIDELINE_TEMPORAL_NAMESPACE", _temporal),
 )
 """Name, what to look at when it cannot be made, and how."""

@@ -16,6 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{yield_now, JoinHandle};
 use std::time::Duration;
 
+/// Of the border: the calls here, their structures (`Limits`, `tls::Rules`) and the messages of `told`.
+/// Whoever changes one of them counts it on, here and in `tideline/kafka/wire.py`.
+const ABI: u32 = 1;
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 const EVENTS: usize = 64;
 const GONE: i32 = -1;
 /// It was not done.
@@ -94,6 +98,18 @@ unsafe fn bytes<'a>(data: *const u8, size: usize) -> &'a [u8] {
     } else {
         slice::from_raw_parts(data, size)
     }
+}
+
+/// The number of the border, which stays as it is in every version.
+#[no_mangle]
+pub extern "C" fn wire_abi() -> u32 {
+    ABI
+}
+
+/// The crate's version, with a zero behind it, which stays; so does this call.
+#[no_mangle]
+pub extern "C" fn wire_version() -> *const c_char {
+    VERSION.as_ptr().cast()
 }
 
 /// # Safety
@@ -393,9 +409,7 @@ pub unsafe extern "C" fn wire_forward(
     size: usize,
 ) -> i32 {
     let frame = bytes(frame, size).to_vec();
-    about(wire, id, |engine, conn| {
-        engine.forward(conn, token, how & 1 != 0, how & 2 != 0, frame)
-    })
+    about(wire, id, |engine, conn| engine.forward(conn, token, how & 1 != 0, how & 2 != 0, frame))
 }
 
 /// # Safety
@@ -507,12 +521,14 @@ pub unsafe extern "C" fn wire_counters(wire: *mut Wire, counts: *mut u64) {
 #[no_mangle]
 pub unsafe extern "C" fn wire_way(wire: *mut Wire, id: u64, frame: *const u8, size: usize) -> i32 {
     let frame = bytes(frame, size);
-    let step = |engine: &mut Engine, conn: &mut Conn| {
-        match engine.table.way(frame, &mut conn.sessions, conn.produces) {
-            Way::Python { .. } => 0,
-            Way::Pass(_) => 1,
-            Way::PassUnanswered => 2,
-        }
+    let step = |engine: &mut Engine, conn: &mut Conn| match engine.table.way(
+        frame,
+        &mut conn.sessions,
+        conn.produces,
+    ) {
+        Way::Python { .. } => 0,
+        Way::Pass(_) => 1,
+        Way::PassUnanswered => 2,
     };
     (*wire).shared.asked(|engine| engine.with(id, step)).flatten().unwrap_or(GONE)
 }

@@ -1,5 +1,6 @@
 //! What one adopted connection is made of.
 
+use crate::input::{Input, SPARE};
 use crate::stream::Stream;
 use crate::sys::{Epoll, EPOLLIN, EPOLLOUT};
 use crate::table::Sessions;
@@ -10,7 +11,7 @@ use std::time::Instant;
 /// A side that has more than this to be written takes too little.
 pub const WRITTEN_BYTES: usize = 65_536;
 /// Frames of more are large: half of one counts, and goes on in its turn where there is no room.
-pub const SMALL: usize = 16_384;
+pub const SMALL: usize = SPARE;
 
 /// What a large frame counts with at first, as in `tideline/kafka/framing.py`; and a stranger's.
 const FIRST: usize = 1_048_576;
@@ -62,10 +63,7 @@ impl Output {
     }
     fn parts(&self) -> Vec<&[u8]> {
         let mut at = self.written;
-        self.chunks
-            .iter()
-            .map(|chunk| &chunk[std::mem::take(&mut at)..])
-            .collect()
+        self.chunks.iter().map(|chunk| &chunk[std::mem::take(&mut at)..]).collect()
     }
 }
 
@@ -73,14 +71,14 @@ impl Output {
 pub struct Side {
     /// None: it is not there yet, or not any more.
     pub stream: Option<Stream>,
-    pub input: Vec<u8>,
+    pub input: Input,
     output: Output,
     interest: Option<u32>,
 }
 
 impl Side {
     pub fn new(stream: Option<Stream>) -> Side {
-        Side { stream, input: Vec::new(), output: Output::default(), interest: None }
+        Side { stream, input: Input::default(), output: Output::default(), interest: None }
     }
     pub fn unwritten(&self) -> usize {
         self.output.size + self.stream.as_ref().map_or(0, Stream::unsent)
@@ -160,19 +158,13 @@ impl Side {
         let size = usize::try_from(size_at(&self.input, 0)?).ok()?;
         (size + 4 > SMALL && self.input.len() < size + 4).then_some(size)
     }
-    /// Keep what was read of a frame that is not whole. The buffer grows as bytes arrive, and to no
-    /// more than the frame needs.
+    /// Keep what was read and is not begun yet.
     pub fn keep(&mut self, bytes: &[u8]) {
         let needed = match size_at(&self.input, 0) {
             Some(size) if size > 0 => size as usize + 4,
             _ => 0,
         };
-        let (have, will) = (self.input.capacity(), self.input.len() + bytes.len());
-        if will > have {
-            let grown = (2 * have).min(needed).max(will);
-            self.input.reserve_exact(grown - self.input.len());
-        }
-        self.input.extend_from_slice(bytes);
+        self.input.push(bytes, needed);
     }
     /// Bytes of the buffer of a frame that is half read. Of a large one `first` count from its
     /// beginning on: who may begin it may go on to there.
@@ -204,9 +196,16 @@ pub struct Slot {
 
 #[derive(Clone, Copy)]
 pub enum Owed {
-    Slot { number: u64, api_key: i16, version: i16 },
+    Slot {
+        number: u64,
+        api_key: i16,
+        version: i16,
+    },
     /// Somebody in Python waits for it; `own`: the gateway asks itself, and no client waits.
-    Token { token: u64, own: bool },
+    Token {
+        token: u64,
+        own: bool,
+    },
 }
 
 /// An answer that the broker owes. It answers in order, so nothing else needs to be known.
@@ -349,9 +348,9 @@ impl Conn {
     }
     /// Give everything back that an ended connection does not need to write what is written.
     pub fn clear(&mut self) {
-        self.client.input = Vec::new();
+        self.client.input = Input::default();
         if let Some(up) = &mut self.up {
-            up.input = Vec::new();
+            up.input = Input::default();
         }
         self.first += self.slots.len() as u64;
         self.slots = VecDeque::new();
@@ -395,10 +394,7 @@ impl Conn {
     /// Whether the client would miss the broker.
     pub fn owes(&self) -> bool {
         self.sent_without_answer > self.served_without_answer
-            || self
-                .expected
-                .iter()
-                .any(|each| !matches!(each.owed, Owed::Token { own: true, .. }))
+            || self.expected.iter().any(|each| !matches!(each.owed, Owed::Token { own: true, .. }))
     }
     /// Bytes that count into the room of the process: (of requests, of answers).
     pub fn weight(&self) -> (u64, u64) {

@@ -1,6 +1,6 @@
 //! Events of sockets and calls of Python, each of which is one step.
 
-use crate::connection::{would_block, size_at, Conn, Expected, Leave, Owed, Side};
+use crate::connection::{size_at, would_block, Conn, Expected, Leave, Owed, Side};
 use crate::stream::Stream;
 use crate::sys::{Epoll, Event, Wake, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use crate::table::{fetch_within, Session, Table, Topics, Way, APIS};
@@ -546,10 +546,10 @@ impl Engine {
             let most = self.limits.max_frame as usize;
             if !conn.young && first > READ_BYTES && input.len() >= first && first - 4 <= most {
                 // A large one goes on in the buffer that it has.
-                let rest = input.split_off(first);
-                self.begin_large(conn, input);
+                let framed = input.split(first);
+                self.begin_large(conn, framed);
                 if conn.ended.is_none() {
-                    conn.client.input = rest;
+                    conn.client.input = input;
                     conn.large_since = Instant::now();
                 }
                 continue;
@@ -557,8 +557,7 @@ impl Engine {
             let used = self.admit(conn, &mut input);
             if conn.ended.is_none() && used < input.len() {
                 if used > 0 {
-                    input.drain(..used);
-                    input.shrink_to(crate::connection::SMALL.max(input.len()));
+                    input.done(used);
                     conn.large_since = Instant::now();
                 }
                 conn.client.input = input;
@@ -664,11 +663,8 @@ impl Engine {
         let (slots, held) = (conn.slots.len() as u64, conn.held as u64);
         let (most, bytes) = (self.limits.in_flight, self.limits.max_frame);
         let before = conn.full;
-        conn.full = if before {
-            slots > most / 2 || held > bytes / 2
-        } else {
-            slots >= most || held >= bytes
-        };
+        conn.full =
+            if before { slots > most / 2 || held > bytes / 2 } else { slots >= most || held >= bytes };
         self.bounds[IN_FLIGHT] += u64::from(conn.full && !before);
     }
 
@@ -801,10 +797,7 @@ impl Engine {
         let mut input = std::mem::take(&mut up.input);
         let used = self.answers(conn, &input);
         if let (Some(up), true) = (&mut conn.up, used < input.len() && conn.ended.is_none()) {
-            if used > 0 {
-                input.drain(..used);
-                input.shrink_to(crate::connection::SMALL.max(input.len()));
-            }
+            input.done(used);
             up.input = input;
         }
     }

@@ -3,9 +3,12 @@
 pub mod abi;
 mod connection;
 mod engine;
+mod input;
 mod stream;
 mod sys;
 mod table;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod told;
 pub mod walks;

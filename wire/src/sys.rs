@@ -153,9 +153,8 @@ impl Epoll {
     }
     pub fn wait(&self, events: &mut [Event], timeout_ms: c_int) -> usize {
         // SAFETY: as many as there is place for.
-        let found = unsafe {
-            epoll_wait(self.raw(), events.as_mut_ptr(), events.len() as c_int, timeout_ms)
-        };
+        let found =
+            unsafe { epoll_wait(self.raw(), events.as_mut_ptr(), events.len() as c_int, timeout_ms) };
         usize::try_from(found).unwrap_or(0) // interrupted
     }
 }

@@ -82,7 +82,9 @@ pub enum Way {
     Pass(Header),
     /// The broker does not answer it.
     PassUnanswered,
-    Python { produce: bool },
+    Python {
+        produce: bool,
+    },
 }
 
 impl Table {

@@ -163,7 +163,9 @@ pub fn find(path: &CStr, version: u64) -> std::result::Result<(), String> {
         let call = Functions::of(loaded)?;
         let own = (call.OpenSSL_version_num)();
         if own != version as c_ulong || own < OLDEST {
-            return Err(format!("it is version {own:#x}, and {version:#x} was looked for, of 1.1.1 or newer"));
+            return Err(format!(
+                "it is version {own:#x}, and {version:#x} was looked for, of 1.1.1 or newer"
+            ));
         }
         let kind = (call.BIO_get_new_index)() | BIO_TYPE_SOURCE_SINK;
         let method = (call.BIO_meth_new)(kind, c"a gateway's connection".as_ptr());
@@ -466,7 +468,8 @@ impl Session {
             } else {
                 let raw = given.as_ptr().cast_mut().cast();
                 let told = (own.call.SSL_ctrl)(self.raw, SSL_CTRL_SET_TLSEXT_HOSTNAME, 0, raw);
-                told as c_int & (own.call.X509_VERIFY_PARAM_set1_host)(verified, given.as_ptr(), name.len())
+                told as c_int
+                    & (own.call.X509_VERIFY_PARAM_set1_host)(verified, given.as_ptr(), name.len())
             }
         };
         if made == 1 {
@@ -505,11 +508,7 @@ impl Session {
     }
 
     /// One step of OpenSSL's, which may read of `pipe`.
-    fn call(
-        &mut self,
-        pipe: &mut Pipe,
-        step: impl FnOnce(&Functions, Raw) -> c_int,
-    ) -> Result<Outcome> {
+    fn call(&mut self, pipe: &mut Pipe, step: impl FnOnce(&Functions, Raw) -> c_int) -> Result<Outcome> {
         let own = library()?;
         // SAFETY: the pipe outlives the step, and is not there afterwards.
         let (made, why) = unsafe {

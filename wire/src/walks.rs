@@ -41,8 +41,7 @@ impl<'a> Bytes<'a> {
         self.0.get(usize::try_from(at).ok()?).copied()
     }
     fn slice(self, at: i64, end: i64) -> Option<&'a [u8]> {
-        self.0
-            .get(usize::try_from(at).ok()?..usize::try_from(end).ok()?)
+        self.0.get(usize::try_from(at).ok()?..usize::try_from(end).ok()?)
     }
     fn i16(self, at: i64) -> Option<i64> {
         let raw: [u8; 2] = self.slice(at, at + 2)?.try_into().ok()?;
@@ -90,11 +89,7 @@ impl<'a> Bytes<'a> {
     fn key(self, at: i64, flexible: bool, by_id: bool) -> Option<(Key<'a>, i64)> {
         if by_id {
             let raw: &[u8; 16] = self.slice(at, at + 16)?.try_into().ok()?;
-            let key = if raw.iter().all(|byte| *byte == 0) {
-                Key::Nothing
-            } else {
-                Key::Id(raw)
-            };
+            let key = if raw.iter().all(|byte| *byte == 0) { Key::Nothing } else { Key::Id(raw) };
             return Some((key, at + 16));
         }
         let (size, at) = self.size(at, flexible)?;
@@ -261,10 +256,7 @@ fn fetch<'a>(body: Body<'a>, at: i64, each: Each<'_, 'a>) -> Walked {
     let mut session = NO_SESSION;
     if body.version >= 7 {
         let bytes = body.bytes;
-        session = Session {
-            id: bytes.i32(at)? as i32,
-            epoch: bytes.i32(at + 4)? as i32,
-        };
+        session = Session { id: bytes.i32(at)? as i32, epoch: bytes.i32(at + 4)? as i32 };
         at += 8;
     }
     // partition, leader epoch, offset, last fetched epoch, log start, most bytes
@@ -316,7 +308,8 @@ fn metadata<'a>(body: Body<'a>, at: i64, each: Each<'_, 'a>) -> Walked {
         at = body.tags(next)?;
     }
     // creation of topics, authorized operations of the cluster, of topics
-    let flags = i64::from(version >= 4) + i64::from((8..=10).contains(&version)) + i64::from(version >= 8);
+    let flags =
+        i64::from(version >= 4) + i64::from((8..=10).contains(&version)) + i64::from(version >= 8);
     if bytes.slice(at, at + flags)?.iter().any(|flag| *flag > 1) {
         return None;
     }
