@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 from tests.clients.serving import (
     FETCH_MAX_WAIT_MS,
     FETCH_MIN_BYTES,
+    POLL_S,
     RECORDS_PER_SECOND,
     Loop,
     Stoppable,
@@ -22,6 +23,7 @@ from tests.clients.serving import (
 )
 
 TIMEOUT_S = 30.0
+POLL_MS = int(1_000 * POLL_S)
 
 
 class Reader(Loop):
@@ -30,7 +32,7 @@ class Reader(Loop):
         self._consumer = consumer
 
     def turn(self) -> None:
-        for batch in self._consumer.poll(timeout_ms=100).values():
+        for batch in self._consumer.poll(timeout_ms=POLL_MS).values():
             for record in batch:
                 tell(self.name, "read", record_id(record.value), record.offset)
             self._consumer.commit()

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from tests.clients.serving import (
     FETCH_MAX_WAIT_MS,
     FETCH_MIN_BYTES,
+    POLL_S,
     RECORDS_PER_SECOND,
     Loop,
     Stoppable,
@@ -29,7 +30,7 @@ class Reader(Loop):
         self._consumer = consumer
 
     def turn(self) -> None:
-        seen = self._consumer.consume(500, 0.1)
+        seen = self._consumer.consume(500, POLL_S)
         for message in seen:
             if (error := message.error()) is not None:
                 tell(self.name, "told", error.name())

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-RECORDS_PER_SECOND = 8
+RECORDS_PER_SECOND = 4
 """Of each producer, in whichever language; all consumers fetch what all producers write."""
 FETCH_MIN_BYTES = 16_384
 """Of each consumer that commits what it has polled, in whichever language: more than comes while a
 broker waits for it. A fetch and a commit for every record kept both cores busy for minutes."""
 FETCH_MAX_WAIT_MS = 500
 """As most of the libraries have it by themselves."""
+POLL_S = 0.5
+"""How long a consumer waits for records before it looks whether it is to end."""
 _printing = threading.Lock()
 
 

@@ -21,7 +21,7 @@ import (
 
 const (
 	timeout = 30 * time.Second
-	pace    = 125 * time.Millisecond
+	pace    = 250 * time.Millisecond
 )
 
 var printing sync.Mutex

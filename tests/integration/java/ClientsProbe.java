@@ -24,8 +24,8 @@ import org.apache.kafka.common.config.ConfigResource;
 /** Clients of Java that are told what to do line by line, as tests/clients/__init__.py says. */
 public class ClientsProbe {
     private static final ObjectMapper JSON = new ObjectMapper();
-    private static final Duration POLL = Duration.ofMillis(100);
-    private static final long PACE_MS = 125;
+    private static final Duration POLL = Duration.ofMillis(500);
+    private static final long PACE_MS = 250;
 
     /** By way and library, as tests/clients/ways.py writes them. */
     static JsonNode ways;
