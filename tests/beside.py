@@ -53,6 +53,9 @@ class Beside:
     number: int
     address: str
     kill: Callable[[], None]
+    exit_code: Callable[[], int | None]
+    """``None`` while it runs."""
+    log: Path
 
 
 @contextmanager
@@ -97,7 +100,8 @@ def gateway(
         }
     environment |= settings or {}
     state.mkdir()
-    with state.with_suffix(".log").open("w") as log:
+    written = state.with_suffix(".log")
+    with written.open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tideline", "gateway", "run"],
             env=os.environ | environment, stdout=log, stderr=log,
@@ -108,7 +112,7 @@ def gateway(
             process.wait()
 
         try:
-            yield Beside(number, own, kill)
+            yield Beside(number, own, kill, process.poll, written)
         finally:
             kill()
 
@@ -127,9 +131,14 @@ def fleet(case: Case, directory: Path, settings: Mapping[str, str]) -> Iterator[
             for node in peers
         ]
         for one in made:
-            until(f"{one.address} to listen", lambda one=one: listens(one.address))  # type: ignore[misc]
+            until(f"{one.address} to listen", lambda one=one: serves(one))  # type: ignore[misc]
             retired.callback(retire, case, one.number)
         yield ",".join(peers.values())
+
+
+def serves(one: Beside) -> bool:
+    assert one.exit_code() is None, one.log.read_text()[-2_000:]
+    return listens(one.address)
 
 
 def listens(address: str) -> bool:

@@ -62,8 +62,8 @@ pytestmark = [pytest.mark.integration]
 
 PAGE = ROOT / "docs" / "install.md"
 NOT_RUN = {
-    "python3.11 -m pip wheel --no-deps --wheel-dir dist .": "it takes a registry; the wheel is that "
-    "of unit/test_installation.py",
+    "python3.11 -m pip wheel --no-deps --wheel-dir dist .": "it takes a registry; the wheel is "
+    "that of unit/test_installation.py",
     "python3.11 -m venv /opt/tideline": "it takes root, a user of the system and a registry; the "
     "packages are those of unit/test_images.py",
     "inter.broker.listener.name=GATEWAYS": "the stack's brokers have a listener of their own; this "
