@@ -100,7 +100,8 @@ def rebuild(
     nobody knows those of the others. ``known``: of the objects of the tail those that a Postgres
     knows. ``current``: the history that counts where an older one has given the same offsets: an
     operator began it without what the older one had from there on. ``moved``: logs whose start is
-    where somebody has deleted up to."""
+    where somebody has deleted up to, or Postgres's high watermark, before which a rebuild may have
+    left offsets free."""
     starts, producers, known = starts or {}, producers or {}, known or {}
     rows: dict[TopicIdPartition, list[LogBatch]] = defaultdict(list)
     result = Rebuilt(streams.objects, streams.batches, newest_ms=streams.newest_ms)

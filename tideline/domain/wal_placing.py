@@ -16,6 +16,8 @@ from uuid import UUID
 
 STEPS = 20_000
 """Looks that one log's search may take; beyond them nothing is placed."""
+DEEP = 500
+"""Objects in one way; each is a call within a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Search:
                 next_of[index] = place + 1
                 for amount in candidate.amounts(left):
                     self.steps += 1
-                    if self.steps > STEPS:
+                    if self.steps > STEPS or len(placed) > DEEP:
                         raise TooManyWays
                     whole = amount == candidate.whole
                     placed[candidate.key] = (base, None if whole else amount)

@@ -101,51 +101,50 @@ def taken_whole(
     known: KnownProducers,
     rows: Iterable[LogBatch],
     tail: Sequence[tuple[str, UUID, Sequence[FooterBatch]]],
+    earliest: Mapping[str, int],
 ) -> set[str]:
     """Of the objects of ``tail`` the keys of those of which a commit takes every batch, wherever in
     the log it comes. ``known``: of an offset from which on nothing is missing but what is in the
-    tail. ``rows``: told ones from there on, or from before. ``tail``: key, stream and batches, in
-    the order of each stream."""
+    tail. ``rows``: told ones from there on, in offset order; from before if nothing is ``known``.
+    ``tail``: key, stream, batches, in the order of each stream. ``earliest``: the first offset at
+    which each may lie; what is told behind it need not have been there when it was committed."""
     streams: dict[int, set[UUID]] = defaultdict(set)
     for _, stream, batches in tail:
         for batch in batches:
             streams[batch.producer_id].add(stream)
-    followed: dict[int, tuple[int, set[int]]] = {}
-    """By producer: its newest epoch, and the sequences that may come behind its batches."""
+    last: dict[int, tuple[int, int, int]] = {}
+    """By producer, of its last batch: epoch, the sequence that comes next, last offset. Those of
+    the tail have none: what is behind them in their stream is behind them in the log."""
 
-    def add(producer_id: int, epoch: int, sequence: int) -> None:
-        newest, following = followed.get(producer_id, (-1, set()))
-        if epoch > newest:
-            followed[producer_id] = epoch, {sequence}
-        elif epoch == newest:
-            following.add(sequence)
+    def add(batch: FooterBatch, last_offset: int) -> None:
+        following = sequence_after(batch.last_sequence)
+        last[batch.producer_id] = batch.producer_epoch, following, last_offset
 
-    def is_taken(batch: FooterBatch) -> bool:
+    def is_taken(batch: FooterBatch, first: int) -> bool:
         if len(streams[batch.producer_id]) > 1:
             return False  # Which of them came first is not known.
-        if batch.producer_id not in followed:
+        if batch.producer_id not in last:
             return known.are_all
-        newest, following = followed[batch.producer_id]
-        if batch.producer_epoch == newest:
-            return batch.base_sequence in following
-        return batch.producer_epoch > newest and batch.base_sequence == 0
+        epoch, following, last_offset = last[batch.producer_id]
+        if batch.producer_epoch == epoch:
+            return batch.base_sequence == following and last_offset < first
+        return batch.producer_epoch > epoch and batch.base_sequence == 0
 
     for producer_id, entry in known.entries.items():
         if producer_id in streams:
-            add(producer_id, entry.epoch, sequence_after(entry.last_sequence))
-            for kept in entry.batches:
-                add(producer_id, entry.epoch, sequence_after(kept.last_sequence))
+            last[producer_id] = entry.epoch, sequence_after(entry.last_sequence), -1
     for row in rows:
-        if (one := row.footer).producer_id in streams:
-            add(one.producer_id, one.producer_epoch, sequence_after(one.last_sequence))
+        one = row.footer
+        if one.producer_id in streams:
+            add(one, row.last_offset)
     whole = set()
     for key, _, batches in tail:
         of_producers = [batch for batch in batches if batch.producer_id >= 0]
         taken = []
         for batch in of_producers:
-            if is_taken(batch):
+            if is_taken(batch, earliest[key]):
                 taken.append(batch)
-                add(batch.producer_id, batch.producer_epoch, sequence_after(batch.last_sequence))
+                add(batch, -1)
         if len(taken) == len(of_producers):
             whole.add(key)
     return whole

@@ -9,11 +9,11 @@ again of which the first copy is gone. What is placed is marked as inferred (dec
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate
 from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
@@ -26,7 +26,6 @@ from tideline.domain.wal_producers import (
     producers_after,
     producers_at_end,
     taken_whole,
-    unbroken_runs,
     why_not_taken,
 )
 from tideline.domain.wal_streams import WalObject
@@ -74,7 +73,8 @@ class LogFold:
         what they have written already no commit takes again. ``newest_ms``: the latest time in the
         bucket. ``explained``: rising offsets of batches of unknown logs whose objects are gone.
         An object that cannot be read might be what fills any hole. ``moved``: the start is one that
-        records were deleted up to, and nobody knows where the log ended then."""
+        records were deleted up to, or that a rebuild has left offsets free before, and nobody
+        knows where the log ended then."""
         self._log = log
         self._start = start
         self._explained = explained
@@ -196,12 +196,18 @@ class LogFold:
         by_key: Mapping[str, OpenObject],
     ) -> tuple[Way, str]:
         """Base offsets by key, and why the others have none."""
-        floors = _floors(rows, candidates.values())
+        floors = _floors(rows, ((c.key, c.stream, c.sequence) for c in candidates.values()))
         holes = [hole for hole in _holes(rows, self._start) if not self._is_explained(hole)]
+        of_producers: dict[int, list[LogBatch]] = defaultdict(list)
+        wanted = {batch.producer_id for one in by_key.values() for batch in one.batches}
+        for row in rows:
+            if row.footer.producer_id in wanted:
+                of_producers[row.footer.producer_id].append(row)
+        breaks = self._breaks(rows)
         ways: list[Way | None] = []
         try:
             for way in Search(holes, list(candidates.values()), floors).ways():
-                if way is None or self._may_be(rows, way, by_key):
+                if way is None or self._may_be(of_producers, breaks, way, by_key):
                     ways.append(way)
                 if len(ways) > 1:
                     return {}, f"there is more than one way to fill {_spelled(holes)}"
@@ -239,7 +245,7 @@ class LogFold:
             return way, f"more than one object may come next at the end: {names}"
         told = rows[-1].last_offset + 1 if rows else 0
         if left and self._moved and told < (self._start or 0):
-            return way, "records were deleted up to an offset that nobody tells of"
+            return way, "it may lie before offsets that were deleted, or left free by a rebuild"
         end = max(told, self._start or 0)
         producers = self._producers_behind(rows, way, by_key, left)
         longer = dict(way)
@@ -274,9 +280,26 @@ class LogFold:
             begins = rows[first].base_offset if first < len(rows) else self._start
             if begins <= self._start or self._is_in_tail(Hole(self._start, begins - 1)):
                 known = self._producers
+        if known.are_all and self._start is not None:
+            while first < len(rows) and rows[first].base_offset < self._start:
+                first += 1
         in_order = sorted(opened, key=lambda o: (o.wal_object.incarnation, o.wal_object.sequence))
         tail = [(o.wal_object.key, o.wal_object.incarnation, o.batches) for o in in_order]
-        return taken_whole(known, rows[first:], tail)
+        return taken_whole(known, rows[first:], tail, self._earliest(rows, opened))
+
+    def _earliest(self, rows: Sequence[LogBatch], opened: Iterable[OpenObject]) -> dict[str, int]:
+        """By key, the first offset at which it may lie: in a hole, or behind the last batch."""
+        holes = list(_holes(rows, self._start))
+        ends = [hole.last_offset for hole in holes]
+        end = rows[-1].last_offset + 1 if rows else 0
+        places = [
+            (o.wal_object.key, o.wal_object.incarnation, o.wal_object.sequence) for o in opened
+        ]
+        earliest = {}
+        for key, floor in _floors(rows, places).items():
+            at = bisect_left(ends, floor)
+            earliest[key] = max(floor, holes[at].base_offset if at < len(holes) else end)
+        return earliest
 
     def _is_in_tail(self, hole: Hole) -> bool:
         """What is missing there was not deleted."""
@@ -296,26 +319,55 @@ class LogFold:
         all_rows = sorted([*rows, *placed], key=lambda row: row.base_offset)
         return producers_at_end(self._producers, self._start, all_rows)
 
-    def _may_be(self, rows: Sequence[LogBatch], way: Way, by_key: Mapping[str, OpenObject]) -> bool:
+    def _may_be(
+        self,
+        told: Mapping[int, Sequence[LogBatch]],
+        breaks: Sequence[int],
+        way: Way,
+        by_key: Mapping[str, OpenObject],
+    ) -> bool:
         """Whether commits may have taken every placed batch, and then the one behind it: where
         something is missing between two of a producer, or it may have been forgotten meanwhile,
-        they may."""
-        placed = [row for key, base in way.items() for row in _rows_of(by_key[key], base)]
-        touched = {row.footer.producer_id for row in placed if row.footer.producer_id >= 0}
-        if not touched:
-            return True
-        for run in unbroken_runs(sorted([*rows, *placed], key=lambda row: row.base_offset)):
-            from_start = self._start is not None and run[0].base_offset <= self._start
-            of_producer: dict[int, list[LogBatch]] = defaultdict(list)
-            for row in run:
-                if row.footer.producer_id in touched:
-                    of_producer[row.footer.producer_id].append(row)
-            for of_one in of_producer.values():
-                if from_start and of_one[0].inferred and not self._may_begin(of_one[0]):
+        they may. ``told``: of the tail's producers. ``breaks``: the first offsets behind what is
+        missing whatever way is taken."""
+        placed: dict[int, list[LogBatch]] = defaultdict(list)
+        for key, base in way.items():
+            for row in _rows_of(by_key[key], base):
+                if row.footer.producer_id >= 0:
+                    placed[row.footer.producer_id].append(row)
+        for producer_id, rows in placed.items():
+            before: LogBatch | None = None
+            run = -1
+            of_one = [*told.get(producer_id, ()), *rows]
+            for row in sorted(of_one, key=lambda row: row.base_offset):
+                mine = bisect_right(breaks, row.base_offset)
+                if before is None or mine != run:
+                    first = breaks[mine - 1] if mine else -1
+                    from_start = self._start is not None and first <= self._start
+                    if from_start and row.inferred and not self._may_begin(row):
+                        return False
+                elif not _may_follow(before, row):
                     return False
-                if not all(_may_follow(before, after) for before, after in pairwise(of_one)):
-                    return False
+                before, run = row, mine
         return True
+
+    def _breaks(self, rows: Sequence[LogBatch]) -> list[int]:
+        """Where a run begins of which no offset is missing once every hole is filled that can be:
+        the first one of ``rows``, or of the log, and behind each gap that stays."""
+        if not rows:
+            return []
+        start = rows[0].base_offset if self._start is None else self._start
+        breaks = [min(rows[0].base_offset, start)]
+        following = breaks[0]
+        for row in rows:
+            if row.base_offset > following:
+                hole = Hole(max(following, start), row.base_offset - 1)
+                if following < start or self._is_explained(hole):
+                    # What is missing below the start stays so; from there on holes are filled.
+                    fills = row.base_offset > start and not self._is_explained(hole)
+                    breaks.append(start if fills else row.base_offset)
+            following = max(following, row.last_offset + 1)
+        return breaks
 
     def _may_begin(self, row: LogBatch) -> bool:
         """Whether it follows what its producer wrote before."""
@@ -383,18 +435,26 @@ def _holes(rows: Sequence[LogBatch], start: int | None) -> Iterator[Hole]:
         following = max(following, row.last_offset + 1)
 
 
-def _floors(rows: Sequence[LogBatch], candidates: Iterable[Candidate]) -> dict[str, int]:
-    """By key, the first offset behind what is told before it in its stream."""
-    of_stream: dict[UUID, list[LogBatch]] = defaultdict(list)
+def _floors(rows: Sequence[LogBatch], places: Iterable[tuple[str, UUID, int]]) -> dict[str, int]:
+    """By key, the first offset behind what is told before it in its stream. ``places``: key, stream
+    and sequence of each."""
+    wanted = list(places)
+    streams = {stream for _, stream, _ in wanted}
+    ends: dict[UUID, dict[int, int]] = {stream: {} for stream in streams}
     for row in rows:
-        of_stream[row.stream].append(row)
-    return {
-        c.key: max(
-            (row.last_offset + 1 for row in of_stream[c.stream] if row.sequence < c.sequence),
-            default=0,
-        )
-        for c in candidates
+        if row.stream in streams:
+            of_stream = ends[row.stream]
+            of_stream[row.sequence] = max(of_stream.get(row.sequence, 0), row.last_offset + 1)
+    sequences = {stream: sorted(of_stream) for stream, of_stream in ends.items()}
+    highest = {
+        stream: list(accumulate((ends[stream][n] for n in sequences[stream]), max))
+        for stream in streams
     }
+    floors = {}
+    for key, stream, sequence in wanted:
+        before = bisect_left(sequences[stream], sequence)
+        floors[key] = highest[stream][before - 1] if before else 0
+    return floors
 
 
 def _spelled(holes: Sequence[Hole]) -> str:

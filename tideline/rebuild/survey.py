@@ -308,13 +308,15 @@ def _start(
     log: TopicIdPartition, catalog: Catalog, here: Mapping[TopicIdPartition, KnownLog]
 ) -> tuple[int, bool]:
     """First offset that must be in the bucket; below it Postgres and segments have everything. And
-    whether it is only where somebody has deleted up to."""
+    whether it is only where somebody has deleted up to, or where Postgres gives offsets from: an
+    earlier rebuild may have left some free before it, for what was open."""
     ground = ground_of(log, "", catalog.logs.get(log), here.get(log))
     if ground is None or ground.known.boundary < 0:
         return -1, False
     known = ground.known
-    held = max(known.boundary, known.frontier, here[log].high_watermark if log in here else -1)
-    return max(known.first, held), known.suffix_start > held
+    given = here[log].high_watermark if log in here else -1
+    held = max(known.boundary, known.frontier, given)
+    return max(known.first, held), known.suffix_start > held or given > known.first
 
 
 def _producers_at(start: int, facts: LogFacts | None, here: KnownLog | None) -> KnownProducers:

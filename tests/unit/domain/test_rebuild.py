@@ -28,7 +28,7 @@ from tideline.domain.wal_footer import (
     Footer,
     FooterBatch,
 )
-from tideline.domain.wal_placing import Hole
+from tideline.domain.wal_placing import DEEP, Hole
 from tideline.domain.wal_producers import SURELY_KEPT_MS
 from tideline.domain.wal_streams import Streams
 from tideline.gateway.produce.commit_stream import described
@@ -853,3 +853,44 @@ def test_what_a_producer_sends_again_after_long_may_be_taken_anew() -> None:
             objects[key] = replace(objects[key], written_at_ms=written)
         assert placed(folded(objects, 10)) == places
     assert folded(objects, 10).logs[LOG].reserved == 11 + 2 + 4
+
+
+def refused_in_part_before(*behind: FooterBatch) -> dict[str, Footer]:
+    """A hole at offset 3, where the second batch of 2a lies; its first one was refused. What lies
+    at offsets 0 to 2 and ``behind`` is told; 3a lies behind all."""
+    rows = [a_batch(1, at=10 * n, producer=(7, n)) for n in range(3)]
+    return {
+        "1a": an_object_in_order(1, 1, *rows),
+        "1b": an_object_in_order(1, 2, *behind),
+        "1c": an_object_in_order(1, 3, earlier=(told("1a", 1, 0, 1, 2), told("1b", 2, 4))),
+        "3a": an_object_in_order(3, 1, a_batch(1)),
+    }
+
+
+def test_what_follows_a_batch_that_came_only_later_may_have_been_refused() -> None:
+    """The gateway that had 2a is gone; sequence 3 came by another one, behind it."""
+    objects = refused_in_part_before(a_batch(1, producer=(7, 3)))
+    objects["2a"] = an_object_in_order(2, 1, a_batch(1, producer=(7, 4)), a_batch(1, at=10))
+    assert placed(folded(objects)) == {"2a": None, "3a": None}
+
+
+def test_what_follows_a_batch_that_others_have_followed_may_have_been_refused() -> None:
+    """Sequences 1 and 2 in one batch, of a client that had sent them in two."""
+    objects = refused_in_part_before(a_batch(1))
+    objects["2a"] = an_object_in_order(2, 1, a_batch(2, producer=(7, 1)), a_batch(1, at=10))
+    assert placed(folded(objects)) == {"2a": None, "3a": None}
+
+
+def test_what_follows_the_last_batch_before_a_hole_is_taken_whole() -> None:
+    objects = refused_in_part_before(a_batch(1))
+    objects["2a"] = an_object_in_order(2, 1, a_batch(1, producer=(7, 3)), a_batch(1, at=10))
+    assert placed(folded(objects))["3a"] == 3, "2a is longer than the hole"
+
+
+def test_a_hole_of_more_objects_than_are_looked_at_is_open_and_no_error() -> None:
+    objects = a_log_with_a_hole(2 * DEEP)
+    for number in range(2 * DEEP):
+        objects[f"2-{number:04}"] = an_object_in_order(2, number, a_batch(1))
+    found = folded(objects)
+    assert {o.placed_at for o in found.open_objects} == {None}
+    assert "too many ways" in found.open_objects[0].why

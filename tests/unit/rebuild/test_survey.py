@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,8 +22,13 @@ from tests.unit.rebuild.buckets import (
 )
 from tideline.domain.catalog import SuffixStart, TopicDeleted
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.rebuild_plan import Verdict
+from tideline.domain.producer_state import ProducerEntry
+from tideline.domain.rebuild import KnownPlace
+from tideline.domain.rebuild_plan import KnownBatch, KnownLog, Verdict
 from tideline.rebuild import report
+from tideline.rebuild.postgres import RebuildPostgres
+from tideline.rebuild.reader import BucketReader
+from tideline.rebuild.survey import Choices, Survey, survey
 
 LOG = TopicIdPartition(TOPIC, 0)
 
@@ -123,6 +131,67 @@ def test_what_retention_removed_is_no_hole(bucket: Bucket) -> None:
     found = look(bucket)
     assert report.is_fine(found)
     assert found.plans[LOG].high_watermark == 14
+
+
+class PostgresAfter:
+    """A Postgres that holds what ``found`` has told it to write."""
+
+    def __init__(self, found: Survey) -> None:
+        self._found = found
+
+    def logs(self) -> list[KnownLog]:
+        return [
+            replace(
+                plan.known,
+                high_watermark=plan.high_watermark,
+                suffix_start=self._found.grounds[log].known.suffix_start,
+                producers=plan.producers,
+            )
+            for log, plan in self._found.plans.items()
+            if plan.known is not None
+        ]
+
+    def producers(self, log: TopicIdPartition) -> Mapping[int, ProducerEntry]:
+        return self._found.plans[log].producers
+
+    def objects(self, keys: Iterable[str]) -> dict[str, dict[int, KnownPlace]]:
+        return {}
+
+    def batches(self, log: TopicIdPartition) -> list[KnownBatch]:
+        return [
+            KnownBatch(
+                row.base_offset,
+                row.last_offset,
+                row.object_key,
+                row.footer.byte_offset,
+                row.footer.byte_size,
+                row.running_max_timestamp,
+            )
+            for row in self._found.plans[log].add
+        ]
+
+
+def test_what_a_rebuild_left_open_is_not_placed_behind_the_offsets_that_it_left_free(
+    bucket: Bucket,
+) -> None:
+    """What the producer wrote before offset 13 is deleted; Postgres, as it was rebuilt, does not
+    know it either, and takes it for one that is new."""
+    stream = Stream(bucket)
+    gone = stream.commit(10, footer_batch(TOPIC, records=3))
+    stream.commit(13, footer_batch(TOPIC))
+    stream.store()
+    del bucket.objects[gone]
+    bucket.note(SuffixStart(TOPIC, 0, 10, 13))
+    again = replace(
+        footer_batch(TOPIC), producer_id=7, producer_epoch=0, base_sequence=3, last_sequence=3
+    )
+    stream.store(again, footer_batch(TOPIC, at=10))
+    first = look(bucket)
+    assert (first.plans[LOG].end, first.plans[LOG].high_watermark) == (14, 16)
+    postgres = cast(RebuildPostgres, PostgresAfter(first))
+    second = survey(BucketReader(bucket, "wal", ""), postgres, Choices())
+    assert (second.plans[LOG].add, second.plans[LOG].inferred) == ((), 0)
+    assert [o.placed_at for o in second.rebuilt.open_objects] == [None]
 
 
 def test_only_the_topics_that_are_asked_for_are_told(bucket: Bucket) -> None:
