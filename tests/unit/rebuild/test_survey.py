@@ -121,13 +121,19 @@ def test_a_deleted_topic_is_not_brought_back(bucket: Bucket) -> None:
     assert report.is_fine(found)
 
 
-def test_what_retention_removed_is_no_hole(bucket: Bucket) -> None:
+def begins_at_13(bucket: Bucket) -> Stream:
+    """Records were deleted up to there, and the object that held them."""
     stream = Stream(bucket)
     gone = stream.commit(10, footer_batch(TOPIC, records=3))
     stream.commit(13, footer_batch(TOPIC))
     stream.store()
     del bucket.objects[gone]
     bucket.note(SuffixStart(TOPIC, 0, 10, 13))
+    return stream
+
+
+def test_what_retention_removed_is_no_hole(bucket: Bucket) -> None:
+    begins_at_13(bucket)
     found = look(bucket)
     assert report.is_fine(found)
     assert found.plans[LOG].high_watermark == 14
@@ -176,12 +182,7 @@ def test_what_a_rebuild_left_open_is_not_placed_behind_the_offsets_that_it_left_
 ) -> None:
     """What the producer wrote before offset 13 is deleted; Postgres, as it was rebuilt, does not
     know it either, and takes it for one that is new."""
-    stream = Stream(bucket)
-    gone = stream.commit(10, footer_batch(TOPIC, records=3))
-    stream.commit(13, footer_batch(TOPIC))
-    stream.store()
-    del bucket.objects[gone]
-    bucket.note(SuffixStart(TOPIC, 0, 10, 13))
+    stream = begins_at_13(bucket)
     again = replace(
         footer_batch(TOPIC), producer_id=7, producer_epoch=0, base_sequence=3, last_sequence=3
     )
