@@ -59,6 +59,9 @@ class KnownProducers:
     been deleted, and its last batch may come again all the same."""
 
 
+NOBODY_KNOWS = KnownProducers()
+
+
 @dataclass(frozen=True, slots=True)
 class StoredProducerState:
     """A producer's newest batch below a segment's end, as the segment's ``.snapshot`` has it, and
@@ -87,6 +90,14 @@ def sequence_after(sequence: int) -> int:
     return 0 if sequence == MAX_SEQUENCE else sequence + 1
 
 
+def follows(epoch: int, base_sequence: int, before_epoch: int, before_sequence: int) -> bool:
+    """Whether a batch may come behind one of ``before_epoch`` that ended with ``before_sequence``:
+    with the next sequence, or in a higher epoch with 0."""
+    if epoch == before_epoch:
+        return base_sequence == sequence_after(before_sequence)
+    return epoch > before_epoch and base_sequence == 0
+
+
 def judge(
     entry: ProducerEntry | None, epoch: int, base_sequence: int, last_sequence: int
 ) -> Verdict:
@@ -99,14 +110,11 @@ def judge(
         return Verdict("NONE")
     if epoch < entry.epoch:
         return Verdict("INVALID_PRODUCER_EPOCH")
-    if epoch > entry.epoch:
-        follows = base_sequence == 0
-    else:
-        for kept in entry.batches:
-            if (kept.base_sequence, kept.last_sequence) == (base_sequence, last_sequence):
-                return Verdict("DUPLICATE", kept)
-        follows = base_sequence == sequence_after(entry.last_sequence)
-    return Verdict("NONE" if follows else "OUT_OF_ORDER_SEQUENCE")
+    for kept in entry.batches if epoch == entry.epoch else ():
+        if (kept.base_sequence, kept.last_sequence) == (base_sequence, last_sequence):
+            return Verdict("DUPLICATE", kept)
+    taken = follows(epoch, base_sequence, entry.epoch, entry.last_sequence)
+    return Verdict("NONE" if taken else "OUT_OF_ORDER_SEQUENCE")
 
 
 def remember(

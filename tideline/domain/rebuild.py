@@ -15,7 +15,7 @@ from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_batch import LogBatch
-from tideline.domain.producer_state import KnownProducers, ProducerEntry
+from tideline.domain.producer_state import NOBODY_KNOWS, KnownProducers, ProducerEntry
 from tideline.domain.wal_filling import given_up, without_given_up
 from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Hole
@@ -55,7 +55,6 @@ class KnownPlace:
 KnownObjects = Mapping[str, Mapping[int, KnownPlace]]
 """By object key and byte offset, of objects that Postgres knows as committed; one of which no batch
 was accepted, or all have gone, is there and empty."""
-NOBODY_KNOWS = KnownProducers()
 
 
 @dataclass(slots=True)

@@ -16,9 +16,9 @@ from tideline.domain.producer_state import (
     KnownProducers,
     ProducerEntry,
     RememberedBatch,
+    follows,
     judge,
     remember,
-    sequence_after,
 )
 from tideline.domain.wal_footer import FooterBatch
 
@@ -113,26 +113,25 @@ def taken_whole(
         for batch in batches:
             streams[batch.producer_id].add(stream)
     last: dict[int, tuple[int, int, int]] = {}
-    """By producer, of its last batch: epoch, the sequence that comes next, last offset. Those of
-    the tail have none: what is behind them in their stream is behind them in the log."""
+    """By producer, of its last batch: epoch, last sequence, last offset. Those of the tail have no
+    offset: what is behind them in their stream is behind them in the log."""
 
     def add(batch: FooterBatch, last_offset: int) -> None:
-        following = sequence_after(batch.last_sequence)
-        last[batch.producer_id] = batch.producer_epoch, following, last_offset
+        last[batch.producer_id] = batch.producer_epoch, batch.last_sequence, last_offset
 
     def is_taken(batch: FooterBatch, first: int) -> bool:
         if len(streams[batch.producer_id]) > 1:
             return False  # Which of them came first is not known.
         if batch.producer_id not in last:
             return known.are_all
-        epoch, following, last_offset = last[batch.producer_id]
-        if batch.producer_epoch == epoch:
-            return batch.base_sequence == following and last_offset < first
-        return batch.producer_epoch > epoch and batch.base_sequence == 0
+        epoch, sequence, last_offset = last[batch.producer_id]
+        if batch.producer_epoch == epoch and last_offset >= first:
+            return False
+        return follows(batch.producer_epoch, batch.base_sequence, epoch, sequence)
 
     for producer_id, entry in known.entries.items():
         if producer_id in streams:
-            last[producer_id] = entry.epoch, sequence_after(entry.last_sequence), -1
+            last[producer_id] = entry.epoch, entry.last_sequence, -1
     for row in rows:
         one = row.footer
         if one.producer_id in streams:

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_batch import LogBatch
-from tideline.domain.producer_state import KnownProducers, judge, sequence_after
+from tideline.domain.producer_state import NOBODY_KNOWS, KnownProducers, follows, judge
 from tideline.domain.wal_footer import FooterBatch
 from tideline.domain.wal_placing import Candidate, Hole, Search, TooManyWays, Way
 from tideline.domain.wal_producers import (
@@ -67,7 +67,7 @@ class LogFold:
         unreadable: bool,
         newest_ms: int = -1,
         moved: bool = False,
-        producers: KnownProducers = KnownProducers(),
+        producers: KnownProducers = NOBODY_KNOWS,
     ) -> None:
         """``producers``: idempotent producers before the first batch that the bucket must have;
         what they have written already no commit takes again. ``newest_ms``: the latest time in the
@@ -275,7 +275,7 @@ class LogFold:
             if missing and missing.size > 0 and not self._is_in_tail(missing):
                 break
             first -= 1
-        known = KnownProducers()
+        known = NOBODY_KNOWS
         if self._start is not None:
             begins = rows[first].base_offset if first < len(rows) else self._start
             if begins <= self._start or self._is_in_tail(Hole(self._start, begins - 1)):
@@ -482,12 +482,8 @@ def _may_follow(before: LogBatch, after: LogBatch) -> bool:
         return True
     if after.append_time - before.append_time > SURELY_KEPT_MS:
         return True
-    if after.footer.producer_epoch == before.footer.producer_epoch:
-        return after.footer.base_sequence == sequence_after(before.footer.last_sequence)
-    return (
-        after.footer.producer_epoch > before.footer.producer_epoch
-        and after.footer.base_sequence == 0
-    )
+    one, other = before.footer, after.footer
+    return follows(other.producer_epoch, other.base_sequence, one.producer_epoch, one.last_sequence)
 
 
 def _with_times(rows: list[LogBatch]) -> list[LogBatch]:

@@ -19,7 +19,12 @@ from tideline.domain.catalog import (
 from tideline.domain.catalog_fold import Catalog, LogFacts, fold
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.log_batch import LogBatch
-from tideline.domain.producer_state import KnownProducers, StoredProducerState, entries_from_seeds
+from tideline.domain.producer_state import (
+    NOBODY_KNOWS,
+    KnownProducers,
+    StoredProducerState,
+    entries_from_seeds,
+)
 from tideline.domain.rebuild import Rebuilt, RebuiltLog, rebuild, with_fillings
 from tideline.domain.rebuild_ground import Ground, ground_of
 from tideline.domain.rebuild_plan import KnownLog, LogPlan, Verdict, plan_log
@@ -326,7 +331,7 @@ def _producers_at(start: int, facts: LogFacts | None, here: KnownLog | None) -> 
         return KnownProducers(here.producers, are_all=True)
     boundary = facts.boundary if facts is not None else None
     if boundary is None or boundary.seeds is None or boundary.boundary != start:
-        return KnownProducers()
+        return NOBODY_KNOWS
     return KnownProducers(entries_from_seeds(boundary.seeds, -1), are_all=True)
 
 
