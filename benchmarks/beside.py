@@ -124,8 +124,14 @@ class _Client:
         self.socket = connected(port)
         if context is not None:
             self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
-        self._burst = (len(frame).to_bytes(4, "big") + frame) * window
+        self._frame = len(frame).to_bytes(4, "big") + frame
+        self._burst = self._frame * window
         self._buffer = bytearray(1 << 20)
+
+    def begin(self, answer: int) -> None:
+        """One request: a proxy has connected to its broker then."""
+        self.socket.sendall(self._frame)
+        self.take(answer)
 
     def send(self) -> None:
         self.socket.sendall(self._burst)
@@ -147,10 +153,13 @@ def windows(
     context: ssl.SSLContext | None = None,
 ) -> list[float]:
     """One round of ``case`` on a connection for each of ``frames``, whose answers are of ``answer``
-    bytes with their length; the latency of each window, in seconds."""
+    bytes with their length; the latency of each window, in seconds. Connections are there before:
+    Kafka keeps 50 that it has not accepted yet, and one beyond comes a second later."""
     clients = [_Client(port, frame, case.window, context) for frame in frames]
     taken: list[float] = []
     try:
+        for client in clients:
+            client.begin(answer)
         for _ in range(case.requests // case.at_once):
             began = time.perf_counter()
             for client in clients:

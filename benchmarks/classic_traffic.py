@@ -23,6 +23,7 @@ from uuid import UUID
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from benchmarks import beside
 from benchmarks.beside import Case, Way, fetch_request, measure, produce_request, to_markdown
@@ -94,6 +95,11 @@ def batch(size: int) -> bytes:
     return bytes(builder.build())
 
 
+class NotLedYet(Exception):
+    """The topic is so new that its broker has not heard of it."""
+
+
+@retry(retry=retry_if_exception_type(NotLedYet), wait=wait_fixed(0.2), stop=stop_after_delay(60.0))
 def answered(port: int, case: Case, frame: bytes) -> bytes:
     """The answer to one request. Raises where it is an error, or has no records."""
     with beside.connected(port) as connection:
@@ -104,6 +110,8 @@ def answered(port: int, case: Case, frame: bytes) -> bytes:
     decoded: Any = decode_response(answer, case.api, version)
     for topic in decoded.responses:
         for row in getattr(topic, "partition_responses", None) or topic.partitions:
+            if row.error_code is ErrorCode.not_leader_or_follower:
+                raise NotLedYet
             if row.error_code is not ErrorCode.none:
                 raise RuntimeError(f"{case.name} was answered {row.error_code.name}")
             if case.api is ApiKey.FETCH and len(row.records or b"") < case.record_bytes // 2:

@@ -22,10 +22,11 @@ from confluent_kafka.admin import (
 
 from spark.common.entry import Job, Outcome
 from spark.tiering import job as tiering
-from tests.harness import Case, migration_case
+from tests.harness import Case, migration_case, until
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.demo.patience import Patience
 from tideline.demo.topic import wait_until_tiered
+from tideline.domain.history import WITNESS_S
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
@@ -56,15 +57,30 @@ def run(
 
 
 def let_the_grace_pass(stack: Stack) -> None:
-    """Whatever is marked was marked an hour earlier, what was reported eight days earlier."""
+    """Whatever is marked or reported was so eight days earlier. Keys that gateways hold ready stay
+    young, and so do commits that a gateway may ask for: it would miss what no collection can take
+    that soon."""
+    asked_for = f"committed_at > clock_timestamp() - interval '{WITNESS_S + 1} seconds'"
     with psycopg.connect(stack.endpoints.postgres_dsn("postgres"), autocommit=True) as connection:
-        for table, column in (("wal_files", "unreferenced_at"), ("marked_objects", "marked_at")):
-            connection.execute(
-                f"UPDATE tideline.{table} SET {column} = {column} - interval '1 hour'".encode()
-            )
-        connection.execute(
-            b"UPDATE tideline.orphan_reports SET first_seen = first_seen - interval '8 days'"
+        until(
+            "the last commits of what is marked to be old",
+            lambda: (
+                connection.execute(
+                    "SELECT FROM tideline.wal_files WHERE unreferenced_at IS NOT NULL AND "
+                    f"{asked_for}".encode()
+                ).rowcount
+                == 0
+            ),
         )
+        for table, column, which in (
+            ("wal_files", "unreferenced_at", f"NOT {asked_for}"),
+            ("marked_objects", "marked_at", "true"),
+            ("orphan_reports", "first_seen", "true"),
+        ):
+            connection.execute(
+                f"UPDATE tideline.{table} SET {column} = {column} - interval '8 days' "
+                f"WHERE {which}".encode()
+            )
 
 
 def tier(stack: Stack, spark: SparkSession, topic: str) -> None:

@@ -49,13 +49,10 @@ def gc(
     job: Job,
     dry_run: DryRunOption = False,
     orphans: OrphansOption = True,
-    *,
-    shortest_grace_ms: int = KEYS_KEPT_AHEAD_MS + 1,
-    shortest_orphan_grace_ms: int = DAY_MS,
 ) -> Outcome:
     """Delete objects that nothing refers to any more."""
     if not dry_run:
-        _check_graces(job.settings, shortest_grace_ms, shortest_orphan_grace_ms)
+        _check_graces(job.settings)
     must_own(job)
     settings = job.settings
     must_know_catalog(ObjectStoreClient(settings), settings.s3_bucket, settings.diskless_prefix)
@@ -68,18 +65,18 @@ def gc(
     return Outcome(details)
 
 
-def _check_graces(settings: JobsSettings, shortest_ms: int, shortest_orphan_ms: int) -> None:
-    if settings.gc_grace_ms < shortest_ms:
+def _check_graces(settings: JobsSettings) -> None:
+    if settings.gc_grace_ms <= KEYS_KEPT_AHEAD_MS:
         raise UsageError(
             f"TIDELINE_GC_GRACE_MS is {settings.gc_grace_ms}: gateways keep keys that they "
-            f"have registered ahead for {KEYS_KEPT_AHEAD_MS} ms; set {shortest_ms} at "
+            f"have registered ahead for {KEYS_KEPT_AHEAD_MS} ms; set {KEYS_KEPT_AHEAD_MS + 1} at "
             "least, and more than any upload or read may last"
         )
-    if settings.gc_orphan_grace_ms < shortest_orphan_ms:
+    if settings.gc_orphan_grace_ms < DAY_MS:
         raise UsageError(
             f"TIDELINE_GC_ORPHAN_GRACE_MS is {settings.gc_orphan_grace_ms}: after a restore of "
             "Postgres an acknowledged record may lie in an object that looks like an orphan; set "
-            f"{shortest_orphan_ms} at least, and more than it takes to mend that"
+            f"{DAY_MS} at least, and more than it takes to mend that"
         )
 
 

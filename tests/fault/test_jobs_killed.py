@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from psycopg.rows import TupleRow
 
 from spark.gc.job import gc
 from spark.retention.job import retention
-from tests.aged_topic import PER_SEGMENT, aged_topic, keys, run, settings_of, tier
+from tests.aged_topic import (
+    PER_SEGMENT,
+    aged_topic,
+    keys,
+    let_the_grace_pass,
+    run,
+    settings_of,
+    tier,
+)
 from tests.killed_driver import Step, killed_at
 from tests.tiering_topic import Rereader, diskless_topic
 from tideline.control_plane.cataloged_jobs import connect_jobs
@@ -93,11 +100,11 @@ def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: Spa
                 del topic.records[row.partition][offset]
         with Rereader(topic) as reader:
             for step in GC:
-                let_the_grace_pass(postgres)
+                let_the_grace_pass(stack)
                 killed_at(stack, step, "spark.gc", "--no-orphans")
                 reader.read_again()
                 assert not reader.wrong, f"after {step.name!r}: {reader.wrong[0]}"
-            let_the_grace_pass(postgres)
+            let_the_grace_pass(stack)
             run(stack, spark, lambda job: gc(job, orphans=False))
             reader.read_again()
         assert not reader.wrong, reader.wrong[0]
@@ -117,14 +124,6 @@ def test_gc_killed_at_each_step_loses_and_leaks_nothing(stack: Stack, spark: Spa
         assert not {key for key in unknown if not is_statement(stack, key)}
 
         assert topic.read() == topic.records
-
-
-def let_the_grace_pass(postgres: psycopg.Connection[TupleRow]) -> None:
-    """What is marked was marked eight days earlier. Keys that gateways hold ready stay young."""
-    for table, column in (("wal_files", "unreferenced_at"), ("marked_objects", "marked_at")):
-        postgres.execute(
-            f"UPDATE tideline.{table} SET {column} = {column} - interval '8 days'".encode()
-        )
 
 
 def is_statement(stack: Stack, key: str) -> bool:

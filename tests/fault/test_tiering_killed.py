@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark.gc.job import gc
 from spark.tiering.job import tiering
+from tests.aged_topic import let_the_grace_pass
 from tests.harness import until
 from tests.killed_driver import Step, killed_at
 from tests.tiering_topic import Rereader, Topic, diskless_topic, job
@@ -67,10 +68,8 @@ def test_killed_at_each_step_in_turn_nothing_is_lost_doubled_or_leaked(
         assert not reader.wrong, reader.wrong[0]
 
         assert splits(store, settings, topic), "only the collection deletes"
-        without_graces = job(
-            stack, spark, TIDELINE_GC_GRACE_MS="0", TIDELINE_GC_ORPHAN_GRACE_MS="0"
-        )
-        gc(without_graces, orphans=False, shortest_grace_ms=0, shortest_orphan_grace_ms=0)
+        let_the_grace_pass(stack)
+        gc(job(stack, spark), orphans=False)
         known = {
             key for row in topic.segments() for key in object_keys(row.object_key_stem).values()
         }
