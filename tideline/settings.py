@@ -218,9 +218,10 @@ class TransportSettings(_Base):
     """By what a gateway serves its clients."""
 
     gateway_transport: Transport = Field(
-        "python",
+        "native",
         description="what connections are served by; native takes less CPU for what passes, needs "
-        "the built library, and with TLS a Python whose ssl is linked to OpenSSL's shared library",
+        "the built library, and with TLS a Python whose ssl is linked to OpenSSL's shared library; "
+        "python needs neither",
     )
 
 

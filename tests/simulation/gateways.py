@@ -130,6 +130,7 @@ class Gateway:
             gateway_peers=self._peers,
             gateway_lease_ms=LEASE_MS,
             gateway_stand_in=self._stand_in() if self._world.stands_in else "",
+            gateway_transport="python",  # its sockets can be those of the world
         )
         directory = StateDirectory.hold(self.home, self.number, patience_s=0)
         self.process.on_kill.append(directory.release)

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64
 
 from tests.asked import Places, request
-from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row
+from tests.unit.gateway.fakes import TOPIC, record_batch, tracked_row, until
 from tests.unit.gateway.gateway_under_test import gateway
 from tests.unit.gateway.tracked_bench import (
     FakeConnection,
@@ -245,7 +245,7 @@ async def test_what_a_muted_client_has_sent_is_not_held_for_longer_than_a_client
         await pipelining.disconnected()
         await half.disconnected()
         assert sorted(began) == [1, 2, 4]
-        assert len(under_test.connections) == 1
+        await until(lambda: len(under_test.connections) == 1)
         patient.close()
 
 

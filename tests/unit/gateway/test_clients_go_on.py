@@ -136,7 +136,7 @@ class Gateway:
         await self.stand_ins.close()
         self.server._listener.close()
         for connection in self.server._own():
-            connection._abort("killed")
+            connection.close("killed")
         await self.server.stop(0)
         await self._end()
 

@@ -40,7 +40,9 @@ def answer(correlation: int) -> bytes:
 
 
 def taken(wire: Wire) -> list[Message]:
-    assert select.select([wire.wake_fd], [], [], 10)[0]
+    poll = select.poll()
+    poll.register(wire.wake_fd, select.POLLIN)
+    assert poll.poll(10_000)
     return wire.take()
 
 

@@ -1,5 +1,5 @@
-"""The whole of a migration under load, by gateways that serve their connections natively: what
-passes does not come to Python, and what a crossing needs does."""
+"""The whole of a migration under load, by gateways of either transport: what passes does not come
+to a handler, and what a crossing needs does."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import SHARED
 from tests.harness import migration_case, until
 from tests.integration.test_clients_across import java_console_consumer
+from tideline.settings import TransportSettings
 from tideline.stack import Stack
 
 
@@ -27,11 +28,19 @@ def serve_by(stack: Stack, transport: str) -> None:
         )
 
 
-@pytest.fixture(scope="module")
-def native(stack: Stack) -> Iterator[Stack]:
-    serve_by(stack, "native")
+OF_THE_STACK = SHARED.get(
+    "TIDELINE_GATEWAY_TRANSPORT", TransportSettings.model_fields["gateway_transport"].default
+)
+
+
+@pytest.fixture(scope="module", params=["native", "python"])
+def served(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """A stack whose gateways serve by one transport."""
+    if request.param != OF_THE_STACK:
+        serve_by(stack, request.param)
     yield stack
-    serve_by(stack, SHARED.get("TIDELINE_GATEWAY_TRANSPORT", "python"))
+    if request.param != OF_THE_STACK:
+        serve_by(stack, OF_THE_STACK)
 
 
 def counted(stack: Stack, name: str, **labels: str) -> int:
@@ -53,22 +62,19 @@ def passed(stack: Stack, api: str) -> int:
     return counted(stack, "inkless_gateway_requests_total", api=api, path="passed")
 
 
-def test_a_consumer_with_a_session_reads_on_across_the_boundary_of_native_gateways(
-    native: Stack,
-) -> None:
-    """Its session passes in the library until its topic is tracked, and from that moment on no
-    more."""
-    with migration_case(native, name="native") as case:
+def test_a_consumer_with_a_session_reads_on_across_the_boundary(served: Stack) -> None:
+    """Its session passes until its topic is tracked, and from that moment on no more."""
+    with migration_case(served, name="transport") as case:
         case.produce()
         case.consume()
         with java_console_consumer(case) as reading:
             until("a first record", lambda: reading.seen)
-            before = passed(native, "Fetch"), passed(native, "Produce")
+            before = passed(served, "Fetch"), passed(served, "Produce")
             until(
                 "fetches and produces that pass",
                 lambda: (
-                    passed(native, "Fetch") > before[0] + 20
-                    and passed(native, "Produce") > before[1] + 20
+                    passed(served, "Fetch") > before[0] + 20
+                    and passed(served, "Produce") > before[1] + 20
                 ),
             )
             case.until_acknowledged(50)
