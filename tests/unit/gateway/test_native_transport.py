@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
@@ -35,7 +36,9 @@ from tideline.gateway.fetch.handler import FetchHandler, FetchSessions
 from tideline.gateway.listeners import Listeners
 from tideline.gateway.passing import PassesByTopics, WhatPasses
 from tideline.gateway.produce.handler import ProduceHandler, ProduceOrder
+from tideline.gateway.transport import native
 from tideline.gateway.transport.addresses import NodeAddresses, ResponseRewriter
+from tideline.gateway.transport.dialling import AT_ONCE, Dialling
 from tideline.gateway.transport.native import NativeConnection, treated
 from tideline.kafka.protocol import RequestHeader, encode_request, parse_header, request_class
 from tideline.kafka.wire import LIBRARY, LibraryMissing, Treatment, library
@@ -226,6 +229,50 @@ async def test_a_connection_to_the_broker_that_cannot_be_opened_for_whatever_rea
         monkeypatch.setattr(f"tideline.gateway.transport.native.{owner}{step}", fails)
         await client.send(frame(1))
         await client.disconnected()
+
+
+async def test_of_clients_that_come_at_once_no_more_are_joined_to_the_broker_than_it_may_accept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel drops those beyond, and tries again a second later."""
+    goes_on, opening, most = asyncio.Event(), 0, 0
+    connected = native._connected
+
+    async def slowly(host: str, port: int) -> socket.socket:
+        nonlocal opening, most
+        opening += 1
+        most = max(most, opening)
+        await goes_on.wait()
+        try:
+            return await connected(host, port)
+        finally:
+            opening -= 1
+
+    monkeypatch.setattr(native, "_connected", slowly)
+    async with FakeBroker(echo) as broker, gateway(broker) as under_test:
+        clients = [await under_test.connect() for _ in range(AT_ONCE + 20)]
+        for number, client in enumerate(clients):
+            await client.send(frame(number))
+        await until(lambda: opening == AT_ONCE)
+        goes_on.set()
+        for client in clients:
+            assert await client.receive()
+            client.close()
+    assert most == AT_ONCE
+
+
+async def test_a_broker_that_is_not_reached_keeps_no_place_of_another_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dialling = Dialling()
+    monkeypatch.setattr("tideline.gateway.transport.dialling.ACCEPTED_S", 0.0)
+    for _ in range(AT_ONCE + 1):
+        with pytest.raises(OSError, match="away"):
+            async with asyncio.timeout(5), dialling.turn(("broker", 1)):
+                raise OSError("away")
+    for _ in range(AT_ONCE + 1):
+        async with asyncio.timeout(5), dialling.turn(("broker", 1)):
+            pass
 
 
 async def test_a_barrier_is_not_reached_by_a_connection_that_the_library_does_not_know() -> None:

@@ -27,6 +27,7 @@ from tideline.gateway.context import ApiKey, FollowedSessions, Passing, Rule, Ru
 from tideline.gateway.metrics import BOUND_REACHED, requests_passed
 from tideline.gateway.room import Room
 from tideline.gateway.transport.addresses import ResponseRewriter
+from tideline.gateway.transport.dialling import Dialling
 from tideline.gateway.transport.login import Login
 from tideline.gateway.transport.serving import ServedConnection, Slot
 from tideline.gateway.transport.upstream import (
@@ -117,6 +118,7 @@ class NativeTransport:
         self._passed: list[int] = []
         self._bounds: list[int] = []
         self._dials: dict[asyncio.Task[None], None] = {}
+        self.dialling = Dialling()
         self._closed = False
         self._security = security
         self._to_brokers: ssl.SSLContext | None = None
@@ -457,7 +459,7 @@ class NativeConnection(ServedConnection):
         clock = asyncio.get_running_loop().time
         until = clock() + CONNECT_TIMEOUT_S
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(until), self._transport.dialling.turn((host, port)):
                 made = await _connected(host, port)
             keep_socket_alive(made)
             name = host if self._transport.encrypt_to_brokers() else None
