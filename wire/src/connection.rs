@@ -254,6 +254,8 @@ pub struct Conn {
     pub long_first: bool,
     /// The broker knows who the client is by this connection alone.
     pub bound: bool,
+    /// The same, and the broker has ended it.
+    pub lost: bool,
     /// Produces that Python has and has not answered.
     pub produces: u32,
     pub full: bool,
@@ -297,6 +299,7 @@ impl Conn {
             hidden: false,
             long_first: false,
             bound: false,
+            lost: false,
             produces: 0,
             full: false,
             muted: None,
@@ -365,6 +368,7 @@ impl Conn {
     /// The same, once the one before it has begun.
     fn takes(&self) -> bool {
         !self.full
+            && !self.lost
             && self.muted.is_none()
             && self.ended.is_none()
             && !self.client.is_full()

@@ -719,9 +719,11 @@ impl Engine {
         if conn.ended.is_some() {
             return;
         }
-        if owes || conn.owes() || conn.draining || conn.bound {
+        if owes || conn.owes() || conn.draining {
             return self.end(conn, cause, reason, Leave::Flush);
         }
+        // Python ends it, behind the answers that it has not taken: why a login is refused, say.
+        conn.lost = conn.bound;
         for expected in std::mem::take(&mut conn.expected) {
             if let Owed::Token { token, .. } = expected.owed {
                 self.told.tell(kind::LOST, 0, conn.id, token, reason.as_bytes());
@@ -931,7 +933,8 @@ impl Engine {
         if_joined: bool,
         frame: Vec<u8>,
     ) -> bool {
-        if conn.ended.is_some() || if_joined && conn.up.is_none() || frame.len() < 8 {
+        let cannot = conn.ended.is_some() || conn.lost || if_joined && conn.up.is_none();
+        if cannot || frame.len() < 8 {
             return false;
         }
         if token == 0 {

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -22,7 +25,7 @@ from tideline.gateway.context import RequestContext, Rule, always
 from tideline.gateway.transport import serving
 from tideline.kafka.client import KafkaConnection
 from tideline.kafka.errors import KafkaError
-from tideline.kafka.protocol import decode_response, encode_request
+from tideline.kafka.protocol import RequestHeader, decode_response, encode_request
 from tideline.kafka.security import KafkaSecurity
 
 pytestmark = pytest.mark.usefixtures("each_transport")
@@ -90,6 +93,34 @@ async def test_a_wrong_password_is_answered_by_kafkas_own_error() -> None:
             assert failed.value.code is ErrorCode.sasl_authentication_failed
             assert "Invalid username or password" in str(failed.value)
     assert "wrong" not in str(logs)
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+async def test_a_client_hears_why_a_broker_has_refused_it_although_that_has_left_meanwhile(
+    renewed: bool,
+) -> None:
+    """Kafka ends the connection 100 ms after its answer, which the loop has not taken yet when it
+    is busy for longer. A client that hears no error tries again, with the same password."""
+    told = sasl_broker(lifetime_ms=60_000)
+
+    async def refuses_and_leaves(header: RequestHeader, request: bytes) -> bytes | None:
+        writer = broker.asking
+        answer = await told(header, request)
+        if writer is None or answer is None or b"Invalid" not in answer:
+            return answer
+        writer.write(len(answer).to_bytes(4, "big") + answer)
+        with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as own:
+            own.shutdown(socket.SHUT_WR)
+        time.sleep(0.1)  # noqa: ASYNC251 - the loop is busy
+        return None
+
+    async with FakeBroker(refuses_and_leaves) as broker, gateway(broker, **SETTINGS) as under_test:
+        client = await under_test.connect()
+        if renewed:
+            assert (await logs_in(client)).error_code is ErrorCode.none
+        answer = await logs_in(client, "wrong")
+        assert answer.error_code is ErrorCode.sasl_authentication_failed
+        await client.disconnected()
 
 
 @pytest.mark.parametrize(

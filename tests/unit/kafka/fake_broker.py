@@ -47,6 +47,8 @@ class FakeBroker:
         self.received: list[RequestHeader] = []
         self.frames: list[bytes] = []
         self.writers: list[asyncio.StreamWriter] = []
+        self.asking: asyncio.StreamWriter | None = None
+        """Of whose request is being answered, until its answer is waited for."""
         self.arrived = asyncio.Condition()
         self._stopped_at = ("", 0)
 
@@ -105,6 +107,7 @@ class FakeBroker:
                     self.received.append(header)
                     self.frames.append(frame)
                     self.arrived.notify_all()
+                self.asking = writer
                 response = await self._answer(header, frame)
                 if response is not None:
                     writer.write(len(response).to_bytes(4, "big") + response)

@@ -292,6 +292,8 @@ class NativeConnection(ServedConnection):
         self._unread: socket.socket | None = None
         """Its socket, as long as that is not the library's."""
         self._unheard = False
+        self._bound = False
+        """The broker knows who the client is by its connection alone."""
         self._shaking: asyncio.Future[None] | None = None
         """Done when hands are shaken, or are not going to be."""
         self._host = "?"
@@ -384,8 +386,7 @@ class NativeConnection(ServedConnection):
         elif kind == Kind.LOST:
             self._sinks.pop(number).lost(_text(payload))
         elif kind == Kind.DROPPED:
-            self._broker_is_gone()
-            self._dropped(_text(payload))
+            self._broker_has_left(_text(payload))
         elif kind == Kind.LEFT:
             # Behind what is begun in this pass of the loop. What is still to be decoded is not.
             asyncio.get_running_loop().call_soon(self.turn_away, "the client disconnected")
@@ -426,6 +427,14 @@ class NativeConnection(ServedConnection):
         except Exception as error:
             log.exception("an answer cannot be dealt with")
             self._broker_fails(f"its answer cannot be dealt with: {error}")
+
+    def _broker_has_left(self, reason: str) -> None:
+        if self._bound:
+            # Behind what was begun, with what it had answered, in this pass of the loop.
+            asyncio.get_running_loop().call_soon(self._broker_fails, reason)
+        else:
+            self._broker_is_gone()
+            self._dropped(reason)
 
     def _broker_fails(self, reason: str) -> None:
         self._broker_is_gone()
@@ -487,6 +496,7 @@ class NativeConnection(ServedConnection):
 
     def _authenticates(self) -> None:
         """All that comes is Python's until the login, or its renewal, is complete."""
+        self._bound = True
         self._wire.bind(self.number)
         self._hide()
 
