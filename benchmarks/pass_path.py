@@ -267,6 +267,8 @@ def _say(port: int) -> None:
 
 # -- Kroxylicious
 
+PROXIED = 3
+"""Nodes that it may have before it; each has a port behind the first one's."""
 _KROXYLICIOUS = """
 import io.kroxylicious.proxy.KafkaProxy;
 import io.kroxylicious.proxy.config.ConfigParser;
@@ -310,7 +312,7 @@ def _proxy_yaml(broker_port: int, port: int, tls: Path | None) -> str:
         f"      bootstrapAddress: {HOST}:{port}\n"
         f"      advertisedBrokerAddressPattern: {HOST}\n"
         "      nodeIdRanges:\n"
-        "      - {name: brokers, start: 1, end: 3}\n"
+        f"      - {{name: brokers, start: 1, end: {PROXIED}}}\n"
     )
 
 
@@ -318,7 +320,7 @@ def _proxy_yaml(broker_port: int, port: int, tls: Path | None) -> str:
 def kroxylicious(jars: Path, broker_port: int, tls: Path | None) -> Iterator[tuple[int, int]]:
     """(process id, port) of a Kroxylicious in front of the broker."""
     with tempfile.TemporaryDirectory() as home:
-        port = free_port()
+        port = _free_ports(1 + PROXIED)
         (Path(home) / "Main.java").write_text(_KROXYLICIOUS)
         (Path(home) / "proxy.yaml").write_text(_proxy_yaml(broker_port, port, tls))
         process = subprocess.Popen(
@@ -327,16 +329,31 @@ def kroxylicious(jars: Path, broker_port: int, tls: Path | None) -> Iterator[tup
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            _until_listening(port)
+            _until_listening(port, process)
             yield process.pid, port
         finally:
             process.terminate()
             process.wait()
 
 
-def _until_listening(port: int) -> None:
+def _free_ports(count: int) -> int:
+    """The first of so many in a row."""
+    while True:
+        first = free_port()
+        with ExitStack() as taken:
+            try:
+                for port in range(first, first + count):
+                    taken.enter_context(socket.create_server((HOST, port)))
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+def _until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_S
     while True:
+        if process.poll() is not None:
+            raise RuntimeError(f"Kroxylicious ended with {process.returncode}")
         try:
             socket.create_connection((HOST, port)).close()
             return
