@@ -24,7 +24,7 @@ from tideline.kafka.named_topics import NamedKey
 from tideline.kafka.wire_tls import TlsRules, linked_to_openssl
 
 LIBRARY = native_library()
-ABI = 1
+ABI = 2
 """As in ``wire/src/abi.rs``: who changes the border counts it on in both places."""
 REMEDY = (
     "In a source tree `make setup` builds it; a wheel that was made on Linux carries it; or set "
@@ -209,10 +209,25 @@ def library() -> ctypes.CDLL:
         "wire_way": (integer, [handle, number, data, size]),
         "wire_walk": (integer, [data, size, handle, size, handle]),
         "wire_answer": (integer, [data, size, ctypes.c_int16, ctypes.c_int16]),
+        "wire_look_batch": (integer, [data, size, handle]),
     }
     for name, (result, arguments) in calls.items():
         call = getattr(found, name)
         call.restype, call.argtypes = result, arguments
+    return found
+
+
+@cache
+def library_with_the_lock() -> ctypes.PyDLL:
+    """The calls that do not let go of the interpreter's lock. Raises as :func:`library` does."""
+    library()
+    found = ctypes.PyDLL(str(LIBRARY))
+    size, data, rows = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
+    long, short = ctypes.c_int64, ctypes.c_int16
+    found.wire_look.restype = long
+    found.wire_look.argtypes = [data, size, long, short, long, rows, size]
+    found.wire_look_batch.restype = ctypes.c_int
+    found.wire_look_batch.argtypes = [data, size, rows]
     return found
 
 
