@@ -109,11 +109,12 @@ def looked_batch(records: bytes, *, alone: bool) -> FineBatch | None:
 
 
 def why_python() -> str | None:
-    """Why no batch is looked into by the library; ``None``: that is done."""
+    """Why no batch is looked into by the library; ``None``: that is done. Loads it."""
     try:
         library()
     except LibraryMissing as error:
-        return str(error)
+        return error.reason
+    _native()
     return None
 
 

@@ -43,6 +43,11 @@ _GONE = -1
 class LibraryMissing(UsageError):
     """The native transport is asked for and its library is not there, or is another one."""
 
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """What is wrong with the library alone, for who can do without."""
+
 
 class Treatment(IntEnum):
     """What becomes of the requests of one API."""
@@ -168,14 +173,16 @@ def library() -> ctypes.CDLL:
     except OSError as error:
         raise LibraryMissing(
             "TIDELINE_GATEWAY_TRANSPORT=native needs the native library, which cannot be loaded: "
-            f"{error}. {REMEDY}"
+            f"{error}. {REMEDY}",
+            f"the native library cannot be loaded: {error}",
         ) from error
     told = _version_of(found)
     wanted = f"version {__version__} with border {ABI}"
     if told != wanted:
         raise LibraryMissing(
             f"the native library {LIBRARY} is {told}: {wanted} is needed, of the same version as "
-            f"the Python beside it. {REMEDY}"
+            f"the Python beside it. {REMEDY}",
+            f"the native library {LIBRARY} is {told}, not {wanted}",
         )
     handle, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
     integer, data = ctypes.c_int, ctypes.c_char_p

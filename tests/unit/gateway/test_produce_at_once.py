@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.unit.gateway.tracked_bench import (
     outcomes,
     produce,
 )
+from tests.unit.kafka.test_produced import NOW, built
 from tideline.control_plane.model import CommitError
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
@@ -26,6 +28,8 @@ from tideline.domain.quotas import QuotaEntity, QuotaKind
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.produce import handler
 from tideline.gateway.produce.at_once import appended_at_once
+from tideline.gateway.produce.examination import AT_ONCE_BYTES
+from tideline.kafka import native_look
 from tideline.kafka.protocol import decode_response, encode_request, parse_header
 
 ROWS = (
@@ -75,6 +79,59 @@ async def test_what_goes_to_the_suffix_alone_is_not_decoded(
     monkeypatch.setattr("tideline.gateway.context.decode_request", never)
     answer = await bench.ask(produce((TOPIC, 1, record_batch(3)), (TOPIC, 0, GOOD)))
     assert outcomes(answer) == {(TOPIC, 1): ("none", 7), (TOPIC, 0): ("none", 102)}
+
+
+SIXTEEN_KB = record_batch(17, payload=bytes(16_000))
+
+
+async def test_a_request_of_many_bytes_is_taken_at_once_if_the_library_looks_into_it(
+    bench: TrackedBench, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await warmed(bench)
+    six = produce(*((TOPIC, n % 2, SIXTEEN_KB) for n in range(6)))
+    assert set(outcomes(await bench.ask(six))) == {(TOPIC, 0), (TOPIC, 1)}
+    monkeypatch.setattr(native_look, "_native", lambda: None)
+    answer = await bench.ask(six)
+    assert outcomes(answer) == {(TOPIC, 0): ("none", 187), (TOPIC, 1): ("none", 92)}
+    assert taken[1:] == [True, False]
+
+
+async def test_what_the_library_finds_fine_is_refused_if_its_topic_does_not_allow_it(
+    bench: TrackedBench, taken: list[bool]
+) -> None:
+    await warmed(bench)
+    far = record_batch(1, max_timestamp=2**62)
+    large = record_batch(1, payload=bytes(1_048_588 - 40))
+    assert len(large) > 1_048_588
+    answer = await bench.ask(produce((TOPIC, 0, far), (TOPIC, 1, large)))
+    assert outcomes(answer) == {
+        (TOPIC, 0): ("invalid_timestamp", -1),
+        (TOPIC, 1): ("message_too_large", -1),
+    }
+    assert taken[1:] == [False]
+
+
+async def test_what_is_compressed_is_looked_into_by_python_beside_what_is_not(
+    bench: TrackedBench, taken: list[bool]
+) -> None:
+    await warmed(bench)
+    packed = built([(NOW, None, b"value", [])], 1)
+    small = produce((TOPIC, 0, GOOD), (TOPIC, 1, packed))
+    assert outcomes(await bench.ask(small)) == {(TOPIC, 0): ("none", 102), (TOPIC, 1): ("none", 7)}
+    bomb = built([(NOW, None, bytes(60_000_000), [])], 1)
+    assert len(bomb) < AT_ONCE_BYTES
+    judged = bench.parts.examiner._judged
+    seen: list[threading.Thread] = []
+
+    def noting(*arguments: Any) -> Any:
+        seen.append(threading.current_thread())
+        return judged(*arguments)
+
+    bench.parts.examiner._judged = noting  # type: ignore[method-assign]
+    answer = await bench.ask(produce((TOPIC, 0, GOOD), (TOPIC, 1, bomb)))
+    assert outcomes(answer) == {(TOPIC, 0): ("none", 104), (TOPIC, 1): ("none", 8)}
+    assert seen[-1] is not threading.main_thread(), "the loop unpacks no more than a little"
+    assert taken[1:] == [True, False]
 
 
 async def test_rights_that_are_not_known_yet_are_asked_for_first(
@@ -256,6 +313,10 @@ BATCHES = (
     record_batch(2_001),
     GOOD + GOOD,
     GOOD[:-1] + b"?",
+    SIXTEEN_KB,
+    record_batch(1, payload=bytes(70_000)),
+    built([(NOW, None, bytes(1_000), [])], 1),
+    built([(NOW, None, bytes(300_000), [])], 4),
     GOOD[:40],
     b"",
 )
@@ -295,12 +356,16 @@ async def _told(directory: Path, requests: list[Any], *, at_once: bool) -> tuple
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=5))
-def test_both_ways_take_the_same_and_tell_the_same(
+def test_all_ways_take_the_same_and_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, requests: list[Any]
 ) -> None:
     """A quota, of nobody, makes every request go piece by piece."""
-    both = [
-        asyncio.run(_told(tmp_path_factory.mktemp("way"), requests, at_once=at_once))
-        for at_once in (True, False)
-    ]
-    assert both[0] == both[1]
+
+    def told(*, at_once: bool) -> Any:
+        return asyncio.run(_told(tmp_path_factory.mktemp("way"), requests, at_once=at_once))
+
+    ways = [told(at_once=True), told(at_once=False)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_look, "_native", lambda: None)
+        ways += [told(at_once=True), told(at_once=False)]
+    assert all(way == ways[0] for way in ways)

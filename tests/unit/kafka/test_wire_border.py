@@ -136,7 +136,9 @@ def test_a_gateway_that_is_to_serve_natively_does_not_start_without_the_library(
 def test_the_doctor_says_by_what_a_gateway_would_serve_or_why_none_would_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert serves_by("python").verdict is Verdict.OK
+    by_python = serves_by("python")
+    assert by_python.verdict is Verdict.OK
+    assert "batches are looked into by the library" in by_python.found
     found = serves_by("native")
     assert found.verdict is Verdict.OK
     assert f"library {__version__} (border {ABI}), TLS by OpenSSL" in found.found
@@ -149,3 +151,7 @@ def test_the_doctor_says_by_what_a_gateway_would_serve_or_why_none_would_start(
     without = serves_by("native")
     assert without.verdict is Verdict.WARNING
     assert "make setup" in without.remedy
+    without = serves_by("python")
+    assert without.verdict is Verdict.OK
+    assert "by Python alone" in without.found
+    assert "none.so" in without.found
