@@ -15,7 +15,7 @@ from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.errors import ExitCode, TidelineError
-from tideline.gateway.allocator import keep_freed_memory, note_memory
+from tideline.gateway.allocator import keep_freed_memory, keep_what_is_loaded, note_memory
 from tideline.gateway.assembly import build_parts, build_rules, placing_of
 from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
@@ -159,6 +159,7 @@ def main() -> int:
         directory = StateDirectory.hold(settings.gateway_state_dir, settings.gateway_id)
         keep_freed_memory()
         preload()
+        keep_what_is_loaded()
         note_memory()
         standing = Standing(settings.gateway_id)
         pages.serve(settings.metrics_address, standing.pages())
