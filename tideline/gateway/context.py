@@ -201,7 +201,8 @@ class RequestContext:
     """The whole request without its length prefix."""
     connection: ClientConnection
     spent_elsewhere_s: float = 0.0
-    """CPU of other threads than the event loop's that it has had."""
+    """CPU that it has had elsewhere than in its handler: of other threads, and of the event loop
+    before the handler began."""
     _decoded: RequestPayload | None = field(default=None, repr=False)
     _walked: WalkedProduce | None = field(default=None, repr=False)
     _looked: list[LookedPart] | None = field(default=None, repr=False)
@@ -250,7 +251,8 @@ class RequestContext:
 
     def _has_few_elements(self) -> bool:
         """Of a Produce: whether it may be decoded at once, should that be needed after all."""
-        return self.looked_produce() is not None or self.walked_produce() is not None
+        looked = self.on_account(self.looked_produce)()
+        return looked is not None or self.walked_produce() is not None
 
     async def decode(self) -> None:
         """Decode it beside the event loop. Raises as :meth:`request` does."""
@@ -261,7 +263,7 @@ class RequestContext:
         return await beside_the_loop(self.on_account(partial(work, *arguments)))
 
     def on_account(self, work: Callable[[], S]) -> Callable[[], S]:
-        """``work``, to be done by another thread, with its CPU counted as this request's."""
+        """``work``, to be done outside of the handler, with its CPU counted as this request's."""
 
         def timed() -> S:
             began = time.thread_time()
