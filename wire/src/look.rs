@@ -191,11 +191,13 @@ impl<'a> Reader<'a> {
     }
     /// Skip what may be none (-1) behind its length.
     fn skip_nullable(&mut self) -> Option<()> {
+        // A client decides what comes: no branch on whether there is one, which it can make
+        // unforeseeable.
         let packed = self.u32()?;
-        if packed != 1 {
-            self.take(length_of(packed)?)?;
+        if (packed & 1) > u64::from(packed == 1) {
+            return None;
         }
-        Some(())
+        self.take(packed >> 1).map(|_| ())
     }
     /// Of the record of that number, all of it: how far its timestamp is from the base, and its headers.
     fn whole(mut self, number: i64) -> Option<(i64, i64)> {
