@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.gateway.fakes import record, record_batch
+from tests.unit.gateway.fakes import record, record_batch, varint
 from tests.unit.kafka.batch_damage import BASE, damaged_batch, random_batch, sealed
 from tests.unit.kafka.damage import damaged
 from tests.unit.kafka.messages import random_message
@@ -32,7 +32,7 @@ from tideline.kafka.native_look import (
     looked_produce,
     why_python,
 )
-from tideline.kafka.produced import RefusedBatch, ValidBatch, validated
+from tideline.kafka.produced import MAX_RECORDS, RefusedBatch, ValidBatch, validated
 from tideline.kafka.protocol import (
     PRODUCE_VERSIONS,
     RequestHeader,
@@ -155,6 +155,106 @@ def test_most_of_what_a_test_makes_of_batches_is_fine_and_much_of_what_it_damage
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_the_rules_refuse_is_not_fine(name: str) -> None:
     assert not both_say_the_same(BROKEN[name])
+
+
+def numbered(
+    body: bytes,
+    count: int = 1,
+    *,
+    last: int | None = None,
+    base: int = BASE,
+    latest: int = BASE,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    delta = count - 1 if last is None else last
+    return sealed(struct.pack(">hiqqqhii", 0, delta, base, latest, *producer, count) + body)
+
+
+def saying(records: bytes, size: int) -> bytes:
+    """The same, of which the header says that it has so many bytes."""
+    return records[:8] + struct.pack(">i", size - 12) + records[12:]
+
+
+def test_one_number_of_a_header_that_is_wrong_is_enough() -> None:
+    """All else is right, the CRC over all that is there too."""
+    one, two = record(0, 0, b"v"), record(0, 0, b"v") + record(0, 1, b"w")
+    assert both_say_the_same(numbered(two, 2, producer=(5, 0, 0)))
+    wrong = {
+        "less bytes than there are": saying(numbered(two, 2), len(numbered(one))),
+        "a header alone": saying(numbered(one), HEADER_BYTES),
+        "more bytes than there are": saying(numbered(one), len(numbered(one)) + 1),
+        "no record": numbered(b"", 0, latest=-1),
+        "less than none": numbered(b"", -1, latest=-1),
+        "an offset more than records": numbered(two, 2, last=2),
+        "an offset less than records": numbered(two, 2, last=0),
+        "a time before there was any": numbered(record(7, 0, b"v"), base=-2, latest=5),
+        "another largest timestamp than its records": numbered(one, latest=BASE + 1),
+        "a producer without an epoch": numbered(one, producer=(5, -1, 0)),
+        "a producer without a sequence": numbered(one, producer=(5, 0, -1)),
+    }
+    for why, batch in wrong.items():
+        assert not both_say_the_same(batch), why
+
+
+def test_a_length_below_zero_is_none_and_not_what_its_bits_say_without_the_sign() -> None:
+    key, value, headers = b"\1", b"\1", b"\0"
+
+    def sized(rest: bytes) -> bytes:
+        return varint(len(rest)) + rest
+
+    minus_two = b"\3x"  # and one byte
+    assert both_say_the_same(numbered(sized(b"\0\0\0" + key + value + headers)))
+    wrong = {
+        "key": sized(b"\0\0\0" + minus_two + value + headers),
+        "value": sized(b"\0\0\0" + key + minus_two + headers),
+        "headers": sized(b"\0\0\0" + key + value + b"\3\2k\2v"),
+        "key of a header": sized(b"\0\0\0" + key + value + b"\2" + minus_two + b"\2v"),
+        "value of a header": sized(b"\0\0\0" + key + value + b"\2\2k" + minus_two),
+        "record": b"\x0d\0\0\0\1\1\0",
+    }
+    for what, body in wrong.items():
+        assert not both_say_the_same(numbered(body)), what
+        right = body.replace(minus_two, b"\2x").replace(b"\3\2k", b"\2\2k")
+        right = right.replace(b"\x0d", b"\x0c")
+        assert both_say_the_same(numbered(right)), what
+
+
+@pytest.mark.parametrize(
+    ("delta", "offset", "fine"),
+    [
+        (b"\0", b"\0", True),
+        (b"\x80" * 9 + b"\0", b"\x80" * 4 + b"\0", True),
+        (b"\x80" * 9 + b"\2", b"\0", False),
+        (b"\x80" * 9 + b"\x7e", b"\0", False),
+        (b"\x80" * 10 + b"\0", b"\0", False),
+        (b"\0", b"\x80" * 4 + b"\x10", False),
+        (b"\0", b"\x80" * 4 + b"\x70", False),
+        (b"\0", b"\x80" * 5 + b"\0", False),
+    ],
+)
+def test_a_number_may_be_longer_than_it_needs_and_not_than_its_type(
+    delta: bytes, offset: bytes, fine: bool
+) -> None:
+    rest = b"\0" + delta + offset + b"\1\1\0"
+    assert both_say_the_same(numbered(varint(len(rest)) + rest)) is fine
+
+
+def test_only_a_crc_that_is_right_will_do() -> None:
+    right = numbered(record(0, 0, b"v"))
+    for bit in range(32):
+        wrong = bytearray(right)
+        wrong[17 + bit // 8] ^= 1 << bit % 8
+        assert not both_say_the_same(bytes(wrong))
+
+
+def test_as_many_records_are_fine_as_the_rules_allow() -> None:
+    body = bytearray()
+    for number in range(MAX_RECORDS):
+        offset = varint(number)
+        body += bytes((2 * (5 + len(offset)), 0, 0)) + offset + b"\1\1\0"
+    assert look(numbered(bytes(body), MAX_RECORDS)) is not None
+    more = record(0, MAX_RECORDS, b"")
+    assert not both_say_the_same(numbered(bytes(body) + more, MAX_RECORDS + 1))
 
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])
