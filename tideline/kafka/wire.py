@@ -227,8 +227,8 @@ def library() -> ctypes.CDLL:
 @cache
 def library_with_the_lock() -> ctypes.PyDLL:
     """The calls that do not let go of the interpreter's lock. Raises as :func:`library` does."""
-    library()
-    found = ctypes.PyDLL(str(LIBRARY))
+    # The one that was looked at, whatever lies in its place by now.
+    found = ctypes.PyDLL(str(LIBRARY), handle=library()._handle)
     size, data, rows = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
     long, short = ctypes.c_int64, ctypes.c_int16
     found.wire_look.restype = long
