@@ -310,6 +310,7 @@ BATCHES = (
     record_batch(1, producer_id=3, epoch=1, sequence=0),
     record_batch(1, producer_id=4, epoch=0, sequence=0, attributes=0x10),
     record_batch(2, attributes=8),
+    record_batch(2, max_timestamp=2**62),
     record_batch(2_001),
     GOOD + GOOD,
     GOOD[:-1] + b"?",
@@ -324,7 +325,7 @@ PARTS = st.tuples(st.sampled_from([0, 1, 2, 9]), st.sampled_from(BATCHES))
 REQUESTS = st.tuples(
     st.lists(PARTS, min_size=1, max_size=4),
     st.sampled_from([-1, 1, 2]),
-    st.sampled_from([3, 8, 12]),
+    st.sampled_from([3, 8, 12, 13]),
 )
 
 
@@ -333,12 +334,14 @@ async def _told(directory: Path, requests: list[Any], *, at_once: bool) -> tuple
     async with leased(directory) as bench:
         bench.show(*ROWS)
         bench.client.broker[ApiKey.PRODUCE] = acknowledging(40)
+        bench.parts.examiner.now_ms = lambda: NOW  # a refusal says which times are allowed
         if not at_once:
             bench.parts.quotas.quotas = {QuotaKind.PRODUCE: {NOBODY: 1.0}}
         await warmed(bench)
         told = []
         for parts, acks, version in requests:
-            named = ((TOPIC, partition, batch) for partition, batch in parts)
+            topic = TOPIC if version < 13 else LOG.topic_id
+            named = ((topic, partition, batch) for partition, batch in parts)
             message = produce(*named, acks=acks, version=version)
             frame = encode_request(message, 5, "a client")
             context = RequestContext(parse_header(frame), frame, bench.client)

@@ -367,6 +367,17 @@ def batches(count: int, batch: bytes, version: int = 12) -> tuple[bytes, Request
     return frame, parse_header(frame)
 
 
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_a_request_with_tagged_fields_anywhere_is_not_looked_into(version: int) -> None:
+    frame, header = batches(1, record_batch(), version)
+    assert says_what_a_walk_says(frame)
+    last = len(frame) - 1
+    places = {"header": header.body_start, "partition": last - 2, "topic": last - 1, "body": last}
+    for where, at in places.items():
+        assert frame[at] == 0
+        assert looked_produce(frame[:at] + b"\1" + frame[at + 1 :], header) is None, where
+
+
 @pytest.mark.parametrize("version", [8, 12, 13])
 def test_as_many_partitions_are_looked_into_as_are_walked(version: int) -> None:
     smallest = record_batch(payload=b"")
