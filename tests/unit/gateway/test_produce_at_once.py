@@ -25,11 +25,19 @@ from tideline.control_plane.model import CommitError
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.quotas import QuotaEntity, QuotaKind
+from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.produce import handler
 from tideline.gateway.produce.at_once import appended_at_once
-from tideline.gateway.produce.examination import AT_ONCE_BYTES
+from tideline.gateway.produce.examination import (
+    AT_ONCE_BYTES,
+    AT_ONCE_HEADERS,
+    Allowance,
+    Examiner,
+)
+from tideline.gateway.produce.partition import header_of
 from tideline.kafka import native_look
+from tideline.kafka.produced import ValidBatch
 from tideline.kafka.protocol import decode_response, encode_request, parse_header
 
 ROWS = (
@@ -209,9 +217,34 @@ async def test_an_incarnation_that_is_not_registered_yet_takes_nothing(
     assert taken[1:] == [False]
 
 
-async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
-    bench: TrackedBench,
+async def test_while_anybody_has_a_quota_every_request_goes_piece_by_piece(
+    bench: TrackedBench, taken: list[bool]
 ) -> None:
+    """There its bytes are counted."""
+    await warmed(bench)
+    bench.parts.quotas.quotas = {QuotaKind.PRODUCE: {NOBODY: 1.0}}
+    assert outcomes(await bench.ask(produce((TOPIC, 0, GOOD)))) == {(TOPIC, 0): ("none", 102)}
+    assert taken[1:] == [False]
+
+
+def test_what_the_library_looked_into_is_taken_off_what_may_still_be_read_at_once() -> None:
+    examiner, allowance = Examiner(lambda: NOW), Allowance()
+    half = built([(NOW, None, b"", [("k", None)] * (AT_ONCE_HEADERS // 2 + 1))])
+    header = header_of(half)
+    assert header is not None
+    limits = TopicLimits("CreateTime", len(half))
+    first, second = (examiner.within(half, header, limits, 9, allowance) for _ in range(2))
+    assert isinstance(first, ValidBatch)
+    assert second is None
+    examiner.close()
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setattr(native_look, "_native", lambda: None)
     await warmed(bench)
     bench.plane.fence(bench.parts.lease.incarnation)
     bench.parts.lease.end_incarnation("fenced in this test")
@@ -220,6 +253,7 @@ async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
     asking = asyncio.ensure_future(bench.rules[ApiKey.PRODUCE].handler(context))
     await until(lambda: bench.parts.parking.waiting(LOG))
     assert context._walked is None
+    assert context._looked is None
     await bench.lease()
     assert await asking is not None
 
@@ -329,14 +363,12 @@ REQUESTS = st.tuples(
 )
 
 
-async def _told(directory: Path, requests: list[Any], *, at_once: bool) -> tuple[list[Any], Any]:
+async def _told(directory: Path, requests: list[Any]) -> tuple[list[Any], Any]:
     """What is answered to ``requests``, one after the other, and what the suffix has then."""
     async with leased(directory) as bench:
         bench.show(*ROWS)
         bench.client.broker[ApiKey.PRODUCE] = acknowledging(40)
         bench.parts.examiner.now_ms = lambda: NOW  # a refusal says which times are allowed
-        if not at_once:
-            bench.parts.quotas.quotas = {QuotaKind.PRODUCE: {NOBODY: 1.0}}
         await warmed(bench)
         told = []
         for parts, acks, version in requests:
@@ -362,13 +394,13 @@ async def _told(directory: Path, requests: list[Any], *, at_once: bool) -> tuple
 def test_all_ways_take_the_same_and_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, requests: list[Any]
 ) -> None:
-    """A quota, of nobody, makes every request go piece by piece."""
-
-    def told(*, at_once: bool) -> Any:
-        return asyncio.run(_told(tmp_path_factory.mktemp("way"), requests, at_once=at_once))
-
-    ways = [told(at_once=True), told(at_once=False)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_look, "_native", lambda: None)
-        ways += [told(at_once=True), told(at_once=False)]
+    ways = []
+    for native in (True, False):
+        for at_once in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                if not native:
+                    patch.setattr(native_look, "_native", lambda: None)
+                if not at_once:
+                    patch.setattr(handler, "appended_at_once", lambda *_: None)
+                ways.append(asyncio.run(_told(tmp_path_factory.mktemp("way"), requests)))
     assert all(way == ways[0] for way in ways)

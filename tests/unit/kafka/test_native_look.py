@@ -179,6 +179,7 @@ def test_one_number_of_a_header_that_is_wrong_is_enough() -> None:
     """All else is right, the CRC over all that is there too."""
     one, two = record(0, 0, b"v"), record(0, 0, b"v") + record(0, 1, b"w")
     assert both_say_the_same(numbered(two, 2, producer=(5, 0, 0)))
+    assert both_say_the_same(numbered(two, 2, producer=(5, 0, MOST))), "sequences begin again"
     wrong = {
         "less bytes than there are": saying(numbered(two, 2), len(numbered(one))),
         "a header alone": saying(numbered(one), HEADER_BYTES),
