@@ -27,7 +27,7 @@ from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.quotas import QuotaEntity, QuotaKind
 from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.context import ApiKey, RequestContext
-from tideline.gateway.produce import handler
+from tideline.gateway.produce import examination, handler
 from tideline.gateway.produce.at_once import appended_at_once
 from tideline.gateway.produce.examination import (
     AT_ONCE_BYTES,
@@ -237,6 +237,23 @@ def test_what_the_library_looked_into_is_taken_off_what_may_still_be_read_at_onc
     assert isinstance(first, ValidBatch)
     assert second is None
     examiner.close()
+
+
+async def test_only_a_look_by_the_thread_lets_go_of_the_interpreters_lock(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await warmed(bench)
+    looked_batch, seen = examination.looked_batch, []
+
+    def noting(records: bytes, *, alone: bool) -> Any:
+        seen.append((threading.current_thread() is threading.main_thread(), alone))
+        return looked_batch(records, alone=alone)
+
+    monkeypatch.setattr(examination, "looked_batch", noting)
+    monkeypatch.setattr(handler, "appended_at_once", lambda *_: None)
+    large = record_batch(1, payload=bytes(AT_ONCE_BYTES))
+    await bench.ask(produce((TOPIC, 0, GOOD), (TOPIC, 1, large)))
+    assert seen == [(True, True), (False, False)]
 
 
 @pytest.mark.parametrize("native", [True, False])
