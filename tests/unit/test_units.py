@@ -97,6 +97,7 @@ def test_a_gateway_that_ends_for_what_may_pass_is_restarted(
         monkeypatch.setenv(f"TIDELINE_{name}", value)
     monkeypatch.setattr(gateway, "serve", ends)
     monkeypatch.setattr(gateway, "configure_logging", lambda process: None)
+    monkeypatch.setattr(gateway, "keep_what_is_loaded", lambda: None)  # that of all tests
     (unit,) = [one for one in UNITS if "gateway" in one.stem]
     (stays_down,) = values(unit, "RestartPreventExitStatus")
     code = gateway.main()

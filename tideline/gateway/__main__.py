@@ -15,7 +15,7 @@ from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.connections import check_connections
 from tideline.domain.history import HistoryWatch
 from tideline.errors import ExitCode, TidelineError
-from tideline.gateway.allocator import keep_freed_memory, note_memory
+from tideline.gateway.allocator import keep_freed_memory, keep_what_is_loaded, note_memory
 from tideline.gateway.assembly import build_parts, build_rules, placing_of
 from tideline.gateway.beliefs import beliefs
 from tideline.gateway.context import ConnectionRegistry
@@ -30,6 +30,7 @@ from tideline.gateway.transactions import OpenTransactions
 from tideline.gateway.transport.addresses import NodeAddresses
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.native_look import why_python
 from tideline.kafka.security import KafkaSecurity
 from tideline.kafka.wire import library
 from tideline.object_store import S3ObjectStore
@@ -153,9 +154,12 @@ def main() -> int:
         structlog.contextvars.bind_contextvars(gateway=settings.gateway_id)
         if settings.gateway_transport == "native":
             library()  # or it is refused at once
+        if (why := why_python()) is not None:
+            log.warning("batches are looked into by Python alone, which costs more", reason=why)
         directory = StateDirectory.hold(settings.gateway_state_dir, settings.gateway_id)
         keep_freed_memory()
         preload()
+        keep_what_is_loaded()
         note_memory()
         standing = Standing(settings.gateway_id)
         pages.serve(settings.metrics_address, standing.pages())

@@ -29,6 +29,7 @@ from kio.static.protocol import RequestPayload, ResponsePayload
 from tideline.domain.api_answers import API_RULES
 from tideline.domain.sasl import Identity
 from tideline.gateway.listeners import Listeners
+from tideline.gateway.metrics import EXAMINATION_SECONDS
 from tideline.kafka.decoding import (
     AT_ONCE_ELEMENTS,
     AT_ONCE_PARTITIONS,
@@ -37,6 +38,7 @@ from tideline.kafka.decoding import (
 )
 from tideline.kafka.errors import KafkaUnavailable, MalformedFrame, TooManyElements
 from tideline.kafka.named_topics import WalkedProduce, walked_produce
+from tideline.kafka.native_look import LookedPart, looked_produce
 from tideline.kafka.protocol import (
     RequestHeader,
     decode_request,
@@ -199,9 +201,12 @@ class RequestContext:
     """The whole request without its length prefix."""
     connection: ClientConnection
     spent_elsewhere_s: float = 0.0
-    """CPU of other threads than the event loop's that it has had."""
+    """CPU that it has had elsewhere than in its handler: of other threads, and of the event loop
+    before the handler began."""
     _decoded: RequestPayload | None = field(default=None, repr=False)
     _walked: WalkedProduce | None = field(default=None, repr=False)
+    _looked: list[LookedPart] | None = field(default=None, repr=False)
+    _was_looked_into: bool = False
 
     def words(self) -> Mapping[str, object]:
         """See :class:`tideline.subject.Subject`."""
@@ -212,7 +217,8 @@ class RequestContext:
         let it pass, the connection is closed for it."""
         if self._decoded is None:
             self._decoded = decode_request(self.frame, self.header)
-            self._walked = None  # it may wait for long: one copy of its records will do
+            # It may wait for long: one copy of its records will do.
+            self._walked = self._looked = None
         return self._decoded
 
     def walked_produce(self) -> WalkedProduce | None:
@@ -221,18 +227,32 @@ class RequestContext:
             self._walked = walked_produce(self.frame, self.header)
         return self._walked
 
+    def looked_produce(self) -> list[LookedPart] | None:
+        """What a Produce says, and what the native library says of its batches."""
+        if not self._was_looked_into and self._decoded is None:
+            began = time.perf_counter()
+            self._looked, self._was_looked_into = looked_produce(self.frame, self.header), True
+            if self._looked is not None:
+                EXAMINATION_SECONDS.observe(time.perf_counter() - began)
+        return self._looked
+
     def is_long(self) -> bool:
         """Whether decoding it would hold the event loop up, so that :meth:`decode` has to be
         awaited before a handler is given it. Raises as :meth:`request` does."""
         if self._decoded is not None or len(self.frame) <= AT_ONCE_ELEMENTS:
             return False
-        if self.header.api_key == ApiKey.PRODUCE and self.walked_produce() is not None:
-            return False  # which has few elements, should it be decoded after all
+        if self.header.api_key == ApiKey.PRODUCE and self._has_few_elements():
+            return False
         try:
             self._decoded = decode_request(self.frame, self.header, AT_ONCE_ELEMENTS)
         except TooManyElements:
             return True
         return False
+
+    def _has_few_elements(self) -> bool:
+        """Of a Produce: whether it may be decoded at once, should that be needed after all."""
+        looked = self.on_account(self.looked_produce)()
+        return looked is not None or self.walked_produce() is not None
 
     async def decode(self) -> None:
         """Decode it beside the event loop. Raises as :meth:`request` does."""
@@ -243,7 +263,7 @@ class RequestContext:
         return await beside_the_loop(self.on_account(partial(work, *arguments)))
 
     def on_account(self, work: Callable[[], S]) -> Callable[[], S]:
-        """``work``, to be done by another thread, with its CPU counted as this request's."""
+        """``work``, to be done outside of the handler, with its CPU counted as this request's."""
 
         def timed() -> S:
             began = time.thread_time()

@@ -130,7 +130,8 @@ SUFFIX_UNREADABLE = Counter(
 PRODUCE = Counter("inkless_gateway_produce", "produces to tracked partitions", ["path", "error"])
 EXAMINATION_SECONDS = Histogram(
     "inkless_gateway_examination_seconds",
-    "looking into the records of one batch before it is appended to the suffix",
+    "looking into the records of one batch before it is appended to the suffix, or natively into "
+    "those of all batches of a request",
     buckets=(0.0001, 0.0005, *_SECONDS),
 )
 ACKS_WITHHELD = Counter(

@@ -255,7 +255,7 @@ def _key(frame: bytes, at: int, flexible: bool, by_id: bool) -> tuple[NamedKey, 
         end = at + 16
         if end > len(frame):
             raise _Unsure
-        return _uuid(frame[at:end]), end
+        return uuid_of(frame[at:end]), end
     if flexible:
         size, at = _varint(frame, at)
         size -= 1
@@ -269,7 +269,8 @@ def _key(frame: bytes, at: int, flexible: bool, by_id: bool) -> tuple[NamedKey, 
 
 
 @lru_cache(UUIDS_KEPT)
-def _uuid(raw: bytes) -> UUID | None:
+def uuid_of(raw: bytes) -> UUID | None:
+    """An id as it is written (16 bytes); ``None``: it is none."""
     found = UUID(bytes=raw)
     return found if found.int else None
 

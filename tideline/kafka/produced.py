@@ -60,6 +60,14 @@ class Effort:
     headers: int
     """of records"""
 
+    def takes(self, unpacked: int, headers: int) -> bool:
+        """Whether a batch of so much needs no more than is left. It is taken off then."""
+        if unpacked > self.unpacked or headers > self.headers:
+            return False
+        self.unpacked -= unpacked
+        self.headers -= headers
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class ValidBatch:
@@ -91,7 +99,7 @@ def validated(
         check_batch(records, header, limits, produce_version)
     bound = unpacked_bound(limits)
     try:
-        earliest, latest = _range(limits, now_ms)
+        earliest, latest = timestamp_range(limits, now_ms)
         if effort is None:
             body = unpacked(records, header, bound)
             summary = summarize(body, header, earliest=earliest, latest=latest)
@@ -200,8 +208,9 @@ def _check_compression(header: BatchHeader, produce_version: int) -> None:
         )
 
 
-def _range(limits: TopicLimits, now_ms: int) -> tuple[int, int]:
-    """Inclusive. Under LogAppendTime the timestamps of the client are not kept."""
+def timestamp_range(limits: TopicLimits, now_ms: int) -> tuple[int, int]:
+    """Of the records of a topic, in ms, inclusive. Under LogAppendTime the timestamps of the client
+    are not kept."""
     if limits.timestamp_type == LOG_APPEND_TIME:
         return -MAX_TIMESTAMP, MAX_TIMESTAMP
     return (

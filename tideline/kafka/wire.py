@@ -24,7 +24,7 @@ from tideline.kafka.named_topics import NamedKey
 from tideline.kafka.wire_tls import TlsRules, linked_to_openssl
 
 LIBRARY = native_library()
-ABI = 1
+ABI = 2
 """As in ``wire/src/abi.rs``: who changes the border counts it on in both places."""
 REMEDY = (
     "In a source tree `make setup` builds it; a wheel that was made on Linux carries it; or set "
@@ -42,6 +42,11 @@ _GONE = -1
 
 class LibraryMissing(UsageError):
     """The native transport is asked for and its library is not there, or is another one."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """What is wrong with the library alone, for who can do without."""
 
 
 class Treatment(IntEnum):
@@ -168,14 +173,16 @@ def library() -> ctypes.CDLL:
     except OSError as error:
         raise LibraryMissing(
             "TIDELINE_GATEWAY_TRANSPORT=native needs the native library, which cannot be loaded: "
-            f"{error}. {REMEDY}"
+            f"{error}. {REMEDY}",
+            f"the native library cannot be loaded: {error}",
         ) from error
     told = _version_of(found)
     wanted = f"version {__version__} with border {ABI}"
     if told != wanted:
         raise LibraryMissing(
             f"the native library {LIBRARY} is {told}: {wanted} is needed, of the same version as "
-            f"the Python beside it. {REMEDY}"
+            f"the Python beside it. {REMEDY}",
+            f"the native library {LIBRARY} is {told}, not {wanted}",
         )
     handle, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
     integer, data = ctypes.c_int, ctypes.c_char_p
@@ -209,10 +216,25 @@ def library() -> ctypes.CDLL:
         "wire_way": (integer, [handle, number, data, size]),
         "wire_walk": (integer, [data, size, handle, size, handle]),
         "wire_answer": (integer, [data, size, ctypes.c_int16, ctypes.c_int16]),
+        "wire_look_batch": (integer, [data, size, handle]),
     }
     for name, (result, arguments) in calls.items():
         call = getattr(found, name)
         call.restype, call.argtypes = result, arguments
+    return found
+
+
+@cache
+def library_with_the_lock() -> ctypes.PyDLL:
+    """The calls that do not let go of the interpreter's lock. Raises as :func:`library` does."""
+    # The one that was looked at, whatever lies in its place by now.
+    found = ctypes.PyDLL(str(LIBRARY), handle=library()._handle)
+    size, data, rows = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
+    long, short = ctypes.c_int64, ctypes.c_int16
+    found.wire_look.restype = long
+    found.wire_look.argtypes = [data, size, long, short, long, rows, size]
+    found.wire_look_batch.restype = ctypes.c_int
+    found.wire_look_batch.argtypes = [data, size, rows]
     return found
 
 

@@ -22,6 +22,7 @@ from tideline.control_plane.server_probe import probe
 from tideline.domain.preflight import TIERING_SWITCH, GatewayHealth
 from tideline.errors import TidelineError, UnreachableError
 from tideline.kafka.client import KafkaCluster
+from tideline.kafka.native_look import why_python
 from tideline.kafka.security import KafkaSecurity
 from tideline.kafka.topic_observer import TopicObserver
 from tideline.kafka.wire import ABI, LibraryMissing, find_openssl, library
@@ -257,7 +258,9 @@ def serves_by(transport: Transport) -> Finding:
     may be meant to run here: what is missing is a warning."""
     check = "gateway transport"
     if transport == "python":
-        return ok(check, f"{transport}, {__version__}")
+        why = why_python()
+        by = "the library" if why is None else f"Python alone, which costs more: {why}"
+        return ok(check, f"{transport}, {__version__}; batches are looked into by {by}")
     told = f"{transport}, library {__version__} (border {ABI})"
     try:
         library()

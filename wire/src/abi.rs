@@ -5,7 +5,7 @@ use crate::engine::{topics, Cause, Engine, Limits, BOUNDS, BROKERS, CLIENTS, LIM
 use crate::stream::Stream;
 use crate::sys::{Epoll, Event, Fd, Wake, EPOLLIN};
 use crate::table::{Change, Rule, Treatment, Way, APIS};
-use crate::{tls, walks};
+use crate::{look, tls, walks};
 use std::ffi::CStr;
 use std::io::{Error, Result};
 use std::os::raw::c_char;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Of the border: the calls here, their structures (`Limits`, `tls::Rules`) and the messages of `told`.
 /// Whoever changes one of them counts it on, here and in `tideline/kafka/wire.py`.
-const ABI: u32 = 1;
+const ABI: u32 = 2;
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 const EVENTS: usize = 64;
 const GONE: i32 = -1;
@@ -581,4 +581,39 @@ pub unsafe extern "C" fn wire_walk(
 #[no_mangle]
 pub unsafe extern "C" fn wire_answer(frame: *const u8, size: usize, api_key: i16, version: i16) -> i32 {
     i32::from(walks::answer_passes(bytes(frame, size), api_key, version))
+}
+
+/// How many rows of [`look::COLUMNS`] numbers a Produce has, one for each batch: see `look::request`,
+/// whose `at` is where the request's header ends. -1: Python has to look.
+///
+/// # Safety
+/// `frame` is as long as is said; `rows` has room for so many.
+#[no_mangle]
+pub unsafe extern "C" fn wire_look(
+    frame: *const u8,
+    size: usize,
+    at: i64,
+    version: i16,
+    most: i64,
+    rows: *mut i64,
+    room: usize,
+) -> i64 {
+    let frame = bytes(frame, size);
+    let rows = slice::from_raw_parts_mut(rows.cast::<look::Row>(), room);
+    let looked = || look::request(frame, at, version, most, rows);
+    let found = catch_unwind(AssertUnwindSafe(looked)).ok().flatten();
+    found.map_or(-1, |count| count as i64)
+}
+
+/// Whether one batch is fine, whatever its topic allows: see `look::batch`. 1, and [`look::BATCH`]
+/// numbers of it; 0: Python has to look.
+///
+/// # Safety
+/// `records` is as long as is said; `told` has room for the numbers.
+#[no_mangle]
+pub unsafe extern "C" fn wire_look_batch(records: *const u8, size: usize, told: *mut i64) -> i32 {
+    let records = bytes(records, size);
+    let Some(seen) = catch_unwind(|| look::batch(records)).ok().flatten() else { return 0 };
+    slice::from_raw_parts_mut(told, look::BATCH).copy_from_slice(&seen.columns());
+    1
 }

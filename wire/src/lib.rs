@@ -2,8 +2,10 @@
 
 pub mod abi;
 mod connection;
+mod crc;
 mod engine;
 mod input;
+pub mod look;
 mod stream;
 mod sys;
 mod table;

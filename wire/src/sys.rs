@@ -1,4 +1,4 @@
-//! The system calls that the standard library has no names for.
+//! The system calls that the standard library has no names for, and what only some processors do.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::raw::{c_int, c_void};
@@ -180,4 +180,37 @@ impl Wake {
         // SAFETY: eight bytes.
         unsafe { read(self.0.raw(), (&raw mut count).cast(), 8) };
     }
+}
+
+/// CRC-32C of `data` behind that of what is before it, both without the inversions at the ends. `None`:
+/// this processor does not do it.
+#[cfg(target_arch = "x86_64")]
+pub fn crc32c_by_processor(before: u32, data: &[u8]) -> Option<u32> {
+    if !std::arch::is_x86_feature_detected!("sse4.2") {
+        return None;
+    }
+    // Safety: the processor was asked.
+    Some(unsafe { crc32c_by_sse42(before, data) })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub fn crc32c_by_processor(_: u32, _: &[u8]) -> Option<u32> {
+    None
+}
+
+/// # Safety
+/// The processor has SSE 4.2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse4.2")]
+#[allow(unused_unsafe)] // from Rust 1.87 on these are safe here
+unsafe fn crc32c_by_sse42(before: u32, data: &[u8]) -> u32 {
+    use std::arch::x86_64::{_mm_crc32_u64, _mm_crc32_u8};
+    let (eights, rest) = data.split_at(data.len() - data.len() % 8);
+    let mut crc = u64::from(before);
+    for eight in eights.chunks_exact(8) {
+        let mut number = [0; 8];
+        number.copy_from_slice(eight);
+        crc = unsafe { _mm_crc32_u64(crc, u64::from_le_bytes(number)) };
+    }
+    rest.iter().fold(crc as u32, |crc, byte| unsafe { _mm_crc32_u8(crc, *byte) })
 }

@@ -1,8 +1,10 @@
-//! What the library decides by itself, without Python: the walk over frames, the table, the bounds.
-//! That the walks say what Python's say is shown from Python (`tests/unit/kafka/test_wire_walks.py`).
+//! What the library decides by itself, without Python: the walk over frames, the look into batches, the
+//! table, the bounds. That walks and look say what Python's say is shown from Python
+//! (`tests/unit/kafka/test_wire_walks.py`, `test_native_look.py`).
 
 mod engine;
 mod input;
+mod look;
 mod table;
 mod walks;
 

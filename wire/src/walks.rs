@@ -31,28 +31,32 @@ pub struct Session {
 pub const NO_SESSION: Session = Session { id: 0, epoch: -1 };
 
 #[derive(Clone, Copy)]
-struct Bytes<'a>(&'a [u8]);
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    fn end(self) -> i64 {
+    pub(crate) fn end(self) -> i64 {
         self.0.len() as i64
     }
-    fn u8(self, at: i64) -> Option<u8> {
+    pub(crate) fn u8(self, at: i64) -> Option<u8> {
         self.0.get(usize::try_from(at).ok()?).copied()
     }
-    fn slice(self, at: i64, end: i64) -> Option<&'a [u8]> {
+    pub(crate) fn slice(self, at: i64, end: i64) -> Option<&'a [u8]> {
         self.0.get(usize::try_from(at).ok()?..usize::try_from(end).ok()?)
     }
-    fn i16(self, at: i64) -> Option<i64> {
+    pub(crate) fn i16(self, at: i64) -> Option<i64> {
         let raw: [u8; 2] = self.slice(at, at + 2)?.try_into().ok()?;
         Some(i64::from(i16::from_be_bytes(raw)))
     }
-    fn i32(self, at: i64) -> Option<i64> {
+    pub(crate) fn i32(self, at: i64) -> Option<i64> {
         let raw: [u8; 4] = self.slice(at, at + 4)?.try_into().ok()?;
         Some(i64::from(i32::from_be_bytes(raw)))
     }
+    pub(crate) fn i64(self, at: i64) -> Option<i64> {
+        let raw: [u8; 8] = self.slice(at, at + 8)?.try_into().ok()?;
+        Some(i64::from_be_bytes(raw))
+    }
     /// Unsigned, of at most 32 bits: (value, next position).
-    fn varint(self, mut at: i64) -> Option<(i64, i64)> {
+    pub(crate) fn varint(self, mut at: i64) -> Option<(i64, i64)> {
         let mut value: u64 = 0;
         for shift in [0u32, 7, 14, 21, 28] {
             let byte = self.u8(at)?;
@@ -114,7 +118,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-fn bounded(count: i64) -> Option<i64> {
+pub(crate) fn bounded(count: i64) -> Option<i64> {
     (count <= MOST_WALKED).then_some(count)
 }
 
@@ -180,15 +184,20 @@ pub fn named_topics<'a>(
 
 /// Of a request, in the layout of its version.
 #[derive(Clone, Copy)]
-struct Body<'a> {
-    bytes: Bytes<'a>,
+pub(crate) struct Body<'a> {
+    pub(crate) bytes: Bytes<'a>,
     version: i16,
-    flexible: bool,
+    pub(crate) flexible: bool,
 }
 
 impl<'a> Body<'a> {
+    /// Of a Produce; `None`: of a version that is Python's.
+    pub(crate) fn of_produce(frame: &'a [u8], version: i16) -> Option<Self> {
+        let flexible = version >= 9;
+        (3..=13).contains(&version).then_some(Self { bytes: Bytes(frame), version, flexible })
+    }
     /// Where tagged fields end that have to be none, in a version that has them.
-    fn tags(self, at: i64) -> Option<i64> {
+    pub(crate) fn tags(self, at: i64) -> Option<i64> {
         if self.flexible {
             self.bytes.no_tags(at)
         } else {
@@ -203,10 +212,10 @@ impl<'a> Body<'a> {
             0
         }
     }
-    fn key(self, at: i64, by_id: bool) -> Option<(Key<'a>, i64)> {
+    pub(crate) fn key(self, at: i64, by_id: bool) -> Option<(Key<'a>, i64)> {
         self.bytes.key(at, self.flexible, by_id)
     }
-    fn length(self, at: i64) -> Option<(i64, i64)> {
+    pub(crate) fn length(self, at: i64) -> Option<(i64, i64)> {
         self.bytes.length(at, self.flexible)
     }
     fn string(self, at: i64) -> Option<i64> {

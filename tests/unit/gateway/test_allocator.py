@@ -37,6 +37,35 @@ def test_frames_of_a_megabyte_do_not_get_their_pages_anew() -> None:
     assert int(found.stdout) < pages / 20
 
 
+_COLLECTED = """
+import gc, weakref
+from tideline.gateway.allocator import keep_what_is_loaded
+
+thresholds = gc.get_threshold()
+keep_what_is_loaded()
+assert gc.get_freeze_count() > 10_000
+assert gc.get_threshold() == thresholds
+assert gc.isenabled()
+
+class Knot:
+    def __init__(self):
+        self.itself = self
+
+left = weakref.ref(Knot())
+looked_at = len(gc.get_objects())
+gc.collect()
+assert left() is None
+print(looked_at)
+"""
+
+
+def test_what_is_loaded_is_not_collected_any_more_and_what_comes_later_is_as_often() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _COLLECTED], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert int(found.stdout) < 1_000
+
+
 _HEAP = """
 from tideline.gateway.allocator import heap, keep_freed_memory
 

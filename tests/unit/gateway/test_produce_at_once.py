@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,24 @@ from tests.unit.gateway.tracked_bench import (
     outcomes,
     produce,
 )
+from tests.unit.kafka.test_produced import NOW, built
 from tideline.control_plane.model import CommitError
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.quotas import QuotaEntity, QuotaKind
+from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.context import ApiKey, RequestContext
-from tideline.gateway.produce import handler
+from tideline.gateway.produce import examination, handler
 from tideline.gateway.produce.at_once import appended_at_once
+from tideline.gateway.produce.examination import (
+    AT_ONCE_BYTES,
+    AT_ONCE_HEADERS,
+    Allowance,
+    Examiner,
+)
+from tideline.gateway.produce.partition import header_of
+from tideline.kafka import native_look
+from tideline.kafka.produced import ValidBatch
 from tideline.kafka.protocol import decode_response, encode_request, parse_header
 
 ROWS = (
@@ -75,6 +87,59 @@ async def test_what_goes_to_the_suffix_alone_is_not_decoded(
     monkeypatch.setattr("tideline.gateway.context.decode_request", never)
     answer = await bench.ask(produce((TOPIC, 1, record_batch(3)), (TOPIC, 0, GOOD)))
     assert outcomes(answer) == {(TOPIC, 1): ("none", 7), (TOPIC, 0): ("none", 102)}
+
+
+SIXTEEN_KB = record_batch(17, payload=bytes(16_000))
+
+
+async def test_a_request_of_many_bytes_is_taken_at_once_if_the_library_looks_into_it(
+    bench: TrackedBench, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await warmed(bench)
+    six = produce(*((TOPIC, n % 2, SIXTEEN_KB) for n in range(6)))
+    assert set(outcomes(await bench.ask(six))) == {(TOPIC, 0), (TOPIC, 1)}
+    monkeypatch.setattr(native_look, "_native", lambda: None)
+    answer = await bench.ask(six)
+    assert outcomes(answer) == {(TOPIC, 0): ("none", 187), (TOPIC, 1): ("none", 92)}
+    assert taken[1:] == [True, False]
+
+
+async def test_what_the_library_finds_fine_is_refused_if_its_topic_does_not_allow_it(
+    bench: TrackedBench, taken: list[bool]
+) -> None:
+    await warmed(bench)
+    far = record_batch(1, max_timestamp=2**62)
+    large = record_batch(1, payload=bytes(1_048_588 - 40))
+    assert len(large) > 1_048_588
+    answer = await bench.ask(produce((TOPIC, 0, far), (TOPIC, 1, large)))
+    assert outcomes(answer) == {
+        (TOPIC, 0): ("invalid_timestamp", -1),
+        (TOPIC, 1): ("message_too_large", -1),
+    }
+    assert taken[1:] == [False]
+
+
+async def test_what_is_compressed_is_looked_into_by_python_beside_what_is_not(
+    bench: TrackedBench, taken: list[bool]
+) -> None:
+    await warmed(bench)
+    packed = built([(NOW, None, b"value", [])], 1)
+    small = produce((TOPIC, 0, GOOD), (TOPIC, 1, packed))
+    assert outcomes(await bench.ask(small)) == {(TOPIC, 0): ("none", 102), (TOPIC, 1): ("none", 7)}
+    bomb = built([(NOW, None, bytes(60_000_000), [])], 1)
+    assert len(bomb) < AT_ONCE_BYTES
+    judged = bench.parts.examiner._judged
+    seen: list[threading.Thread] = []
+
+    def noting(*arguments: Any) -> Any:
+        seen.append(threading.current_thread())
+        return judged(*arguments)
+
+    bench.parts.examiner._judged = noting  # type: ignore[method-assign]
+    answer = await bench.ask(produce((TOPIC, 0, GOOD), (TOPIC, 1, bomb)))
+    assert outcomes(answer) == {(TOPIC, 0): ("none", 104), (TOPIC, 1): ("none", 8)}
+    assert seen[-1] is not threading.main_thread(), "the loop unpacks no more than a little"
+    assert taken[1:] == [True, False]
 
 
 async def test_rights_that_are_not_known_yet_are_asked_for_first(
@@ -152,9 +217,51 @@ async def test_an_incarnation_that_is_not_registered_yet_takes_nothing(
     assert taken[1:] == [False]
 
 
-async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
-    bench: TrackedBench,
+async def test_while_anybody_has_a_quota_every_request_goes_piece_by_piece(
+    bench: TrackedBench, taken: list[bool]
 ) -> None:
+    """There its bytes are counted."""
+    await warmed(bench)
+    bench.parts.quotas.quotas = {QuotaKind.PRODUCE: {NOBODY: 1.0}}
+    assert outcomes(await bench.ask(produce((TOPIC, 0, GOOD)))) == {(TOPIC, 0): ("none", 102)}
+    assert taken[1:] == [False]
+
+
+def test_what_the_library_looked_into_is_taken_off_what_may_still_be_read_at_once() -> None:
+    examiner, allowance = Examiner(lambda: NOW), Allowance()
+    half = built([(NOW, None, b"", [("k", None)] * (AT_ONCE_HEADERS // 2 + 1))])
+    header = header_of(half)
+    assert header is not None
+    limits = TopicLimits("CreateTime", len(half))
+    first, second = (examiner.within(half, header, limits, 9, allowance) for _ in range(2))
+    assert isinstance(first, ValidBatch)
+    assert second is None
+    examiner.close()
+
+
+async def test_only_a_look_by_the_thread_lets_go_of_the_interpreters_lock(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await warmed(bench)
+    looked_batch, seen = examination.looked_batch, []
+
+    def noting(records: bytes, *, alone: bool) -> Any:
+        seen.append((threading.current_thread() is threading.main_thread(), alone))
+        return looked_batch(records, alone=alone)
+
+    monkeypatch.setattr(examination, "looked_batch", noting)
+    monkeypatch.setattr(handler, "appended_at_once", lambda *_: None)
+    large = record_batch(1, payload=bytes(AT_ONCE_BYTES))
+    await bench.ask(produce((TOPIC, 0, GOOD), (TOPIC, 1, large)))
+    assert seen == [(True, True), (False, False)]
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setattr(native_look, "_native", lambda: None)
     await warmed(bench)
     bench.plane.fence(bench.parts.lease.incarnation)
     bench.parts.lease.end_incarnation("fenced in this test")
@@ -163,6 +270,7 @@ async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
     asking = asyncio.ensure_future(bench.rules[ApiKey.PRODUCE].handler(context))
     await until(lambda: bench.parts.parking.waiting(LOG))
     assert context._walked is None
+    assert context._looked is None
     await bench.lease()
     assert await asking is not None
 
@@ -253,9 +361,14 @@ BATCHES = (
     record_batch(1, producer_id=3, epoch=1, sequence=0),
     record_batch(1, producer_id=4, epoch=0, sequence=0, attributes=0x10),
     record_batch(2, attributes=8),
+    record_batch(2, max_timestamp=2**62),
     record_batch(2_001),
     GOOD + GOOD,
     GOOD[:-1] + b"?",
+    SIXTEEN_KB,
+    record_batch(1, payload=bytes(70_000)),
+    built([(NOW, None, bytes(1_000), [])], 1),
+    built([(NOW, None, bytes(300_000), [])], 4),
     GOOD[:40],
     b"",
 )
@@ -263,21 +376,21 @@ PARTS = st.tuples(st.sampled_from([0, 1, 2, 9]), st.sampled_from(BATCHES))
 REQUESTS = st.tuples(
     st.lists(PARTS, min_size=1, max_size=4),
     st.sampled_from([-1, 1, 2]),
-    st.sampled_from([3, 8, 12]),
+    st.sampled_from([3, 8, 12, 13]),
 )
 
 
-async def _told(directory: Path, requests: list[Any], *, at_once: bool) -> tuple[list[Any], Any]:
+async def _told(directory: Path, requests: list[Any]) -> tuple[list[Any], Any]:
     """What is answered to ``requests``, one after the other, and what the suffix has then."""
     async with leased(directory) as bench:
         bench.show(*ROWS)
         bench.client.broker[ApiKey.PRODUCE] = acknowledging(40)
-        if not at_once:
-            bench.parts.quotas.quotas = {QuotaKind.PRODUCE: {NOBODY: 1.0}}
+        bench.parts.examiner.now_ms = lambda: NOW  # a refusal says which times are allowed
         await warmed(bench)
         told = []
         for parts, acks, version in requests:
-            named = ((TOPIC, partition, batch) for partition, batch in parts)
+            topic = TOPIC if version < 13 else LOG.topic_id
+            named = ((topic, partition, batch) for partition, batch in parts)
             message = produce(*named, acks=acks, version=version)
             frame = encode_request(message, 5, "a client")
             context = RequestContext(parse_header(frame), frame, bench.client)
@@ -295,12 +408,16 @@ async def _told(directory: Path, requests: list[Any], *, at_once: bool) -> tuple
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=5))
-def test_both_ways_take_the_same_and_tell_the_same(
+def test_all_ways_take_the_same_and_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, requests: list[Any]
 ) -> None:
-    """A quota, of nobody, makes every request go piece by piece."""
-    both = [
-        asyncio.run(_told(tmp_path_factory.mktemp("way"), requests, at_once=at_once))
-        for at_once in (True, False)
-    ]
-    assert both[0] == both[1]
+    ways = []
+    for native in (True, False):
+        for at_once in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                if not native:
+                    patch.setattr(native_look, "_native", lambda: None)
+                if not at_once:
+                    patch.setattr(handler, "appended_at_once", lambda *_: None)
+                ways.append(asyncio.run(_told(tmp_path_factory.mktemp("way"), requests)))
+    assert all(way == ways[0] for way in ways)

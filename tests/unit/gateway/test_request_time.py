@@ -234,10 +234,31 @@ async def test_a_large_batch_that_is_read_beside_the_loop_counts_too(
         return validated(*arguments, **named)
 
     monkeypatch.setattr(examination, "validated", slow)
+    monkeypatch.setattr(examination, "looked_batch", lambda *_, **__: None)
     quotas: Any = TimeQuotas()
     large = produce((TOPIC, 0, record_batch(examination.AT_ONCE_RECORDS + 1)))
     frame = encode_request(large, 5, "a client")
     context = RequestContext(parse_header(frame), frame, FakeConnection())
+    rules = metered({int(ApiKey.PRODUCE): bench.rules[ApiKey.PRODUCE]}, quotas)
+    assert await rules[ApiKey.PRODUCE].handler(context) is not None
+    assert quotas.recorded[0] >= 3.0
+
+
+async def test_a_look_into_batches_before_the_handler_begins_counts_too(
+    bench: TrackedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transport asks first whether the request is long, and that looks."""
+    looked_produce = contexts.looked_produce
+
+    def slow(*arguments: Any) -> Any:
+        busy(0.03)
+        return looked_produce(*arguments)
+
+    monkeypatch.setattr(contexts, "looked_produce", slow)
+    quotas: Any = TimeQuotas()
+    frame = encode_request(produce((TOPIC, 0, BATCH)), 5, "a client")
+    context = RequestContext(parse_header(frame), frame, FakeConnection())
+    assert not context.is_long()
     rules = metered({int(ApiKey.PRODUCE): bench.rules[ApiKey.PRODUCE]}, quotas)
     assert await rules[ApiKey.PRODUCE].handler(context) is not None
     assert quotas.recorded[0] >= 3.0

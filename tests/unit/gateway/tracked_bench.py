@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -260,11 +261,11 @@ def forget_everything(bench: TrackedBench) -> None:
 
 
 def produce(
-    *batches: tuple[str, int, bytes], acks: int = -1, version: int = PRODUCE_VERSION
+    *batches: tuple[str | UUID, int, bytes], acks: int = -1, version: int = PRODUCE_VERSION
 ) -> Any:
     """A produce request of (topic, partition, records)."""
     api = messages(ApiKey.PRODUCE, version)
-    topics: dict[str, list[Any]] = {}
+    topics: dict[str | UUID, list[Any]] = {}
     for topic, partition, records in batches:
         topics.setdefault(topic, []).append(
             api.request_part("PartitionProduceData", index=partition, records=records)
@@ -274,7 +275,7 @@ def produce(
         acks=acks,
         timeout=timedelta(seconds=30),
         topic_data=tuple(
-            api.request_part("TopicProduceData", name=topic, partition_data=tuple(rows))
+            api.request_part("TopicProduceData", **key_fields(topic), partition_data=tuple(rows))
             for topic, rows in topics.items()
         ),
     )

@@ -20,7 +20,7 @@ from tideline.migration.doctor import Verdict, serves_by
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "wire/src"
-SEEN = (1, "a54c20cfe6d96dbe")
+SEEN = (2, "31e095524951c449")
 """The number of the border, and what it was made of."""
 
 
@@ -42,6 +42,8 @@ def border() -> str:
         _between(_code("engine.rs"), r"pub enum Cause \{(.*?)\n\}"),
         _between(_code("engine.rs"), r"(fn of\(told.*?\n    \})"),
         _between(_code("tls.rs"), r"pub struct Rules \{(.*?)\n\}"),
+        _between(_code("look.rs"), r"(pub fn columns.*?\n    \})"),
+        _between(_code("look.rs"), r"rows\.get_mut\(found\)\? =(.*?);"),
     ]
     assert len(calls) > 25
     return hashlib.sha256(
@@ -134,7 +136,9 @@ def test_a_gateway_that_is_to_serve_natively_does_not_start_without_the_library(
 def test_the_doctor_says_by_what_a_gateway_would_serve_or_why_none_would_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert serves_by("python").verdict is Verdict.OK
+    by_python = serves_by("python")
+    assert by_python.verdict is Verdict.OK
+    assert "batches are looked into by the library" in by_python.found
     found = serves_by("native")
     assert found.verdict is Verdict.OK
     assert f"library {__version__} (border {ABI}), TLS by OpenSSL" in found.found
@@ -147,3 +151,7 @@ def test_the_doctor_says_by_what_a_gateway_would_serve_or_why_none_would_start(
     without = serves_by("native")
     assert without.verdict is Verdict.WARNING
     assert "make setup" in without.remedy
+    without = serves_by("python")
+    assert without.verdict is Verdict.OK
+    assert "by Python alone" in without.found
+    assert "none.so" in without.found

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tideline.control_plane.model import CommittedBatch
 from tideline.domain.answers import SEND_AGAIN
@@ -40,6 +40,7 @@ from tideline.gateway.quotas import ClientQuotas
 from tideline.gateway.rights import TopicRights
 from tideline.gateway.tracking.view import TrackingView
 from tideline.kafka.batches import BatchHeader
+from tideline.kafka.native_look import LookedPart
 from tideline.kafka.produced import ValidBatch
 
 
@@ -70,53 +71,88 @@ Appended = Sequence[tuple[RequestedPartition, Append, int]]
 """Each with its bytes, in the order of the request."""
 
 
+class _Valid(NamedTuple):
+    """A batch that may be appended, as it is then."""
+
+    at: RequestedPartition
+    records: bytes
+    producer: ProducerBatch
+    last_sequence: int
+    record_count: int
+    max_timestamp: int
+
+
 def appended_at_once(context: RequestContext, parts: Accepting) -> Appended | None:
     """Accept every batch of the request; ``None``: none was accepted. To be asked when no produce
     of the connection waits for its turn."""
-    allowance = Allowance()
-    asked = _in_suffix(context, parts, allowance)
-    if asked is None:
+    if parts.quotas.has(QuotaKind.PRODUCE):
         return None
-    version, api = context.header.api_version, parts.examiner
-    valid: list[tuple[RequestedPartition, ValidBatch, ProducerBatch]] = []
-    for at, records, header in asked:
-        assert at.topic is not None
-        found = api.within(records, header, at.topic.limits, version, allowance)
-        if not isinstance(found, ValidBatch):
-            return None
-        valid.append((at, found, producer_of(header)))
+    looked = context.looked_produce()
+    found = _walked(context, parts) if looked is None else _looked(context, parts, looked)
+    if found is None:
+        return None
     source, may_pass = context.connection, parts.refused.may_pass
-    if not all(may_pass((_log(at), source), producer) for at, _, producer in valid):
+    if not all(may_pass((_log(batch.at), source), batch.producer) for batch in found):
         return None  # those that it has passed, it passes again
     create, appended = asyncio.get_running_loop().create_future, []
-    for at, batch, producer in valid:
+    for at, records, producer, last_sequence, record_count, max_timestamp in found:
         assert at.topic is not None
-        header = batch.header
         append = Append(
             log=_log(at),
             source=source,
-            batch=batch.records,
+            batch=records,
             producer=producer,
-            last_sequence=header.last_sequence,
-            record_count=header.record_count,
-            max_timestamp=header.max_timestamp,
+            last_sequence=last_sequence,
+            record_count=record_count,
+            max_timestamp=max_timestamp,
             timestamp_type=at.topic.timestamp_type,
             outcome=create(),
         )
-        appended.append((at, append, len(batch.records)))
+        appended.append((at, append, len(records)))
         parts.writer.append(append)
     return appended
 
 
-def _in_suffix(
-    context: RequestContext, parts: Accepting, allowance: Allowance
-) -> list[tuple[RequestedPartition, bytes, BatchHeader]] | None:
-    """The partitions of the request with their batches, if each of them may be appended now, as far
-    as can be said without looking at the records; else ``None``."""
-    walked = context.walked_produce()
-    if walked is None or walked.acks not in (-1, 1) or parts.quotas.has(QuotaKind.PRODUCE):
-        return None
+def _looked(
+    context: RequestContext, parts: Accepting, looked: Sequence[LookedPart]
+) -> list[_Valid] | None:
+    """The batches of a request that the native library has looked into, if each of them may be
+    appended now; else ``None``."""
     asked, names, size = [], set(), 0
+    for part in looked:
+        at = locate(parts.tracking, part.key, part.partition)
+        if at.topic is None or at.log is None or not parts.parking.goes_on(at.log):
+            return None
+        names.add(at.topic.name)
+        size += part.end - part.start
+        asked.append((at, at.topic.limits, part))
+    if not _may_be_taken(context, parts, names, size):
+        return None
+    allowance, now_ms = Allowance(), parts.examiner.now_ms()
+    found = []
+    for at, limits, (_, _, start, end, batch) in asked:
+        records = context.frame[start:end]
+        if batch is None or not batch.suits(end - start, limits, now_ms):
+            header = header_of(records)
+            if header is None or header.is_transactional or not allowance.covers(records, header):
+                return None
+            valid = _by_rules(context, parts, at, records, header, allowance)
+            if valid is None:
+                return None
+            found.append(valid)
+            continue
+        producer = ProducerBatch(batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        last, count, timestamp = batch.last_sequence, batch.record_count, batch.max_timestamp
+        found.append(_Valid(at, records, producer, last, count, timestamp))
+    return found
+
+
+def _walked(context: RequestContext, parts: Accepting) -> list[_Valid] | None:
+    """The same of a request that nobody has looked into."""
+    walked = context.walked_produce()
+    if walked is None or walked.acks not in (-1, 1):
+        return None
+    asked, names, size, allowance = [], set(), 0, Allowance()
     for key, partitions in walked.topics:
         for partition, records in partitions:
             at = locate(parts.tracking, key, partition)
@@ -128,9 +164,40 @@ def _in_suffix(
             names.add(at.topic.name)
             size += len(records)
             asked.append((at, records, header))
-    if not asked or not parts.writer.has_room_for(size):
+    if not _may_be_taken(context, parts, names, size):
         return None
-    return asked if parts.rights.known_to_allow(context, names) else None
+    found = []
+    for at, records, header in asked:
+        valid = _by_rules(context, parts, at, records, header, allowance)
+        if valid is None:
+            return None
+        found.append(valid)
+    return found
+
+
+def _may_be_taken(context: RequestContext, parts: Accepting, names: set[str], size: int) -> bool:
+    """Whether there are batches, room for so many bytes of them, and a right to these topics."""
+    room = bool(names) and parts.writer.has_room_for(size)
+    return room and parts.rights.known_to_allow(context, names)
+
+
+def _by_rules(
+    context: RequestContext,
+    parts: Accepting,
+    at: RequestedPartition,
+    records: bytes,
+    header: BatchHeader,
+    allowance: Allowance,
+) -> _Valid | None:
+    """A batch that ``allowance`` covers, if it is valid."""
+    assert at.topic is not None
+    version = context.header.api_version
+    found = parts.examiner.within(records, header, at.topic.limits, version, allowance)
+    if not isinstance(found, ValidBatch):
+        return None
+    right = found.header
+    last, count, timestamp = right.last_sequence, right.record_count, right.max_timestamp
+    return _Valid(at, found.records, producer_of(header), last, count, timestamp)
 
 
 async def answer(context: RequestContext, parts: Accepting, appended: Appended) -> bytes:

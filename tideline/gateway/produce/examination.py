@@ -16,8 +16,9 @@ from typing import TypeAlias
 
 from tideline.domain.topic_configs import TopicLimits
 from tideline.gateway.metrics import EXAMINATION_SECONDS
-from tideline.kafka.batches import BatchHeader
+from tideline.kafka.batches import HEADER_BYTES, BatchHeader, parse_at
 from tideline.kafka.named_topics import MOST_WALKED_BYTES
+from tideline.kafka.native_look import looked_batch
 from tideline.kafka.produced import Effort, RefusedBatch, ValidBatch, validated
 from tideline.kafka.records import UnpackedTooLarge
 
@@ -63,7 +64,7 @@ class Examiner:
     """Validates batches; see :mod:`tideline.kafka.produced`."""
 
     def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="produce-examination")
 
     def close(self) -> None:
@@ -117,13 +118,18 @@ class Examiner:
         effort: Effort | None,
         header: BatchHeader | None = None,
     ) -> Examined:
-        began = time.perf_counter()
+        began, now_ms = time.perf_counter(), self.now_ms()
         try:
+            fine = looked_batch(records, alone=effort is not None)
+            if fine is not None and fine.suits(len(records), limits, now_ms):
+                body = len(records) - HEADER_BYTES
+                if effort is None or effort.takes(body, fine.headers):
+                    return ValidBatch(header or parse_at(records, 0), records)
             return validated(
                 records,
                 limits,
                 produce_version=produce_version,
-                now_ms=self._now_ms(),
+                now_ms=now_ms,
                 effort=effort,
                 header=header,
             )
