@@ -26,6 +26,7 @@ from tideline.domain.ids import TopicIdPartition
 from tideline.domain.pipelining import ProducerBatch
 from tideline.domain.quotas import QuotaEntity, QuotaKind
 from tideline.domain.topic_configs import TopicLimits
+from tideline.gateway import context
 from tideline.gateway.context import ApiKey, RequestContext
 from tideline.gateway.produce import examination, handler
 from tideline.gateway.produce.at_once import appended_at_once
@@ -36,6 +37,7 @@ from tideline.gateway.produce.examination import (
     Examiner,
 )
 from tideline.gateway.produce.partition import header_of
+from tideline.gateway.turn import TurnBudget
 from tideline.kafka import native_look
 from tideline.kafka.produced import ValidBatch
 from tideline.kafka.protocol import decode_response, encode_request, parse_header
@@ -227,6 +229,22 @@ async def test_while_anybody_has_a_quota_every_request_goes_piece_by_piece(
     assert taken[1:] == [False]
 
 
+async def test_when_a_turn_of_the_loop_has_looked_long_enough_a_large_request_goes_piece_by_piece(
+    bench: TrackedBench, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients choose what a look takes, and how many come in one turn: the lease is renewed in the
+    next."""
+    await warmed(bench)
+    spent = TurnBudget(0.008)
+    monkeypatch.setattr(context, "LOOKS_OF_A_TURN", spent)
+    large = record_batch(1, payload=bytes(AT_ONCE_BYTES))
+    assert outcomes(await bench.ask(produce((TOPIC, 0, large)))) == {(TOPIC, 0): ("none", 102)}
+    monkeypatch.setattr(spent, "_most_s", 0.0)
+    spent.spend(0.001)
+    assert outcomes(await bench.ask(produce((TOPIC, 0, large)))) == {(TOPIC, 0): ("none", 103)}
+    assert taken[1:] == [True, False]
+
+
 def test_what_the_library_looked_into_is_taken_off_what_may_still_be_read_at_once() -> None:
     examiner, allowance = Examiner(lambda: NOW), Allowance()
     half = built([(NOW, None, b"", [("k", None)] * (AT_ONCE_HEADERS // 2 + 1))])
@@ -266,11 +284,11 @@ async def test_of_a_request_that_waits_after_all_its_records_are_not_held_twice(
     bench.plane.fence(bench.parts.lease.incarnation)
     bench.parts.lease.end_incarnation("fenced in this test")
     frame = encode_request(produce((TOPIC, 0, GOOD)), 5, "a client")
-    context = RequestContext(parse_header(frame), frame, bench.client)
-    asking = asyncio.ensure_future(bench.rules[ApiKey.PRODUCE].handler(context))
+    asked = RequestContext(parse_header(frame), frame, bench.client)
+    asking = asyncio.ensure_future(bench.rules[ApiKey.PRODUCE].handler(asked))
     await until(lambda: bench.parts.parking.waiting(LOG))
-    assert context._walked is None
-    assert context._looked is None
+    assert asked._walked is None
+    assert asked._looked is None
     await bench.lease()
     assert await asking is not None
 
