@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -30,6 +30,9 @@ class Bench:
     max_bytes: int = 1000
     clock: FakeClock = field(default_factory=FakeClock)
     told: list[tuple[str, Admission | KafkaErrorCode]] = field(default_factory=list)
+    changed: Callable[[frozenset[TopicIdPartition]], None] | None = None
+    opened: Callable[[], None] | None = None
+    hurried: int = 0
 
     def __post_init__(self) -> None:
         self.lot = ParkingLot(
@@ -43,8 +46,14 @@ class Bench:
     def admission_of(self, log: TopicIdPartition) -> Admission | AdmissionRefused:
         return self.admission
 
-    def watch(self, **reactions: object) -> None:
+    def watch(
+        self, *, some: Callable[[frozenset[TopicIdPartition]], None], every: Callable[[], None]
+    ) -> None:
         """The test says itself when admission has changed."""
+        self.changed, self.opened = some, every
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
     def offer(
         self,
@@ -74,6 +83,28 @@ async def test_an_open_gate_lets_through_at_once() -> None:
     bench = Bench(Admission.KAFKA)
     bench.offer("one")
     assert bench.told == [("one", Admission.KAFKA)]
+
+
+async def test_what_waited_for_a_boundary_is_hurried_and_what_waited_for_room_is_not() -> None:
+    bench = Bench()
+    assert bench.changed is not None
+    assert bench.opened is not None
+    bench.offer("one")
+    bench.offer("two", log=OTHER)
+    bench.changed(frozenset({LOG}))
+    assert not bench.hurried, "it still waits"
+    bench.admission = Admission.KAFKA
+    bench.changed(frozenset({LOG}))
+    bench.admission = Admission.SUFFIX
+    bench.opened()
+    assert bench.told == [("one", Admission.KAFKA), ("two", Admission.SUFFIX)]
+    assert not bench.hurried
+    bench.admission = Admission.WAIT
+    bench.offer("three")
+    bench.offer("four", log=OTHER)
+    bench.admission = Admission.SUFFIX
+    bench.changed(frozenset({LOG, OTHER}))
+    assert bench.hurried == 1
 
 
 async def test_parked_produces_leave_in_the_order_of_their_arrival() -> None:

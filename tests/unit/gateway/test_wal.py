@@ -66,6 +66,23 @@ async def test_what_comes_during_an_upload_goes_when_the_pipeline_is_idle_again(
     assert len(bench.plane.commits) == 2
 
 
+async def test_what_is_in_a_hurry_is_put_beside_what_is_under_way_and_committed_behind_it(
+    bench: Bench,
+) -> None:
+    bench.writer.hurry()  # nothing is there
+    bench.store.holds[0] = asyncio.Event()
+    first = bench.append(0)
+    await until(lambda: bench.store.puts)
+    second, third = bench.append(1), bench.append(2)
+    bench.writer.hurry()
+    await until(lambda: len(bench.store.objects) == 1, "it to be put")
+    assert not bench.plane.commits
+    bench.store.holds[0].set()
+    outcomes = await asyncio.gather(first, second, third)
+    assert [outcome.base_offset for outcome in outcomes] == [100, 101, 102]
+    assert len(bench.plane.commits) == 2
+
+
 async def test_an_object_is_closed_at_its_bound_and_uploads_run_side_by_side(
     bench: Bench,
 ) -> None:

@@ -62,6 +62,9 @@ class AdmissionRules(Protocol):
         """Call ``some`` with the logs whose admission may have changed, ``every`` when all may
         have."""
 
+    def hurry(self) -> None:
+        """What was let through to the suffix waits for nothing more to be gathered with it."""
+
 
 class ProduceAdmission:
     """By a partition's route, the lease, and room in the WAL buffer."""
@@ -94,6 +97,10 @@ class ProduceAdmission:
         self._tracking.changed.add(some)
         self._lease.gained.add(every)
         self._writer.made_room.add(every)
+
+    def hurry(self) -> None:
+        """See :class:`AdmissionRules`."""
+        self._writer.hurry()
 
 
 @dataclass(slots=True, eq=False)
@@ -184,11 +191,12 @@ class ParkingLot:
             return False
         return self._rules.admission_of(log) is Admission.SUFFIX
 
-    def drain(self, log: TopicIdPartition) -> None:
-        """Let through what may go now. Call it when the state of ``log`` has changed."""
-        lane = self._lanes.get(log)
+    def drain(self, log: TopicIdPartition) -> bool:
+        """Let through what may go now; whether some went to the suffix. Call it when the state of
+        ``log`` has changed."""
+        lane, to_suffix = self._lanes.get(log), False
         if not lane or log in self._draining:
-            return
+            return False
         self._draining.add(log)
         try:
             while lane:
@@ -201,15 +209,22 @@ class ParkingLot:
                 elif self._refused.may_pass((log, entry.source), entry.batch):
                     PARK_SECONDS.observe(self._clock() - entry.arrived)
                     entry.admit(admission)
+                    to_suffix |= admission is Admission.SUFFIX
                 else:
                     self._refuse(log, entry, SEND_AGAIN, "order")
         finally:
             self._draining.discard(log)
             self._forget_if_empty(log)
+        return to_suffix
 
     def _drain_some(self, logs: frozenset[TopicIdPartition]) -> None:
+        """Of those whose B0 is there the write pause ends with their commit. What waited for room
+        is not hurried: it would go in smaller objects the more there is."""
+        to_suffix = False
         for log in logs:
-            self.drain(log)
+            to_suffix |= bool(self.drain(log))
+        if to_suffix:
+            self._rules.hurry()
 
     def drain_all(self) -> None:
         """:meth:`drain` for every lane: a lease came back, or the WAL buffer has room."""

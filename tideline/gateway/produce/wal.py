@@ -165,6 +165,12 @@ class WalWriter:
             )
         return append.outcome
 
+    def hurry(self) -> None:
+        """Put what is gathered as soon as this turn of the loop is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_soon(self._cut)
+
     def drop_all(self) -> None:
         """The incarnation is fenced: nothing of what is under way may be answered."""
         for append in self._drain_everything():
