@@ -277,9 +277,15 @@ async def test_a_client_that_goes_away_ends_both_questions(bench: TrackedBench) 
 
 
 async def test_a_commit_wakes_a_fetch_that_kafka_holds(bench: TrackedBench) -> None:
-    bench.client.broker[ApiKey.FETCH] = serving({IN_PREFIX: KafkaLog(b"", 100)})
+    empty, answered = serving({IN_PREFIX: KafkaLog(b"", 100)}), []
+
+    def answering(request: Any) -> Any:
+        answered.append(request)
+        return empty(request)
+
+    bench.client.broker[ApiKey.FETCH] = answering
     asking = asyncio.create_task(ask(bench, max_wait_ms=NEVER_MS))
-    await until(lambda: len(bench.client.forwarded) >= 1)
+    await until(lambda: answered)  # it is asked a turn of the loop after it is sent to
     broker = SlowBroker(bench)
     before = broker.asked
     await until(lambda: broker.asked > before)
