@@ -18,11 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.request import urlopen
 from uuid import UUID
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests import deaths
 from tideline.demo import topic as topics
@@ -56,6 +58,29 @@ def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> 
             raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
         time.sleep(min(0.02 + (time.monotonic() - began) / 100, 0.1))
     return found
+
+
+def counted(stack: Stack, name: str, **labels: str) -> int:
+    """Of all gateways, over the samples that have these labels."""
+    found = 0.0
+    for program, address in stack.endpoints.metrics.items():
+        if program.startswith("gateway-"):
+            with urlopen(f"http://{address}/metrics", timeout=30) as answer:
+                page = answer.read().decode()
+            for family in text_string_to_metric_families(page):
+                for sample in family.samples:
+                    if sample.name == name and labels.items() <= sample.labels.items():
+                        found += sample.value
+    return int(found)
+
+
+def until_nobody_stands_in(stack: Stack) -> None:
+    """Each gateway is back for its siblings, too: before, clients are still told the address of one
+    that stands in, at which nobody is taken any more a moment later."""
+    until(
+        "every gateway to be back for its siblings",
+        lambda: not counted(stack, "inkless_gateway_standing_in"),
+    )
 
 
 def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:

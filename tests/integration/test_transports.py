@@ -4,13 +4,11 @@ to a handler, and what a crossing needs does."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import SHARED
-from tests.harness import migration_case, until
+from tests.harness import counted, migration_case, until, until_nobody_stands_in
 from tests.integration.test_clients_across import java_console_consumer
 from tideline.settings import TransportSettings
 from tideline.stack import Stack
@@ -22,10 +20,7 @@ def serve_by(stack: Stack, transport: str) -> None:
     for node in stack.endpoints.gateways:
         stack.stop(f"gateway-{node}")
         stack.start(f"gateway-{node}")
-        until(
-            f"gateway {node} to be back for its siblings, too",
-            lambda: not counted(stack, "inkless_gateway_standing_in"),
-        )
+        until_nobody_stands_in(stack)
 
 
 OF_THE_STACK = SHARED.get(
@@ -41,20 +36,6 @@ def served(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Stack]:
     yield stack
     if request.param != OF_THE_STACK:
         serve_by(stack, OF_THE_STACK)
-
-
-def counted(stack: Stack, name: str, **labels: str) -> int:
-    """Of all gateways, over the samples that have these labels."""
-    found = 0.0
-    for program, address in stack.endpoints.metrics.items():
-        if program.startswith("gateway-"):
-            with urlopen(f"http://{address}/metrics", timeout=30) as answer:
-                page = answer.read().decode()
-            for family in text_string_to_metric_families(page):
-                for sample in family.samples:
-                    if sample.name == name and labels.items() <= sample.labels.items():
-                        found += sample.value
-    return int(found)
 
 
 def passed(stack: Stack, api: str) -> int:
