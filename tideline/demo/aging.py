@@ -31,6 +31,9 @@ from tideline.settings import JobsSettings
 LOCAL_RETENTION_MS = 5_000
 """What is older is tiered: everything that the migration's producers wrote."""
 GRACE_MS = 61_000
+COLLECTION = {"TIDELINE_GC_GRACE_MS": str(GRACE_MS), "TIDELINE_GC_MAX_PERCENT": "100"}
+"""Nearly all there is goes, a minute after it was written: on a fast machine more objects than a run
+deletes without being allowed to."""
 """Gateways hold keys that they have registered for 60 s (``gateway.produce.wal``)."""
 JOB_TIMEOUT_S = 1_200.0
 """One that has not ended by then hangs, on any machine."""
@@ -121,14 +124,14 @@ class Aging(Later):
         """gc notes what is unreferenced, and deletes at the earliest a grace later: two runs. A new
         group reads everything between them."""
         self.step("object collection: what nothing refers to any more is noted")
-        await self._job("gc", TIDELINE_GC_GRACE_MS=str(GRACE_MS))
+        await self._job("gc", **COLLECTION)
         over = time.monotonic() + GRACE_MS / 1000 + 1
         self.step("a new group reads the whole topic, from the first offset, while clients go on")
         early = await asyncio.to_thread(self.read_again, "early", "before collection")
         self.step(f"the grace of {GRACE_MS // 1000} s passes, for readers and uploads under way")
         await asyncio.sleep(max(0.0, over - time.monotonic()))
         self.step("object collection: what was noted then goes")
-        return early, await self._job("gc", TIDELINE_GC_GRACE_MS=str(GRACE_MS))
+        return early, await self._job("gc", **COLLECTION)
 
     async def _moment(self, name: str) -> tuple[Moment, Ends]:
         return await asyncio.to_thread(self._read_moment, name)
