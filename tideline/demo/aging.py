@@ -31,10 +31,10 @@ from tideline.settings import JobsSettings
 LOCAL_RETENTION_MS = 5_000
 """What is older is tiered: everything that the migration's producers wrote."""
 GRACE_MS = 61_000
-COLLECTION = {"TIDELINE_GC_GRACE_MS": str(GRACE_MS), "TIDELINE_GC_MAX_PERCENT": "100"}
-"""Nearly all there is goes, a minute after it was written: on a fast machine more objects than a run
-deletes without being allowed to."""
 """Gateways hold keys that they have registered for 60 s (``gateway.produce.wal``)."""
+COLLECTION = {"TIDELINE_GC_GRACE_MS": str(GRACE_MS), "TIDELINE_GC_MAX_PERCENT": "100"}
+"""Nearly all there is goes, a minute after it was written: on a fast machine more objects than a
+run deletes without being allowed to."""
 JOB_TIMEOUT_S = 1_200.0
 """One that has not ended by then hangs, on any machine."""
 Ends = list[tuple[int, int]]
