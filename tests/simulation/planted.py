@@ -174,10 +174,10 @@ def _kafka_once_parked(self: ProduceAdmission, log: Any) -> Any:
     return Admission.KAFKA if found is Admission.SUFFIX and self in PARKING else found
 
 
-def _drained(self: ParkingLot, log: Any) -> None:
+def _drained(self: ParkingLot, log: Any) -> bool:
     PARKING.append(self._rules)
     try:
-        DRAIN(self, log)
+        return DRAIN(self, log)
     finally:
         PARKING.pop()
 

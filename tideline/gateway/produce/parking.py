@@ -220,10 +220,8 @@ class ParkingLot:
     def _drain_some(self, logs: frozenset[TopicIdPartition]) -> None:
         """Of those whose B0 is there the write pause ends with their commit. What waited for room
         is not hurried: it would go in smaller objects the more there is."""
-        to_suffix = False
-        for log in logs:
-            to_suffix |= bool(self.drain(log))
-        if to_suffix:
+        went = [self.drain(log) for log in logs]
+        if any(went):
             self._rules.hurry()
 
     def drain_all(self) -> None:
