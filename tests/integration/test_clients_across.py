@@ -78,6 +78,24 @@ def kafka_python_consumer(case: Case) -> Iterator[Reading]:
         consumer.close()
 
 
+def read_across(case: Case, reading: Reading, acknowledged: tuple[int, int], past: int) -> int:
+    """Migrate, between so many acknowledgements, and wait until what follows B0 is read. The last
+    offset of partition 0."""
+    before, after = acknowledged
+    case.until_acknowledged(before)
+    case.trigger()
+    case.until_ready()
+    boundary = case.boundaries()[0]
+    assert reading.seen[-1][0] > 0
+    case.until_acknowledged(after)
+    until("a record well past B0", lambda: reading.seen[-1][0] > boundary + past)
+    for producer in case.producers:
+        producer.stop()
+    last = case.ledger.acknowledged_through(0)
+    until("the last record", lambda: reading.seen[-1][0] >= last)
+    return last
+
+
 @pytest.mark.parametrize("consumer", [java_console_consumer, kafka_python_consumer])
 def test_a_consumer_reads_on_across_the_boundary(stack: Stack, consumer: object) -> None:
     with migration_case(stack, name="across") as case:
@@ -85,20 +103,7 @@ def test_a_consumer_reads_on_across_the_boundary(stack: Stack, consumer: object)
         case.consume()
         with consumer(case) as reading:  # type: ignore[operator]
             until("a first record", lambda: reading.seen)
-            case.until_acknowledged(20)
-            case.trigger()
-            case.until_ready()
-            boundary = case.boundaries()[0]
-            assert reading.seen[-1][0] > 0
-            case.until_acknowledged(40)
-            until(
-                "a record well past B0",
-                lambda: reading.seen[-1][0] > boundary + 20,
-            )
-            for producer in case.producers:
-                producer.stop()
-            last = case.ledger.acknowledged_through(0)
-            until("the last record", lambda: reading.seen[-1][0] >= last)
+            last = read_across(case, reading, acknowledged=(20, 40), past=20)
         offsets = [offset for offset, _ in reading.seen]
         assert offsets == list(range(len(offsets)))
         assert [(a.offset, a.record_id) for a in sorted(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import SHARED
 from tests.harness import counted, migration_case, until, until_nobody_stands_in
-from tests.integration.test_clients_across import java_console_consumer
+from tests.integration.test_clients_across import java_console_consumer, read_across
 from tideline.settings import TransportSettings
 from tideline.stack import Stack
 
@@ -58,17 +58,7 @@ def test_a_consumer_with_a_session_reads_on_across_the_boundary(served: Stack) -
                     and passed(served, "Produce") > before[1] + 20
                 ),
             )
-            case.until_acknowledged(50)
-            case.trigger()
-            case.until_ready()
-            boundary = case.boundaries()[0]
-            assert reading.seen[-1][0] > 0
-            case.until_acknowledged(100)
-            until("a record well past B0", lambda: reading.seen[-1][0] > boundary + 50)
-            for producer in case.producers:
-                producer.stop()
-            last = case.ledger.acknowledged_through(0)
-            until("the last record", lambda: reading.seen[-1][0] >= last)
+            read_across(case, reading, acknowledged=(50, 100), past=50)
         offsets = [offset for offset, _ in reading.seen]
         assert offsets == list(range(len(offsets)))
         case.settle()

@@ -118,10 +118,13 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, wrapping at 2^31 as Kafka does; -1 without a producer."""
-        if self.base_sequence < 0:
-            return -1
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+        """See :func:`last_sequence`."""
+        return last_sequence(self.base_sequence, self.last_offset_delta)
+
+
+def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
+    """Sequence of a batch's last record, wrapping at 2^31 as Kafka does; -1 without a producer."""
+    return -1 if base_sequence < 0 else (base_sequence + last_offset_delta) & 0x7FFFFFFF
 
 
 def parse_header(buffer: Buffer, position: int) -> BatchHeader:

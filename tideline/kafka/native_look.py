@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tideline.domain.topic_configs import TopicLimits
+from tideline.kafka.batches import last_sequence
 from tideline.kafka.named_topics import MOST_WALKED, NamedKey, uuid_of
 from tideline.kafka.produced import timestamp_range
 from tideline.kafka.protocol import RequestHeader
@@ -48,10 +49,8 @@ class FineBatch(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """As :attr:`tideline.kafka.batches.BatchHeader.last_sequence`."""
-        if self.base_sequence < 0:
-            return -1
-        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+        """See :func:`tideline.kafka.batches.last_sequence`."""
+        return last_sequence(self.base_sequence, self.record_count - 1)
 
     def suits(self, size: int, limits: TopicLimits, now_ms: int) -> bool:
         """Whether a topic takes it that allows so much, of ``size`` bytes."""

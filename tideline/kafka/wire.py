@@ -233,8 +233,8 @@ def library_with_the_lock() -> ctypes.PyDLL:
     long, short = ctypes.c_int64, ctypes.c_int16
     found.wire_look.restype = long
     found.wire_look.argtypes = [data, size, long, short, long, rows, size]
-    found.wire_look_batch.restype = ctypes.c_int
-    found.wire_look_batch.argtypes = [data, size, rows]
+    found.wire_look_batch.restype = library().wire_look_batch.restype
+    found.wire_look_batch.argtypes = library().wire_look_batch.argtypes
     return found
 
 

@@ -73,7 +73,6 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         self._admitting = False
         self._upstream: Upstream | None = None
         self._upstream_full = False
-        self._authenticated = False
         """The broker knows who the client is by this connection alone."""
         self._large_bytes = 0
         self._large_since = 0.0
@@ -367,9 +366,6 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         return self._upstream is not None
 
     # -- who the client is
-
-    def _authenticates(self) -> None:
-        self._authenticated = True
 
     def _login_answered(self) -> None:
         if not self._admitting:

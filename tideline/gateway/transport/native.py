@@ -292,8 +292,6 @@ class NativeConnection(ServedConnection):
         self._unread: socket.socket | None = None
         """Its socket, as long as that is not the library's."""
         self._unheard = False
-        self._bound = False
-        """The broker knows who the client is by its connection alone."""
         self._shaking: asyncio.Future[None] | None = None
         """Done when hands are shaken, or are not going to be."""
         self._host = "?"
@@ -429,7 +427,7 @@ class NativeConnection(ServedConnection):
             self._broker_fails(f"its answer cannot be dealt with: {error}")
 
     def _broker_has_left(self, reason: str) -> None:
-        if self._bound:
+        if self._authenticated:
             # Behind what was begun, with what it had answered, in this pass of the loop.
             asyncio.get_running_loop().call_soon(self._broker_fails, reason)
         else:
@@ -496,7 +494,7 @@ class NativeConnection(ServedConnection):
 
     def _authenticates(self) -> None:
         """All that comes is Python's until the login, or its renewal, is complete."""
-        self._bound = True
+        super()._authenticates()
         self._wire.bind(self.number)
         self._hide()
 

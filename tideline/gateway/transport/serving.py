@@ -114,6 +114,7 @@ class ServedConnection(ABC):
         self._asked: dict[asyncio.Future[bytes], None] = {}
         """Questions of the gateway's own, which no client waits for."""
         self._states: dict[type[Any], Any] = {}
+        self._authenticated = False
         self._draining = False
         self._ended = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -177,9 +178,9 @@ class ServedConnection(ABC):
     def _muting_changed(self) -> None:
         """The client is muted now, or not any more (:attr:`_is_muted`)."""
 
-    @abstractmethod
     def _authenticates(self) -> None:
         """The broker knows from now on who the client is by this connection alone."""
+        self._authenticated = True
 
     @abstractmethod
     def _login_answered(self) -> None:
