@@ -54,8 +54,8 @@ def java_console_consumer(case: Case) -> Iterator[Reading]:
 
 @contextmanager
 def kafka_python_consumer(case: Case) -> Iterator[Reading]:
-    """The pure Python client, without a group: once its group protocol (3.0.12) stood still for
-    ever after a rejoin, brokers and gateways having answered."""
+    """The pure Python client, without a group: one that polls for moments may stand still for ever
+    (docs/clients.md)."""
     reading = Reading()
     stop = threading.Event()
     consumer = KafkaConsumer(
