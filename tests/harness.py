@@ -74,15 +74,6 @@ def counted(stack: Stack, name: str, **labels: str) -> int:
     return int(found)
 
 
-def until_nobody_stands_in(stack: Stack) -> None:
-    """Each gateway is back for its siblings, too: before, clients are still told the address of one
-    that stands in, at which nobody is taken any more a moment later."""
-    until(
-        "every gateway to be back for its siblings",
-        lambda: not counted(stack, "inkless_gateway_standing_in"),
-    )
-
-
 def described(admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
     """Configs of a topic, from a broker that knows it already."""
     found: dict[str, ConfigEntry] = {}

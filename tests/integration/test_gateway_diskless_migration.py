@@ -25,7 +25,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 from pydantic import SecretStr
 
-from tests.harness import until, until_nobody_stands_in
+from tests.harness import until
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.model import BarrierEntry, BoundaryToPersist
 from tideline.demo import topic as topics
@@ -354,7 +354,6 @@ def test_a_gateway_that_sleeps_through_the_crossing_acknowledges_nothing_false(
         assert boundary > 0
         traffic.until_acknowledged(300, timeout_s=60)
         traffic.finish()
-    until_nobody_stands_in(stack)
 
 
 def test_both_regions_are_one_log_to_every_question(migration: Migration) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import SHARED
-from tests.harness import counted, migration_case, until, until_nobody_stands_in
+from tests.harness import counted, migration_case, until
 from tests.integration.test_clients_across import java_console_consumer, read_across
 from tideline.settings import TransportSettings
 from tideline.stack import Stack
@@ -20,7 +20,6 @@ def serve_by(stack: Stack, transport: str) -> None:
     for node in stack.endpoints.gateways:
         stack.stop(f"gateway-{node}")
         stack.start(f"gateway-{node}")
-        until_nobody_stands_in(stack)
 
 
 OF_THE_STACK = SHARED.get(

@@ -4,8 +4,8 @@ For each other gateway there is an address of this one's. It accepts connections
 gateway is away and its broker answers, and joins them to that broker; everything else of them is as
 of any connection here: the same handlers, lease, fences and registry, so a barrier that waits for
 this process waits for what it forwards to whichever broker (docs/gateway.md, "A gateway that is
-away"). When the other gateway serves again nobody is accepted any more, and who was is handed over
-at a moment when nothing is owed to him.
+away"). When the other gateway serves again everybody is handed over at a moment when nothing is
+owed to him, and soon nobody is accepted any more.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ SILENT_LOOKS = 2
 HAND_BACK_S = 30.0
 """Within this every client is handed over to a gateway that is back; a produce may be parked for
 most of it."""
+LINGERS_S = 10.0
+"""So long a gateway that is back is still stood in for: clients that were told the address just
+before come there, librdkafka's as late as this (``reconnect.backoff.max.ms``)."""
 
 
 class StandIns:
@@ -157,7 +160,10 @@ class _Place:
     ) -> None:
         self._broker_is_gone = broker_is_gone
         self._node, self._server, self._cluster = node, server, cluster
-        self._broker: Broker | None = None
+        self._stood_in_for: Node | None = None
+        """Its broker, as Kafka named it last while this gateway was to stand in."""
+        self._lingers_until: float | None = None
+        """On the loop's clock; ``None``: its gateway is away."""
         self._silent = 0
         """Times in a row that the broker did not answer."""
         self._back_since: int | None = None
@@ -179,15 +185,20 @@ class _Place:
         return f"{accepts}, {len(self.connections())} connections"
 
     def _accept(self) -> Served:
-        assert self._broker is not None  # it listens
-        return self._server.connection_to(self._broker, self._broker_is_gone)
+        found = self._stood_in_for
+        assert found is not None  # it listens
+        broker = Broker(self._node, (found.host, found.port))
+        return self._server.connection_to(broker, self._broker_is_gone)
 
     async def settle(self, broker: Node | None, back_in: int | None) -> None:
         """``broker``: as Kafka names it, if this gateway is to stand in for its gateway now.
         ``back_in``: the reading of the registry in which that one serves, and has its clients back
         with the next one; ``None``: it is away."""
+        lingers = self._lingers(back_in)
+        if broker is None and lingers:
+            broker = self._stood_in_for
         if broker is not None and await self._answers(broker):
-            self._broker = Broker(self._node, (broker.host, broker.port))
+            self._stood_in_for = broker
             self._silent = 0
             if not self.listener.listening:
                 await self.listener.listen()
@@ -203,6 +214,16 @@ class _Place:
         if back_in > self._back_since and self._handing_back is None and self.connections():
             self._handing_back = spawn(self._hand_back(), "hand-back")
             self._handing_back.add_done_callback(self._handed_back)
+
+    def _lingers(self, back_in: int | None) -> bool:
+        """Whether clients that know no better are still taken."""
+        if back_in is None:
+            self._lingers_until = None
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._lingers_until is None:
+            self._lingers_until = now + LINGERS_S
+        return self.listener.listening and now < self._lingers_until
 
     async def _answers(self, broker: Node) -> bool:
         """Whether the broker answers, and is of the cluster of the paired one."""

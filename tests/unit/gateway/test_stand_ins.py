@@ -324,7 +324,6 @@ async def test_a_gateway_that_is_back_has_its_clients_back_when_nothing_is_owed_
         await until(lambda: any(h.api_key == SLOW for h in scene.kafka.brokers[2].received))
         await scene.other_serves(True)
         assert await scene.told(2) == scene.other
-        assert await scene.refuses(scene.stand_in)
         await scene.stand_ins.look()
         await scene.stand_ins.look()
         assert await heartbeat(idle) == b"broker 2", "not before every gateway names it"
@@ -336,6 +335,37 @@ async def test_a_gateway_that_is_back_has_its_clients_back_when_nothing_is_owed_
         idle.close()
         busy.close()
         await until(lambda: len(scene.connections) == 0)
+
+
+@pytest.mark.usefixtures("each_transport")
+async def test_who_was_told_of_it_just_before_is_served_and_handed_over_and_later_nobody_is_taken(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.other_registers(serving=True)
+    for _ in range(2):
+        await scene.other_serves(False)
+        address = await scene.told(2)
+        await scene.other_serves(True)
+        late = await scene.connect(address)
+        assert await heartbeat(late) == b"broker 2"
+        await scene.look()
+        await late.disconnected()
+        late.close()
+        with monkeypatch.context() as over:
+            over.setattr("tideline.gateway.stand_ins.LINGERS_S", 0.0)
+            await scene.other_serves(False)
+            await scene.other_serves(True)
+            assert await scene.refuses(address)
+
+
+async def test_nobody_is_taken_late_for_a_broker_that_does_not_answer(scene: Scene) -> None:
+    await scene.other_registers(serving=False)
+    assert not await scene.refuses(scene.stand_in)
+    await scene.other_serves(True)
+    await scene.kafka.brokers[2].stop()
+    await scene.look()
+    await scene.look()
+    assert await scene.refuses(scene.stand_in)
 
 
 async def test_who_stops_says_so_first_and_leaves_when_the_others_have_heard(
