@@ -8,6 +8,8 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Properties;
 import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.streams.CloseOptions;
+import org.apache.kafka.streams.CloseOptions.GroupMembershipOperation;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
@@ -23,6 +25,10 @@ import org.apache.kafka.streams.state.Stores;
  */
 public class StreamsProbe {
     private static final ObjectMapper JSON = new ObjectMapper();
+    // One that stays a member is waited for by the next one until its session is over, 45 s.
+    private static final CloseOptions LEAVING =
+        CloseOptions.groupMembershipOperation(GroupMembershipOperation.LEAVE_GROUP)
+            .withTimeout(Duration.ofSeconds(30));
 
     public static void main(String[] args) throws Exception {
         JsonNode ways = JSON.readTree(new File(args[0]));
@@ -35,14 +41,14 @@ public class StreamsProbe {
                 if (w[0].equals("open")) {
                     running.put(w[1], open(ways, args[1], w[1], w[2], w[3], w[4], w[5]));
                 } else {
-                    running.remove(w[1]).close(Duration.ofSeconds(30));
+                    running.remove(w[1]).close(LEAVING);
                 }
             } catch (Exception e) {
                 answer = "failed " + e;
             }
             tell("", "answer", answer);
         }
-        running.values().forEach(s -> s.close(Duration.ofSeconds(30)));
+        running.values().forEach(s -> s.close(LEAVING));
     }
 
     static synchronized void tell(String client, String event, String value) throws Exception {
