@@ -105,12 +105,13 @@ airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/tideline stack up --airflow
 	@$(BIN)/python -m tideline.demo.airflow_tour
 
-# docs/decisions/0006-tests-in-two-processes.md
+# docs/decisions/0006-tests-side-by-side.md
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
+WITH_STACKS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(STAMP) ## all tests, in two processes with an embedded stack each
-	@$(BIN)/pytest $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
+test: $(STAMP) ## all tests, in two processes with an embedded stack each and one without
+	@$(BIN)/pytest $(WITH_STACKS) $(PYTEST_FLAGS)
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## unit, contract and replay tests only: a few minutes

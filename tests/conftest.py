@@ -23,6 +23,9 @@ from tideline.stack.spark_classes import driver_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+
+    from tests.side_by_side import SideBySide
 
 # How long one example takes says how busy the machine is, and nothing else.
 settings.register_profile("any machine", deadline=None)
@@ -60,6 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
         homes = tempfile.mkdtemp(prefix="tideline-test-")
         Path(homes).chmod(0o755)
         os.environ[HOMES_VARIABLE] = homes
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SideBySide:
+    from tests.side_by_side import SideBySide
+
+    return SideBySide(config, log)
 
 
 def pytest_sessionstart() -> None:

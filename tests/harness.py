@@ -48,15 +48,17 @@ HANGS_S = 600.0
 
 
 def until(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) -> T:
-    """Poll ``probe`` until it answers something true, with :class:`Patience`. A thread or program
-    of the test that has died meanwhile ends the wait, too. What is waited for is asked for less
-    often the longer it takes, up to ten times a second: an answer costs the stack as well."""
+    """Poll ``probe`` until it answers something true, with :class:`Patience`, and at most for
+    ``HANGS_S``: a test that is ended from outside does not say what it waited for. A thread or
+    program of the test that has died meanwhile ends the wait, too. What is waited for is asked for
+    less often the longer it takes, up to ten times a second: an answer costs the stack as well."""
     patience, began = Patience(timeout_s), time.monotonic()
     while not (found := probe()):
         deaths.check()
-        if patience.over:
-            raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
-        time.sleep(min(0.02 + (time.monotonic() - began) / 100, 0.1))
+        waited = time.monotonic() - began
+        if patience.over or waited > max(timeout_s, HANGS_S):
+            raise AssertionError(f"waited {waited:.0f} s for {what}")
+        time.sleep(min(0.02 + waited / 100, 0.1))
     return found
 
 

@@ -1,0 +1,46 @@
+"""Which process of a run takes which file."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.side_by_side import next_file
+
+FILES = [
+    "tests/unit/test_a.py",
+    "tests/model/test_b.py",
+    "tests/airflow/test_c.py",
+    "tests/integration/test_d.py",
+    "tests/fault/test_e.py",
+]
+
+
+def test_the_last_of_three_needs_no_stack_and_the_others_begin_with_what_does() -> None:
+    assert [next_file(FILES, process, 3) for process in range(3)] == [
+        "tests/airflow/test_c.py",
+        "tests/airflow/test_c.py",
+        "tests/unit/test_a.py",
+    ]
+    assert next_file(FILES[:2], 0, 3) == "tests/unit/test_a.py"
+    assert next_file(FILES[2:], 2, 3) is None
+
+
+def test_one_that_takes_the_place_of_a_process_that_died_may_start_a_stack() -> None:
+    assert next_file(FILES, 3, 3) == "tests/airflow/test_c.py"
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_each_file_is_taken_whoever_asks_when(processes: int, seed: int) -> None:
+    chance, left = random.Random(seed), list(FILES)
+    asking = list(range(processes))
+    while asking:
+        one = chance.choice(asking)
+        file = next_file(left, one, processes)
+        if file is None:
+            asking.remove(one)
+        else:
+            left.remove(file)
+    assert left == []
