@@ -25,7 +25,10 @@ from tideline.stack import Stack
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 PARTITIONS = 6
 PAUSE_S = 0.05
-"""Between two records of a producer."""
+"""Between two records of a producer, or two transactions: a producer that goes on with each answer
+leaves no core to a gateway that starts."""
+LOOKS_AGAIN_S = 0.5
+"""The admin client asks for all topics there are."""
 IN_A_TRANSACTION = 5
 LOOK_S = 30
 GIVEN_UP = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
@@ -103,7 +106,8 @@ class Load:
                 self.topics[kind], value, partition=number % PARTITIONS, on_delivery=told
             )
             number += 1
-            producer.poll(PAUSE_S)
+            producer.poll(0)
+            self.stopping.wait(PAUSE_S)
         assert producer.flush(60) == 0
 
     def _idempotent(self) -> None:
@@ -178,7 +182,7 @@ class Load:
                 self.unanswered.append(str(error))
                 continue
             self.looks.append(time.monotonic())
-            self.stopping.wait(0.2)
+            self.stopping.wait(LOOKS_AGAIN_S)
 
     def went(self, done: bool) -> bool:
         """``done``; nobody waits for a client that was told an error."""
@@ -232,9 +236,9 @@ def away(stack: Stack, load: Load, node: int, leave: Callable[[str], None]) -> I
     led = load.leaders()
     assert all(led[kind][node] for kind in load.topics), "the broker leads some of each topic"
     began = time.monotonic()
-    leave(f"gateway-{node}")
-    gone = time.monotonic()
     try:
+        leave(f"gateway-{node}")
+        gone = time.monotonic()
         until("siblings to carry its clients", lambda: carried(stack, node) > 0)
         until(
             "everybody to go on at its broker",

@@ -22,7 +22,8 @@ from tideline.stack.home import Home, StackState, write_private
 from tideline.stack.processes import MARKER, PROGRAM_MARKER, Program
 
 USER = "tideline"
-ANSWER_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
+"""One that is not there refuses at once; one that waits for a core is not gone."""
 LIVING_STATES = ("STARTING", "RUNNING")
 BUSY_STATES = (*LIVING_STATES, "BACKOFF", "STOPPING")
 
