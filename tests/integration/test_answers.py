@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from tests.asked import Places, Told, expected, request, told
 from tests.harness import until
@@ -46,11 +46,16 @@ class Held(Migration):
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack, len(STATES), replicas=2)
         self.boundaries: dict[int, int] = {}
-        described = AdminClient(
-            {"bootstrap.servers": ",".join(stack.endpoints.brokers.values())}
-        ).list_topics(self.name, timeout=30)
+        brokers = AdminClient({"bootstrap.servers": ",".join(stack.endpoints.brokers.values())})
+
+        def described() -> dict[int, PartitionMetadata] | None:
+            """From a broker that knows the topic already."""
+            found = brokers.list_topics(self.name, timeout=30).topics[self.name].partitions
+            whole = len(found) == self.partitions and all(p.leader > 0 for p in found.values())
+            return dict(found) if whole else None
+
         self.nodes: dict[int, dict[Role, int]] = {}
-        for number, found in described.topics[self.name].partitions.items():
+        for number, found in until("all of its leaders", described).items():
             (follower,) = set(found.replicas) - {found.leader}
             (none,) = set(stack.endpoints.brokers) - set(found.replicas)
             self.nodes[number] = {
