@@ -106,16 +106,15 @@ airflow: $(STAMP) ## the embedded stack with Airflow, and one run of each DAG
 	@$(BIN)/python -m tideline.demo.airflow_tour
 
 # docs/decisions/0006-tests-side-by-side.md
-SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
-WITH_STACKS := -n 3 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: $(STAMP) ## all tests, in two processes with an embedded stack each and one without
-	@$(BIN)/pytest $(WITH_STACKS) $(PYTEST_FLAGS)
+	@$(BIN)/pytest -n 3 $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## unit, contract and replay tests only: a few minutes
-	@$(BIN)/pytest tests/unit tests/history tests/simulation tests/model tests/contract tests/replay $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
+	@$(BIN)/pytest tests/unit tests/history tests/simulation tests/model tests/contract tests/replay -n 2 $(SIDE_BY_SIDE) $(PYTEST_FLAGS)
 
 .PHONY: model
 model: $(STAMP) ## every interleaving of small scopes: states, seconds, and each hole as a schedule

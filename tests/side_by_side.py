@@ -7,7 +7,7 @@ begin with those that do, and take of what is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
@@ -17,16 +17,15 @@ WITHOUT_STACK_FROM = 3
 """Processes: fewer have a stack each."""
 
 
-def next_file(files: Iterable[str], process: int, processes: int) -> str | None:
+def next_file(files: Collection[str], process: int, processes: int) -> str | None:
     """The file that ``process`` of ``processes``, counted from zero, takes next out of ``files``,
     which are in their order; ``None``: nothing is left for it."""
-    left = list(files)
     if processes < WITHOUT_STACK_FROM:
-        return next(iter(left), None)
-    with_a_stack = (file for file in left if file.startswith(WITH_A_STACK))
-    without = (file for file in left if not file.startswith(WITH_A_STACK))
+        return next(iter(files), None)
+    without = (file for file in files if not file.startswith(WITH_A_STACK))
     if process == processes - 1:
         return next(without, None)
+    with_a_stack = (file for file in files if file.startswith(WITH_A_STACK))
     return next(with_a_stack, None) or next(without, None)
 
 

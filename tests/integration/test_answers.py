@@ -46,16 +46,8 @@ class Held(Migration):
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack, len(STATES), replicas=2)
         self.boundaries: dict[int, int] = {}
-        brokers = AdminClient({"bootstrap.servers": ",".join(stack.endpoints.brokers.values())})
-
-        def described() -> dict[int, PartitionMetadata] | None:
-            """From a broker that knows the topic already."""
-            found = brokers.list_topics(self.name, timeout=30).topics[self.name].partitions
-            whole = len(found) == self.partitions and all(p.leader > 0 for p in found.values())
-            return dict(found) if whole else None
-
         self.nodes: dict[int, dict[Role, int]] = {}
-        for number, found in until("all of its leaders", described).items():
+        for number, found in self.placed(self._are_led).items():
             (follower,) = set(found.replicas) - {found.leader}
             (none,) = set(stack.endpoints.brokers) - set(found.replicas)
             self.nodes[number] = {
@@ -63,6 +55,9 @@ class Held(Migration):
                 Role.FOLLOWER: follower,
                 Role.NO_REPLICA: none,
             }
+
+    def _are_led(self, found: dict[int, PartitionMetadata]) -> bool:
+        return len(found) == self.partitions and all(p.leader > 0 for p in found.values())
 
     def places(self, partition: int) -> Places:
         """No epoch is older than that of a topic's first leader: -1 stands for one."""

@@ -69,14 +69,20 @@ class Migration:
 
     def leader(self, partition: int = 0) -> int:
         """Node id of the partition's leader, as the brokers say."""
+        return int(self.placed(lambda found: partition in found)[partition].leader)
+
+    def placed(
+        self, enough: Callable[[dict[int, PartitionMetadata]], bool]
+    ) -> dict[int, PartitionMetadata]:
+        """The partitions, as told by a broker that knows ``enough`` of them already."""
         brokers = ",".join(self.stack.endpoints.brokers.values())
         admin = AdminClient({"bootstrap.servers": brokers})
 
-        def known() -> PartitionMetadata | None:
-            found = admin.list_topics(self.name, timeout=10).topics[self.name]
-            return found.partitions.get(partition)
+        def known() -> dict[int, PartitionMetadata] | None:
+            found = admin.list_topics(self.name, timeout=10).topics[self.name].partitions
+            return found if enough(found) else None
 
-        return int(until("a broker to know the partition", known).leader)
+        return until("a broker to know the partitions", known)
 
     def log(self, partition: int = 0) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, partition)

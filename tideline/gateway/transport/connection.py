@@ -73,7 +73,6 @@ class GatewayConnection(FrameProtocol, ServedConnection):
         self._admitting = False
         self._upstream: Upstream | None = None
         self._upstream_full = False
-        """The broker knows who the client is by this connection alone."""
         self._large_bytes = 0
         self._large_since = 0.0
         self._unread = 0

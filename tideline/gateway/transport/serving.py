@@ -115,6 +115,7 @@ class ServedConnection(ABC):
         """Questions of the gateway's own, which no client waits for."""
         self._states: dict[type[Any], Any] = {}
         self._authenticated = False
+        """The broker knows who the client is by this connection alone."""
         self._draining = False
         self._ended = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -179,7 +180,7 @@ class ServedConnection(ABC):
         """The client is muted now, or not any more (:attr:`_is_muted`)."""
 
     def _authenticates(self) -> None:
-        """The broker knows from now on who the client is by this connection alone."""
+        """From now on :attr:`_authenticated`."""
         self._authenticated = True
 
     @abstractmethod
