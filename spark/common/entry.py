@@ -14,7 +14,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -25,7 +24,7 @@ from uuid import UUID, uuid4
 import typer
 
 from spark.common import session as sessions
-from tideline.control_plane.jobs import JobsControlPlane
+from spark.common.attempts import Attempt
 from tideline.errors import ExitCode, TidelineError, UsageError
 from tideline.settings import JobsSettings, load
 
@@ -39,9 +38,6 @@ _STORES = {
     "tideline.control_plane": "Postgres",
     "tideline.temporal": "Temporal",
 }
-
-JOBS_OF = {"tiering": ("split", "merge")}
-"""Commands that do the work of several jobs."""
 
 TopicsOption = Annotated[
     list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
@@ -133,8 +129,7 @@ class Job:
 def run_job(
     name: str, work: Callable[[Job], Outcome], how: Launch, *, whole: bool = False
 ) -> ExitCode:
-    """Run ``work`` and report how it ended; a ``whole`` run, of all topics and no dry one, is noted
-    in Postgres when it ends well. Never raises what a person can act on."""
+    """:func:`carry_out` ``work`` and report how it ended. Never raises what a person can act on."""
     job: Job | None = None
     document: dict[str, object] = {"job": name}
     code = ExitCode.OK
@@ -142,13 +137,11 @@ def run_job(
         how.spark_config()
         job = Job(name, load(JobsSettings), how)
         document |= {"run_id": job.run_id, "started_at": job.started_at}
-        outcome = work(job)
+        outcome = carry_out(job, work, whole=whole)
         document |= outcome.details
         if outcome.failed is not None:
             code = ExitCode.FAILED
             document |= {"error": outcome.failed, "store": None}
-        elif whole:
-            _note(job)
     except Exception as error:
         failure = failure_of(error)
         if failure is None:
@@ -165,13 +158,19 @@ def run_job(
     return code
 
 
-def _note(job: Job) -> None:
-    """The work is done, whether or not that can be noted."""
+def carry_out(job: Job, work: Callable[[Job], Outcome], *, whole: bool) -> Outcome:
+    """Do ``work``; Postgres is told of a ``whole`` run, of all topics and no dry one. Raises what
+    ``work`` raises."""
+    attempt = Attempt(job.name, job.run_id, job.settings, job.progress, whole)
+    attempt.begin()
     try:
-        with closing(JobsControlPlane(job.settings, f"tideline-{job.name}-ended")) as plane:
-            plane.note_job_success(JOBS_OF.get(job.name, (job.name,)))
-    except TidelineError as error:
-        job.progress(f"its success is not noted: {error}")
+        outcome = work(job)
+    except Exception as error:
+        failure = failure_of(error)
+        attempt.end(f"{type(error).__name__}: {error}" if failure is None else failure.message)
+        raise
+    attempt.end(outcome.failed)
+    return outcome
 
 
 def _report(document: Mapping[str, object], file: Path | None) -> None:

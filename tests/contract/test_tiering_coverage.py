@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from uuid import uuid4
 
 import pytest
 
@@ -15,6 +16,8 @@ from tideline.control_plane.errors import (
     TopicDeleted,
     UnknownLog,
 )
+from tideline.control_plane.job_model import JobRow
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.domain.ids import TopicIdPartition
 
 
@@ -176,12 +179,42 @@ async def test_jobs_are_told_where_an_accepted_log_gap_ends_the_prefix(tiered: T
     assert record(tiered, log, True, 100), "the verdict is fenced by B0, not by the prefix's end"
 
 
-def test_the_newest_success_of_each_job_is_known(database: Database) -> None:
+def of_merge_and_split(plane: JobsControlPlane) -> list[JobRow]:
+    return [row for row in plane.known_jobs() if row.job in ("merge", "split")]
+
+
+def test_how_the_newest_runs_of_each_job_went_is_known(database: Database) -> None:
+    first, second = uuid4(), uuid4()
     with jobs(database) as plane:
-        plane.note_job_success(["split", "merge"])
-        first = plane.job_successes()
-        plane.note_job_success(["merge", "merge"])
-        second = plane.job_successes()
-    assert first.keys() == second.keys() == {"split", "merge"}
-    assert second["split"] == first["split"]
-    assert second["merge"] >= first["merge"] > 1_700_000_000_000
+        plane.note_job_begun(["split", "merge", "merge"], first)
+        merging, splitting = of_merge_and_split(plane)
+        assert (merging.job, splitting.job) == ("merge", "split")
+        assert splitting.run_id == first
+        assert splitting.unfinished_ms is not None
+        assert splitting.succeeded_ms is None
+        plane.note_job_ended(["split", "merge"], first, None)
+        plane.note_job_begun(["merge"], second)
+        plane.note_job_ended(["merge"], second, "S3 is away")
+        failed, well = of_merge_and_split(plane)
+    assert well.run_id == first
+    assert well.unfinished_ms is None
+    assert well.succeeded_ms is not None
+    assert well.now_ms >= well.succeeded_ms >= (well.began_ms or 0) > 1_700_000_000_000
+    assert not well.failing
+    assert (failed.run_id, failed.error, failed.failing) == (second, "S3 is away", True)
+    assert failed.succeeded_ms == well.succeeded_ms, "what went well before stays known"
+
+
+def test_a_run_that_ends_after_the_next_began_leaves_that_one_running(database: Database) -> None:
+    older, newer = uuid4(), uuid4()
+    with jobs(database) as plane:
+        plane.note_job_begun(["gc"], older)
+        plane.note_job_begun(["gc"], newer)
+        plane.note_job_ended(["gc"], older, None)
+        (row,) = (row for row in plane.known_jobs() if row.job == "gc")
+        assert row.run_id == newer
+        assert row.unfinished_ms is not None
+        assert row.succeeded_ms is not None
+        plane.note_job_ended(["gc"], newer, None)
+        (row,) = (row for row in plane.known_jobs() if row.job == "gc")
+    assert row.unfinished_ms is None

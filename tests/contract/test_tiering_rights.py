@@ -19,7 +19,7 @@ STATUS = (
     "resume_tiering",
     "request_tiering",
     "list_gc_runs",
-    "job_successes_known",
+    "jobs_known",
 )
 STEPS = (
     "claim_wal_files",
@@ -44,7 +44,8 @@ STEPS = (
     "allow_gc_run",
     "adopt_gc_runs",
     "record_coverage",
-    "note_job_success",
+    "note_job_begun",
+    "note_job_ended",
 )
 READS = (
     "log_id_range",

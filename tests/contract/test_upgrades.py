@@ -64,7 +64,8 @@ def without(function: str) -> Callable[[str], str]:
 
 def next_version(schema: Path) -> None:
     """A column more, a function with another result, one new and one gone."""
-    version = len(list((schema / "migrations").iterdir())) + 1
+    files = (schema / "migrations").glob("V*.sql")
+    version = max(int(file.name[1:].partition("_")[0]) for file in files) + 1
     (schema / "migrations" / f"V{version}__Add_note.sql").write_text(ADDED)
     edit(schema / "functions" / "gateways.sql", without("list_gateways"))
     edit(schema / "functions" / "history.sql", without("server_identity"))

@@ -6,10 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from tideline.cli.runs import HANGS_MS
+from tideline.control_plane.job_model import JobRow
 from tideline.control_plane.model import RequestState
 from tideline.domain.migration import MigrationState, Phase
 from tideline.domain.request_handling import RouteKind
@@ -17,11 +20,11 @@ from tideline.gateway import metrics
 from tideline.worker.attendance import AttendanceGauges
 from tideline.worker.gateway_metrics import GatewayGauges
 from tideline.worker.identity import IdentityMetrics
+from tideline.worker.job_metrics import JobGauges
 from tideline.worker.metrics import (
     VERDICTS,
     CoverageGauges,
     GcGauges,
-    JobGauges,
     MigrationGauges,
     TieringGauges,
     TieringLagGauges,
@@ -48,7 +51,7 @@ def exported() -> set[str]:
     MigrationGauges(worker)
     CoverageGauges(worker)
     GcGauges(worker)
-    JobGauges(worker).update({})
+    JobGauges(worker).update([])
     TieringGauges(worker)
     TieringLagGauges(worker)
     TieringTotals(worker)
@@ -124,13 +127,51 @@ def test_the_panels_of_the_dashboard_are_distinct_and_do_not_overlap() -> None:
 def test_a_job_that_never_runs_is_an_alert_once_there_is_a_topic_that_needs_it() -> None:
     (alert,) = (a for a in alerts() if a.startswith("TidelineJobDoesNotSucceed\n"))
     registry = CollectorRegistry()
-    JobGauges(registry).update({"gc": 5_000})
-    found = {
-        sample.labels["job"]: sample.value
-        for metric in registry.collect()
-        for sample in metric.samples
-    }
+    JobGauges(registry).update([job_row("gc", succeeded_ms=5_000)])
+    found = of_jobs(registry, "inkless_job_last_success_timestamp_seconds")
     assert found == {"coverage": 0, "gc": 5, "merge": 0, "retention": 0, "split": 0}
     assert "by (job) (inkless_job_last_success_timestamp_seconds) > 6 * 3600" in alert
     (states,) = re.findall(r'inkless_migration_topics_state\{state=~"([A-Z_|]+)"\}', alert)
     assert set(states.split("|")) == {MigrationState.HYBRID, MigrationState.DISKLESS_ONLY}
+
+
+def job_row(job: str, **ms: int | None) -> JobRow:
+    known = {"began_ms": 1_000, "ended_ms": 6_000, "succeeded_ms": None, "failed_ms": None} | ms
+    return JobRow(job, UUID(int=1), **known, error=None, now_ms=65_000)
+
+
+def of_jobs(registry: CollectorRegistry, name: str) -> dict[str, float]:
+    return {
+        sample.labels["job"]: sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == name
+    }
+
+
+def test_a_job_that_fails_and_one_that_does_not_end_are_told_apart() -> None:
+    registry = CollectorRegistry()
+    gauges = JobGauges(registry)
+    gauges.update(
+        [
+            job_row("gc", succeeded_ms=5_000, failed_ms=6_000),
+            job_row("merge", ended_ms=None, succeeded_ms=5_000),
+        ]
+    )
+    failed = of_jobs(registry, "inkless_job_last_failure_timestamp_seconds")
+    succeeded = of_jobs(registry, "inkless_job_last_success_timestamp_seconds")
+    assert [job for job in failed if failed[job] > succeeded[job]] == ["gc"]
+    unfinished = of_jobs(registry, "inkless_job_unfinished_seconds")
+    assert {job for job, seconds in unfinished.items() if seconds} == {"merge"}
+    assert unfinished["merge"] == 64
+    assert of_jobs(registry, "inkless_job_last_success_age_seconds") == {"gc": 60, "merge": 60}
+    assert of_jobs(registry, "inkless_job_last_attempt_timestamp_seconds")["gc"] == 1
+    gauges.update([])
+    assert of_jobs(registry, "inkless_job_last_success_age_seconds") == {}
+    (fails,) = (a for a in alerts() if a.startswith("TidelineJobFails\n"))
+    assert (
+        "max by (job) (inkless_job_last_failure_timestamp_seconds) > "
+        "max by (job) (inkless_job_last_success_timestamp_seconds)" in fails
+    )
+    (hangs,) = (a for a in alerts() if a.startswith("TidelineJobDoesNotEnd\n"))
+    assert f"inkless_job_unfinished_seconds) > {HANGS_MS // 3_600_000} * 3600" in hangs

@@ -65,6 +65,8 @@ TABLE = (
           "jobs"),
     _ours("gc", "collection", "app",
           "Delete objects that nothing refers to any more, after a grace, or show them.", "jobs"),
+    _ours("jobs", "runs", "jobs",
+          "When each periodic job last ended well, and what is wrong with those that did not."),
     _ours("stack", "stack", "app",
           "Postgres, S3, Temporal, Kafka, gateways and worker on this machine's loopback.",
           "stack"),

@@ -60,7 +60,8 @@ def _run(topic: str | None) -> None:
         ) from error
     from tideline.cli.jobs import finish, run_here
 
-    finish(run_here("coverage", lambda started: job(started, [topic] if topic else [])))
+    topics = [topic] if topic else []
+    finish(run_here("coverage", lambda started: job(started, topics), whole=not topics))
 
 
 def as_json(row: CoverageStatusRow) -> dict[str, Any]:

@@ -32,13 +32,14 @@ def choose(dry_run: bool, run: bool, command: str) -> bool:
     return dry_run
 
 
-def run_here(name: str, work: Callable[[Job], Outcome]) -> Outcome:
-    """Run a job's work with a Spark session of its own. Raises :class:`TidelineError`."""
-    from spark.common.entry import Job, failure_of
+def run_here(name: str, work: Callable[[Job], Outcome], *, whole: bool) -> Outcome:
+    """Run a job's work with a Spark session of its own; Postgres is told of a ``whole`` run, of all
+    topics and no dry one. Raises :class:`TidelineError`."""
+    from spark.common.entry import Job, carry_out, failure_of
 
     job = Job(name, load(JobsSettings))
     try:
-        return work(job)
+        return carry_out(job, work, whole=whole)
     except Exception as error:
         if (failure := failure_of(error)) is None:
             raise
@@ -63,7 +64,11 @@ def retention(
 ) -> None:
     """Apply retention.ms and retention.bytes over prefix and suffix as one log, or show it."""
     dry = choose(dry_run, run, "retention")
-    outcome = run_here("retention", lambda job: retention_job(job, [topic] if topic else [], dry))
+    outcome = run_here(
+        "retention",
+        lambda job: retention_job(job, [topic] if topic else [], dry),
+        whole=not topic and not dry,
+    )
     if output is Format.JSON:
         echo_json(outcome.details)
     else:

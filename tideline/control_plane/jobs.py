@@ -29,6 +29,7 @@ from tideline.control_plane.calls import (
     values,
 )
 from tideline.control_plane.garbage_calls import GarbageCalls
+from tideline.control_plane.job_model import JobRow
 from tideline.control_plane.pool import JobsConnection
 from tideline.control_plane.tiering_model import (
     BatchRow,
@@ -325,14 +326,17 @@ class JobsControlPlane(GarbageCalls):
 
     # The jobs themselves
 
-    def note_job_success(self, jobs: Sequence[str]) -> None:
-        """A whole run of each of ``jobs`` has just ended well."""
-        self._call(Function("note_job_success", nothing), list(jobs))
+    def note_job_begun(self, jobs: Sequence[str], run_id: UUID) -> None:
+        """A whole run of each of ``jobs`` begins."""
+        self._call(Function("note_job_begun", nothing), list(jobs), run_id)
 
-    def job_successes(self) -> dict[str, int]:
-        """When a whole run of each job last ended well, in ms since the epoch, on Postgres' clock;
-        without those that never did."""
-        return self._call(Function("job_successes_known", _successes))
+    def note_job_ended(self, jobs: Sequence[str], run_id: UUID, error: str | None) -> None:
+        """It has just ended: well, or with ``error``."""
+        self._call(Function("note_job_ended", nothing), list(jobs), run_id, error)
+
+    def known_jobs(self) -> list[JobRow]:
+        """How each job went, by name, without those that no whole run was ever begun of."""
+        return self._call(Function("jobs_known", rows(JobRow)))
 
     # Coverage verdicts
 
@@ -430,10 +434,6 @@ def _claimed_files(found: Sequence[Row]) -> list[ClaimedFile]:
         ClaimedFile(*file, batches=tuple(map(mapper(ClaimedBatch), batches)))
         for file, batches in files
     ]
-
-
-def _successes(found: Sequence[Row]) -> dict[str, int]:
-    return {row["job"]: row["succeeded_ms"] for row in found}
 
 
 def _totals(found: Sequence[Row]) -> dict[str, int]:

@@ -34,6 +34,7 @@ from tideline.domain.tiering_totals import Total, histogram
 from tideline.errors import TidelineError
 from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
 from tideline.settings import WorkerSettings
+from tideline.worker.job_metrics import JobGauges
 
 UPDATED = Gauge(
     "inkless_worker_gauges_updated_timestamp_seconds",
@@ -107,7 +108,7 @@ async def keep_gc_metrics(settings: WorkerSettings) -> None:
 
         def observe() -> None:
             gauges.update(plane.gc_runs(GC_RUNS))
-            jobs.update(plane.job_successes())
+            jobs.update(plane.known_jobs())
 
         async def update() -> None:
             await asyncio.to_thread(observe)
@@ -204,26 +205,6 @@ class MigrationGauges:
                 self._boundary.labels(topic.topic, partition).set(boundary)
         for state in MigrationState:
             self._states.labels(state).set(states[state])
-
-
-JOBS = ("coverage", "gc", "merge", "retention", "split")
-
-
-class JobGauges:
-    """Whether the periodic jobs run at all."""
-
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._succeeded = Gauge(
-            "inkless_job_last_success_timestamp_seconds",
-            "When a whole run of the job last ended well; 0: never",
-            ["job"],
-            registry=registry,
-        )
-
-    def update(self, succeeded_ms: Mapping[str, int]) -> None:
-        """``succeeded_ms``: by job, without those that never did."""
-        for job in JOBS:
-            self._succeeded.labels(job).set(succeeded_ms.get(job, 0) / 1000)
 
 
 class GcGauges:

@@ -36,7 +36,7 @@ GC: dict[str, Any] = {
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
-    def run_here(name: str, work: Callable[[Job], Outcome]) -> Outcome:
+    def run_here(name: str, work: Callable[[Job], Outcome], **how: bool) -> Outcome:
         return outcome
 
     monkeypatch.setattr(jobs, "run_here", run_here)

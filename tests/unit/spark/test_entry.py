@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from spark.common import entry
+from spark.common import attempts
 from spark.common.entry import (
     DryRunOption,
     Job,
@@ -150,18 +151,33 @@ class Noted:
     """A control plane that hears of whole runs, or is away."""
 
     def __init__(self, away: bool = False) -> None:
-        self.away, self.jobs = away, list[str]()
+        self.away, self.begun, self.ended = away, list[str](), list[tuple[str, str | None]]()
+        self.runs = set[UUID]()
 
     def __call__(self, settings: object, name: str) -> Noted:
         return self
 
-    def note_job_success(self, jobs: Sequence[str]) -> None:
+    def note_job_begun(self, jobs: Sequence[str], run_id: UUID) -> None:
         if self.away:
             raise ControlPlaneUnavailable("no answer")
-        self.jobs += jobs
+        self.begun += jobs
+        self.runs.add(run_id)
+
+    def note_job_ended(self, jobs: Sequence[str], run_id: UUID, error: str | None) -> None:
+        if self.away:
+            raise ControlPlaneUnavailable("no answer")
+        self.ended += [(job, error) for job in jobs]
+        self.runs.add(run_id)
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+@pytest.fixture
+def plane(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    found = Noted()
+    monkeypatch.setattr(attempts, "JobsControlPlane", found)
+    return found
 
 
 def example(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
@@ -177,26 +193,46 @@ def example(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False)
         ("retention", ["--topic", "a"], []),
     ],
 )
-def test_a_whole_run_that_ends_well_is_noted(
-    monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str], noted: list[str]
+def test_a_whole_run_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+    plane: Noted,
+    command: str,
+    arguments: list[str],
+    noted: list[str],
 ) -> None:
-    plane = Noted()
-    monkeypatch.setattr(entry, "JobsControlPlane", plane)
     monkeypatch.setattr("sys.argv", [command, *arguments])
     with pytest.raises(SystemExit) as ended:
         main(command, example)
     assert ended.value.code == 0
-    assert plane.jobs == noted
+    assert plane.begun == noted
+    assert plane.ended == [(job, None) for job in noted]
+    assert len(plane.runs) <= 1
 
 
-def test_a_run_that_failed_is_not_noted_and_one_that_cannot_be_noted_has_not_failed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plane = Noted()
-    monkeypatch.setattr(entry, "JobsControlPlane", plane)
+def test_why_a_run_failed_is_noted(plane: Noted) -> None:
     bad = Outcome({}, failed="2 partitions are parked")
     assert run_job("example", lambda job: bad, launch(), whole=True) is ExitCode.FAILED
-    assert plane.jobs == []
+
+    def away(job: Job) -> Outcome:
+        raise ObjectStoreUnavailable("no route")
+
+    assert run_job("example", away, launch(), whole=True) is ExitCode.UNREACHABLE
+
+    def defect(job: Job) -> Outcome:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        run_job("example", defect, launch(), whole=True)
+    assert [error for _, error in plane.ended] == [
+        "2 partitions are parked",
+        "S3 is away: no route",
+        "KeyError: 'x'",
+    ]
+
+
+def test_a_run_that_cannot_be_noted_has_not_failed(
+    plane: Noted, capsys: pytest.CaptureFixture[str]
+) -> None:
     plane.away = True
     assert run_job("example", lambda job: Outcome({}), launch(), whole=True) is ExitCode.OK
-    assert "its success is not noted: no answer" in told(capsys)[1]
+    assert "its end is not noted: no answer" in told(capsys)[1]
