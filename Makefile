@@ -148,6 +148,16 @@ docs: $(STAMP) ## the pages that are made from code
 jars: $(STAMP) ## Kafka's jars and the plugin of tiered storage, by Maven (compose.yaml mounts it)
 	@$(BIN)/python -c "from tideline.stack.kafka_jars import ensure, libraries; ensure(libraries())"
 
+SPARK_ENV := dist/tideline-spark-env.tar.gz
+SOURCES := $(shell find tideline workflows activities spark dags infra -name '*.py' -o -name '*.sql' 2>/dev/null)
+
+$(SPARK_ENV): $(STAMP) $(SOURCES) infra/images/jobs.lock
+	@$(BIN)/python -m infra.spark_env $@
+
+.PHONY: spark-env
+spark-env: $(SPARK_ENV) ## what Spark's drivers and executors need, as one archive for any place (docs/spark.md)
+	@ls -lh $(SPARK_ENV)
+
 CHECKS := .tools/checks
 HELM := .tools/bin/helm
 
@@ -162,7 +172,7 @@ $(HELM): | $(UV)
 
 .PHONY: images
 images: $(STAMP) $(CHECKS)/bin/hadolint ## Dockerfile and compose.yaml by their linters (nothing is built)
-	@$(CHECKS)/bin/hadolint Dockerfile
+	@$(CHECKS)/bin/hadolint Dockerfile infra/spark/Dockerfile
 	@$(CHECKS)/lib/python*/site-packages/compose/docker-compose --file compose.yaml config --quiet # its wrapper ends with 0, whatever it found
 	@echo "Dockerfile and compose.yaml are in order"
 

@@ -10,10 +10,11 @@ The tables in docs/settings.md are made from these classes.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -559,6 +560,13 @@ class SchemaSettings(_Base):
     schema_jobs_password: SecretStr | None = Field(
         None, description="of the role tideline_jobs; unset: the role stays as it is"
     )
+    schema_jobs_connections: int | None = Field(
+        None,
+        ge=2,
+        description="connections that tideline_jobs may have at once, so that jobs on many cores "
+        "leave the gateways theirs: a task that finds none waits for its turn. Two for each job "
+        "that may run at once, at least; unset: the role stays as it is",
+    )
 
 
 class ScheduleSettings(PlacesSettings):
@@ -659,6 +667,17 @@ class JobsSettings(
     jobs_parallelism: int = Field(
         0, ge=0, description="partitions of a job's frames; 0: what Spark has cores for"
     )
+    jobs_executors_config: str | None = Field(
+        None,
+        description="a settings file that executors have themselves, such as a mounted secret: "
+        "tasks carry its name, and passwords and keys are read there; unset: they travel in tasks",
+    )
+    jobs_results_kept_days: int = Field(
+        30,
+        ge=1,
+        description="results of jobs whose driver was elsewhere, runs/ in the diskless bucket, are "
+        "kept this long, in days",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -666,6 +685,37 @@ class JobsSettings(
         if own := values.get("jobs_postgres_dsn"):
             return {**values, "postgres_dsn": own}
         return values
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """What travels to an executor: no secret, where it has them itself."""
+        if self.jobs_executors_config is None:
+            return super().__reduce_ex__(protocol)
+        secrets = _secrets(type(self))
+        public = {
+            name: getattr(self, name) for name in type(self).model_fields if name not in secrets
+        }
+        return _arrived, (type(self), public, os.environ.get(CONTEXT), self.seen)
+
+
+def _arrived(
+    kind: type[JobsSettings],
+    public: Mapping[str, object],
+    context: str | None,
+    seen: ServerIdentity | None,
+) -> JobsSettings:
+    """The settings on an executor. Secrets are those of its file, else of its environment; of a
+    TOML file those of the driver's ``context``. Raises :class:`UsageError`."""
+    file = Path(str(public["jobs_executors_config"]))
+    said = _from_files(kind, file, context if file.suffix == TOML else None)
+    own = {name: said[name] for name in said.keys() & _secrets(kind)}
+    try:
+        made = kind(**{**public, **own})  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise UsageError(
+            f"settings of an executor: {_problems(error)}. Put it into {file} there, which "
+            "TIDELINE_JOBS_EXECUTORS_CONFIG names, or into its environment."
+        ) from None
+    return made if seen is None else made.having_seen(seen)
 
 
 class AirflowSettings(ScheduleSettings):
@@ -696,8 +746,55 @@ class AirflowSettings(ScheduleSettings):
         "silent for so long, in ms",
     )
     airflow_jobs_config: Path | None = Field(
-        None, description="settings file of the jobs' role, given to Spark as TIDELINE_CONFIG"
+        None,
+        description="settings file of the jobs' role, where the driver runs; given to it as "
+        "TIDELINE_CONFIG",
     )
+    airflow_spark_archive: str | None = Field(
+        None,
+        description="what `make spark-env` made, as Spark may fetch it (hdfs:///…, s3a://…, a "
+        "path); executors unpack it and use its Python",
+    )
+    airflow_spark_environment: str | None = Field(
+        None,
+        description="where the same lies unpacked on executors, and on the driver of deploy mode "
+        "cluster; unset: /opt/tideline on Kubernetes and for a driver of a standalone cluster",
+    )
+    airflow_spark_application: str | None = Field(
+        None,
+        description="tideline_job.py where the driver runs, or its URL; unset: that of this "
+        "installation or, where that is not on the driver's machine, of the environment",
+    )
+    airflow_spark_files: str | None = Field(
+        None, description="for spark-submit's --files, such as the settings file on YARN"
+    )
+    airflow_spark_conf: Annotated[dict[str, str], NoDecode] = Field(
+        {},
+        description="Spark's configuration for every job, a JSON object: executors, memory, "
+        "queues, mounted secrets",
+    )
+    airflow_spark_job_conf: Annotated[dict[str, dict[str, str]], NoDecode] = Field(
+        {}, description="the same by job, over the former, a JSON object of such objects"
+    )
+    airflow_spark_track_driver: bool = Field(
+        False,
+        description="deploy mode cluster on YARN or Kubernetes: spark-submit ends when the driver "
+        "is submitted, its state is asked of the ResourceManager (the connection names it, "
+        "yarn_resourcemanager_webapp_address) or of Kubernetes, and a task that is tried again "
+        "finds a driver that runs; false: spark-submit waits. Standalone: always so",
+    )
+
+    @field_validator("airflow_spark_conf", "airflow_spark_job_conf", mode="before")
+    @classmethod
+    def _parse_object(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError(
+                f'{value!r} is no JSON object: write {{"spark.executor.memory": "2g"}}'
+            ) from None
 
 
 S = TypeVar("S", bound=_Base)
@@ -734,15 +831,18 @@ def _of_environment(variables: Mapping[str, str | None]) -> dict[str, str]:
     }
 
 
-def _from_files(kind: type[BaseSettings], file: Path | None) -> dict[str, str]:
+def _from_files(
+    kind: type[BaseSettings], file: Path | None, context: str | None = None
+) -> dict[str, str]:
     """Of a TOML file, and of files of secrets of ``kind``, what the environment does not say
-    itself. What else a file of lines says pydantic reads."""
+    itself. What else a file of lines says pydantic reads. ``context``: of the TOML file, where the
+    environment names none."""
     every = _secrets(_Base)
     own = every & kind.model_fields.keys()
     environment, values = _of_environment(os.environ), dict[str, str]()
     refuse_unknown(os.environ.keys(), _names(_Base), every, "environment")
     if file is not None and file.suffix == TOML:
-        values = from_toml(file, os.environ.get(CONTEXT), _names(_Base), every)
+        values = from_toml(file, os.environ.get(CONTEXT) or context, _names(_Base), every)
     elif context := os.environ.get(CONTEXT):
         raise UsageError(
             f"context {context!r} cannot be chosen: {CONFIG} names no TOML file, and no other has "
@@ -772,10 +872,14 @@ def load(kind: type[S]) -> S:
     try:
         return kind(_env_file=in_lines, **values)  # type: ignore[call-arg]
     except ValidationError as error:
-        lines = []
-        for problem in error.errors():
-            what = "is not set" if problem["type"] == "missing" else problem["msg"]
-            named = [f"TIDELINE_{str(name).upper()}" for name in problem["loc"][:1]]
-            lines.append(": ".join((*named, what.removeprefix("Value error, "))))
         where = f"the environment or {file}" if file else "the environment (no settings file found)"
-        raise UsageError("settings: " + "; ".join(lines) + f". Set them in {where}.") from None
+        raise UsageError(f"settings: {_problems(error)}. Set them in {where}.") from None
+
+
+def _problems(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        what = "is not set" if problem["type"] == "missing" else problem["msg"]
+        named = [f"TIDELINE_{str(name).upper()}" for name in problem["loc"][:1]]
+        lines.append(": ".join((*named, what.removeprefix("Value error, "))))
+    return "; ".join(lines)

@@ -1,8 +1,8 @@
 """What every job's entry point shares: arguments, progress, the result, exit codes.
 
 A job is a function ``(job, **options) -> Outcome``; :func:`main` makes a command of it that ends
-with one of :class:`tideline.errors.ExitCode`. The result is one JSON document: the last line on
-stdout, and in ``--result FILE`` when asked for, also when the job fails.
+with one of :class:`tideline.errors.ExitCode`. The result is one JSON document, also when the job
+fails: the last line on stdout and then, where ``--result`` says so, a file or an object.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from uuid import UUID, uuid4
 
@@ -25,7 +24,9 @@ import typer
 
 from spark.common import session as sessions
 from spark.common.attempts import Attempt
+from spark.common.results import write_result
 from tideline.errors import ExitCode, TidelineError, UsageError
+from tideline.object_store.runs import SCHEME, bucket_and_key
 from tideline.settings import JobsSettings, load
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ ConfOption = Annotated[
     list[str] | None, typer.Option("--conf", help="Spark setting key=value; may be repeated.")
 ]
 ResultOption = Annotated[
-    Path | None, typer.Option("--result", help="Also write the JSON result to this file.")
+    str | None,
+    typer.Option("--result", help="Also write the JSON result there: a file, or s3://bucket/key."),
+]
+RunIdOption = Annotated[
+    UUID | None, typer.Option("--run-id", help="What the run is called; default: a new UUID.")
 ]
 
 
@@ -69,7 +74,14 @@ class Outcome:
 class Launch:
     master: str | None = None
     conf: tuple[str, ...] = ()
-    result: Path | None = None
+    result: str | None = None
+    run_id: UUID | None = None
+
+    def check(self) -> None:
+        """Raises :class:`UsageError` for what can be seen to be wrong before anything starts."""
+        self.spark_config()
+        if self.result is not None and self.result.startswith(SCHEME):
+            bucket_and_key(self.result)
 
     def spark_config(self) -> dict[str, str]:
         """The ``--conf`` options. Raises :class:`UsageError`."""
@@ -80,10 +92,13 @@ class Launch:
 
 
 def launch(
-    master: MasterOption = None, conf: ConfOption = None, result: ResultOption = None
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    result: ResultOption = None,
+    run_id: RunIdOption = None,
 ) -> Launch:
     """The options that every job has."""
-    return Launch(master, tuple(conf or ()), result)
+    return Launch(master, tuple(conf or ()), result, run_id)
 
 
 @dataclass
@@ -131,31 +146,40 @@ def run_job(
 ) -> ExitCode:
     """:func:`carry_out` ``work`` and report how it ended. Never raises what a person can act on."""
     job: Job | None = None
-    document: dict[str, object] = {"job": name}
+    document: dict[str, object] = {"job": name} | ({"run_id": how.run_id} if how.run_id else {})
     code = ExitCode.OK
     try:
-        how.spark_config()
-        job = Job(name, load(JobsSettings), how)
-        document |= {"run_id": job.run_id, "started_at": job.started_at}
-        outcome = carry_out(job, work, whole=whole)
-        document |= outcome.details
-        if outcome.failed is not None:
-            code = ExitCode.FAILED
-            document |= {"error": outcome.failed, "store": None}
-    except Exception as error:
-        failure = failure_of(error)
-        if failure is None:
-            # Not for an operator: the traceback says where the job is wrong.
-            raise
-        code = failure.exit_code
-        document |= {"error": failure.message, "store": failure.store}
-    finally:
+        try:
+            how.check()
+            job = Job(name, load(JobsSettings), how, how.run_id or uuid4())
+            document |= {"run_id": job.run_id, "started_at": job.started_at}
+            outcome = carry_out(job, work, whole=whole)
+            document |= outcome.details
+            if outcome.failed is not None:
+                code = ExitCode.FAILED
+                document |= {"error": outcome.failed, "store": None}
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                # Not for an operator: the traceback says where the job is wrong.
+                raise
+            code = failure.exit_code
+            document |= {"error": failure.message, "store": failure.store}
         if job is not None:
             document["elapsed_ms"] = job.elapsed_ms
-            job.close()
-    document |= {"ok": code is ExitCode.OK, "exit_code": int(code)}
-    _report(document, how.result)
+        _report(document | {"ok": code is ExitCode.OK, "exit_code": int(code)}, how.result)
+    finally:
+        if job is not None:
+            _end(job)
     return code
+
+
+def _end(job: Job) -> None:
+    """What was done and told stays so if Spark does not stop well: its cluster may be away."""
+    try:
+        job.close()
+    except Exception as error:
+        job.progress(f"Spark did not stop: {error}")
 
 
 def carry_out(job: Job, work: Callable[[Job], Outcome], *, whole: bool) -> Outcome:
@@ -173,15 +197,14 @@ def carry_out(job: Job, work: Callable[[Job], Outcome], *, whole: bool) -> Outco
     return outcome
 
 
-def _report(document: Mapping[str, object], file: Path | None) -> None:
+def _report(document: Mapping[str, object], place: str | None) -> None:
+    """What may fail comes last: the work is done, and its document is printed by then."""
     if error := document.get("error"):
         print(f"error: {error}", file=sys.stderr, flush=True)
     text = json.dumps(document, default=plain)
-    if file is not None:
-        partial = file.with_name(f".{file.name}.partial")
-        partial.write_text(text + "\n")
-        partial.replace(file)
     print(text, flush=True)
+    if place is not None and (problem := write_result(place, f"{text}\n")):
+        print(f"warning: the result is not in {place}: {problem}", file=sys.stderr, flush=True)
 
 
 def plain(value: object) -> Any:

@@ -18,12 +18,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL_MASTER = "local[*]"
-COMMON = {
+FORCED = {
+    # Answers depend on these: timestamps, and sums that would wrap around in silence.
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Groups of one partition's segments reach Python whole: rows per message stay bounded.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.ansi.enabled": "true",
+    # Tasks claim, write and delete. A copy of one that is only slow would take its claims away, and
+    # be taken for the whole by Spark when the first one sees that and ends.
+    "spark.speculation": "false",
 }
+"""What no command line and no cluster's defaults change."""
+COMMON = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # What reaches Python in one message is bounded by rows and, since a row of packed observations
+    # may be a megabyte, by bytes.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
+}
+"""What they may."""
 LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -41,7 +52,7 @@ def submitted() -> bool:
 def make_session(
     name: str, master: str | None = None, config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session called ``name``. ``config`` overrides everything else.
+    """A session called ``name``. ``config`` overrides everything else but :data:`FORCED`.
 
     ``master``: as Spark spells it; ``None``: what ``spark-submit`` gives, else this machine.
     Raises :class:`UsageError` when Spark cannot start here.
@@ -71,6 +82,8 @@ def make_session(
         if local:
             # Spark's own default is a cluster's: 200 tasks cost a small job more than its work.
             conf.setIfMissing("spark.sql.shuffle.partitions", str(4 * (os.cpu_count() or 1)))
+        for key, value in FORCED.items():
+            conf.set(key, value)
         session = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
     except (PySparkException, OSError) as error:
         raise UsageError(

@@ -20,6 +20,7 @@ from spark.gc.deletion import Graces, delete_all_due, measured
 from spark.gc.history import must_know, must_know_catalog, newest_reported
 from spark.gc.listing import SHOWN, Listing, look_for_orphans
 from spark.gc.reports import Report
+from spark.gc.results import forget_old_results
 from spark.gc.tasks import APPLICATION
 from tideline.control_plane.cataloged_jobs import CatalogedJobs, connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
@@ -163,6 +164,9 @@ def collect(job: Job, plane: CatalogedJobs, orphans: bool) -> Outcome:
     deleted = delete_all_due(job, plane, report, due, graces, still_owns)
     plane.end_gc_run(begun.run_number, sum(deleted.values()), begun.held_run)
     report.forget_old(settings.gc_reports_kept_days)
+    forget_old_results(
+        store, settings.s3_bucket, root, job.started_at, settings.jobs_results_kept_days
+    )
     newer = listing.not_judged if listing and listing.newer_kafka else None
     return Outcome(details | {"deleted": deleted}, newer)
 

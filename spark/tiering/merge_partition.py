@@ -21,6 +21,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from spark.common.retry import retry
+from spark.common.scratch import scratch_directory
 from spark.tiering.services import Services
 from spark.tiering.split_file import Ended
 from tideline.control_plane.errors import (
@@ -316,9 +317,9 @@ def read_ahead(
 
 @contextmanager
 def workspace(root: Path | None = None) -> Iterator[Path]:
-    """An empty directory under ``root`` (default: the system's temporary directory), removed at
-    the end. What a killed process left there is removed first: its lock died with it."""
-    base = Path(root or tempfile.gettempdir())
+    """An empty directory under ``root`` (default: one of Spark's local disks), removed at the end.
+    What a killed process left there is removed first: its lock died with it."""
+    base = root or scratch_directory()
     _sweep(base)
     directory = Path(tempfile.mkdtemp(prefix=WORKSPACE, dir=base))
     lock = os.open(directory / f"{WORKSPACE_LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)

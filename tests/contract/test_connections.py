@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,8 +13,12 @@ from structlog.testing import capture_logs
 
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene
+from tests.contract.tiering import jobs_settings
+from tests.harness import until
 from tideline.control_plane import connect
 from tideline.control_plane.connections import check_connections
+from tideline.control_plane.jobs import JobsControlPlane
+from tideline.control_plane.migrate import limit_connections
 from tideline.domain.connections import ConnectionRoom
 from tideline.errors import RefusedError
 
@@ -50,3 +57,42 @@ async def test_a_sum_that_the_server_does_not_give_is_a_warning_with_its_parts(
         # Others' background tasks of the same process may log meanwhile.
         said = [entry["why"] for entry in logs if entry["event"] == "connections_are_short"]
         assert [why[: len(part)] for why, part in zip(said, warned, strict=True)] == warned
+
+
+JOBS = "tideline_jobs"
+
+
+@pytest.fixture
+def two_for_jobs(database: Database) -> Iterator[None]:
+    """The jobs' role may have two connections."""
+    limit_connections(database.dsn, JOBS, 2)
+    yield
+    limit_connections(database.dsn, JOBS, -1)
+
+
+@pytest.mark.usefixtures("two_for_jobs")
+def test_a_task_waits_for_its_turn_while_the_jobs_have_all_of_their_connections(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, tries = jobs_settings(database), list[str]()
+
+    def connect(*arguments: Any, **named: Any) -> Any:
+        tries.append(threading.current_thread().name)
+        return open_connection(*arguments, **named)
+
+    open_connection = psycopg.connect
+    monkeypatch.setattr("tideline.control_plane.pool.psycopg.connect", connect)
+    planes = [JobsControlPlane(settings, "turns-test") for _ in range(3)]
+    with ThreadPoolExecutor(1, "third") as pool:
+        for plane in planes[:2]:
+            plane.identity()
+        third = pool.submit(planes[2].identity)
+        until("the third to be sent away twice", lambda: tries.count("third_0") >= 2)
+        assert not third.done()
+        with open_connection(database.dsn) as connection:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
+            assert connection.execute(query, [JOBS]).fetchone() == (2,)
+        planes[0].close()
+        assert third.result(30) == planes[1].identity()
+    for plane in planes[1:]:
+        plane.close()

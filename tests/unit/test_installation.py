@@ -18,7 +18,7 @@ from tideline.errors import RefusedError
 from tideline.installation import GENERIC_NAMES, NATIVE, refuse_strangers, shipped
 
 ROOT = Path(__file__).parents[2]
-DATA = ("dags", "infra/alerts", "infra/dashboards", "infra/kafka", "infra/postgres")
+DATA = ("dags", "infra/alerts", "infra/dashboards", "infra/kafka", "infra/postgres", "infra/spark")
 MADE_BY_MAVEN = ROOT / "infra/kafka/target"
 
 

@@ -49,8 +49,16 @@ class JobResult:
 def read_result(path: Path) -> JobResult | None:
     """What the job wrote; ``None`` when it ended before it could, or wrote no JSON object."""
     try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return result_of(path.read_bytes())
+    except OSError:
+        return None
+
+
+def result_of(text: bytes) -> JobResult | None:
+    """``None`` when it is no JSON object."""
+    try:
+        document = json.loads(text)
+    except ValueError:
         return None
     return JobResult(document) if isinstance(document, dict) else None
 

@@ -27,6 +27,8 @@ def bring_up_to_date(output: FormatOption = Format.TABLE) -> None:
     migrate.apply(dsn)
     passwords = _passwords(settings)
     migrate.provision_roles(dsn, passwords)
+    if (limit := settings.schema_jobs_connections) is not None:
+        migrate.limit_connections(dsn, "tideline_jobs", limit)
     if output is Format.JSON:
         echo_json({"applied": before.pending, "functions_replaced": not before.functions_agree,
                    "roles": sorted(passwords)})  # fmt: skip

@@ -162,6 +162,17 @@ def provision_roles(dsn: str, passwords: Mapping[str, str]) -> None:
         raise translate(error) from error
 
 
+def limit_connections(dsn: str, role: str, limit: int) -> None:
+    """How many connections ``role``, one of :data:`LOGIN_ROLES` that is there, may have at once."""
+    try:
+        with psycopg.connect(dsn) as connection:
+            connection.execute(
+                sql.SQL("ALTER ROLE {} CONNECTION LIMIT {}").format(sql.Identifier(role), limit)
+            )
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
 def _create_or_alter(connection: psycopg.Connection, role: str) -> sql.Composable:
     """Names what no login role may be only where it is: who may create roles and is no superuser
     may not even say that a role is none."""

@@ -23,8 +23,11 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 from tenacity import (
     Retrying,
+    retry_if_exception,
     retry_if_exception_type,
     stop_after_attempt,
+    stop_after_delay,
+    wait_random,
     wait_random_exponential,
 )
 
@@ -51,6 +54,12 @@ WAITING_PER_CONNECTION = 64
 _BETWEEN_ATTEMPTS = wait_random_exponential(multiplier=0.02, max=0.2)
 JOBS_STATEMENT_TIMEOUT_MS = 60_000
 """Jobs move many rows in one call: a segment of 100,000 batches takes seconds."""
+TURN_S = 600.0
+"""How long a task waits for a connection while its role has as many as it may: those who have them
+are tasks, which end."""
+_ROLE_IS_FULL = "too many connections for role"
+"""What libpq tells of it; there is no code before there is a connection. With other words of a
+server's own language a task does not wait, and is tried again by Spark."""
 LINGER_S = 60.0
 """How long a call that its caller gave up may go on before its connection is dropped."""
 HEARTBEAT_S = 10.0
@@ -448,8 +457,14 @@ class JobsConnection:
 
     def _connect(self) -> psycopg.Connection[DictRow]:
         """Raises :class:`WrongHistory` for another server than the job has begun with."""
-        connection = psycopg.connect(
-            self._conninfo, autocommit=True, row_factory=dict_row, prepare_threshold=2
+        connection = self._in_turn(
+            partial(
+                psycopg.connect,
+                self._conninfo,
+                autocommit=True,
+                row_factory=dict_row,
+                prepare_threshold=2,
+            )
         )
         if (seen := self._history.seen) is not None:
             query = statement(SERVER_IDENTITY.name, 2)
@@ -458,3 +473,13 @@ class JobsConnection:
                 connection.close()
                 raise WrongHistory(f"Postgres is not the one that the job has begun with: {why}")
         return connection
+
+    @staticmethod
+    def _in_turn(connect: Callable[[], R]) -> R:
+        turns = Retrying(
+            retry=retry_if_exception(lambda error: _ROLE_IS_FULL in str(error)),
+            wait=wait_random(0.05, 0.5),
+            stop=stop_after_delay(TURN_S),
+            reraise=True,
+        )
+        return turns(connect)

@@ -392,6 +392,8 @@ S3_RIGHTS = (
     _s3(_JOBS, _D, "wal/*", f"{GET} {DELETE}", "split; collection"),
     _s3(_JOBS, _D, "split/*", f"{GET} {PUT} {DELETE}", "split; merge; collection"),
     _s3(_JOBS, _D, "gc-reports/*", f"{PUT} {DELETE}", "what the collection found and deleted"),
+    _s3(_JOBS, _D, "runs/*", f"{PUT} {DELETE}", "results of jobs whose driver is elsewhere"),
+    _s3(_WORKER, _D, "runs/*", GET, "the same, as Airflow reads them"),
     S3Right(
         _JOBS,
         _D,

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from tideline.domain.security import OwnMechanism, SecurityProtocol
 from tideline.kafka.tls import TlsFiles, client_context
-from tideline.settings import KafkaSecuritySettings
+from tideline.settings import JobsSettings, KafkaSecuritySettings
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """What the settings say. May be pickled, its password with it: it travels to executors."""
+    """What the settings say. May be pickled and travels to executors: as those settings, where they
+    leave secrets out, else with its password."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     mechanism: OwnMechanism | None = None
     username: str = ""
     password: str = field(default="", repr=False)
     files: TlsFiles = field(default_factory=TlsFiles)
+    origin: JobsSettings | None = field(default=None, repr=False, compare=False)
+    """What an executor makes it from."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.origin is not None:
+            return KafkaSecurity.of, (self.origin,)
+        values = (self.protocol, self.mechanism, self.username, self.password, self.files)
+        return KafkaSecurity, values
 
     @classmethod
     def of(cls, settings: KafkaSecuritySettings) -> Self:
@@ -34,6 +43,9 @@ class KafkaSecurity:
                 settings.kafka_ssl_certificate_file,
                 settings.kafka_ssl_key_file,
             ),
+            settings
+            if isinstance(settings, JobsSettings) and settings.jobs_executors_config
+            else None,
         )
 
     def tls(self) -> ssl.SSLContext | None:

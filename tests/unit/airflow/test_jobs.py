@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tideline.airflow.jobs import TidelineJobOperator, entry_point, installed_jobs
+from tideline.airflow.jobs import TidelineJobOperator
 from tideline.airflow.results import KEPT_BYTES, JobResult, read_result
+from tideline.installation import shipped
 
 SUBMIT = f"""#!{sys.executable}
 import os, sys
@@ -24,16 +26,20 @@ os.execv(sys.executable, [sys.executable, *sys.argv[first:]])
 
 JOB = """
 import json, os, sys
+variables = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+words = [word for word in sys.argv[1:] if "=" not in word]
 given = json.loads(os.environ["STAND_IN"])
 if given is not None:
-    given["config"] = os.environ.get("TIDELINE_CONFIG")
-    given["holder"] = os.environ.get("TIDELINE_TIERING_CLAIM_HOLDER")
-    given["arguments"] = sys.argv[1:-2]
-    assert sys.argv[-2] == "--result"
-    open(sys.argv[-1], "w").write(json.dumps(given))
+    given["config"] = variables.get("TIDELINE_CONFIG")
+    given["holder"] = variables.get("TIDELINE_TIERING_CLAIM_HOLDER")
+    assert words[0] == "coverage"
+    given["arguments"] = words[1:-4]
+    assert (words[-4], words[-2]) == ("--run-id", "--result")
+    open(words[-1], "w").write(json.dumps(given))
 print("working")
 sys.exit(given["exit_code"] if given else 1)
 """
+"""Stands for ``tideline_job.py``."""
 
 
 class StandIn:
@@ -42,11 +48,11 @@ class StandIn:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.directory = directory
-        (directory / "coverage").mkdir()
-        (directory / "coverage" / "__main__.py").write_text(JOB)
+        (directory / "stand_in.py").write_text(JOB)
         submit = directory / "spark-submit"
         submit.write_text(SUBMIT)
         submit.chmod(0o755)
+        monkeypatch.setenv("TIDELINE_AIRFLOW_SPARK_APPLICATION", str(directory / "stand_in.py"))
         monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local%5B2%5D")
 
@@ -56,7 +62,6 @@ class StandIn:
             operator = TidelineJobOperator(
                 task_id="coverage",
                 job="coverage",
-                applications=str(self.directory),
                 arguments=arguments,
             )
         return operator.execute({})
@@ -121,6 +126,27 @@ def test_what_is_no_result_is_none(tmp_path: Path, text: str) -> None:
     assert read_result(tmp_path / "missing.json") is None
 
 
+LAUNCHER = shipped("infra/spark") / "tideline_job.py"
+
+
 @pytest.mark.parametrize("job", ["coverage", "retention", "split", "merge", "tiering", "gc"])
-def test_the_entry_points_are_those_of_the_installed_package(job: str) -> None:
-    assert entry_point(installed_jobs(), job).is_file()
+def test_the_launcher_runs_each_job_and_has_nothing_before_it_in_the_path(
+    job: str, tmp_path: Path
+) -> None:
+    assert [file.name for file in LAUNCHER.parent.glob("*.py")] == ["tideline_job.py"]
+    words = [f"TIDELINE_HOME={tmp_path}", job, "--conf", "wrong"]
+    ran = subprocess.run(
+        [sys.executable, str(LAUNCHER), *words], capture_output=True, text=True, timeout=60
+    )
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert (told["job"], ran.returncode) == (job, 2)
+    assert told["error"] == "--conf 'wrong': write key=value"
+
+
+def test_the_launcher_refuses_what_is_no_job() -> None:
+    for words in ([], ["A=b"], ["A=b", "covrage"], ["--help"]):
+        ran = subprocess.run(
+            [sys.executable, str(LAUNCHER), *words], capture_output=True, text=True, timeout=60
+        )
+        assert ran.returncode == 2
+        assert "write one of coverage, retention, split, merge, tiering, gc" in ran.stderr

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
-from spark.common import attempts
+from spark.common import attempts, results
 from spark.common.entry import (
     DryRunOption,
     Job,
@@ -40,13 +41,80 @@ def test_the_result_is_the_last_line_and_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "result.json"
-    code = run_job("example", lambda job: Outcome({"rows": 3}), launch(result=file))
+    code = run_job("example", lambda job: Outcome({"rows": 3}), launch(result=str(file)))
     document, _ = told(capsys)
     assert code is ExitCode.OK
     assert document == json.loads(file.read_text())
     assert document["rows"] == 3
     assert document["ok"] is True
     assert document["job"] == "example"
+
+
+def test_what_cannot_be_written_is_a_warning_after_the_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away:
+        def __init__(self, _: object) -> None:
+            """Nothing is opened."""
+
+        def put(self, bucket: str, key: str, body: bytes) -> None:
+            raise ObjectStoreUnavailable(f"bucket {bucket}: put {key}: no route")
+
+    monkeypatch.setattr(results, "ObjectStoreClient", Away)
+    for place in (f"{tmp_path}/of-another-machine/result.json", "s3://bucket/runs/x.json"):
+        code = run_job("example", lambda job: Outcome({"rows": 3}), launch(result=place))
+        document, err = told(capsys)
+        assert (code, document["rows"]) == (ExitCode.OK, 3)
+        assert f"warning: the result is not in {place}: " in err
+
+
+def test_a_result_may_be_an_object_also_of_a_run_with_wrong_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put: dict[tuple[str, str], dict[str, object]] = {}
+
+    class Store:
+        def __init__(self, _: object) -> None:
+            """Nothing is opened."""
+
+        def put(self, bucket: str, key: str, body: bytes) -> None:
+            put[bucket, key] = json.loads(body)
+
+    monkeypatch.setattr(results, "ObjectStoreClient", Store)
+    run_id = UUID(int=7)
+    how = launch(result=f"s3://b/a/runs/example/{run_id}.json", run_id=run_id)
+    assert run_job("example", lambda job: Outcome({"run": job.run_id}), how) is ExitCode.OK
+    (document,) = put.values()
+    assert document == told(capsys)[0]
+    assert (document["run"], document["run_id"]) == (str(run_id), str(run_id))
+    monkeypatch.delenv("TIDELINE_KAFKA_BOOTSTRAP")
+    monkeypatch.setenv("TIDELINE_HOME", "/nowhere")
+    assert run_job("example", lambda job: Outcome({}), how) is ExitCode.USAGE
+    (document,) = put.values()
+    assert (document["exit_code"], document["run_id"]) == (2, str(run_id))
+
+
+def test_a_result_that_names_no_object_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def work(job: Job) -> Outcome:
+        raise AssertionError("must not start")
+
+    assert run_job("example", work, launch(result="s3://bucket")) is ExitCode.USAGE
+    assert "write s3://bucket/key" in told(capsys)[1]
+
+
+def test_a_spark_that_does_not_stop_well_fails_no_job(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(job: Job) -> Outcome:
+        job.__dict__["spark"] = SimpleNamespace(stop=lambda: 1 / 0)
+        return Outcome({"rows": 3})
+
+    assert run_job("example", work, launch()) is ExitCode.OK
+    document, err = told(capsys)
+    assert document["rows"] == 3
+    assert "Spark did not stop: division by zero" in err
 
 
 def test_a_store_that_is_away_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

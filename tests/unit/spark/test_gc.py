@@ -91,6 +91,7 @@ def test_a_record_that_is_not_understood_stops_the_judgement(
         ("split/AAAAAAAAAAAAAAAAAAAAAQ/3/00000000000000000042-" + "0" * 32, True),
         ("split/notes.txt", False),
         ("reports/coverage/2026-11-21/x.parquet", False),
+        ("runs/gc/11111111-2222-3333-4444-555555555555.json", False),
         ("p/t-AAAAAAAAAAAAAAAAAAAAAQ/0/00000000000000000042-AAAAAAAAAAAAAAAAAAAAAQ.log", True),
         ("t-AAAAAAAAAAAAAAAAAAAAAQ/0/00000000000000000042-AAAAAAAAAAAAAAAAAAAAAQ.indexes", True),
         ("t-AAAAAAAAAAAAAAAAAAAAAQ/0/00000000000000000042-AAAAAAAAAAAAAAAAAAAAAQ.log.1", False),

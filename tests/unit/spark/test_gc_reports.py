@@ -6,13 +6,14 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
 
 from spark.gc.history import HistoryUnknown, must_know, newest_reported
 from spark.gc.reports import Report
+from spark.gc.results import forget_old_results
 from tideline.control_plane.garbage_model import GcRunRow
 from tideline.object_store.client import ObjectEntry
 
@@ -102,3 +103,23 @@ def test_two_runs_of_one_number_are_of_two_histories() -> None:
     report(bucket, 41, theirs).write([])
     with pytest.raises(HistoryUnknown, match=str(theirs)):
         must_know(newest_reported(bucket, "b"), Postgres([(41, ours)]))
+
+
+@dataclass
+class Aged(Bucket):
+    """Objects are as many days old as their content says."""
+
+    def list_objects(self, bucket: str, prefix: str) -> Iterator[ObjectEntry]:
+        for entry in super().list_objects(bucket, prefix):
+            age = timedelta(days=int(self.objects[entry.key]))
+            yield ObjectEntry(entry.key, entry.size, NOW - age)
+
+
+def test_results_of_runs_go_after_their_days_and_nothing_else_does() -> None:
+    kept = f"a/runs/gc/{uuid4()}.json", f"a/runs/gc/{uuid4()}.json"
+    old = [f"a/runs/{job}/{uuid4()}.json" for job in ("gc", "merge")]
+    others = ["a/runs/notes.txt", "a/runs/gc/mine.json", f"runs/gc/{uuid4()}.json", "a/wal/x"]
+    bucket = Aged({kept[0]: b"0", kept[1]: b"29"} | dict.fromkeys([*old, *others], b"31"))
+    assert forget_old_results(bucket, "b", "a/", NOW, 30) == 2
+    assert bucket.objects.keys() == {*kept, *others}
+    assert forget_old_results(bucket, "b", "a/", NOW, 30) == 0
