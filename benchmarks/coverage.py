@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark.common import packing
+from spark.common.metadata_records import MetadataRecord
 from spark.common.packing import Packed, PackedEvents
-from spark.common.remote_log import MetadataRecord
 from spark.common.rows import arrow_schema, spark_schema
 from spark.common.session import make_session
 from spark.coverage import frames as coverage

@@ -84,8 +84,8 @@ class Segments:
         return len(self.base)
 
 
-def fold(events: Events, malformed: int = 0) -> Segments:
-    """Apply the records in their order. ``malformed``: records that could not be decoded."""
+def fold(events: Events) -> Segments:
+    """Apply the records in their order."""
     order = np.lexsort((events.position, events.place))
     gone = np.flatnonzero(
         (events.kind[order] == PARTITION_DELETE) & (events.state[order] == PARTITION_DELETED)
@@ -95,7 +95,7 @@ def fold(events: Events, malformed: int = 0) -> Segments:
     order = order[events.kind[order] != PARTITION_DELETE]
     order = order[by_id(events.id_high[order], events.id_low[order])]
     if not len(order):
-        return Segments(events.take(order), malformed)
+        return Segments(events.take(order), 0)
     kind, state, stamp = events.kind[order], events.state[order], events.stamp[order]
     high, low = events.id_high[order], events.id_low[order]
     begins = np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
@@ -107,7 +107,7 @@ def fold(events: Events, malformed: int = 0) -> Segments:
     odd = np.logical_or.reduceat(backwards | early_end, first) | (kind[first] != SEGMENT)
     run = np.cumsum(begins) - 1
     illegal = changes & ~begins & ~_legal(state) & ~odd[run]
-    anomalies = malformed + int(illegal.sum())
+    anomalies = int(illegal.sum())
 
     base, final = first.copy(), state[last]
     changed_at = np.maximum.reduceat(np.where(changes, np.arange(len(order)), 0), first)

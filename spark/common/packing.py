@@ -31,6 +31,7 @@ from spark.common.fold import PARTITION_DELETE, UPDATE, Events, Flags, Ids, Ints
 from spark.common.rows import arrow_schema, spark_schema
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.ids import topic_id_to_base64
+from tideline.kafka.errors import MetadataNotUnderstood
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -310,6 +311,17 @@ def _numbers(array: pa.Array) -> Ints:
     filled = filled.fill_null(-1) if filled.null_count else filled
     found: Ints = filled.to_numpy(zero_copy_only=False)
     return found
+
+
+def must_be_understood(events: Events) -> None:
+    """``events``: of :data:`NO_LOG`. Raises :class:`MetadataNotUnderstood` if there are any."""
+    if not len(events):
+        return
+    raise MetadataNotUnderstood(
+        f"{len(events)} records of __remote_log_metadata are of an unknown kind or cannot be read, "
+        f"the first one in partition {events.place[0]} at offset {events.position[0]}: nothing is "
+        "judged, what was known stays. Run a Tideline that knows this Kafka"
+    )
 
 
 def segment_name(events: Events, row: int) -> str:

@@ -8,7 +8,7 @@ of any kind; the order of records is (``metadata_partition``, ``record_offset``)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -19,13 +19,10 @@ from confluent_kafka import KafkaError as LibrdkafkaError
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from spark.common.metadata_columns import columns_of
+from spark.common.metadata_records import MetadataRecord
 from spark.common.packing import PackedEvents, pack_events
-from spark.common.rows import spark_schema, to_batch
-from tideline.domain.remote_log import (
-    RemoteLogEvent,
-    RemoteSegment,
-    SegmentUpdate,
-)
+from spark.common.rows import spark_schema
 from tideline.kafka import remote_log_metadata as codec
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.security import UNSECURED, KafkaSecurity
@@ -36,42 +33,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "tideline_remote_log"
-MALFORMED = -1
-"""``kind`` of a record that no known broker writes; the fold counts it as an anomaly."""
-UNKNOWN = -2
-"""``kind`` of a record of a newer Kafka. The fold does not need it; who deletes must know what it
-says, and judges nothing."""
-ROWS_AT_ONCE = 10_000
+RECORDS_AT_ONCE = 50_000
+"""Decoded at once: about five megabytes of values."""
 GONE = (LibrdkafkaError._AUTO_OFFSET_RESET, LibrdkafkaError.OFFSET_OUT_OF_RANGE)
 GATHER_S = 0.05
 QUIET_TIMEOUTS = 3
 """A partition that sends nothing for so many request timeouts is away."""
-
-
-@dataclass(slots=True)
-class MetadataRecord:
-    """One record. Nullable throughout, as a source's columns are for Spark."""
-
-    metadata_partition: int | None
-    record_offset: int | None
-    kind: int | None
-    """The record's api key (0 segment, 1 update, 2 partition delete), :data:`MALFORMED` or
-    :data:`UNKNOWN`."""
-    topic_id: UUID | None = None
-    partition: int | None = None
-    segment_id: UUID | None = None
-    start_offset: int | None = None
-    end_offset: int | None = None
-    """Inclusive."""
-    size_bytes: int | None = None
-    state: int | None = None
-    txn_index_empty: bool | None = None
-    epochs: tuple[int, ...] | None = None
-    epoch_starts: tuple[int, ...] | None = None
-    max_timestamp: int | None = None
-    """ms."""
-    event_timestamp: int | None = None
-    """ms; when the broker wrote the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +84,17 @@ def events(
     settings: KafkaSettings,
     extents: Sequence[Extent],
     *,
+    topics: Iterable[UUID] | None = None,
     packed: bool = False,
 ) -> DataFrame:
     """The records of ``extents``, decoded: rows of :class:`MetadataRecord`.
 
-    ``packed``: as :func:`spark.common.packing.pack_events` makes of them, without those of an
-    unknown kind.
+    ``topics``: records of others are dropped before they are decoded; ``None``: all of them. What
+    cannot be read, or is of no known kind, is always among them. ``packed``: as
+    :func:`spark.common.packing.pack_events` makes of them.
     """
-    spark.dataSource.register(_source(KafkaSecurity.of(settings)))
+    wanted = None if topics is None else frozenset(topic.bytes for topic in topics)
+    spark.dataSource.register(_source(KafkaSecurity.of(settings), wanted))
     ranges = [[e.partition, e.start, e.end] for e in extents if e.end > e.start]
     if not ranges:
         return spark.createDataFrame([], _schema(packed))
@@ -138,12 +108,14 @@ def events(
     )
 
 
-def _source(security: KafkaSecurity) -> type[RemoteLogSource]:
+def _source(security: KafkaSecurity, topics: frozenset[bytes] | None) -> type[RemoteLogSource]:
     """One that logs in. The password is in the class, which travels by value to whoever reads, and
-    not in an option: Spark shows those of a plan to everybody."""
+    not in an option: Spark shows those of a plan to everybody. So are the topics, which are many.
+    """
 
     class Source(RemoteLogSource):
         _security = security
+        _topics = topics
 
     return Source
 
@@ -153,6 +125,7 @@ class RemoteLogSource(DataSource):
     JSON list of [partition, first offset, end offset (exclusive)]."""
 
     _security = UNSECURED
+    _topics: frozenset[bytes] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -172,6 +145,7 @@ class RemoteLogSource(DataSource):
             [Extent(*entry) for entry in json.loads(self.options["ranges"])],
             self._packed,
             self._security,
+            self._topics,
         )
 
 
@@ -190,8 +164,9 @@ class MetadataReader(DataSourceReader):
         extents: Sequence[Extent],
         packed: bool = False,
         security: KafkaSecurity = UNSECURED,
+        topics: frozenset[bytes] | None = None,
     ) -> None:
-        self._security = security
+        self._security, self._topics = security, topics
         self._bootstrap, self._timeout_ms = bootstrap, timeout_ms
         self._extents, self._packed = list(extents), packed
 
@@ -201,29 +176,27 @@ class MetadataReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, MetadataPartition)
         wanted = partition.extent
-        position, records = wanted.start, list[MetadataRecord]()
+        position, offsets, values = wanted.start, list[int](), list[bytes | None]()
         consumer = _consumer(self._bootstrap, self._timeout_ms, self._security)
         try:
             consumer.assign([TopicPartition(codec.TOPIC, wanted.partition, wanted.start)])
             while position < wanted.end:
-                for message in self._some(consumer, wanted, position):
-                    if message.offset() >= wanted.end:
-                        position = wanted.end
-                        break
-                    position = message.offset() + 1
-                    found = decoded(wanted.partition, message.offset(), message.value())
-                    if found is not None and (found.kind != UNKNOWN or not self._packed):
-                        records.append(found)
-                if len(records) >= ROWS_AT_ONCE:
-                    yield self._batch(records)
-                    records = []
-            if records:
-                yield self._batch(records)
+                messages = self._some(consumer, wanted, position)
+                position = int(messages[-1].offset()) + 1
+                if position > wanted.end:
+                    messages = [m for m in messages if m.offset() < wanted.end]
+                offsets += [message.offset() for message in messages]
+                values += [message.value() for message in messages]
+                if len(values) >= RECORDS_AT_ONCE or position >= wanted.end:
+                    yield self._batch(wanted.partition, offsets, values)
+                    offsets, values = [], []
         finally:
             consumer.close()
 
-    def _batch(self, records: Sequence[MetadataRecord]) -> pa.RecordBatch:
-        batch = to_batch(MetadataRecord, records)
+    def _batch(
+        self, place: int, offsets: Sequence[int], values: Sequence[bytes | None]
+    ) -> pa.RecordBatch:
+        batch = columns_of(place, offsets, values, self._topics)
         return pack_events(batch) if self._packed else batch
 
     def _some(self, consumer: Consumer, wanted: Extent, position: int) -> list[Any]:
@@ -235,7 +208,7 @@ class MetadataReader(DataSourceReader):
         for _ in range(QUIET_TIMEOUTS):
             # A consume() waits until it has all that it may take: ask for what has come.
             first = consumer.poll(self._timeout_ms / 1000)
-            more = min(ROWS_AT_ONCE, wanted.end - position) - 1
+            more = min(RECORDS_AT_ONCE, wanted.end - position) - 1
             received = [first] if first is not None else []
             received += consumer.consume(more, GATHER_S) if received and more > 0 else []
             messages = []
@@ -255,42 +228,6 @@ class MetadataReader(DataSourceReader):
             f"{codec.TOPIC}-{wanted.partition}: {why}, from offset {position} on, "
             f"of [{wanted.start}, {wanted.end})"
         )
-
-
-def decoded(metadata_partition: int, offset: int, value: bytes | None) -> MetadataRecord | None:
-    """``None`` for a record without a value."""
-    if value is None:
-        return None
-    try:
-        event = codec.decode(value)
-    except codec.MalformedMetadata:
-        return MetadataRecord(metadata_partition, offset, MALFORMED)
-    if event is None:
-        return MetadataRecord(metadata_partition, offset, UNKNOWN)
-    return record_of(event, metadata_partition, offset)
-
-
-def record_of(event: RemoteLogEvent, metadata_partition: int, offset: int) -> MetadataRecord:
-    record = MetadataRecord(
-        metadata_partition,
-        offset,
-        codec.PARTITION_DELETE,
-        event.log.topic_id,
-        event.log.partition,
-        state=int(event.state),
-        event_timestamp=event.event_timestamp,
-    )
-    match event:
-        case RemoteSegment():
-            record.kind, record.segment_id = codec.SEGMENT, event.segment_id
-            record.start_offset, record.end_offset = event.start_offset, event.end_offset
-            record.size_bytes, record.max_timestamp = event.size_bytes, event.max_timestamp
-            record.txn_index_empty = event.txn_index_empty
-            record.epochs = tuple(e.epoch for e in event.leader_epochs)
-            record.epoch_starts = tuple(e.start_offset for e in event.leader_epochs)
-        case SegmentUpdate():
-            record.kind, record.segment_id = codec.UPDATE, event.segment_id
-    return record
 
 
 def _schema(packed: bool) -> StructType:

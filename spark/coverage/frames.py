@@ -22,6 +22,7 @@ from spark.common.packing import (
     NO_LOG,
     Objects,
     in_packs,
+    must_be_understood,
     pack,
     pack_objects,
     packed_events,
@@ -116,8 +117,8 @@ class CoverageVerdict:
 def verdicts(
     logs: DataFrame, events: DataFrame, merged: DataFrame, objects: DataFrame, now_ms: int
 ) -> DataFrame:
-    """One :class:`CoverageVerdict` per partition of ``logs``; that of :data:`NO_LOG` counts
-    metadata records that could not be decoded.
+    """One :class:`CoverageVerdict` per partition of ``logs``. Reading them raises, through Spark,
+    :class:`tideline.kafka.errors.MetadataNotUnderstood`.
 
     ``logs``: rows of :class:`CoveredLog`; only their partitions are judged. ``merged``: of
     ``MergedSegmentRow``. ``events`` and ``objects``: as their sources make them, in rows or packed
@@ -184,7 +185,8 @@ def judge_log(table: pa.Table, now_ms: int) -> CoverageVerdict | None:
     """The verdict on one partition's packed observations; ``None`` without the log itself."""
     log_id = table["log_id"][0].as_py()
     if log_id == NO_LOG:
-        return CoverageVerdict(NO_LOG, anomalies=len(unpack(table)[0]))
+        must_be_understood(unpack(table)[0])
+        return None
     log = _taken_apart(*unpack(table))
     if log is None:
         return None

@@ -9,21 +9,19 @@ second time first, because retention may have run between two looks.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark.common import control_plane, kafka_logs, remote_log
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog
 from spark.common.owned import must_own
-from spark.common.packing import NO_LOG
 from spark.common.rows import from_frame, to_frame
 from spark.coverage.frames import CoverageVerdict, CoveredLog, verdicts
 from spark.coverage.report import CoverageRun, Judged, detail, publish, reason
 from spark.coverage.tasks import inventory
 from tideline.control_plane.cataloged_jobs import connect_jobs
-from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, TopicDeleted, UnknownLog
-from tideline.control_plane.tiering_model import PartitionRow
+from tideline.control_plane.tiering_model import NewVerdict, PartitionRow
 from tideline.errors import RefusedError
 
 
@@ -35,7 +33,6 @@ class Observation:
     """By log id."""
     unobserved: dict[int, str]
     """Partitions whose log in Kafka could not be observed, and why. Their last verdict stays."""
-    malformed: int = 0
 
 
 def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
@@ -77,7 +74,6 @@ def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False
         started_at=job.started_at,
         judged=judged,
         unobserved=[(row, unobserved[row.log_id]) for row in targets if row.log_id in unobserved],
-        malformed=first.malformed,
     )
     counts = summary.counts() | recorded
     report = None
@@ -118,17 +114,18 @@ def observe(job: Job, targets: Sequence[PartitionRow]) -> Observation:
     logs = [covered_log(row, observed.get(row.log_id)) for row in rows]
     judged = verdicts(
         to_frame(spark, CoveredLog, logs, tasks),
-        remote_log.events(spark, job.settings, extents, packed=True),
+        remote_log.events(
+            spark, job.settings, extents, topics={r.topic_id for r in rows}, packed=True
+        ),
         control_plane.read(spark, job.settings, control_plane.MERGED_SEGMENTS, tasks),
         inventory(spark, job.settings, rows, tasks * 4),
         at_ms,
     )
     by_log = {verdict.log_id: verdict for verdict in from_frame(CoverageVerdict, judged)}
-    undecoded = by_log.pop(NO_LOG, None)
     for log_id, verdict in by_log.items():
         if verdict.complete and (one := observed.get(log_id)) and one.unrolled:
             by_log[log_id] = replace(verdict, complete=False, held_back=one.unrolled)
-    return Observation(at_ms, by_log, unobserved, undecoded.anomalies if undecoded else 0)
+    return Observation(at_ms, by_log, unobserved)
 
 
 def wanted_log(row: PartitionRow) -> WantedLog | None:
@@ -164,20 +161,29 @@ def covered_log(row: PartitionRow, found: ObservedLog | None) -> CoveredLog:
     )
 
 
-def record(job: Job, judged: Iterable[Judged]) -> dict[str, int]:
+def record(job: Job, judged: Sequence[Judged]) -> dict[str, int]:
     """Write the verdicts; one that came too late changes nothing and fails nothing."""
     counts = {"recorded": 0, "superseded": 0}
+    names = {one.row.log_id: one.name for one in judged}
     with connect_jobs(job.settings, application_name=control_plane.APPLICATION) as plane:
-        for one in judged:
-            row = one.row
-            try:
-                written = plane.record_coverage(
-                    row.log, row.generation, row.boundary, one.verdict.complete,
-                    reason(one.verdict), detail(one.verdict), str(job.run_id), one.observed_at,
-                    seen_complete=row.tiering_complete,
-                )  # fmt: skip
-            except (StaleGeneration, BoundaryUnset, TopicDeleted, UnknownLog) as error:
-                job.progress(f"{row.topic}-{row.partition} moved on meanwhile: {error}")
-                written = False
-            counts["recorded" if written else "superseded"] += 1
+        for done in plane.record_coverage([new_verdict(one) for one in judged], str(job.run_id)):
+            if done.refused is not None:
+                job.progress(f"{names[done.log_id]} moved on meanwhile: {done.refused}")
+            counts["recorded" if done.written else "superseded"] += 1
     return counts
+
+
+def new_verdict(one: Judged) -> NewVerdict:
+    row = one.row
+    return NewVerdict(
+        row.log_id,
+        row.topic_id,
+        row.partition,
+        row.generation,
+        row.boundary,
+        one.complete,
+        reason(one.verdict),
+        detail(one.verdict),
+        one.observed_at,
+        row.tiering_complete,
+    )

@@ -109,7 +109,6 @@ class CoverageRun:
     started_at: datetime
     judged: Sequence[Judged]
     unobserved: Sequence[tuple[PartitionRow, str]]
-    malformed: int
 
     def counts(self) -> dict[str, int]:
         """Totals over all partitions."""
@@ -127,7 +126,7 @@ class CoverageRun:
             "orphaned_segments": sum(v.orphan_count for v in verdicts),
             "merged_segments": sum(v.merged_segments for v in verdicts),
             "bad_merged_segments": sum(v.merged_broken_count for v in verdicts),
-            "metadata_anomalies": self.malformed + sum(v.anomalies for v in verdicts),
+            "metadata_anomalies": sum(v.anomalies for v in verdicts),
         }
 
     def not_covered(self) -> list[Judged]:

@@ -29,7 +29,15 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark.common.fold import PARTITION_DELETE, Flags, fold, within_lineage
-from spark.common.packing import LOG, in_packs, pack, packed_events, unpack
+from spark.common.packing import (
+    LOG,
+    NO_LOG,
+    in_packs,
+    must_be_understood,
+    pack,
+    packed_events,
+    unpack,
+)
 from spark.common.rows import arrow_schema, spark_schema
 from tideline.domain.remote_log import SegmentState
 
@@ -100,6 +108,8 @@ def units_of_log(table: pa.Table) -> pa.Table:
     """The units of one log's packed records. None without the log itself: it brings the lineage,
     and nothing is within an empty one."""
     log_id, (everything, _) = table["log_id"][0].as_py(), unpack(table)
+    if log_id == NO_LOG:
+        must_be_understood(everything)
     log = everything.take(np.flatnonzero(everything.kind == LOG))
     found = fold(everything.take(np.flatnonzero(everything.kind <= PARTITION_DELETE))).base
     start, prefix_end = (int(log.start[0]), int(log.end[0])) if len(log) else (0, 0)

@@ -139,7 +139,10 @@ def plan(job: Job, survey: Survey) -> list[Row]:
     suffixes = suffix_units(logs, job.settings).localCheckpoint()
     units = suffixes.where(f"region = {frames.MERGED_REGION}")
     if any(row.log_id in survey.observed for row in limited):
-        events = remote_log.events(job.spark, job.settings, _extents(job), packed=True)
+        topics = {row.topic_id for row in limited}
+        events = remote_log.events(
+            job.spark, job.settings, _extents(job), topics=topics, packed=True
+        )
         units = units.unionByName(frames.prefix_units(logs, events))
     wal = suffixes.where(f"region = {frames.WAL_REGION}")
     wal = wal.selectExpr("log_id", "size_bytes AS wal_bytes")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
-from tideline.control_plane.errors import (
-    BoundaryUnset,
-    StaleGeneration,
-    TopicDeleted,
-    UnknownLog,
-)
 from tideline.control_plane.job_model import JobRow
 from tideline.control_plane.jobs import JobsControlPlane
+from tideline.control_plane.tiering_model import NewVerdict, RecordedVerdict
 from tideline.domain.ids import TopicIdPartition
 
 
@@ -37,11 +34,35 @@ def record(
     boundary: int = 10,
     seen_complete: bool = True,
 ) -> bool:
-    reason = "whole" if complete else "offsets 3 to 5 are missing"
-    return tiered.plane.record_coverage(
-        log, generation, boundary, complete, reason, {"gaps": [[3, 5]]}, "run", observed_at,
-        seen_complete=seen_complete,
+    told = recorded(tiered, log, complete, observed_at, generation=generation, boundary=boundary,
+                    seen_complete=seen_complete)  # fmt: skip
+    assert told.refused is None
+    return told.written
+
+
+def recorded(
+    tiered: Tiered,
+    log: TopicIdPartition,
+    complete: bool,
+    observed_at: int,
+    *,
+    generation: int = 1,
+    boundary: int = 10,
+    seen_complete: bool = True,
+) -> RecordedVerdict:
+    verdict = NewVerdict(
+        log_id(tiered, log), log.topic_id, log.partition, generation, boundary, complete,
+        "whole" if complete else "offsets 3 to 5 are missing", {"gaps": [[3, 5]]}, observed_at,
+        seen_complete,
     )  # fmt: skip
+    (told,) = tiered.plane.record_coverage([verdict], "run")
+    assert told.log_id == verdict.log_id
+    return told
+
+
+def log_id(tiered: Tiered, log: TopicIdPartition) -> int:
+    rows = tiered.plane.partitions(*tiered.plane.log_id_range())
+    return next((row.log_id for row in rows if row.log == log), 1 << 40)
 
 
 async def ready(tiered: Tiered, log: TopicIdPartition) -> bool:
@@ -98,12 +119,10 @@ async def test_a_verdict_on_another_boundary_or_generation_is_refused(tiered: Ti
     log = await postgres_scene.hybrid_log(tiered.gateway, 10)
     assert record(tiered, log, True, 900)
     for fence in ({"generation": 0}, {"boundary": 9}):
-        with pytest.raises(StaleGeneration):
-            record(tiered, log, False, 950, **fence)
+        assert "TL003" in (recorded(tiered, log, False, 950, **fence).refused or "")
     assert await ready(tiered, log)
     await postgres_scene.plane.reset_boundary(log, 1)
-    with pytest.raises(BoundaryUnset):
-        record(tiered, log, True, 950)
+    assert "TL022" in (recorded(tiered, log, True, 950).refused or "")
     generation = await postgres_scene.quiesce(log, [tiered.gateway], 9)
     await postgres_scene.persist(log, 20, generation)
     (fresh,) = tiered.plane.coverage_status()
@@ -112,10 +131,47 @@ async def test_a_verdict_on_another_boundary_or_generation_is_refused(tiered: Ti
     (status,) = tiered.plane.coverage_status()
     assert (status.complete, status.since) == (False, 100)
     await postgres_scene.plane.delete_topic(log.topic_id)
-    with pytest.raises(TopicDeleted):
-        record(tiered, log, True, 990)
-    with pytest.raises(UnknownLog):
-        record(tiered, TopicIdPartition(tiered.worker.worker, 0), True, 1)
+    assert "TL002" in (recorded(tiered, log, True, 990).refused or "")
+    unknown = TopicIdPartition(tiered.worker.worker, 0)
+    assert "TL001" in (recorded(tiered, unknown, True, 1).refused or "")
+
+
+async def test_verdicts_that_stand_are_confirmed_without_a_lock_of_their_logs(
+    tiered: Tiered, database: Database
+) -> None:
+    logs = [await tiered.scene.hybrid_log(tiered.gateway, 10) for _ in range(3)]
+    ids = [log_id(tiered, log) for log in logs]
+    verdicts = [
+        NewVerdict(number, log.topic_id, 0, 1, 10, True, "whole", {"segments": 1}, 100, False)
+        for number, log in zip(ids, logs, strict=True)
+    ]
+    told = list(tiered.plane.record_coverage(verdicts, "first"))
+    assert [one.log_id for one in told if one.written] == ids
+    verdicts = [replace(one, observed_at=200, seen_complete=True) for one in verdicts]
+    verdicts[1] = replace(verdicts[1], complete=False, reason="offset 3 is missing")
+    verdicts[2] = replace(verdicts[2], generation=0)
+    with psycopg.connect(database.dsn) as commit:
+        commit.execute("SELECT FROM tideline.logs WHERE log_id = %s FOR UPDATE", [ids[0]])
+        stood, changed, refused = tiered.plane.record_coverage(verdicts, "second")
+    assert (stood.log_id, changed.log_id, refused.log_id) == tuple(ids)
+    assert (stood.written, changed.written, refused.written) == (True, True, False)
+    found = {row.log_id: row for row in tiered.plane.coverage_status()}
+    assert [found[n].observed_at for n in ids] == [200, 200, 100]
+    assert [found[n].since for n in ids] == [100, 200, 100]
+    assert [found[n].run_id for n in ids] == ["second", "second", "first"]
+    assert [await ready(tiered, log) for log in logs] == [True, False, True]
+    assert [one.written for one in tiered.plane.record_coverage(verdicts[:1], "again")] == [True]
+    late = replace(verdicts[0], observed_at=150)
+    assert [one.written for one in tiered.plane.record_coverage([late], "late")] == [False]
+    assert found[ids[0]].observed_at == 200
+
+
+async def test_what_readiness_said_since_is_not_confirmed_away(tiered: Tiered) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    assert record(tiered, log, True, 100)
+    await tiered.scene.plane.set_tiering_complete(log, 1, False, "a replica is behind")
+    assert record(tiered, log, True, 200), "the flag is not what the verdict says: it is set again"
+    assert await ready(tiered, log)
 
 
 async def test_without_a_prefix_nothing_can_be_missing(tiered: Tiered) -> None:

@@ -43,7 +43,8 @@ STEPS = (
     "end_gc_run",
     "allow_gc_run",
     "adopt_gc_runs",
-    "record_coverage",
+    "confirm_coverage",
+    "record_coverages",
     "note_job_begun",
     "note_job_ended",
 )
@@ -56,6 +57,7 @@ READS = (
     "tiering_wal_files",
 )
 INTERNAL = (
+    "record_coverage",
     "mark_splits_for_deletion",
     "mark_segments_for_deletion",
     "judge_lessened_files",

@@ -8,9 +8,7 @@ when Postgres cannot be reached in time, and a typed refusal of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
 from uuid import UUID
 
 from tideline.control_plane.calls import (
@@ -41,8 +39,10 @@ from tideline.control_plane.tiering_model import (
     MergedSegmentRow,
     MergePlan,
     NewSegment,
+    NewVerdict,
     OldestUnsplit,
     PartitionRow,
+    RecordedVerdict,
     SplitFile,
     SuffixUnit,
     TieringScope,
@@ -58,6 +58,9 @@ PAGE = 5_000
 """Rows per call of a bulk read: some 10 ms, and less than 1 MB in memory."""
 STEP_ROWS = 1_000
 """Rows per call of upkeep: a few ms each. No step locks a row that commits need."""
+CONFIRMED_AT_ONCE = 1_000
+RECORDED_AT_ONCE = 50
+"""Verdicts of one call: it keeps the locks of their logs, which commits need, until its end."""
 CUT_BATCHES = 2_000_000
 """Batches that one call looks at: a few seconds, far below the statement timeout."""
 
@@ -341,38 +344,24 @@ class JobsControlPlane(GarbageCalls):
     # Coverage verdicts
 
     def record_coverage(
-        self,
-        log: TopicIdPartition,
-        generation: int,
-        boundary: int,
-        complete: bool,
-        reason: str,
-        detail: Mapping[str, Any],
-        run_id: str,
-        observed_at: int,
-        *,
-        seen_complete: bool,
-    ) -> bool:
-        """Write a run's verdict and set or clear ``tieringComplete`` with it.
+        self, verdicts: Sequence[NewVerdict], run_id: str
+    ) -> Iterator[RecordedVerdict]:
+        """Write a run's verdicts and set or clear ``tieringComplete`` with them; what became of
+        each, in no particular order.
 
-        ``observed_at`` (ms): when the run began to look; ``seen_complete``: ``tieringComplete`` as
-        it read it before. False: a newer run, or readiness, has written since, nothing changed.
-        Once the prefix is gone ``tieringComplete`` stays true whatever the verdict. Raises
-        ``StaleGeneration`` when the generation or B0 is another one now, ``BoundaryUnset``,
-        ``UnknownLog``, ``TopicDeleted``.
+        Once the prefix is gone ``tieringComplete`` stays true whatever the verdict. A verdict that
+        says what is known already costs no lock of its log.
         """
-        return self._call(
-            Function("record_coverage", value(bool)),
-            log,
-            generation,
-            boundary,
-            complete,
-            reason,
-            detail,
-            run_id,
-            datetime.fromtimestamp(observed_at / 1000, UTC),
-            seen_complete,
-        )
+        for start in range(0, len(verdicts), CONFIRMED_AT_ONCE):
+            some = verdicts[start : start + CONFIRMED_AT_ONCE]
+            confirm = Function("confirm_coverage", values(int))
+            confirmed = self._call(confirm, document(some), run_id)
+            yield from (RecordedVerdict(log_id, True) for log_id in confirmed)
+            stood = set(confirmed)
+            others = [one for one in some if one.log_id not in stood]
+            for at in range(0, len(others), RECORDED_AT_ONCE):
+                record = Function("record_coverages", rows(RecordedVerdict))
+                yield from self._call(record, document(others[at : at + RECORDED_AT_ONCE]), run_id)
 
     def coverage_status(self, topic: str | None = None) -> list[CoverageStatusRow]:
         """The last verdict of each migrated partition with B0, or of those of ``topic``."""

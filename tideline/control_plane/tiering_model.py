@@ -6,6 +6,7 @@ are inclusive at both ends, times are ms, sizes bytes. Key ranges are half open:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -353,6 +354,37 @@ class TieringStatusRow:
     @property
     def log(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class NewVerdict:
+    """What a coverage run says of one partition, and what it had read of it before."""
+
+    log_id: int
+    topic_id: UUID
+    partition: int
+    generation: int
+    boundary: int
+    """The B0 that it looked at."""
+    complete: bool
+    reason: str
+    detail: Mapping[str, Any]
+    observed_at: int
+    """ms; when the run began to look."""
+    seen_complete: bool
+    """``tieringComplete`` as it was then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedVerdict:
+    """What became of a :class:`NewVerdict`."""
+
+    log_id: int
+    written: bool
+    """False: a newer run, or readiness, has written since, or it was refused; nothing changed."""
+    refused: str | None = None
+    """SQLSTATE and message: the generation or B0 is another one now (``TL003``), B0 was reset
+    (``TL022``), the topic deleted (``TL002``), the partition is unknown (``TL001``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ class TopicReplaced(RefusedError):
     """The name means another topic than the one that is meant, or none: the id is gone for ever."""
 
 
+class MetadataNotUnderstood(RefusedError):
+    """``__remote_log_metadata`` has records that this Tideline cannot read: whatever is judged of
+    remote storage might be wrong."""
+
+
 class UnsupportedVersion(RefusedError):
     """The broker does not know this API, or not in this version."""
 

@@ -20,15 +20,16 @@ from kio.schema.list_offsets.v9 import request as lo
 from kio.schema.list_offsets.v9.response import ListOffsetsResponse
 from kio.schema.metadata.v12 import request as md
 from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
-from kio.schema.offset_for_leader_epoch.v4 import request as le
-from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
+from tideline.domain.ids import TopicPartition
 from tideline.domain.quiescence import settled_at
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.client import KafkaCluster, KafkaConnection
 from tideline.kafka.errors import KafkaError, KafkaUnavailable, TopicReplaced
+from tideline.kafka.lineages import DEBUG_CONSUMER as DEBUG_CONSUMER
+from tideline.kafka.lineages import WantedLineage, lineages
 from tideline.kafka.topic_identity import Presence, TopicIdentity
 
 
@@ -102,11 +103,7 @@ class LogEnd:
         return text
 
 
-DEBUG_CONSUMER = -2
-"""``FetchRequest.DEBUGGING_CONSUMER_ID``."""
 CONSUMER = -1
-MAX_EPOCHS = 10_000
-"""Bound of a lineage walk: a log with more leader elections than this is not looked at."""
 
 STALE_EPOCH_ERRORS = frozenset(
     {
@@ -241,8 +238,7 @@ class KafkaObserver:
         answer = answers[partition]
         if isinstance(answer, ErrorCode):
             what = f"offset {OffsetSpec(spec).name if spec < 0 else spec} of {topic}-{partition}"
-            kind = LeaderMoved if answer in STALE_EPOCH_ERRORS else KafkaError
-            raise kind(answer, f"{what} on broker {node}")
+            raise refusal(answer, f"{what} on broker {node}")
         return answer
 
     async def offsets(
@@ -374,46 +370,20 @@ class KafkaObserver:
     ) -> tuple[EpochStart, ...]:
         """The log's leader epochs with their first offsets, ascending, down to ``log_start``.
 
-        OffsetForLeaderEpoch answers the largest epoch at or below the one asked, with its end;
-        so the walk goes from the newest epoch down, each end being the start of the next.
+        Raises :class:`LeaderMoved` if the leader's epoch is not ``layout``'s any more.
         """
-        entries: list[EpochStart] = []
-        epoch, end = await self._epoch_end(topic, layout, layout.leader_epoch)
-        while epoch >= 0 and len(entries) < MAX_EPOCHS:
-            older, start = await self._epoch_end(topic, layout, epoch - 1)
-            if older < 0 or start <= log_start:
-                entries.append(EpochStart(epoch, min(log_start, end)))
-                break
-            entries.append(EpochStart(epoch, start))
-            epoch, end = older, start
-        return tuple(reversed(entries))
+        log = TopicPartition(topic, layout.partition)
+        wanted = WantedLineage(log, layout.leader, layout.leader_epoch, log_start)
+        found = (await lineages(self._cluster, [wanted], self._timeout_ms))[log]
+        if isinstance(found, ErrorCode):
+            raise refusal(found, f"leader epochs of {log}")
+        return found
 
-    async def _epoch_end(self, topic: str, layout: PartitionLayout, epoch: int) -> tuple[int, int]:
-        if epoch < 0:
-            return -1, -1
-        request = le.OffsetForLeaderEpochRequest(
-            replica_id=BrokerId(DEBUG_CONSUMER),
-            topics=(
-                le.OffsetForLeaderTopic(
-                    topic=TopicName(topic),
-                    partitions=(
-                        le.OffsetForLeaderPartition(
-                            partition=i32(layout.partition),
-                            current_leader_epoch=i32(layout.leader_epoch),
-                            leader_epoch=i32(epoch),
-                        ),
-                    ),
-                ),
-            ),
-        )
-        connection = await self._cluster.node(layout.leader)
-        response = await connection.send(request, timeout_ms=self._timeout_ms)
-        assert isinstance(response, OffsetForLeaderEpochResponse)
-        answer = response.topics[0].partitions[0]
-        if answer.error_code is not ErrorCode.none:
-            kind = LeaderMoved if answer.error_code in STALE_EPOCH_ERRORS else KafkaError
-            raise kind(answer.error_code, f"leader epochs of {topic}-{layout.partition}")
-        return int(answer.leader_epoch), int(answer.end_offset)
+
+def refusal(code: ErrorCode, what: str) -> KafkaError:
+    """A broker's error to a question that named a leader epoch: :class:`LeaderMoved` if it is of
+    another one now."""
+    return (LeaderMoved if code in STALE_EPOCH_ERRORS else KafkaError)(code, what)
 
 
 def _layout(found: MetadataResponseTopic) -> TopicLayout:

@@ -9,7 +9,7 @@ CREATE FUNCTION record_coverage(
     p_complete boolean, p_reason text, p_detail jsonb, p_run_id text, p_observed_at timestamptz,
     p_seen_complete boolean
 ) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     v_log logs := lock_log(p_topic_id, p_partition);
     v_last coverage_results;
@@ -44,6 +44,61 @@ BEGIN
         PERFORM set_tiering_complete(p_topic_id, p_partition, p_generation, p_complete, p_reason);
     END IF;
     RETURN true;
+END
+$$;
+
+-- Verdicts that say what is known already: only when it was looked at is written, and no log is
+-- locked. p_verdicts: objects with log_id, topic_id, partition, generation, boundary, complete, reason,
+-- detail, observed_at (ms). Answers whose verdicts stood; the others are record_coverages'.
+CREATE FUNCTION confirm_coverage(p_verdicts jsonb, p_run_id text) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    -- In one order, so that two runs never deadlock.
+    PERFORM 1 FROM coverage_results AS r
+        WHERE r.log_id IN (SELECT (v ->> 'log_id')::bigint FROM jsonb_array_elements(p_verdicts) AS v)
+        ORDER BY r.log_id FOR UPDATE;
+    RETURN QUERY
+        UPDATE coverage_results AS r
+            SET observed_at = to_timestamp(v.observed_at / 1000.0), run_id = p_run_id
+            FROM jsonb_to_recordset(p_verdicts) AS v (
+                    log_id bigint, topic_id uuid, generation integer, boundary bigint,
+                    complete boolean, reason text, detail jsonb, observed_at bigint)
+                JOIN logs AS l ON l.log_id = v.log_id
+            WHERE r.log_id = v.log_id AND l.deleted_at IS NULL AND l.topic_id = v.topic_id
+                AND l.generation = v.generation AND l.diskless_log_start_offset = v.boundary
+                AND r.generation = v.generation AND r.boundary = v.boundary
+                AND r.complete = v.complete AND r.reason = v.reason AND r.detail = v.detail
+                AND r.observed_at <= to_timestamp(v.observed_at / 1000.0)
+                AND (NOT has_prefix(l)
+                    OR (l.tiering_complete = v.complete AND l.tiering_reason = v.reason))
+            RETURNING r.log_id;
+END
+$$;
+
+-- record_coverage for each of p_verdicts (as confirm_coverage's, and seen_complete), in the order in which
+-- commits lock logs. One that is refused holds up no other: its refusal is in the answer.
+CREATE FUNCTION record_coverages(p_verdicts jsonb, p_run_id text)
+RETURNS TABLE (log_id bigint, written boolean, refused text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v record;
+BEGIN
+    FOR v IN SELECT * FROM jsonb_to_recordset(p_verdicts) AS asked (
+            log_id bigint, topic_id uuid, partition integer, generation integer, boundary bigint,
+            complete boolean, reason text, detail jsonb, observed_at bigint, seen_complete boolean)
+            ORDER BY asked.log_id LOOP
+        log_id := v.log_id;
+        refused := NULL;
+        BEGIN
+            written := record_coverage(v.topic_id, v.partition, v.generation, v.boundary, v.complete,
+                v.reason, v.detail, p_run_id, to_timestamp(v.observed_at / 1000.0), v.seen_complete);
+        EXCEPTION
+            WHEN SQLSTATE 'TL001' OR SQLSTATE 'TL002' OR SQLSTATE 'TL003' OR SQLSTATE 'TL022' THEN
+                written := false;
+                refused := SQLSTATE || ' ' || SQLERRM;
+        END;
+        RETURN NEXT;
+    END LOOP;
 END
 $$;
 

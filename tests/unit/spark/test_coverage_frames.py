@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.common.packing import NO_LOG, kind_bits
-from spark.common.remote_log import MALFORMED, MetadataRecord
+from spark.common.entry import failure_of
+from spark.common.metadata_records import MALFORMED, UNKNOWN, MetadataRecord
+from spark.common.packing import kind_bits
 from spark.common.rows import from_frame, to_frame
 from spark.coverage.frames import CoverageVerdict, CoveredLog, Gap, verdicts
 from spark.coverage.report import detail, reason, remedies
@@ -82,8 +83,7 @@ class World:
             to_frame(spark, ListedSegment, self.objects, 2),
             NOW,
         )
-        names = self.names | {NO_LOG: "malformed"}
-        return {names[verdict.log_id]: verdict for verdict in from_frame(CoverageVerdict, found)}
+        return {self.names[one.log_id]: one for one in from_frame(CoverageVerdict, found)}
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,6 @@ def found(spark: SparkSession) -> dict[str, CoverageVerdict]:
             )
     w.record(99, kind=0, segment_id=UUID(int=5), start_offset=0, end_offset=9, size_bytes=1,
              state=FINISHED, txn_index_empty=True, epochs=(0,), epoch_starts=(0,))  # fmt: skip
-    w.record(0, kind=MALFORMED, topic_id=None, partition=None)
     return w.verdicts(spark)
 
 
@@ -178,7 +177,7 @@ GAPS = {
 
 
 def test_every_partition_has_one_verdict(found: dict[str, CoverageVerdict]) -> None:
-    assert sorted(found) == sorted([*COVERED, *GAPS, "malformed"])
+    assert sorted(found) == sorted([*COVERED, *GAPS])
 
 
 @pytest.mark.parametrize("name", COVERED)
@@ -222,7 +221,7 @@ def test_bad_objects_are_named_with_what_is_wrong(found: dict[str, CoverageVerdi
 def test_only_old_objects_that_nobody_knows_are_orphans(found: dict[str, CoverageVerdict]) -> None:
     assert found["orphan"].orphan_count == 1
     assert found["orphan"].orphans[0].startswith(f"{3:020d}-")
-    assert all(v.orphan_count == 0 for n, v in found.items() if n not in ("orphan", "malformed"))
+    assert all(v.orphan_count == 0 for n, v in found.items() if n != "orphan")
 
 
 def test_a_bad_merged_segment_is_reported_and_does_not_decide(
@@ -240,5 +239,15 @@ def test_a_state_that_goes_back_is_an_anomaly_and_takes_nothing_away(
     assert found["illegal history"].anomalies == 1
 
 
-def test_records_that_cannot_be_decoded_are_counted(found: dict[str, CoverageVerdict]) -> None:
-    assert found["malformed"].anomalies == 1
+@pytest.mark.parametrize("kind", [MALFORMED, UNKNOWN])
+def test_a_record_that_is_not_understood_stops_the_judgement(
+    spark: SparkSession, kind: int
+) -> None:
+    w = World()
+    w.segment(w.log("whole", 10), 0, 9)
+    w.record(5, kind=kind, topic_id=None, partition=None)
+    with pytest.raises(Exception, match="MetadataNotUnderstood") as raised:
+        w.verdicts(spark)
+    failure = failure_of(raised.value)
+    assert failure is not None
+    assert "in partition 2 at offset 2: nothing is judged" in failure.message

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark.common.fold import Events, Segments, by_id, fold, within_lineage
+from spark.common.metadata_records import MetadataRecord, record_of
 from spark.common.packing import (
     Objects,
     PackedEvents,
@@ -20,7 +21,6 @@ from spark.common.packing import (
     pack_events,
     unpack,
 )
-from spark.common.remote_log import MetadataRecord, record_of
 from spark.common.rows import arrow_schema, to_batch
 from spark.coverage.cover import Cover, cover
 from tests import retention_rule

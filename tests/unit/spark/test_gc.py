@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from spark.common.entry import Job
-from spark.common.remote_log import MetadataRecord, decoded, record_of
+from spark.common.metadata_records import MetadataRecord, decoded, record_of
 from spark.common.rows import to_frame
 from spark.gc import frames as gc
 from spark.gc.job import gc as job_of_gc

@@ -11,16 +11,24 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from spark.common.packing import unpack
-from spark.common.remote_log import Extent, MetadataReader, MetadataRecord, RemoteLogSource
+from spark.common.remote_log import Extent, MetadataReader, RemoteLogSource
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.remote_log import SegmentState, SegmentUpdate
+from tideline.kafka.remote_log_metadata import encode_update
 
-RECORD = MetadataRecord(3, 7, 1, UUID(int=1), 0, UUID(int=2), state=1)
+VALUE = encode_update(
+    "t",
+    SegmentUpdate(
+        TopicIdPartition(UUID(int=1), 0), UUID(int=2), SegmentState.COPY_SEGMENT_FINISHED
+    ),
+)
 
 
 class OneRecord(MetadataReader):
     """Reads the same record whatever the extent."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield self._batch([RECORD])
+        yield self._batch(3, [7], [VALUE])
 
 
 class OneRecordSource(RemoteLogSource):

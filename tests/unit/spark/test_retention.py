@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from spark.common.remote_log import MetadataRecord, record_of
+from spark.common.metadata_records import MetadataRecord, record_of
 from spark.common.rows import from_frame, to_frame
 from spark.retention import frames as retention
 from spark.retention.frames import MERGED_REGION, LimitedLog
