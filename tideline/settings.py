@@ -664,6 +664,18 @@ class JobsSettings(
     gc_reports_kept_days: int = Field(
         90, ge=1, description="lists of what was deleted are kept this long, in days"
     )
+    table_pin_ms: int = Field(
+        3_600_000,
+        ge=60_000,
+        le=86_400_000,
+        description="what a table of a topic reads is kept from the collection for so long after "
+        "it was planned, and after each task has begun, in ms",
+    )
+    verify_bootstrap: Annotated[tuple[tuple[str, int], ...], NoDecode] = Field(
+        (),
+        description="host:port of gateways, comma separated, that verify reads from; unset: those "
+        "that have registered",
+    )
     jobs_parallelism: int = Field(
         0, ge=0, description="partitions of a job's frames; 0: what Spark has cores for"
     )
@@ -678,6 +690,13 @@ class JobsSettings(
         description="results of jobs whose driver was elsewhere, runs/ in the diskless bucket, are "
         "kept this long, in days",
     )
+
+    @field_validator("verify_bootstrap", mode="before")
+    @classmethod
+    def _parse_gateways(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(_address(part.strip()) for part in value.split(",") if part.strip())
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -726,6 +745,10 @@ class AirflowSettings(ScheduleSettings):
         "*/5 * * * *", description="cron expression of retention; Kafka's own check is as frequent"
     )
     airflow_gc_schedule: str = Field("30 * * * *", description="cron expression of gc")
+    airflow_verify_schedule: str = Field("15 3 * * *", description="cron expression of verify")
+    airflow_verify_sample: float = Field(
+        0.1, gt=0, le=1, description="share of each topic's ranges that the DAG's verify looks at"
+    )
     airflow_retries: int = Field(4, ge=0, le=100, description="of a task that fails")
     airflow_retry_delay_ms: int = Field(
         30_000, ge=100, description="before the first retry, in ms; doubled each time"

@@ -53,6 +53,7 @@ GRANT EXECUTE ON FUNCTION
     report_orphans, unknown_objects, claim_orphans, forget_orphans, preview_garbage,
     begin_gc_run, measure_garbage, judge_gc_run, end_gc_run, allow_gc_run,
     adopt_gc_runs, confirm_coverage, record_coverages, note_job_begun, note_job_ended,
+    pin_reads, unpin_reads, list_read_pins, topic_log_ids, table_suffix, record_verify_verdict,
     log_id_range, file_id_range, tiering_partitions, tiering_batches, tiering_segments,
     tiering_wal_files, oldest_unsplit, estimate_batch_rows
 TO tideline_jobs_rights;
@@ -60,5 +61,5 @@ TO tideline_jobs_rights;
 -- What operators see and steer; the worker exports it as metrics.
 GRANT EXECUTE ON FUNCTION
     tiering_status, coverage_status, pause_tiering, resume_tiering, request_tiering, list_gc_runs,
-    jobs_known
+    jobs_known, verify_verdicts_of
 TO tideline_jobs_rights, tideline_worker_rights;

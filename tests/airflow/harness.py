@@ -29,6 +29,7 @@ DAGS = {
     "tideline_retention",
     "tideline_tiering",
     "tideline_gc",
+    "tideline_verify",
     "tideline_migration_wave",
 }
 

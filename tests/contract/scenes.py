@@ -28,6 +28,7 @@ from tideline.settings import JobsSettings
 
 TABLES = (
     "watch_findings", "migration_places", "job_successes", "job_attempts",
+    "read_pins", "verify_verdicts",
     "gc_runs", "orphan_reports", "lessened_files",
     "coverage_results", "marked_objects", "tiering_failures", "producer_snapshots",
     "merged_segments", "merge_claims", "split_files", "wal_file_claims",

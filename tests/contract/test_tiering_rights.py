@@ -20,6 +20,7 @@ STATUS = (
     "request_tiering",
     "list_gc_runs",
     "jobs_known",
+    "verify_verdicts_of",
 )
 STEPS = (
     "claim_wal_files",
@@ -47,6 +48,9 @@ STEPS = (
     "record_coverages",
     "note_job_begun",
     "note_job_ended",
+    "pin_reads",
+    "unpin_reads",
+    "record_verify_verdict",
 )
 READS = (
     "log_id_range",
@@ -55,6 +59,9 @@ READS = (
     "tiering_batches",
     "tiering_segments",
     "tiering_wal_files",
+    "list_read_pins",
+    "topic_log_ids",
+    "table_suffix",
 )
 INTERNAL = (
     "record_coverage",

@@ -29,6 +29,7 @@ from tideline.worker.metrics import (
     TieringGauges,
     TieringLagGauges,
     TieringTotals,
+    VerifyGauges,
 )
 from tideline.worker.replicas import ReplicaGauges
 from tideline.worker.watches import WatchGauges
@@ -52,6 +53,7 @@ def exported() -> set[str]:
     CoverageGauges(worker)
     GcGauges(worker)
     JobGauges(worker).update([])
+    VerifyGauges(worker)
     TieringGauges(worker)
     TieringLagGauges(worker)
     TieringTotals(worker)

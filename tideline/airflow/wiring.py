@@ -18,7 +18,8 @@ COVERAGE_POOL = "tideline_coverage"
 RETENTION_POOL = "tideline_retention"
 TIERING_POOL = "tideline_tiering"
 GC_POOL = "tideline_gc"
-JOB_POOLS = (COVERAGE_POOL, RETENTION_POOL, TIERING_POOL, GC_POOL)
+VERIFY_POOL = "tideline_verify"
+JOB_POOLS = (COVERAGE_POOL, RETENTION_POOL, TIERING_POOL, GC_POOL, VERIFY_POOL)
 """One slot and one DAG each: a job never runs beside itself, and never waits for the slot of one
 that fails again and again (docs/decisions/0008-a-slot-for-each-job.md)."""
 MIGRATIONS_POOL = "tideline_migrations"

@@ -54,6 +54,9 @@ TABLE = (
     _ours("coverage", "coverage", "coverage",
           "The last verdict on each partition's prefix: which offsets are missing, since when, "
           "and what to do."),
+    _ours("verify", "verify", "verify",
+          "Read TOPIC from object storage and through the gateways, and compare every record.",
+          "jobs"),
     _ours("rebuild", "rebuild", "rebuild",
           "Say what the bucket tells of every log, beside a Postgres if one is named; or write "
           "it there."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -14,12 +14,15 @@ from rich.text import Text
 
 from tideline import control_plane
 from tideline.cli.output import Format, FormatOption, age, console, echo_json, run, topic_name
+from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.migration import PHASE_ORDER, MigrationState
 from tideline.migration.by_state import TopicInState, topics_in_state
 from tideline.migration.overview import Overview, Overviews, TopicRow
 from tideline.settings import WorkerSettings, load
 
 WATCH_EVERY_S = 1.0
+VERDICT_LASTS = timedelta(days=1)
+"""Of a verification; then it is stale."""
 
 
 def status(
@@ -92,7 +95,22 @@ def _decided(row: TopicRow) -> list[Text]:
     """What was asked for by a config change, and what operators decided."""
     lines = [] if row.request is None else [f"request: {row.request.summary()}"]
     lines += [action.summary() for action in row.actions]
+    lines += [] if row.verified is None else [verified(row.verified)]
     return [Text(f"{row.topic}: {line}") for line in lines]
+
+
+def verified(verdict: VerifyVerdict, now: datetime | None = None) -> str:
+    """The last verification in a line; one of more than a day ago is stale."""
+    found = "no difference" if verdict.differences == 0 else f"{verdict.differences} differences"
+    if verdict.detail:
+        first = verdict.detail[0]
+        found += f", the first in partition {first['partition']} at offset {first['offset']}"
+    share = "" if verdict.sample >= 1 else f", a sample of {verdict.sample:.0%}"
+    old = (now or datetime.now(UTC)) - verdict.verified_at > VERDICT_LASTS
+    return (
+        f"verified {age(verdict.verified_at, now)} ago: {found} in {verdict.records} records"
+        f"{share}{', stale' if old else ''}"
+    )
 
 
 def topic_table(row: TopicRow, now: datetime | None = None) -> Table:

@@ -108,6 +108,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "leave_migration_place": _PROGRESS,
         "record_findings": "observed anew",
         "findings": _READS,
+        "verify_verdicts": _READS,
         "register_object_keys": "an object that was never committed tells nothing",
         "commit_file": "WAL objects tell it themselves, by their footers",
         "untold_commits": _READS,

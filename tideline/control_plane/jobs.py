@@ -29,6 +29,7 @@ from tideline.control_plane.calls import (
 from tideline.control_plane.garbage_calls import GarbageCalls
 from tideline.control_plane.job_model import JobRow
 from tideline.control_plane.pool import JobsConnection
+from tideline.control_plane.table_calls import TableCalls
 from tideline.control_plane.tiering_model import (
     BatchRow,
     ClaimedBatch,
@@ -65,7 +66,7 @@ CUT_BATCHES = 2_000_000
 """Batches that one call looks at: a few seconds, far below the statement timeout."""
 
 
-class JobsControlPlane(GarbageCalls):
+class JobsControlPlane(GarbageCalls, TableCalls):
     """Every operation of the jobs."""
 
     def __init__(self, settings: JobsSettings | WorkerSettings, application_name: str) -> None:

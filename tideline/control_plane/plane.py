@@ -44,6 +44,7 @@ from tideline.control_plane.model import (
     UntoldCommit,
     WatchFinding,
 )
+from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
@@ -553,6 +554,9 @@ class ControlPlane(Protocol):
 
     async def findings(self, topic: str | None = None) -> list[WatchFinding]:
         """Of one live topic or of all, those that have ended too."""
+
+    async def verify_verdicts(self, topic: str | None = None) -> list[VerifyVerdict]:
+        """What the last verification of each live topic found, or of one."""
 
     # The data path of the suffix (seed 000).
 

@@ -70,6 +70,7 @@ from tideline.control_plane.model import (
 )
 from tideline.control_plane.plane import ControlPlane
 from tideline.control_plane.pool import Lanes, Pool
+from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
@@ -509,6 +510,9 @@ class PostgresControlPlane(ControlPlane):
     async def findings(self, topic: str | None = None) -> list[WatchFinding]:
         return await self._call(Function("watch_findings_of", rows(WatchFinding)), topic)
 
+    async def verify_verdicts(self, topic: str | None = None) -> list[VerifyVerdict]:
+        return await self._call(Function("verify_verdicts_of", rows(VerifyVerdict)), topic)
+
     # The data path
 
     async def register_object_keys(
@@ -558,7 +562,7 @@ class PostgresControlPlane(ControlPlane):
     async def find_batches(self, requests: Sequence[FindBatchesRequest]) -> list[FoundBatches]:
         if not requests:
             return []
-        function = Function("find_batches", _found_batches)
+        function = Function("find_batches", found_batches)
         names = ("log.topic_id", "log.partition", "fetch_offset", "max_bytes")
         return await self._call(function, *literals(requests, *names))
 
@@ -715,7 +719,7 @@ def _coordinates(row: Row) -> BatchCoordinates | None:
     )
 
 
-def _found_batches(found: Sequence[Row]) -> list[FoundBatches]:
+def found_batches(found: Sequence[Row]) -> list[FoundBatches]:
     """Rows come in the order of the requests, one per batch and one without any for none."""
     return [_found(list(answer)) for _, answer in groupby(found, key=lambda row: row["request"])]
 

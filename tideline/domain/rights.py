@@ -127,6 +127,7 @@ KAFKA_RIGHTS = (
         "Read",
         {
             _WORKER: "the tail of a log: producers' state, divergent tails; remote log metadata",
+            _JOBS: "verification: what gateways serve of a topic",
         },
     ),
     KafkaRight(

@@ -222,7 +222,7 @@ def _summarized(
         if length & 0x80:
             following = body[position]
             if following & 0x80:
-                length, position = _varint(body, position - 1)
+                length, position = varint(body, position - 1)
             else:
                 length = length & 0x7F | following << 7
                 position += 1
@@ -238,7 +238,7 @@ def _summarized(
         if delta & 0x80:
             following = body[position]
             if following & 0x80:
-                delta, position = _varint(body, position - 1, 10, 64)
+                delta, position = varint(body, position - 1, 10, 64)
             else:
                 delta = delta & 0x7F | following << 7
                 position += 1
@@ -252,7 +252,7 @@ def _summarized(
         if offset & 0x80:
             following = body[position]
             if following & 0x80:
-                offset, position = _varint(body, position - 1)
+                offset, position = varint(body, position - 1)
             else:
                 offset = offset & 0x7F | following << 7
                 position += 1
@@ -262,7 +262,7 @@ def _summarized(
         length = body[position]  # of the key
         position += 1
         if length & 0x80:
-            length, position = _varint(body, position - 1)
+            length, position = varint(body, position - 1)
         if not length & 1:
             position += length >> 1
         elif length != 1:
@@ -270,7 +270,7 @@ def _summarized(
         length = body[position]  # of the value
         position += 1
         if length & 0x80:
-            length, position = _varint(body, position - 1)
+            length, position = varint(body, position - 1)
         if not length & 1:
             position += length >> 1
         elif length != 1:
@@ -289,28 +289,28 @@ def _behind_headers(
     body: bytes, position: int, end: int, number: int, most: int
 ) -> tuple[int, int]:
     """The position behind them, and how many more than they there may be."""
-    count, position = _signed(body, position)
+    count, position = signed(body, position)
     if not 0 <= count <= end - position:
         raise InvalidRecords(f"record {number} says {count} headers", number)
     if count > most:
         raise UnpackedTooLarge(f"record {number} has {count} headers, {most} are read")
     for _ in range(count):
-        key, position = _signed(body, position)
+        key, position = signed(body, position)
         if key < 0:
             raise InvalidRecords(f"record {number} has a header without a key", number)
-        value, position = _signed(body, position + key)
+        value, position = signed(body, position + key)
         if value < -1:
             raise InvalidRecords(f"record {number} has a header of no length", number)
         position += max(value, 0)
     return position, most - count
 
 
-def _signed(body: bytes, position: int) -> tuple[int, int]:
-    value, position = _varint(body, position)
+def signed(body: bytes, position: int) -> tuple[int, int]:
+    value, position = varint(body, position)
     return (value >> 1) ^ -(value & 1), position
 
 
-def _varint(body: bytes, position: int, most: int = 5, bits: int = 32) -> tuple[int, int]:
+def varint(body: bytes, position: int, most: int = 5, bits: int = 32) -> tuple[int, int]:
     """The number at ``position`` as it is packed (zigzag), and the position behind it."""
     value = shift = 0
     for _ in range(most):

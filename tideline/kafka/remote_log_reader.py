@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -119,6 +119,12 @@ class RemoteLogFollower:
     async def topic_segments(self, topic_id: UUID) -> tuple[RemoteSegment, ...]:
         await self.refresh(topic_id)
         return tuple(self._state.index.topic_segments(topic_id))
+
+    async def once(self, topic_ids: Collection[UUID]) -> RemoteLogIndex:
+        """These topics' segments as of now, read from the start; nothing of it is kept."""
+        fold = _Fold(set(topic_ids))
+        await self._read(fold, await self._layout())
+        return fold.index
 
     def forget(self, topic_id: UUID) -> None:
         """Nobody watches the topic any more."""

@@ -19,6 +19,7 @@ from tideline.control_plane.model import (
     PartitionMigrationStatus,
     PhaseRecord,
 )
+from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.messages import (
     PartitionReport,
     Query,
@@ -81,6 +82,8 @@ class TopicRow:
     """The newest one by config change, and what became of it."""
     actions: list[OperatorAction] = field(default_factory=list)
     """What operators decided, oldest first."""
+    verified: VerifyVerdict | None = None
+    """What the last verification found."""
 
 
 def by_topic(
@@ -203,6 +206,7 @@ class Overviews:
         """``topic``, or all. Raises :class:`RefusedError` when nothing is known of ``topic``."""
         statuses = by_topic(await self._plane.migration_status(topic))
         requests = {r.topic: r for r in await self._plane.list_requests(topic)}
+        verdicts = {v.topic: v for v in await self._plane.verify_verdicts(topic)}
         actions: dict[str, list[OperatorAction]] = defaultdict(list)
         for action in await self._plane.list_operator_actions(topic):
             actions[action.topic].append(action)
@@ -225,7 +229,12 @@ class Overviews:
             if name not in statuses and name not in running
         ]
         rows = [
-            replace(row, request=requests.get(row.topic), actions=actions[row.topic])
+            replace(
+                row,
+                request=requests.get(row.topic),
+                actions=actions[row.topic],
+                verified=verdicts.get(row.topic),
+            )
             for row in rows
         ]
         if topic is not None and not rows:

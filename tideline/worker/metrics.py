@@ -23,6 +23,7 @@ from tideline.control_plane import ControlPlane
 from tideline.control_plane.garbage_model import GcRunRow
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import TopicMigrationSummary
+from tideline.control_plane.table_model import VerifyVerdict
 from tideline.control_plane.tiering_model import (
     CoverageStatusRow,
     OldestUnsplit,
@@ -103,12 +104,13 @@ async def keep_tiering_metrics(settings: WorkerSettings) -> None:
 
 async def keep_gc_metrics(settings: WorkerSettings) -> None:
     """Until cancelled."""
-    gauges, jobs = GcGauges(), JobGauges()
+    gauges, jobs, verdicts = GcGauges(), JobGauges(), VerifyGauges()
     with closing(JobsControlPlane(settings, "tideline-worker-gc")) as plane:
 
         def observe() -> None:
             gauges.update(plane.gc_runs(GC_RUNS))
             jobs.update(plane.known_jobs())
+            verdicts.update(plane.verify_verdicts())
 
         async def update() -> None:
             await asyncio.to_thread(observe)
@@ -205,6 +207,31 @@ class MigrationGauges:
                 self._boundary.labels(topic.topic, partition).set(boundary)
         for state in MigrationState:
             self._states.labels(state).set(states[state])
+
+
+class VerifyGauges:
+    """What verification found of each topic that was looked at."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._verified = Gauge(
+            "inkless_verify_last_verdict_timestamp_seconds",
+            "When the topic in object storage was last compared with what gateways serve",
+            ["topic"],
+            registry=registry,
+        )
+        self._differences = Gauge(
+            "inkless_verify_differences",
+            "Differences that the last comparison has found, in its sample",
+            ["topic"],
+            registry=registry,
+        )
+
+    def update(self, verdicts: Iterable[VerifyVerdict]) -> None:
+        self._verified.clear()
+        self._differences.clear()
+        for one in verdicts:
+            self._verified.labels(one.topic).set(one.verified_at.timestamp())
+            self._differences.labels(one.topic).set(one.differences)
 
 
 class GcGauges:

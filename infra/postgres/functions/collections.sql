@@ -32,7 +32,7 @@ CREATE FUNCTION measure_garbage(p_run_number bigint, p_grace_ms bigint, p_orphan
 RETURNS TABLE (kind text, reason text, objects bigint, bytes bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT 'wal', 'empty', count(*), coalesce(sum(f.size), 0)::bigint FROM wal_files AS f
-        WHERE f.unreferenced_at <= clock_timestamp() - p_grace_ms * interval '1 millisecond'
+        WHERE f.unreferenced_at <= (SELECT collection_horizon(p_grace_ms))
     UNION ALL
     SELECT d.kind, d.reason, count(*),
            coalesce(sum(s.byte_size), 0)::bigint
@@ -162,7 +162,8 @@ DECLARE
     v_before timestamptz := clock_timestamp() - p_grace_ms * interval '1 millisecond';
 BEGIN
     RETURN QUERY
-    SELECT f.object_key, 'diskless', 'wal', 'empty', f.unreferenced_at <= v_before
+    SELECT f.object_key, 'diskless', 'wal', 'empty',
+            f.unreferenced_at <= (SELECT collection_horizon(p_grace_ms))
         FROM wal_files AS f WHERE f.unreferenced_at IS NOT NULL
         ORDER BY f.unreferenced_at LIMIT p_limit;
     RETURN QUERY

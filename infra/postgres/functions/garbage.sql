@@ -49,7 +49,8 @@ $$;
 
 -- Object keys that may be deleted: without a live batch for p_grace_ms, counted from when the last
 -- batch row was seen gone: a reader may have found coordinates a moment before. They are marked
--- deleting; keys that an earlier, killed collection marked are answered again. The oldest first.
+-- deleting; keys that an earlier, killed collection marked are answered again. The oldest first. What
+-- died since a reader pinned what it reads waits for it.
 CREATE FUNCTION claim_dead_files(p_grace_ms bigint, p_limit integer)
 RETURNS SETOF text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -58,7 +59,7 @@ DECLARE
 BEGIN
     WHILE judge_lessened_files(10000) > 0 LOOP
     END LOOP;
-    v_before := clock_timestamp() - p_grace_ms * interval '1 millisecond';
+    v_before := collection_horizon(p_grace_ms);
     RETURN QUERY
     WITH dead AS (
         SELECT f.file_id FROM wal_files AS f
@@ -194,13 +195,15 @@ BEGIN
 END
 $$;
 
--- Marked objects whose grace is over. What was never finished stays as long as an orphan.
+-- Marked objects whose grace is over, and that nobody pins. What was never finished nobody reads; it
+-- stays as long as an orphan.
 CREATE FUNCTION due_objects(p_grace_ms bigint, p_orphan_grace_ms bigint)
 RETURNS SETOF marked_objects
 LANGUAGE sql STABLE AS $$
     SELECT d.* FROM marked_objects AS d
-        WHERE d.marked_at <= clock_timestamp() - interval '1 millisecond'
-            * CASE d.reason WHEN 'unfinished' THEN p_orphan_grace_ms ELSE p_grace_ms END
+        WHERE d.marked_at <= CASE d.reason
+            WHEN 'unfinished' THEN clock_timestamp() - p_orphan_grace_ms * interval '1 millisecond'
+            ELSE (SELECT collection_horizon(p_grace_ms)) END
 $$;
 
 -- Marks what is dead and answers what was marked a grace ago, until it is forgotten.

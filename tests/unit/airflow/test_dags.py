@@ -19,6 +19,7 @@ IDS = {
     "tideline_retention",
     "tideline_tiering",
     "tideline_gc",
+    "tideline_verify",
     "tideline_migration_wave",
 }
 

@@ -43,6 +43,7 @@ CHANGING = (
 )
 ELSEWHERE = {
     "coverage": "as a job, which asks for itself",
+    "verify": "as a job, which asks for itself",
     "retention": "as a job, which asks for itself",
     "gc": "as a job, which asks for itself",
     "installation adopt": "an operator's word against what the look would say",
@@ -59,7 +60,7 @@ ELSEWHERE = {
 LOOKING = {
     "cluster show", "db check", "doctor", "export remote-log-metadata", "gap show",
     "gateway list", "gateway show", "gc runs",
-    "installation show", "preflight", "replicas report", "request list", "status",
+    "installation show", "jobs", "preflight", "replicas report", "request list", "status",
     "tiered-storage show",
     "tiering status", "topic check", "topic deleted",
 }  # fmt: skip

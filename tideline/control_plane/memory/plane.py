@@ -25,6 +25,7 @@ from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.places import Places
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
+from tideline.control_plane.memory.verdicts import Verdicts
 from tideline.control_plane.model import (
     AbortedTopic,
     BarrierEntry,
@@ -67,6 +68,7 @@ from tideline.control_plane.plane import (
     REQUESTS_CHANNEL,
     ControlPlane,
 )
+from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
@@ -96,6 +98,7 @@ class MemoryControlPlane(ControlPlane):
         self.gateways = Gateways()
         self.attested = Attestations(self._now)
         self.watched = Findings(self._now)
+        self.verdicts = Verdicts()
         self.places = Places(now_ms)
         self.topics = Topics()
         self.files = WalFiles()
@@ -683,14 +686,19 @@ class MemoryControlPlane(ControlPlane):
             self.watched.record(topic.name, topic_id, findings)
 
     async def findings(self, topic: str | None = None) -> list[WatchFinding]:
-        live = {
+        return self.watched.of(self._live(topic))
+
+    async def verify_verdicts(self, topic: str | None = None) -> list[VerifyVerdict]:
+        return self.verdicts.of(self._live(topic))
+
+    def _live(self, topic: str | None) -> dict[UUID, str]:
+        return {
             row.topic_id: row.name
             for row in self.topics.rows
             if row.topic_id is not None
             and row.status is not TopicStatus.DELETED
             and topic in (None, row.name)
         }
-        return self.watched.of(live)
 
     # The data path
 

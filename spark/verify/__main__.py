@@ -1,0 +1,7 @@
+"""``python -m spark.verify``; for ``spark-submit``, this file."""
+
+from spark.common.entry import main
+from spark.verify.job import verify
+
+if __name__ == "__main__":
+    main("verify", verify)
