@@ -5,8 +5,7 @@ from __future__ import annotations
 from airflow.sdk import DAG
 from airflow.timetables.trigger import CronTriggerTimetable
 
-from tideline.airflow import wiring
-from tideline.airflow.jobs import TidelineJobOperator
+from tideline.airflow import job_tasks, wiring
 
 DOC = """
 Deletes WAL objects without a live batch, split files that are merged, and objects of deleted
@@ -24,16 +23,14 @@ each run deleted is listed in the bucket under `gc-reports/`.
 """
 
 settings = wiring.settings()
+timeout_ms = settings.airflow_gc_timeout_ms
 
 with DAG(
     "tideline_gc",
     description="Deletes objects that nothing refers to",
     doc_md=DOC,
     schedule=CronTriggerTimetable(settings.airflow_gc_schedule, timezone="UTC"),
-    catchup=False,
-    max_active_runs=1,
-    default_args=wiring.default_args(settings),
-    deadline=wiring.deadline(settings),
     tags=["tideline", "spark", "deletes"],
+    **wiring.of_job(settings, timeout_ms, wiring.SCHEDULED),
 ):
-    TidelineJobOperator(task_id="gc", job="gc", pool=wiring.GC_POOL)
+    job_tasks.job("gc", pool=wiring.GC_POOL, timeout_ms=timeout_ms)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from airflow.sdk import DAG
 from airflow.timetables.trigger import CronTriggerTimetable
 
-from tideline.airflow import wiring
-from tideline.airflow.jobs import TidelineJobOperator
+from tideline.airflow import job_tasks, wiring
 
 DOC = """
 Applies `retention.ms` and `retention.bytes` to every migrated topic, prefix and suffix counted as
@@ -17,16 +16,14 @@ the store that is away; nothing is half deleted, and it is tried again by itself
 """
 
 settings = wiring.settings()
+timeout_ms = settings.airflow_retention_timeout_ms
 
 with DAG(
     "tideline_retention",
     description="retention.ms and retention.bytes over prefix and suffix as one log",
     doc_md=DOC,
     schedule=CronTriggerTimetable(settings.airflow_retention_schedule, timezone="UTC"),
-    catchup=False,
-    max_active_runs=1,
-    default_args=wiring.default_args(settings),
-    deadline=wiring.deadline(settings),
     tags=["tideline", "spark", "deletes"],
+    **wiring.of_job(settings, timeout_ms, wiring.SCHEDULED),
 ):
-    TidelineJobOperator(task_id="retention", job="retention", pool=wiring.RETENTION_POOL)
+    job_tasks.job("retention", pool=wiring.RETENTION_POOL, timeout_ms=timeout_ms)

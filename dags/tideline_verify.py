@@ -5,8 +5,7 @@ from __future__ import annotations
 from airflow.sdk import DAG
 from airflow.timetables.trigger import CronTriggerTimetable
 
-from tideline.airflow import wiring
-from tideline.airflow.jobs import TidelineJobOperator
+from tideline.airflow import job_tasks, wiring
 
 DOC = """
 Reads a sample of every hybrid topic twice, from object storage as the table reads it and through
@@ -19,21 +18,19 @@ verdict, `tideline verify TOPIC` looks at the whole topic; docs/table.md says wh
 """
 
 settings = wiring.settings()
+timeout_ms = settings.airflow_verify_timeout_ms
 
 with DAG(
     "tideline_verify",
     description="Compares hybrid topics in object storage with what gateways serve",
     doc_md=DOC,
     schedule=CronTriggerTimetable(settings.airflow_verify_schedule, timezone="UTC"),
-    catchup=False,
-    max_active_runs=1,
-    default_args=wiring.default_args(settings),
-    deadline=wiring.deadline(settings),
     tags=["tideline", "spark", "check"],
+    **wiring.of_job(settings, timeout_ms, wiring.SCHEDULED),
 ):
-    TidelineJobOperator(
-        task_id="verify",
-        job="verify",
-        arguments=("--sample", str(settings.airflow_verify_sample)),
+    job_tasks.job(
+        "verify",
         pool=wiring.VERIFY_POOL,
+        timeout_ms=timeout_ms,
+        arguments=("--sample", str(settings.airflow_verify_sample)),
     )

@@ -70,7 +70,9 @@ class Session:
     """What a job needs of a Spark session that does nothing but hand out rows."""
 
     sparkContext: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(defaultParallelism=CORES)
+        default_factory=lambda: SimpleNamespace(
+            defaultParallelism=CORES, applicationId="app-without-jvm"
+        )
     )
 
     def createDataFrame(self, table: pa.Table, schema: StructType) -> Frame:

@@ -725,7 +725,8 @@ def _arrived(
     """The settings on an executor. Secrets are those of its file, else of its environment; of a
     TOML file those of the driver's ``context``. Raises :class:`UsageError`."""
     file = Path(str(public["jobs_executors_config"]))
-    said = _from_files(kind, file, context if file.suffix == TOML else None)
+    chosen = os.environ.get(CONTEXT) or (context if file.suffix == TOML else None)
+    said = _from_files(kind, file, chosen)
     own = {name: said[name] for name in said.keys() & _secrets(kind)}
     try:
         made = kind(**{**public, **own})  # type: ignore[arg-type]
@@ -757,7 +758,35 @@ class AirflowSettings(ScheduleSettings):
         600_000, ge=100, description="no wait before a retry is longer, in ms"
     )
     airflow_deadline_ms: int = Field(
-        3_600_000, ge=1_000, description="a run that takes longer raises an alert, in ms"
+        3_600_000, ge=1_000, description="a run of a job that takes longer raises an alert, in ms"
+    )
+    airflow_wave_deadline_ms: int | None = Field(
+        None,
+        ge=1_000,
+        description="the same for one batch of a wave, which may wait for a person; unset: none",
+    )
+    airflow_coverage_timeout_ms: int = Field(
+        7_200_000, ge=1_000, description="a try of coverage that takes longer is ended, in ms"
+    )
+    airflow_retention_timeout_ms: int = Field(
+        1_800_000, ge=1_000, description="the same of retention"
+    )
+    airflow_split_timeout_ms: int = Field(3_600_000, ge=1_000, description="the same of split")
+    airflow_merge_timeout_ms: int = Field(
+        14_400_000,
+        ge=1_000,
+        description="the same of merge; segments that are finished stay, the one under way is lost",
+    )
+    airflow_gc_timeout_ms: int = Field(7_200_000, ge=1_000, description="the same of gc")
+    airflow_verify_timeout_ms: int = Field(14_400_000, ge=1_000, description="the same of verify")
+    airflow_task_timeout_ms: int = Field(
+        600_000,
+        ge=1_000,
+        description="the same of every task that is no job; what is waited for in the triggerer, "
+        "or for a person, does not count",
+    )
+    airflow_spark_ui: str | None = Field(
+        None, description="base URL of Spark's history server, for the button of a job's task"
     )
     airflow_alert_url: str | None = Field(
         None, description="alerts are also posted here, as JSON with a line `text`; unset: logged"
@@ -805,6 +834,17 @@ class AirflowSettings(ScheduleSettings):
         "is submitted, its state is asked of the ResourceManager (the connection names it, "
         "yarn_resourcemanager_webapp_address) or of Kubernetes, and a task that is tried again "
         "finds a driver that runs; false: spark-submit waits. Standalone: always so",
+    )
+    airflow_tiering_starts: Literal["work", "schedule"] = Field(
+        "work",
+        description="split and merge start when a trigger, which looks as often as the settings of "
+        "their intervals say, has found work, and once an hour; or by those intervals, whether "
+        "there is work or not",
+    )
+    airflow_work_again_ms: int = Field(
+        600_000,
+        ge=1_000,
+        description="work that is still there so long after it started a run starts another, in ms",
     )
 
     @field_validator("airflow_spark_conf", "airflow_spark_job_conf", mode="before")
@@ -854,19 +894,16 @@ def _of_environment(variables: Mapping[str, str | None]) -> dict[str, str]:
     }
 
 
-def _from_files(
-    kind: type[BaseSettings], file: Path | None, context: str | None = None
-) -> dict[str, str]:
+def _from_files(kind: type[BaseSettings], file: Path | None, context: str | None) -> dict[str, str]:
     """Of a TOML file, and of files of secrets of ``kind``, what the environment does not say
-    itself. What else a file of lines says pydantic reads. ``context``: of the TOML file, where the
-    environment names none."""
+    itself. What else a file of lines says pydantic reads. ``context``: of the TOML file."""
     every = _secrets(_Base)
     own = every & kind.model_fields.keys()
     environment, values = _of_environment(os.environ), dict[str, str]()
     refuse_unknown(os.environ.keys(), _names(_Base), every, "environment")
     if file is not None and file.suffix == TOML:
-        values = from_toml(file, os.environ.get(CONTEXT) or context, _names(_Base), every)
-    elif context := os.environ.get(CONTEXT):
+        values = from_toml(file, context, _names(_Base), every)
+    elif context:
         raise UsageError(
             f"context {context!r} cannot be chosen: {CONFIG} names no TOML file, and no other has "
             "contexts"
@@ -884,14 +921,16 @@ def _from_files(
     }
 
 
-def load(kind: type[S]) -> S:
-    """Read ``kind`` from the environment and the settings file.
-
-    Raises :class:`UsageError` that names each wrong, missing or unknown variable.
-    """
-    file = _settings_file()
+def load(kind: type[S], file: Path | None = None) -> S:
+    """Read ``kind`` from the environment and the settings file; ``file``: another one than that of
+    the process. Raises :class:`UsageError` that names each wrong, missing or unknown variable."""
+    context = os.environ.get(CONTEXT)
+    if file is None:
+        file = _settings_file()
+    elif file.suffix != TOML:
+        context = None  # it is of the process's own file
     in_lines = file if file is None or file.suffix != TOML else None
-    values = _from_files(kind, file)
+    values = _from_files(kind, file, context)
     try:
         return kind(_env_file=in_lines, **values)  # type: ignore[call-arg]
     except ValidationError as error:

@@ -35,7 +35,7 @@ GRANT EXECUTE ON FUNCTION
     pending_requests, settle_request, call_off_request, record_configuration, accept_gap,
     force_completion, list_operator_actions, record_plan_outcome, plan_outcomes_of,
     take_migration_place, leave_migration_place,
-    aborted_topics, record_phase, set_tiering_complete, override_config,
+    aborted_topics, rejected_topics, record_phase, set_tiering_complete, override_config,
     update_user_config, update_topic_limits, record_findings, release_config,
     advance_prefix_start,
     -- What is eligible depends on the topics' configs, which the worker reads for its gauges.
@@ -55,7 +55,7 @@ GRANT EXECUTE ON FUNCTION
     adopt_gc_runs, confirm_coverage, record_coverages, note_job_begun, note_job_ended,
     pin_reads, unpin_reads, list_read_pins, topic_log_ids, table_suffix, record_verify_verdict,
     log_id_range, file_id_range, tiering_partitions, tiering_batches, tiering_segments,
-    tiering_wal_files, oldest_unsplit, estimate_batch_rows
+    tiering_wal_files, oldest_unsplit, split_work, estimate_batch_rows
 TO tideline_jobs_rights;
 
 -- What operators see and steer; the worker exports it as metrics.

@@ -110,15 +110,19 @@ class Job:
     how: Launch = field(default_factory=Launch)
     run_id: UUID = field(default_factory=uuid4)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    application: str = ""
+    """Spark's id of it; empty until Spark was started."""
     _clock: float = field(default_factory=time.monotonic)
 
     @cached_property
     def spark(self) -> SparkSession:
         """Started when first used."""
         self.progress("starting Spark")
-        return sessions.make_session(
+        made = sessions.make_session(
             f"tideline-{self.name}", self.how.master, self.how.spark_config()
         )
+        self.application = made.sparkContext.applicationId
+        return made
 
     @cached_property
     def parallelism(self) -> int:
@@ -167,6 +171,8 @@ def run_job(
             document |= {"error": failure.message, "store": failure.store}
         if job is not None:
             document["elapsed_ms"] = job.elapsed_ms
+            if job.application:
+                document["spark_application"] = job.application
         _report(document | {"ok": code is ExitCode.OK, "exit_code": int(code)}, how.result)
     finally:
         if job is not None:

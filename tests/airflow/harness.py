@@ -16,18 +16,20 @@ SETTINGS = {
     "TIDELINE_AIRFLOW_COVERAGE_SCHEDULE": NEVER,
     "TIDELINE_AIRFLOW_RETENTION_SCHEDULE": NEVER,
     "TIDELINE_AIRFLOW_GC_SCHEDULE": NEVER,
-    "TIDELINE_TIERING_SPLITTER_INTERVAL_MS": "86400000",
+    "TIDELINE_TIERING_SPLITTER_INTERVAL_MS": "2000",
+    "TIDELINE_TIERING_MERGER_INTERVAL_MS": "2000",
     "TIDELINE_AIRFLOW_RETRIES": "30",
     "TIDELINE_AIRFLOW_RETRY_DELAY_MS": "3000",
     "TIDELINE_AIRFLOW_MAX_RETRY_DELAY_MS": "8000",
     "TIDELINE_AIRFLOW_TEMPORAL_PATIENCE_MS": "3000",
 }
-"""Runs begin when a test says so, and are tried again soon."""
+"""Runs begin when a test says so, and are tried again soon; work of tiering is seen at once."""
 
 DAGS = {
     "tideline_coverage",
     "tideline_retention",
-    "tideline_tiering",
+    "tideline_split",
+    "tideline_merge",
     "tideline_gc",
     "tideline_verify",
     "tideline_migration_wave",

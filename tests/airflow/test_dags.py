@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import psutil
@@ -32,7 +33,8 @@ WAVE = "tideline_migration_wave"
 JOBS = {
     "tideline_coverage": ("coverage",),
     "tideline_retention": ("retention",),
-    "tideline_tiering": ("split", "merge"),
+    "tideline_split": ("split",),
+    "tideline_merge": ("merge",),
     "tideline_gc": ("gc",),
 }
 """DAG: the tasks that meet a store."""
@@ -55,13 +57,18 @@ def api(airflow: AirflowApi) -> Iterator[AirflowApi]:
         yield airflow
 
 
-def run_by_schedule(api: AirflowApi, dag: str, kind: str) -> str:
-    """The id of a run that nobody triggered."""
+def run_by_schedule(api: AirflowApi, dag: str, kind: str, but: Collection[str] = ()) -> str:
+    """The id of the first run that nobody triggered, and that is none of ``but``."""
 
     def found() -> str | None:
-        return next((r["dag_run_id"] for r in api.runs(dag) if r["run_type"] == kind), None)
+        runs = [r["dag_run_id"] for r in api.runs(dag) if r["run_type"] == kind]
+        return next((run for run in reversed(runs) if run not in but), None)
 
     return api.until(f"a {kind} run of {dag}", found, RUN_S)
+
+
+def known_runs(api: AirflowApi) -> set[str]:
+    return {run["dag_run_id"] for dag in JOBS for run in api.runs(dag)}
 
 
 class Person:
@@ -88,10 +95,10 @@ def returned(api: AirflowApi, dag: str, run: str, task: str) -> Any:
     return api.value(dag, run, task)
 
 
-def test_tiering_runs_by_its_schedule_split_before_merge(api: AirflowApi) -> None:
-    run = run_by_schedule(api, "tideline_tiering", "scheduled")
-    assert returned(api, "tideline_tiering", run, "split")["ok"]
-    assert api.value("tideline_tiering", run, "merge")["ok"]
+def test_split_and_merge_run_once_in_a_while_without_work(api: AirflowApi) -> None:
+    for job in ("split", "merge"):
+        run = run_by_schedule(api, f"tideline_{job}", "scheduled")
+        assert returned(api, f"tideline_{job}", run, job)["ok"]
 
 
 def test_a_wave_goes_from_batch_to_batch_as_a_person_allows_and_ends_hybrid(
@@ -115,6 +122,10 @@ def test_a_wave_goes_from_batch_to_batch_as_a_person_allows_and_ends_hybrid(
         outcome = api.value(WAVE, second, "migrate", 0)
         assert outcome["outcome"] == "hybrid"
         assert outcome["boundaries"] == {"0": two.boundaries()[0]}
+        workflow = f"tideline/topic/{two.topic}/"
+        page = unquote(api.links(WAVE, second, "migrate", 0)["Temporal UI"])
+        assert page.startswith(stack.endpoints.temporal_ui), page
+        assert workflow in page
 
 
 def test_a_wave_stops_before_its_batch_when_a_check_fails_and_names_topic_check_and_remedy(
@@ -137,9 +148,12 @@ class Outage:
 
     programs: tuple[str, ...]
     jobs: tuple[str, ...]
+    """Triggered while it lasts."""
     jobs_say: tuple[str, ...]
     wave_says: tuple[str, ...] = ()
     """Empty: no wave meets this outage."""
+    starts: str = ""
+    """A DAG that starts by itself while it lasts, because there is work."""
 
 
 def outages(stack: Stack) -> list[Outage]:
@@ -149,8 +163,9 @@ def outages(stack: Stack) -> list[Outage]:
     return [
         Outage(
             ("s3",),
-            ("tideline_coverage", "tideline_tiering"),
+            ("tideline_coverage",),
             ("S3 is away", stack.endpoints.s3.url),
+            starts="tideline_split",
         ),
         Outage(
             ("postgres",),
@@ -177,10 +192,14 @@ def test_each_store_away_is_named_by_jobs_and_by_a_wave_and_all_succeed_by_thems
         connect_jobs(JobsSettings.of(stack.environment("jobs")), application_name="test") as plane,
     ):
         aged.produce(6)
-        plane.request_tiering(aged.name)
+        known = known_runs(api)
         for outage in outages(stack):
             with killed(stack, *outage.programs):
                 runs |= {dag: api.trigger(dag) for dag in outage.jobs}
+                if dag := outage.starts:
+                    plane.request_tiering(aged.name)
+                    runs[dag] = run_by_schedule(api, dag, "asset_triggered", known)
+                    assert failed_with(api, dag, runs[dag], JOBS[dag], outage.jobs_say)
                 wave = api.trigger(WAVE, topics=[case.topic]) if outage.wave_says else ""
                 if wave:
                     assert failed_with(api, WAVE, wave, ["check"], outage.wave_says, index=0)
@@ -191,10 +210,16 @@ def test_each_store_away_is_named_by_jobs_and_by_a_wave_and_all_succeed_by_thems
             if wave:
                 assert api.ended(WAVE, wave, RUN_S) == "success"
                 assert min(case.boundaries()) >= 0
-            for dag in outage.jobs:
+            for dag in (*outage.jobs, *filter(None, [outage.starts])):
                 assert all(returned(api, dag, runs[dag], task)["ok"] for task in JOBS[dag])
+        # What was split is work for merge, which nobody starts either.
+        dag = "tideline_merge"
+        runs[dag] = run_by_schedule(api, dag, "asset_triggered", known)
+        merged = returned(api, dag, runs[dag], "merge")["merge"]
+        (event,) = api.asset_events(dag, runs[dag])
+        assert event["extra"]["merge"]["segments"] == merged["segments"] > 0
         assert runs.keys() == JOBS.keys()
-        assert aged.rows_left() == 0, "what was asked for is merged"
+        api.until("all that was asked for to be merged", lambda: aged.rows_left() == 0, RUN_S)
         assert aged.read() == aged.records
     assert_turns(job_attempts(api))
     by_asset = run_by_schedule(api, WAVE, "asset_triggered")
@@ -270,6 +295,10 @@ def test_temporal_away_and_a_triggerer_killed_in_the_middle_of_a_migration_delay
     stop.release()
     assert api.ended(WAVE, wave, RUN_S) == "success"
     assert api.value(WAVE, wave, "migrate", 0)["boundaries"] == {"0": case.boundaries()[0]}
+
+
+def test_airflow_lists_the_provider(api: AirflowApi) -> None:
+    assert "tideline" in api.providers()
 
 
 def test_airflow_opens_nothing_beyond_loopback_and_wants_a_password(

@@ -21,6 +21,19 @@ async def test_a_plan_keeps_the_newest_outcome_of_each_of_its_topics(scene: Scen
     assert await plane.plan_outcomes("another") == []
 
 
+async def test_a_topic_is_a_rejected_one_until_another_plan_or_person_lets_it_begin(
+    scene: Scene,
+) -> None:
+    plane = scene.plane
+    await plane.record_plan_outcome("p", ["rb", "ra"], PlannedOutcome.REJECTED, "no", "run 1")
+    await plane.record_plan_outcome("q", ["rb"], PlannedOutcome.STARTED, "", "run 2")
+    (found,) = await plane.rejected_topics(["ra", "rb", "unheard of"])
+    assert (found.topic, found.plan, found.reason, found.run) == ("ra", "p", "no", "run 1")
+    await plane.record_plan_outcome("p", ["ra"], PlannedOutcome.ALLOWED, "yes", "run 1")
+    assert await plane.rejected_topics(["ra", "rb"]) == []
+    assert await plane.rejected_topics([]) == []
+
+
 async def test_a_topic_is_an_aborted_one_until_its_migration_begins_anew(scene: Scene) -> None:
     gateway = await scene.gateway()
     name, (log,) = await scene.migrating_topic([gateway])

@@ -134,6 +134,12 @@ async def test_the_oldest_batch_of_each_log_is_found_without_reading_the_others(
         ).fetchall()
         assert found == [(1,)] * WIDE
         assert rows_read(connection) - before <= 2 * WIDE
+        before = rows_read(connection)
+        work = connection.execute(
+            "SELECT partitions, max_timestamp FROM split_work(%s, %s)", [[log.topic_id], [ALL_OLD]]
+        ).fetchone()
+        assert work == (WIDE, 1)
+        assert rows_read(connection) - before <= 2 * WIDE
 
 
 async def test_a_claim_reads_a_batch_of_each_log_and_then_in_proportion_to_what_it_takes(

@@ -20,7 +20,7 @@ from tideline.control_plane.errors import (
     UnknownLog,
     UnknownTopic,
 )
-from tideline.control_plane.tiering_model import TieringScope
+from tideline.control_plane.tiering_model import SplitWork, TieringScope
 
 LARGEST = 2**63 - 1
 
@@ -89,6 +89,37 @@ async def test_the_oldest_batch_that_may_be_split_is_told_of_each_log_until_it_i
     assert tiered.plane.oldest_unsplit({log.topic_id: oldest.max_timestamp}) == []
     tiered.worker.split(log.topic_id)
     assert tiered.plane.oldest_unsplit(old) == []
+
+
+async def test_who_starts_split_is_told_of_what_it_would_begin_with_and_of_a_run_that_is_at_work(
+    tiered: Tiered,
+) -> None:
+    _, (one, two) = await tiered.scene.diskless_topic(2)
+    old = {one.topic_id: ALL_OLD}
+    nothing = SplitWork(0, 0, None, None)
+    assert tiered.plane.split_work(old) == nothing
+    await tiered.commit(one, 1, timestamp=500)
+    oldest = await tiered.commit(two, 1, timestamp=100)
+    assert tiered.plane.split_work(old) == SplitWork(0, 2, oldest, 100)
+    assert tiered.plane.split_work({one.topic_id: 100}) == nothing, "nothing is old enough"
+    (file,) = tiered.worker.claim({one.topic_id: 200})
+    assert tiered.plane.split_work(old) == SplitWork(1, 0, None, None)
+    tiered.plane.record_tiering_failure(
+        TieringScope.SPLIT, file.file_id, "its bytes are wrong", park_after=1, backoff_ms=1
+    )
+    tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token)
+    work = tiered.plane.split_work(old)
+    assert (work.partitions, work.max_timestamp) == (1, 500), "nobody may take what is parked"
+    tiered.worker.split(one.topic_id)
+    assert tiered.plane.split_work(old) == nothing
+
+
+async def test_a_requested_topic_is_work_at_once(tiered: Tiered) -> None:
+    await tiered.diskless(files=1, batches=1)
+    assert tiered.plane.split_work({}).partitions == 0
+    ((name,),) = tiered.scene.sql("SELECT name FROM topics")
+    tiered.plane.request_tiering(str(name))
+    assert tiered.plane.split_work({}).partitions == 1
 
 
 async def test_the_number_of_batches_is_estimated_without_counting(tiered: Tiered) -> None:

@@ -17,11 +17,11 @@ POST_TIMEOUT_S = 10.0
 MAX_TEXT = 2_000
 
 
-def deadline_missed(context: Mapping[str, Any] | None = None, **_: Any) -> None:
-    """Called by Airflow's executor when a run takes longer than ``airflow_deadline_ms``."""
+def deadline_missed(context: Mapping[str, Any] | None = None, *, limit_ms: int, **_: Any) -> None:
+    """Called by Airflow's executor when a run takes longer than ``limit_ms``."""
     run = (context or {}).get("dag_run") or {}
     dag = _field(run, "dag_id")
-    limit_s = load(AirflowSettings).airflow_deadline_ms / 1000
+    limit_s = limit_ms / 1000
     run_id = _field(run, "dag_run_id")
     tell(
         "run_is_late",

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from psycopg.conninfo import conninfo_to_dict
-from temporalio.client import Client, WorkflowHandle
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from temporalio.client import Client
 
 from tideline import temporal
+from tideline.airflow.temporal.following import WorkflowRun
+from tideline.airflow.temporal.target import Target
 from tideline.domain.messages import (
     AbortDecision,
     TopicMigrationInput,
-    TopicOutcome,
     TopicRef,
     Update,
 )
@@ -30,19 +29,12 @@ from tideline.temporal import TemporalUnavailable, temporal_errors
 
 T = TypeVar("T")
 CALL_TIMEOUT_S = 10.0
-LONGEST_POLL_S = 60.0
-"""A wait for a workflow is asked anew after this, so that a server that hangs is noticed."""
-
-Handle = WorkflowHandle[Any, TopicOutcome]
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """One run of the topic's workflow."""
-
-    workflow_id: str
-    run_id: str
-    ui: str | None
+def target() -> Target:
+    """Temporal, as Tideline's settings have it. Raises :class:`UsageError`."""
+    settings = load(TemporalSettings)
+    return Target(dict(temporal.connect_options(settings)), settings.temporal_ui)
 
 
 def migration_input(
@@ -80,7 +72,7 @@ async def resolve(topic: str) -> TopicRef:
     return await resolve_topic(load(KafkaSettings), topic, client_id="tideline-airflow")
 
 
-async def start_or_join(given: TopicMigrationInput) -> Started:
+async def start_or_join(given: TopicMigrationInput) -> WorkflowRun:
     """The topic's one workflow, started or found running.
 
     Raises as :func:`resolve` does, and :class:`TemporalUnavailable`.
@@ -91,54 +83,7 @@ async def start_or_join(given: TopicMigrationInput) -> Started:
         settings,
         lambda client: temporal.start_or_join(client, settings.temporal_task_queue, ref, given),
     )
-    ui = temporal.workflow_url(settings, handle.id)
-    return Started(handle.id, handle.result_run_id or "", ui)
-
-
-async def outcome(
-    started: Started,
-    patience_s: float,
-    looked: Callable[[str], None] = lambda _: None,
-) -> TopicOutcome:
-    """Wait for the end of the workflow; ``looked`` is told where it stands, now and then.
-
-    Raises :class:`MigrationFailed` with the workflow's own message,
-    :class:`NoSuchMigration`, and :class:`TemporalUnavailable` when Temporal has been silent for
-    ``patience_s`` seconds.
-    """
-    settings = load(TemporalSettings)
-
-    async def once(client: Client) -> TopicOutcome | None:
-        handle: Handle = client.get_workflow_handle(
-            started.workflow_id, run_id=started.run_id or None, result_type=TopicOutcome
-        )
-        description = await handle.describe()
-        shown = description.search_attributes
-        facts = [
-            str(value)
-            for name in ("TidelinePhase", "TidelineWaitingReason")
-            for value in shown.get(name, ())
-            if value
-        ]
-        looked(": ".join(facts))
-        try:
-            async with asyncio.timeout(LONGEST_POLL_S):
-                return await handle.result()
-        except TimeoutError:
-            return None
-
-    while True:
-        # Each round begins with a short call, so a silence is counted from the last answer.
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(TemporalUnavailable),
-            wait=wait_exponential(multiplier=0.5, max=10),
-            stop=stop_after_delay(patience_s),
-            reraise=True,
-        ):
-            with attempt:
-                found = await called(settings, once, LONGEST_POLL_S + CALL_TIMEOUT_S)
-        if found is not None:
-            return found
+    return WorkflowRun(handle.id, handle.result_run_id or "")
 
 
 async def ask_for_abort(workflow_id: str) -> AbortDecision:
@@ -157,7 +102,6 @@ async def ask_for_abort(workflow_id: str) -> AbortDecision:
 async def called(
     settings: TemporalSettings,
     call: Callable[[Client], Awaitable[T]],
-    timeout_s: float = CALL_TIMEOUT_S,
 ) -> T:
     """One call on a connection of its own. Raises :class:`TemporalUnavailable` with the address,
     also when there is no answer in time."""
@@ -165,7 +109,7 @@ async def called(
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
             client = await temporal.connect(settings)
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(CALL_TIMEOUT_S):
             with temporal_errors():
                 return await call(client)
     except TimeoutError:

@@ -10,13 +10,17 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tideline.airflow.temporal.link import keep_link
+from tideline.airflow.temporal.operators import TemporalWorkflowOperator
 from tideline.airflow.trigger import ENDED, SILENT, TopicMigrationTrigger
+from tideline.domain.messages import TOPIC_WORKFLOW
 from tideline.errors import TidelineError, UnreachableError
 from tideline.settings import WorkerSettings, load
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tideline.airflow.temporal.following import WorkflowRun
     from tideline.domain.preflight import PreflightReport
 
 
@@ -68,12 +72,12 @@ class TopicPreflightOperator(BaseOperator):
         return {result.name: str(result.verdict) for result in report.checks}
 
 
-class TopicMigrationOperator(BaseOperator):
+class TopicMigrationOperator(TemporalWorkflowOperator):
     """Starts the topic's migration, or joins the one that runs, and waits for its end.
 
-    It is the workflow that every other trigger meets at. The wait is in the triggerer; a retry
-    joins again, but starts nothing that was aborted after the run began. Returns the
-    workflow's result: topic, topic id, outcome, B0 by partition.
+    It is the workflow that every other trigger meets at, by Tideline's settings of Temporal. The
+    wait is in the triggerer; a retry joins again, but starts nothing that was aborted after the
+    run began. Returns the workflow's result: topic, topic id, outcome, B0 by partition.
     """
 
     template_fields: Sequence[str] = ("topic", "options", "plan")
@@ -90,7 +94,7 @@ class TopicMigrationOperator(BaseOperator):
         """``options`` are those of ``tideline migrate``; ``plan`` keeps what became of the topic,
         see :mod:`tideline.airflow.plans`; ``abort_when_killed``: see
         :class:`TopicMigrationTrigger`."""
-        super().__init__(**kwargs)
+        super().__init__(workflow=TOPIC_WORKFLOW, task_queue="", **kwargs)
         self.topic = topic
         self.options = options
         self.plan = plan
@@ -105,13 +109,17 @@ class TopicMigrationOperator(BaseOperator):
             if since is not None:
                 asyncio.run(plans.begin(self.topic, self.plan, run_id, since))
             started = asyncio.run(migrations.start_or_join(given))
+            url = migrations.target().link(started.workflow_id, started.run_id)
         except TidelineError as error:
             raise failed(self.topic, error) from error
-        self.log.info("%s migrates: %s", self.topic, started.ui or started.workflow_id)
-        trigger = TopicMigrationTrigger(
-            started.workflow_id, started.run_id, self.topic, self.abort_when_killed
+        self.log.info("%s migrates: %s", self.topic, url or started.workflow_id)
+        keep_link(context, url)
+        self.defer(trigger=self.trigger(started), method_name="ended")
+
+    def trigger(self, run: WorkflowRun) -> TopicMigrationTrigger:
+        return TopicMigrationTrigger(
+            run.workflow_id, run.run_id, self.topic, self.abort_when_killed
         )
-        self.defer(trigger=trigger, method_name="ended")
 
     def ended(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called with what the trigger saw."""
@@ -137,11 +145,13 @@ class TopicMigrationOperator(BaseOperator):
 
 class BatchApproval(ApprovalOperator):
     """Asks a person in the UI before the next batch, if its parameters say so. Holds no slot while
-    it waits. A plan keeps a rejection; while that cannot be written, the person is asked again."""
+    it waits, for as long as it takes. The answer is kept; while that cannot be written, the person
+    is asked again."""
 
     def __init__(self, *, following: str, **kwargs: Any) -> None:
         """``following``: the task whose value is the parameters of the next batch."""
-        super().__init__(**kwargs)
+        # Its base class would take the time limit of all tasks for that of the person.
+        super().__init__(**kwargs | {"execution_timeout": None})
         self.following = following
 
     def execute(self, context: Context) -> Any:
@@ -152,17 +162,15 @@ class BatchApproval(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         from tideline.airflow import plans
-        from tideline.control_plane.model import PlannedOutcome
 
-        if event.get("chosen_options") == [self.REJECT]:
+        if "error" not in event:
             following = context["ti"].xcom_pull(task_ids=self.following)
             who = (event.get("responded_by_user") or {}).get("name") or "a person"
-            by, outcome = f"rejected by {who}", PlannedOutcome.REJECTED
-            plan, topics = following["plan"], following["topics"]
+            allowed = event["chosen_options"] != [self.REJECT]
             try:
-                asyncio.run(plans.tell(plan, topics, outcome, by, context["run_id"]))
+                asyncio.run(plans.decide(following, allowed, who, context["run_id"]))
             except TidelineError as error:
-                raise failed("the rejection", error) from error
+                raise failed("the answer", error) from error
         return super().execute_complete(context, event)
 
 

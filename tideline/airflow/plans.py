@@ -4,7 +4,7 @@ is started again until a person asks anew. Postgres decides, not the conf of a r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 
 from tideline import control_plane
-from tideline.airflow.wave import PLAN_VARIABLE, Wave
-from tideline.control_plane.model import PlannedOutcome
+from tideline.airflow.wave import PLAN_VARIABLE, Wave, by_hand
+from tideline.control_plane.model import PlannedOutcome, PlannedTopic
 from tideline.control_plane.plane import ControlPlane
 from tideline.errors import RefusedError
 from tideline.settings import WorkerSettings, load
@@ -57,28 +57,43 @@ async def left_out(wave: Wave, run_id: str) -> dict[str, str]:
         return {}
     async with connected() as plane:
         aborted = await plane.aborted_topics(wave.topics)
+        rejected = await plane.rejected_topics(wave.topics)
         told = await plane.plan_outcomes(wave.plan) if wave.plan else []
     reasons = {
         one.topic: f"its migration was aborted at {one.aborted_at:%Y-%m-%d %H:%M:%S %Z}: {ANEW}"
         for one in aborted
         if wave.plan or milliseconds(one.aborted_at) >= wave.asked_at
     }
+    reasons |= {
+        one.topic: f"it was {one.reason} in run {one.run}: {ANEW}"
+        for one in rejected
+        if one.plan != wave.plan and milliseconds(one.changed_at) >= wave.asked_at
+    }
     done = {one.topic for one in told if one.outcome is PlannedOutcome.DONE}
+    reasons |= dict.fromkeys(done, "the plan has migrated it")
+    begins = {entry["topic"] for entry in wave.batch(reasons)}
     for one in told:
-        if one.topic not in done and one.run != run_id:
+        if one.run != run_id and _halts(one, begins):
             why = f": {one.reason}" if one.reason else ""
             raise PlanHalted(
                 f"plan {wave.plan}: {one.topic} was {one.outcome} by run {one.run}{why}. Nothing "
                 f"further of the plan is started: repair it and clear its task, or take it out of "
                 f"the Variable {PLAN_VARIABLE}; {ANEW}"
             )
-    unapproved = wave.plan and wave.number == 1 and wave.approve_each_batch
-    if unapproved and done and set(wave.topics) - done - set(reasons):
+    allowed = {one.topic for one in told if one.outcome is PlannedOutcome.ALLOWED}
+    if wave.plan and wave.number == 1 and wave.approve_each_batch and done and begins - allowed:
         raise PlanHalted(
             f"plan {wave.plan}: a batch is done and nobody has allowed the next one: clear the "
             f"task `approve` of the last run; {ANEW}"
         )
-    return reasons | dict.fromkeys(done, "the plan has migrated it")
+    return reasons
+
+
+def _halts(told: PlannedTopic, begins: Collection[str]) -> bool:
+    """A rejection halts the batch that was rejected, until a person allows just that."""
+    if told.outcome is PlannedOutcome.REJECTED:
+        return told.topic in begins
+    return told.outcome not in (PlannedOutcome.DONE, PlannedOutcome.ALLOWED)
 
 
 async def begin(topic: str, plan: str, run_id: str, since: datetime) -> None:
@@ -105,6 +120,23 @@ async def tell(
     if plan:
         async with connected() as plane:
             await plane.record_plan_outcome(plan, topics, outcome, reason, run_id)
+
+
+async def decide(following: Mapping[str, Any], allowed: bool, who: str, run_id: str) -> None:
+    """Keep what a person says of the next batch, also of a wave without a plan, so that no planned
+    one begins what was rejected. A rejection is of every topic that was to come.
+
+    ``following``: the parameters of the next batch. Raises
+    :class:`~tideline.errors.UnreachableError`.
+    """
+    plan = following["plan"] or by_hand(following["wave"])
+    topics: list[str] = following["topics"]
+    if allowed:
+        outcome, topics = PlannedOutcome.ALLOWED, topics[: following["batch_size"]]
+        reason = f"allowed by {who}"
+    else:
+        outcome, reason = PlannedOutcome.REJECTED, f"rejected by {who}"
+    await tell(plan, topics, outcome, reason, run_id)
 
 
 def milliseconds(at: datetime) -> int:

@@ -10,6 +10,8 @@ from typing import Any
 
 from tideline.errors import ExitCode
 
+APPLICATION = "spark_application"
+"""Of a result: the id of the Spark application that did the work, if one was started."""
 KEPT_BYTES = 32_768
 """A larger result is not kept whole in Airflow's database: its long values are left out."""
 
@@ -73,3 +75,25 @@ def doubts(coverage: Mapping[str, Any]) -> str:
     if missing:
         return f"the result does not tell {', '.join(missing)}"
     return ", ".join(f"{name} {coverage[name]}" for name in counts if coverage[name])
+
+
+def told(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a job's result goes with an asset's event: which run it was, where its report is, and
+    its counts, those of a part (``split``, ``merge``) in a dictionary of their own."""
+    facts: dict[str, Any] = {
+        name: document[name] for name in ("run_id", "report") if document.get(name)
+    }
+    for name, value in document.items():
+        if _is_count(value) and name != "exit_code":
+            facts[name] = value
+        elif isinstance(value, Mapping) and (counts := _counts(value)):
+            facts[name] = counts
+    return facts
+
+
+def _counts(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if _is_count(value)}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

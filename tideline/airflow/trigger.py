@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-from tideline.background import spawn
+from tideline.airflow.temporal.following import ENDED, FAILED, SILENT, Ended
+from tideline.airflow.temporal.trigger import TemporalWorkflowTrigger
 from tideline.errors import TidelineError
 from tideline.settings import AirflowSettings, load
 
-ENDED, FAILED, SILENT = "ended", "failed", "silent"
-SETTLED_AFTER_S = 3.0
-"""Airflow (3.3) takes a task that resumes before its scheduler has seen the end of the part before
-the wait for one that was killed, and tries it again: no wait is shorter than this."""
+if TYPE_CHECKING:
+    from temporalio.client import WorkflowExecutionDescription
+
+    from tideline.airflow.temporal.target import Target
+
+__all__ = ["ENDED", "FAILED", "SILENT", "TopicMigrationTrigger"]
 
 
-class TopicMigrationTrigger(BaseTrigger):
+class TopicMigrationTrigger(TemporalWorkflowTrigger):
     """Fires once, with a dictionary: ``status`` is ``ended`` (and ``outcome`` the workflow's
     result), ``failed`` or ``silent`` (and ``message`` says why).
 
@@ -32,7 +31,7 @@ class TopicMigrationTrigger(BaseTrigger):
     ) -> None:
         """``abort_when_killed``: a task that a person marks or clears asks for an abort, which wins
         only before B0; otherwise the migration goes on."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__([{"workflow_id": workflow_id, "run_id": run_id}])
         self.workflow_id = workflow_id
         self.run_id = run_id
         self.topic = topic
@@ -49,34 +48,35 @@ class TopicMigrationTrigger(BaseTrigger):
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        settled = spawn(asyncio.sleep(SETTLED_AFTER_S), "settled")
-        payload = await self._wait()
-        await settled
-        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
-
-    async def _wait(self) -> dict[str, Any]:
+    async def target(self) -> Target:
         # Every task of a DAG file imports this module; the clients are needed here alone.
         from tideline.airflow import migrations
-        from tideline.temporal import TemporalUnavailable
 
-        last = ""
+        return migrations.target()
 
-        def looked(where: str) -> None:
-            nonlocal last
-            if where != last:
-                self.log.info("%s: %s", self.topic, where)
-                last = where
-
-        patience_s = load(AirflowSettings).airflow_temporal_patience_ms / 1000
-        started = migrations.Started(self.workflow_id, self.run_id, None)
+    async def wait(self) -> list[Ended]:
+        self.patience_s = load(AirflowSettings).airflow_temporal_patience_ms / 1000
         try:
-            outcome = await migrations.outcome(started, patience_s, looked)
-        except TemporalUnavailable as error:
-            return {"status": SILENT, "message": str(error)}
+            return await super().wait()
         except TidelineError as error:
-            return {"status": FAILED, "message": str(error)}
-        return {"status": ENDED, "outcome": asdict(outcome)}
+            return [Ended(self.workflow_id, self.run_id, FAILED, message=str(error))]
+
+    def payload(self, found: Sequence[Ended]) -> dict[str, Any]:
+        (one,) = found
+        if one.status == ENDED:
+            return {"status": ENDED, "outcome": one.result}
+        why = "the migration has ended: " if one.status == FAILED else ""
+        return {"status": one.status, "message": f"{why}{one.message}"}
+
+    def shown(self, description: WorkflowExecutionDescription) -> str:
+        shown = description.search_attributes
+        facts = [
+            str(value)
+            for name in ("TidelinePhase", "TidelineWaitingReason")
+            for value in shown.get(name, ())
+            if value
+        ]
+        return ": ".join(facts)
 
     async def on_kill(self) -> None:
         from tideline.airflow import migrations

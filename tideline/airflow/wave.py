@@ -75,17 +75,13 @@ def read_wave(params: Mapping[str, Any], planned: object, default_batch: int) ->
     given = dict(params)
     plan = str(given.get("plan") or "")
     if not given.get("topics") and planned:
-        if isinstance(planned, list):
-            planned = {"topics": planned}
-        if not isinstance(planned, Mapping):
-            raise UsageError(f"Variable {PLAN_VARIABLE}: write a JSON list of topics or an object")
+        planned, plan = _fields(planned), plan_of(planned)
         if unknown := sorted(set(planned) - set(given)):
             raise UsageError(
                 f"Variable {PLAN_VARIABLE}: no field {unknown[0]!r}; known are "
                 f"{', '.join(sorted(given))}"
             )
         given |= planned
-        plan = plan_id(planned)
     if not given.get("topics"):
         return None
     options = {name: given[name] for name in OPTIONS if given.get(name) is not None}
@@ -101,10 +97,26 @@ def read_wave(params: Mapping[str, Any], planned: object, default_batch: int) ->
     )
 
 
-def plan_id(planned: Mapping[str, Any]) -> str:
-    """Another text of the Variable is another plan, in which nothing has been started."""
-    text = json.dumps(planned, sort_keys=True)
+def plan_of(planned: object) -> str:
+    """The name of what the Variable plans: another text is another plan, in which nothing has been
+    started. Empty: nothing is planned. Raises :class:`UsageError`."""
+    if not planned:
+        return ""
+    text = json.dumps(_fields(planned), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def by_hand(wave: str) -> str:
+    """Under this name people's decisions about a wave without a plan are kept."""
+    return f"by hand: {wave}"
+
+
+def _fields(planned: object) -> Mapping[str, Any]:
+    if isinstance(planned, list):
+        return {"topics": planned}
+    if not isinstance(planned, Mapping):
+        raise UsageError(f"Variable {PLAN_VARIABLE}: write a JSON list of topics or an object")
+    return planned
 
 
 def _topics(given: object, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -99,6 +99,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "record_plan_outcome": _PROGRESS,
         "plan_outcomes": _READS,
         "aborted_topics": _READS,
+        "rejected_topics": _READS,
         "record_phase": _PROGRESS,
         "migration_status": _READS,
         "migration_summary": _READS,

@@ -94,6 +94,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "adopt_gc_runs": _COUNTS,
         "gc_runs": _READS,
         "oldest_unsplit": _READS,
+        "split_work": _READS,
         "estimate_batch_rows": _READS,
     }
 )

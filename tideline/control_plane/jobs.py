@@ -45,6 +45,7 @@ from tideline.control_plane.tiering_model import (
     PartitionRow,
     RecordedVerdict,
     SplitFile,
+    SplitWork,
     SuffixUnit,
     TieringScope,
     TieringStatusRow,
@@ -299,6 +300,11 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         paused and deleted topics. Costs a look into an index for each log."""
         function = Function("oldest_unsplit", rows(OldestUnsplit))
         return self._call(function, list(cutoffs), list(cutoffs.values()))
+
+    def split_work(self, cutoffs: Mapping[UUID, int]) -> SplitWork:
+        """What ``claim_wal_files`` would begin with. Costs a look into an index for each log."""
+        function = Function("split_work", rows(SplitWork))
+        return self._call(function, list(cutoffs), list(cutoffs.values()))[0]
 
     def estimate_batch_rows(self) -> int:
         """Rows of all batches, as Postgres' statistics have it: off by what came and went since the

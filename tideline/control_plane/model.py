@@ -612,6 +612,8 @@ class PlannedOutcome(StrEnum):
     FAILED = "failed"
     REJECTED = "rejected"
     """A person did not let its batch begin."""
+    ALLOWED = "allowed"
+    """A person did; nothing of it was started yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,6 +625,17 @@ class PlannedTopic:
     reason: str
     run: str
     """Of the wave, that told it."""
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedTopic:
+    """A topic of which the last that was told, in any plan, is that a person rejected it."""
+
+    topic: str
+    plan: str
+    reason: str
+    run: str
     changed_at: datetime
 
 

@@ -32,6 +32,7 @@ from tideline.control_plane.model import (
     PartitionMigrationStatus,
     PlannedOutcome,
     PlannedTopic,
+    RejectedTopic,
     RequestState,
     StreamPlace,
     SuffixOffset,
@@ -477,6 +478,9 @@ class ControlPlane(Protocol):
 
     async def aborted_topics(self, topics: Collection[str]) -> list[AbortedTopic]:
         """Of these, by name, those whose last migration was aborted, by whomever."""
+
+    async def rejected_topics(self, topics: Collection[str]) -> list[RejectedTopic]:
+        """Of these, by name, those of which the last that was told, in any plan, is a rejection."""
 
     async def record_phase(
         self,

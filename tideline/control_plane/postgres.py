@@ -54,6 +54,7 @@ from tideline.control_plane.model import (
     PartitionMigrationStatus,
     PlannedOutcome,
     PlannedTopic,
+    RejectedTopic,
     RequestState,
     SegmentCoordinates,
     StreamPlace,
@@ -430,6 +431,9 @@ class PostgresControlPlane(ControlPlane):
 
     async def aborted_topics(self, topics: Collection[str]) -> list[AbortedTopic]:
         return await self._call(Function("aborted_topics", rows(AbortedTopic)), list(topics))
+
+    async def rejected_topics(self, topics: Collection[str]) -> list[RejectedTopic]:
+        return await self._call(Function("rejected_topics", rows(RejectedTopic)), list(topics))
 
     async def record_phase(
         self,

@@ -319,6 +319,20 @@ class OldestUnsplit:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitWork:
+    """Whether split would find something to do."""
+
+    claimed: int
+    """WAL files that somebody splits now. While there are any, nothing else is told."""
+    partitions: int
+    """That have something which may be split."""
+    file_id: int | None
+    """The WAL file of the oldest batch of it."""
+    max_timestamp: int | None
+    """Of that batch, in ms."""
+
+
+@dataclass(frozen=True, slots=True)
 class TieringStatusRow:
     """002 §4.8.2 ``TieringStatus``, per partition."""
 

@@ -139,6 +139,21 @@ class AirflowApi:
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/xcomEntries/return_value"
         return self.call("GET", path, map_index=index, deserialize=True)["value"]
 
+    def links(self, dag: str, run: str, name: str, index: int = -1) -> dict[str, Any]:
+        """Address by name of each button of a task."""
+        path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/links"
+        found: dict[str, Any] = self.call("GET", path, map_index=index)["extra_links"]
+        return found
+
+    def providers(self) -> set[str]:
+        """Packages."""
+        return {one["package_name"] for one in self.call("GET", "/providers")["providers"]}
+
+    def asset_events(self, dag: str, run: str) -> list[dict[str, Any]]:
+        """What the run's tasks have told of assets."""
+        found = self.call("GET", "/assets/events", source_dag_id=dag, source_run_id=run)
+        return list(found["asset_events"])
+
     def answer(self, dag: str, run: str, name: str, choice: str) -> None:
         """To a task that asks a person."""
         path = f"/dags/{dag}/dagRuns/{quote(run)}/taskInstances/{name}/-1/hitlDetails"

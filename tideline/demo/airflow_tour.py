@@ -21,7 +21,7 @@ from tideline.errors import ExitCode, TidelineError
 from tideline.stack import Stack
 
 WAVE = "tideline_migration_wave"
-JOBS = ("tideline_coverage", "tideline_tiering", "tideline_retention", "tideline_gc")
+JOBS = tuple(f"tideline_{job}" for job in ("coverage", "split", "merge", "retention", "gc"))
 PARTITIONS = 2
 RECORDS = 3_000
 RECORD_BYTES = 1_000

@@ -26,3 +26,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         WHERE name = ANY (p_topics) AND status = 'aborted' AND kind = 'migrated'
         ORDER BY name
 $$;
+
+-- Of these topics, those of which the last that was told, in any plan, is that a person rejected them.
+CREATE FUNCTION rejected_topics(p_topics text[])
+RETURNS TABLE (topic text, plan text, reason text, run text, changed_at timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT topic, plan, reason, run, changed_at FROM (
+        SELECT DISTINCT ON (o.topic) o.* FROM plan_outcomes AS o
+            WHERE o.topic = ANY (p_topics) ORDER BY o.topic, o.changed_at DESC
+    ) AS newest
+    WHERE outcome = 'rejected' ORDER BY topic
+$$;

@@ -50,7 +50,7 @@ def world() -> World:
 @pytest.fixture(autouse=True)
 def quiet_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No settings of the machine reach a test, and no trigger waits for Airflow."""
-    from tideline.airflow import trigger
+    from tideline.airflow.temporal import trigger
 
     for name in [name for name in os.environ if name.startswith("TIDELINE_")]:
         monkeypatch.delenv(name)

@@ -36,11 +36,9 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
     server.server_close()
 
 
-def test_a_late_run_is_named_with_its_limit(
-    posted: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TIDELINE_AIRFLOW_DEADLINE_MS", "90000")
-    deadline_missed({"dag_run": {"dag_id": "tideline_gc", "dag_run_id": "scheduled__1"}})
+def test_a_late_run_is_named_with_its_limit(posted: list[dict[str, str]]) -> None:
+    run = {"dag_id": "tideline_gc", "dag_run_id": "scheduled__1"}
+    deadline_missed({"dag_run": run}, limit_ms=90_000)
     assert "tideline_gc, run scheduled__1: not done after 90 s" in posted[0]["text"]
 
 

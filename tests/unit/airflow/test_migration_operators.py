@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow.triggers.base import TriggerEvent
 from temporalio.testing import WorkflowEnvironment
 
+from tests.unit.airflow.relay import NOWHERE, Relay
 from tests.unit.workflows.world import World, fails
 from tideline.airflow import migrations
 from tideline.airflow.operators import (
@@ -27,56 +27,12 @@ from tideline.domain.migration import Phase
 from tideline.domain.preflight import CheckResult, PreflightReport, Verdict
 from tideline.errors import RefusedError, UnreachableError
 
+PUSHED: dict[str, Any] = {}
 CONTEXT: Any = {
     "run_id": "manual__1",
+    "ti": SimpleNamespace(xcom_push=lambda key, value: PUSHED.update({key: value})),
     "dag_run": SimpleNamespace(start_date=datetime.now(UTC) - timedelta(minutes=1)),
 }
-NOWHERE = "127.0.0.1:1"
-
-
-class Relay:
-    """A loopback address in front of another, that can fall silent."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self._port = 0
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
-
-    async def __aenter__(self) -> Relay:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            for writer in list(self._open):
-                writer.transport.abort()
-            self._server = None
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self._target.rpartition(":")
-        behind, beyond = await asyncio.open_connection(host, int(port))
-        self._open |= {writer, beyond}
-        await asyncio.gather(self._pump(reader, beyond), self._pump(behind, writer))
-        self._open -= {writer, beyond}
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-        writer.close()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tideline.airflow.operators import (
     TopicPreflightOperator,
 )
 from tideline.airflow.results import doubts
+from tideline.airflow.temporal.following import WorkflowRun
 from tideline.airflow.wave import Wave, read_wave, schemas
 from tideline.control_plane.memory import MemoryControlPlane
 from tideline.control_plane.model import PlannedOutcome, TrackingKind
@@ -94,7 +95,10 @@ async def test_a_further_batch_leaves_out_what_was_aborted_since_the_person_aske
         assert list(await plans.left_out(wave, "run-2")) == left_out
 
 
-@pytest.mark.parametrize("outcome", [o for o in PlannedOutcome if o is not PlannedOutcome.DONE])
+GOES_ON = (PlannedOutcome.DONE, PlannedOutcome.ALLOWED)
+
+
+@pytest.mark.parametrize("outcome", [o for o in PlannedOutcome if o not in GOES_ON])
 async def test_a_plan_halts_at_a_topic_that_did_not_become_hybrid_and_says_why(
     plane: MemoryControlPlane, outcome: PlannedOutcome
 ) -> None:
@@ -104,6 +108,26 @@ async def test_a_plan_halts_at_a_topic_that_did_not_become_hybrid_and_says_why(
         await plans.left_out(wave, "run-2")
     assert await plans.left_out(wave, "run-1") == {}, "who clears that run asks anew"
     assert await plans.left_out(planned("payments"), "run-2") == {}, "another plan"
+
+
+async def test_a_rejected_topic_is_left_out_of_every_other_plan_and_of_a_wave_asked_for_before(
+    plane: MemoryControlPlane,
+) -> None:
+    wave = planned("orders", "payments")
+    await plane.record_plan_outcome(
+        wave.plan, ["orders"], PlannedOutcome.REJECTED, "rejected by ada", "run-1"
+    )
+    edited = planned("orders", "payments", "users")
+    left_out = await plans.left_out(edited, "run-2")
+    assert list(left_out) == ["orders"]
+    assert "it was rejected by ada in run run-1" in left_out["orders"]
+    now = plans.milliseconds(datetime.now(UTC))
+    for asked_at, names in ((now - 60_000, ["orders"]), (now + 60_000, [])):
+        earlier = by_hand("orders", "payments", batch=2, wave="manual__1", asked_at=asked_at)
+        assert list(await plans.left_out(earlier, "run-2")) == names
+    assert await plans.left_out(by_hand("orders"), "run-3") == {}, "a person names it"
+    await plane.record_plan_outcome(edited.plan, ["orders"], PlannedOutcome.DONE, "", "run-4")
+    assert await plans.left_out(planned("orders"), "run-5") == {}, "it was let through since"
 
 
 async def test_a_plan_migrates_the_topics_that_are_left(plane: MemoryControlPlane) -> None:
@@ -121,7 +145,7 @@ async def test_a_try_starts_nothing_that_was_aborted_after_its_run_began(
 ) -> None:
     started = []
 
-    async def start(given: TopicMigrationInput) -> migrations.Started:
+    async def start(given: TopicMigrationInput) -> WorkflowRun:
         started.append(given.topic)
         raise UnreachableError("Temporal is silent")
 
@@ -170,26 +194,57 @@ async def test_a_refusal_is_kept_unless_it_may_pass_by_itself(
     assert outcomes == [PlannedOutcome.REFUSED] * kept
 
 
-async def test_a_rejection_is_kept_for_every_topic_that_was_to_come(
-    plane: MemoryControlPlane,
-) -> None:
-    wave = planned("a", "b", "c", approve_each_batch=True)
-    following = wave.rest("run-1", 0, "a")
+async def answered(wave: Wave, run: str, last: str, choice: str) -> None:
+    """A person is asked before the batch behind ``last``."""
+    following = wave.rest(run, 0, last)
     asks = BatchApproval(task_id="approve", subject="Go on?", following="next_batch", defaults=None)
     event = {
-        "chosen_options": ["Reject"],
+        "chosen_options": [choice],
         "params_input": {},
         "responded_at": datetime.now(UTC),
         "responded_by_user": {"id": "1", "name": "ada"},
     }
-    await asyncio.to_thread(asks.execute_complete, context("run-1", next_batch=following), event)
+    await asyncio.to_thread(asks.execute_complete, context(run, next_batch=following), event)
+
+
+async def test_a_rejection_is_kept_for_every_topic_that_was_to_come(
+    plane: MemoryControlPlane,
+) -> None:
+    wave = planned("a", "b", "c", approve_each_batch=True)
+    await answered(wave, "run-1", "a", "Reject")
     told = await plane.plan_outcomes(wave.plan)
     assert [(one.topic, one.outcome, one.reason) for one in told] == [
         ("b", PlannedOutcome.REJECTED, "rejected by ada"),
         ("c", PlannedOutcome.REJECTED, "rejected by ada"),
     ]
+    await plane.record_plan_outcome(wave.plan, ["a"], PlannedOutcome.DONE, "", "run-1")
     with pytest.raises(plans.PlanHalted, match="b was rejected by run run-1: rejected by ada"):
         await plans.left_out(wave, "run-2")
+
+
+async def test_a_person_who_thinks_again_lets_exactly_the_next_batch_begin(
+    plane: MemoryControlPlane,
+) -> None:
+    wave = planned("a", "b", "c", approve_each_batch=True)
+    await plane.record_plan_outcome(wave.plan, ["a"], PlannedOutcome.DONE, "", "run-1")
+    await answered(wave, "run-1", "a", "Reject")
+    await answered(wave, "run-1", "a", "Approve")
+    assert wave.batch(await plans.left_out(wave, "run-2"))[0]["topic"] == "b", "asked already"
+    await plane.record_plan_outcome(wave.plan, ["b"], PlannedOutcome.DONE, "", "run-2")
+    with pytest.raises(plans.PlanHalted, match="c was rejected by run run-1"):
+        await plans.left_out(wave, "run-3")
+
+
+async def test_what_was_rejected_in_a_wave_by_hand_no_plan_begins(
+    plane: MemoryControlPlane,
+) -> None:
+    wave = by_hand("a", "b", approve_each_batch=True)
+    await answered(wave, "manual__1", "a", "Reject")
+    assert list(await plans.left_out(planned("b", "c"), "run-2")) == ["b"]
+    second = by_hand("b", batch=2, wave="manual__1", asked_at=1)
+    assert list(await plans.left_out(second, "manual__1__batch_2")) == ["b"]
+    await answered(wave, "manual__1", "a", "Approve")
+    assert await plans.left_out(second, "manual__1__batch_2") == {}
 
 
 CLEAN = {

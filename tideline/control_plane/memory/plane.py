@@ -48,6 +48,7 @@ from tideline.control_plane.model import (
     PhaseRecord,
     PlannedOutcome,
     PlannedTopic,
+    RejectedTopic,
     RequestState,
     StreamPlace,
     SuffixOffset,
@@ -570,6 +571,18 @@ class MemoryControlPlane(ControlPlane):
     async def plan_outcomes(self, plan: str) -> list[PlannedTopic]:
         found = self.operators.plans.get(plan, {}).values()
         return sorted(found, key=lambda planned: planned.topic)
+
+    async def rejected_topics(self, topics: Collection[str]) -> list[RejectedTopic]:
+        newest: dict[str, tuple[str, PlannedTopic]] = {}
+        for plan, told in self.operators.plans.items():
+            for name in told.keys() & set(topics):
+                if name not in newest or newest[name][1].changed_at <= told[name].changed_at:
+                    newest[name] = plan, told[name]
+        return [
+            RejectedTopic(name, plan, one.reason, one.run, one.changed_at)
+            for name, (plan, one) in sorted(newest.items())
+            if one.outcome is PlannedOutcome.REJECTED
+        ]
 
     async def aborted_topics(self, topics: Collection[str]) -> list[AbortedTopic]:
         return self.topics.aborted(topics)
