@@ -690,6 +690,49 @@ class JobsSettings(
         description="results of jobs whose driver was elsewhere, runs/ in the diskless bucket, are "
         "kept this long, in days",
     )
+    records_catalog: str = Field(
+        "embedded",
+        description="the catalog of the Iceberg tables that runs of the jobs tell: embedded, of "
+        "Tideline's own in Postgres and the diskless bucket; off: nothing is told; any other name: "
+        "of a catalog of pyiceberg",
+    )
+    records_properties: SecretStr = Field(
+        SecretStr(""),
+        description="properties of that catalog as pyiceberg has them, key=value, comma separated; "
+        "beside those of pyiceberg's own configuration",
+    )
+    records_namespace: str = Field(
+        "tideline",
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="namespace of the tables; each installation in one catalog has its own",
+    )
+    records_every_ms: int = Field(
+        3_600_000,
+        ge=0,
+        description="rows wait at most so long, in ms, until the run that ends next appends them "
+        "to the tables; 0: each run appends its own",
+    )
+    records_kept_days: int = Field(
+        400, ge=1, description="rows of the embedded tables are kept this long, in days"
+    )
+
+    @property
+    def records_options(self) -> dict[str, str]:
+        """The properties of the tables' catalog."""
+        text = self.records_properties.get_secret_value()
+        pairs = [entry.strip().partition("=") for entry in text.split(",") if entry.strip()]
+        return {key: value for key, _, value in pairs}
+
+    @field_validator("records_properties")
+    @classmethod
+    def _key_value(cls, secret: SecretStr) -> SecretStr:
+        entries = filter(None, (e.strip() for e in secret.get_secret_value().split(",")))
+        for number, entry in enumerate(entries, 1):
+            key, equals, _ = entry.partition("=")
+            if not key or not equals:
+                # Not the entry itself: it may be a part of a password.
+                raise ValueError(f"property {number} is not key=value")
+        return secret
 
     @field_validator("verify_bootstrap", mode="before")
     @classmethod

@@ -1,4 +1,5 @@
--- Least privilege: no role reads or writes a table; each may call the functions of its part.
+-- Least privilege: no role reads or writes a table, except those of a catalog that is not ours to
+-- define, at the end; each may call the functions of its part.
 
 -- What everybody reads.
 GRANT EXECUTE ON FUNCTION
@@ -63,3 +64,7 @@ GRANT EXECUTE ON FUNCTION
     tiering_status, coverage_status, pause_tiering, resume_tiering, request_tiering, list_gc_runs,
     jobs_known, verify_verdicts_of
 TO tideline_jobs_rights, tideline_worker_rights;
+
+GRANT SELECT, INSERT, UPDATE, DELETE ON
+    tideline_records.iceberg_tables, tideline_records.iceberg_namespace_properties
+TO tideline_jobs_rights;

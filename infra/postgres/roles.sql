@@ -31,3 +31,7 @@ CREATE SCHEMA IF NOT EXISTS tideline AUTHORIZATION tideline_owner;
 GRANT USAGE ON SCHEMA tideline
     TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
 ALTER DEFAULT PRIVILEGES FOR ROLE tideline_owner REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+
+-- The catalog of the Iceberg tables of the jobs: pyiceberg reads and writes it.
+CREATE SCHEMA IF NOT EXISTS tideline_records AUTHORIZATION tideline_owner;
+GRANT USAGE ON SCHEMA tideline_records TO tideline_jobs_rights;

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from uuid import UUID
 
+from spark.common.records import Told
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.errors import TidelineError
 from tideline.settings import JobsSettings
@@ -36,9 +37,13 @@ class Attempt:
         """It begins now."""
         self._note("beginning", lambda plane: plane.note_job_begun(self.jobs, self.run_id))
 
-    def end(self, error: str | None) -> None:
-        """It has ended; ``error``: why it is not good."""
-        self._note("end", lambda plane: plane.note_job_ended(self.jobs, self.run_id, error))
+    def end(self, error: str | None, told: Told | None) -> None:
+        """It has ended; ``error``: why it is not good, ``told``: what became of its records."""
+        overdue_since, lost = (told.overdue_since, told.lost_rows) if told else (None, 0)
+        self._note(
+            "end",
+            lambda plane: plane.note_job_ended(self.jobs, self.run_id, error, overdue_since, lost),
+        )
 
     def _note(self, what: str, note: Callable[[JobsControlPlane], None]) -> None:
         if not self.whole:

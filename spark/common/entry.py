@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -24,6 +24,7 @@ import typer
 
 from spark.common import session as sessions
 from spark.common.attempts import Attempt
+from spark.common.records import Ended, Records, Told
 from spark.common.results import write_result
 from tideline.errors import ExitCode, TidelineError, UsageError
 from tideline.object_store.runs import SCHEME, bucket_and_key
@@ -129,6 +130,11 @@ class Job:
         """Tasks that frames are cut into."""
         return sessions.cores(self.spark, self.settings.jobs_parallelism)
 
+    @cached_property
+    def records(self) -> Records:
+        """What the run finds and does, for the tables that outlive it."""
+        return Records(self.settings, self.name, self.run_id, self.started_at, self.progress)
+
     def progress(self, text: str) -> None:
         """One line on stderr."""
         elapsed = time.monotonic() - self._clock
@@ -146,7 +152,12 @@ class Job:
 
 
 def run_job(
-    name: str, work: Callable[[Job], Outcome], how: Launch, *, whole: bool = False
+    name: str,
+    work: Callable[[Job], Outcome],
+    how: Launch,
+    *,
+    whole: bool = False,
+    dry: bool = False,
 ) -> ExitCode:
     """:func:`carry_out` ``work`` and report how it ended. Never raises what a person can act on."""
     job: Job | None = None
@@ -157,7 +168,7 @@ def run_job(
             how.check()
             job = Job(name, load(JobsSettings), how, how.run_id or uuid4())
             document |= {"run_id": job.run_id, "started_at": job.started_at}
-            outcome = carry_out(job, work, whole=whole)
+            outcome = carry_out(job, work, whole=whole, dry=dry)
             document |= outcome.details
             if outcome.failed is not None:
                 code = ExitCode.FAILED
@@ -188,19 +199,34 @@ def _end(job: Job) -> None:
         job.progress(f"Spark did not stop: {error}")
 
 
-def carry_out(job: Job, work: Callable[[Job], Outcome], *, whole: bool) -> Outcome:
-    """Do ``work``; Postgres is told of a ``whole`` run, of all topics and no dry one. Raises what
-    ``work`` raises."""
+def carry_out(
+    job: Job, work: Callable[[Job], Outcome], *, whole: bool, dry: bool = False
+) -> Outcome:
+    """Do ``work``; Postgres is told of a ``whole`` run, of all topics and no dry one, and the
+    tables of every run that is not ``dry``. Raises what ``work`` raises."""
     attempt = Attempt(job.name, job.run_id, job.settings, job.progress, whole)
     attempt.begin()
     try:
         outcome = work(job)
     except Exception as error:
         failure = failure_of(error)
-        attempt.end(f"{type(error).__name__}: {error}" if failure is None else failure.message)
+        how = "defect" if failure is None else failure.exit_code.name.lower()
+        why = f"{type(error).__name__}: {error}" if failure is None else failure.message
+        attempt.end(why, _told(job, Ended(whole, how, why, {}), tell=False, dry=dry))
         raise
-    attempt.end(outcome.failed)
-    return outcome
+    how = "ok" if outcome.failed is None else "failed"
+    ended = Ended(whole, how, outcome.failed, outcome.details)
+    told = _told(job, ended, tell=True, dry=dry)
+    attempt.end(outcome.failed, told)
+    if told is None:
+        return outcome
+    return replace(outcome, details={**outcome.details, "records": asdict(told)})
+
+
+def _told(job: Job, ended: Ended, *, tell: bool, dry: bool) -> Told | None:
+    """``None``: nothing is told of it. The bucket is not even asked by a run that has not found it
+    to belong to what the job sees."""
+    return None if dry or job.settings.seen is None else job.records.end(ended, tell=tell)
 
 
 def _report(document: Mapping[str, object], place: str | None) -> None:
@@ -281,8 +307,10 @@ def main(name: str, work: Callable[..., Outcome]) -> NoReturn:
 
     def command(**given: Any) -> None:
         how = launch(**{key: given.pop(key) for key in shared})
-        whole = not given.get("topic") and not given.get("dry_run")
-        raise typer.Exit(run_job(name, lambda job: work(job, **given), how, whole=whole))
+        dry = bool(given.get("dry_run"))
+        whole = not given.get("topic") and not dry
+        code = run_job(name, lambda job: work(job, **given), how, whole=whole, dry=dry)
+        raise typer.Exit(code)
 
     command.__doc__ = work.__doc__
     command.__signature__ = inspect.Signature([*options, *shared.values()])  # type: ignore[attr-defined]

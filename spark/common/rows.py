@@ -1,8 +1,8 @@
 """A frame's rows are a dataclass: its columns, their types and both conversions follow from it.
 
 A column has the name of its field. ``int`` is 64 bits, a ``UUID`` its 16 bytes, a ``datetime`` ms
-in UTC, an enum its text, a tuple a list, a dataclass a struct, a ``dict`` a map of texts; only
-``… | None`` may be null.
+in UTC, an enum its text, a tuple a list, a dataclass a struct, a ``dict`` a map of plain values;
+only ``… | None`` may be null.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def _type(kind: Any) -> pa.DataType:
     if get_origin(kind) is tuple:
         return pa.list_(_type(get_args(kind)[0]))
     if get_origin(kind) is dict:
-        return pa.map_(pa.string(), pa.string())
+        key, value = get_args(kind)
+        return pa.map_(_type(key), _type(_not_none(value)))
     if _is_row(kind):
         return pa.struct(list(arrow_schema(kind)))
     return pa.string() if issubclass(kind, Enum) else _PLAIN[kind]

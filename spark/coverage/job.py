@@ -16,9 +16,10 @@ from spark.common import control_plane, kafka_logs, remote_log
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog
 from spark.common.owned import must_own
+from spark.common.record_rows import VerdictRow
 from spark.common.rows import from_frame, to_frame
 from spark.coverage.frames import CoverageVerdict, CoveredLog, verdicts
-from spark.coverage.report import CoverageRun, Judged, detail, publish, reason
+from spark.coverage.report import CoverageRun, Judged, detail, publish, reason, record_rows
 from spark.coverage.tasks import inventory
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import NewVerdict, PartitionRow
@@ -80,6 +81,7 @@ def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False
     if not dry_run:
         job.progress("writing the report")
         report = publish(job.settings, summary)
+        job.records.add(VerdictRow, record_rows(summary))
     job.progress(
         f"{counts['covered']} covered, {counts['not_covered']} not, "
         f"{counts['unobserved']} could not be looked at"

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark.common.record_rows import OffsetRange, VerdictRow
 from spark.common.rows import to_batch
 from spark.coverage.frames import CoverageVerdict
 from tideline.control_plane.tiering_model import PartitionRow
@@ -183,10 +184,35 @@ def _row(one: Judged) -> ReportRow:
         generation=row.generation,
         boundary=row.boundary,
         tiering_complete_before=row.tiering_complete,
-        observed_at=datetime.fromtimestamp(one.observed_at / 1000, UTC),
+        observed_at=_time(one.observed_at),
         reason=reason(one.verdict),
         remedies=tuple(remedies(one.verdict)),
     )
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def record_rows(run: CoverageRun) -> Iterator[VerdictRow]:
+    """Every partition, for the table ``coverage_verdicts``."""
+    for one in run.judged:
+        row, verdict = one.row, one.verdict
+        yield VerdictRow(
+            row.topic, str(row.topic_id), row.partition, row.state, row.generation, row.boundary,
+            _time(one.observed_at), verdict.complete, row.tiering_complete, reason(verdict),
+            tuple(remedies(verdict)), verdict.wanted_start, verdict.wanted_end,
+            verdict.missing_offsets,
+            tuple(OffsetRange(gap.start, gap.end, gap.cause) for gap in verdict.gaps),
+            verdict.segments, verdict.broken_count, verdict.orphan_count, verdict.merged_segments,
+            verdict.merged_broken_count, verdict.anomalies,
+        )  # fmt: skip
+    for row, why in run.unobserved:
+        yield VerdictRow(
+            row.topic, str(row.topic_id), row.partition, row.state, row.generation, row.boundary,
+            None, None, row.tiering_complete, why, (), None, None, None, (),
+            None, None, None, None, None, None,
+        )  # fmt: skip
 
 
 def markdown(run: CoverageRun) -> str:

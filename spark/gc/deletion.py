@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from spark.common.record_rows import DeletedRow
 from spark.gc.reports import Report
 from spark.gc.tasks import DueObject, Holds, delete_due
 from tideline.control_plane.garbage_model import DeadReason, GarbageAmount, GcRunBegun
@@ -95,12 +97,25 @@ def delete_all_due(
             still_owns()
             report.write(some)
             gone = delete_due(job, some)
+            job.records.add(DeletedRow, record_rows(job, some, graces.begun.run_number))
             for one in some:
                 deleted[one.kind] += 1
             left -= len(some)
             if gone == 0:
                 break
     return dict(deleted)
+
+
+def record_rows(job: Job, gone: Sequence[DueObject], run_number: int) -> Iterator[DeletedRow]:
+    """Objects of a round that S3 has confirmed to be gone, for the table ``deleted_objects``."""
+    settings, now = job.settings, datetime.now(UTC)
+    names = {Bucket.TIERED: settings.s3_tiered_bucket, Bucket.DISKLESS: settings.s3_bucket}
+    for one in gone:
+        reported = one.reported_ms
+        yield DeletedRow(
+            run_number, names[one.bucket], one.key, one.kind, one.reason.value, one.size,
+            None if reported is None else datetime.fromtimestamp(reported / 1000, UTC), now,
+        )  # fmt: skip
 
 
 def _claim(plane: JobsControlPlane, holds: Holds, graces: Graces, limit: int) -> list[DueObject]:

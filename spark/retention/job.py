@@ -7,7 +7,7 @@ order.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from spark.common.control_plane import partitions
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog, observed_logs
 from spark.common.owned import must_own
+from spark.common.record_rows import RemovalRow
 from spark.common.remote_log import Extent
 from spark.common.rows import to_frame
 from spark.retention import frames
@@ -94,7 +95,14 @@ def retention(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = Fals
     planned = plan(job, survey)
     orders = orders_of(survey, planned)
     job.progress(f"{len(orders)} partitions have something to do")
-    done = [] if dry_run or not orders else carry_out(job, orders)
+    if dry_run or not orders:
+        return outcome(survey, planned, orders, [], dry_run)
+    try:
+        done = carry_out(job, orders)
+    except BaseException:
+        job.records.add(RemovalRow, record_rows(survey, planned, orders, None))
+        raise
+    job.records.add(RemovalRow, record_rows(survey, planned, orders, done))
     return outcome(survey, planned, orders, done, dry_run)
 
 
@@ -255,6 +263,36 @@ def outcome(
         f"{len(failed)} partitions were not trimmed, the next run tries again; "
         f"{first['topic']}-{first['partition']}: {first['problem']}",
     )
+
+
+def record_rows(
+    survey: Survey,
+    planned: Sequence[Row],
+    orders: Sequence[RemovalOrder],
+    done: Sequence[Removed] | None,
+) -> Iterator[RemovalRow]:
+    """Every order, for the table ``retention_removals``. ``done``: what became of each; ``None``:
+    nobody knows of which."""
+    by_log = {row.log_id: row for row in planned}
+    results = {} if done is None else {one.log_id: one for one in done}
+    for order in orders:
+        row, found = survey.rows[order.log_id], by_log.get(order.log_id)
+        result = results.get(order.log_id)
+        if result is None:
+            how = "unknown"
+        elif result.problem is not None:
+            how = "refused"
+        else:
+            how = "removed" if order.prefix_before or order.suffix_before else "noted"
+        start = log_start(order.prefix_start, row.boundary, row.suffix_start)
+        yield RemovalRow(
+            row.topic, str(row.topic_id), row.partition, row.state, row.boundary,
+            start, start if found is None else found.before_offset,
+            order.prefix_before, order.suffix_before,
+            found.by_time if found else 0, found.by_size if found else 0,
+            found.removed_bytes if found else 0,
+            how, None if result is None else result.problem,
+        )  # fmt: skip
 
 
 def _named(row: PartitionRow) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from spark.common.control_plane import partitions
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import WantedLog, observed_logs
 from spark.common.owned import must_own
+from spark.common.record_rows import SegmentRow
 from spark.common.rows import from_frame, to_frame
 from spark.tiering import frames
 from spark.tiering.merge_partition import MergeOrder, MergeOutcome
 from spark.tiering.services import FromSettings
 from spark.tiering.split_file import SplitOutcome
-from spark.tiering.summary import MergeSummary, SplitSummary, Totals
+from spark.tiering.summary import MergeSummary, SplitSummary, Totals, record_rows
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import ClaimedFile, MergeCandidate
@@ -188,10 +189,12 @@ def merge_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> Merg
             claim_ms=job.settings.tiering_splitter_claim_duration_ms,
         )
         totals = Totals()
-        for outcome in from_frame(MergeOutcome, frame):
+        made = from_frame(MergeOutcome, frame)
+        for outcome in made:
             summary.add(outcome)
             totals.add_merge(outcome)
         totals.add_to(plane)
+        job.records.add(SegmentRow, record_rows(made))
     summary.end(round((time.monotonic() - started) * 1000))
     return summary
 

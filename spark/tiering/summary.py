@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from spark.common.record_rows import SegmentRow
 from spark.tiering.merge_partition import MergeOutcome
 from spark.tiering.split_file import Ended, SplitOutcome
 from tideline.control_plane.jobs import JobsControlPlane
@@ -124,6 +126,17 @@ class MergeSummary:
             f"{first['topic']}-{first['partition']}: {first['error']}. They are tried again "
             "later; `tideline tiering status` shows what is parked"
         )
+
+
+def record_rows(outcomes: Iterable[MergeOutcome]) -> Iterator[SegmentRow]:
+    """What was made or failed, for the table ``segments``."""
+    for one in outcomes:
+        if one.ended in (Ended.DONE, Ended.FAILED):
+            yield SegmentRow(
+                one.topic, one.topic_id, one.partition, one.segment_id, one.base_offset,
+                one.last_offset, one.size_bytes, one.batches, one.records, one.ended.value,
+                one.error,
+            )  # fmt: skip
 
 
 class Totals:

@@ -27,28 +27,34 @@ from tideline.settings import ControlPlaneSettings
 
 RELEASED = Path(__file__).parent / "released"
 
+SCHEMAS = "ARRAY['tideline', 'tideline_records']"
 CATALOG = (
-    """SELECT 'column ' || c.relname || '.' || a.attname,
+    f"""SELECT 'column ' || c.relname || '.' || a.attname,
            concat_ws(' ', format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
                pg_get_expr(d.adbin, d.adrelid))
        FROM pg_attribute AS a
        JOIN pg_class AS c ON c.oid = a.attrelid AND c.relkind = 'r'
        LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
-       WHERE c.relnamespace = 'tideline'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped""",
-    """SELECT 'relation ' || relname,
+       WHERE c.relnamespace::regnamespace::text = ANY ({SCHEMAS})
+           AND a.attnum > 0 AND NOT a.attisdropped""",
+    f"""SELECT 'relation ' || relname,
            concat_ws(' ', relkind, relowner::regrole, reloptions, relacl)
        FROM pg_class
-       WHERE relnamespace = 'tideline'::regnamespace AND relkind IN ('r', 'S', 'v')""",
-    """SELECT 'constraint ' || conrelid::regclass || ' ' || conname, pg_get_constraintdef(oid)
-       FROM pg_constraint WHERE connamespace = 'tideline'::regnamespace AND conrelid <> 0""",
-    """SELECT 'index ' || indexname, indexdef FROM pg_indexes WHERE schemaname = 'tideline'""",
+       WHERE relnamespace::regnamespace::text = ANY ({SCHEMAS})
+           AND relkind IN ('r', 'S', 'v')""",
+    f"""SELECT 'constraint ' || conrelid::regclass || ' ' || conname,
+           pg_get_constraintdef(oid)
+       FROM pg_constraint WHERE connamespace::regnamespace::text = ANY ({SCHEMAS})
+           AND conrelid <> 0""",
+    f"""SELECT 'index ' || indexname, indexdef FROM pg_indexes
+       WHERE schemaname = ANY ({SCHEMAS})""",
     """SELECT 'function ' || oid::regprocedure,
            concat_ws(' ', pg_get_functiondef(oid), proowner::regrole,
                (SELECT string_agg(a::text, ' ' ORDER BY a::text) FROM unnest(proacl) AS a))
        FROM pg_proc WHERE pronamespace = 'tideline'::regnamespace""",
-    """SELECT 'schema ' || nspname,
+    f"""SELECT 'schema ' || nspname,
            concat_ws(' ', nspowner::regrole, nspacl, obj_description(oid, 'pg_namespace'))
-       FROM pg_namespace WHERE nspname = 'tideline'""",
+       FROM pg_namespace WHERE nspname = ANY ({SCHEMAS})""",
 )
 """Queries of name and definition. The order of columns does not count: added ones come last."""
 
@@ -85,8 +91,9 @@ async def fill(dsn: str) -> None:
 def dump(server: PostgresServer, database: str) -> str:
     """Statements for psql. yoyo's log names machines and people: its rows are left out."""
     return server.client(
-        "pg_dump", database, "--schema=tideline", "--exclude-table-data=tideline._yoyo_log"
-    )
+        "pg_dump", database, "--schema=tideline", "--schema=tideline_records",
+        "--exclude-table-data=tideline._yoyo_log",
+    )  # fmt: skip
 
 
 def restore(server: PostgresServer, database: str, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import psycopg
@@ -259,6 +260,21 @@ def test_how_the_newest_runs_of_each_job_went_is_known(database: Database) -> No
     assert not well.failing
     assert (failed.run_id, failed.error, failed.failing) == (second, "S3 is away", True)
     assert failed.succeeded_ms == well.succeeded_ms, "what went well before stays known"
+
+
+def test_rows_that_wait_for_their_tables_and_rows_that_are_lost_are_known(
+    database: Database,
+) -> None:
+    run, since = uuid4(), datetime(2026, 3, 1, tzinfo=UTC)
+    with jobs(database) as plane:
+        plane.note_job_begun(["gc"], run)
+        plane.note_job_ended(["gc"], run, None, since, 20)
+        plane.note_job_ended(["gc"], run, None, since, 3)
+        (late,) = (row for row in plane.known_jobs() if row.job == "gc")
+        plane.note_job_ended(["gc"], run, None)
+        (told,) = (row for row in plane.known_jobs() if row.job == "gc")
+    assert (late.records_overdue_ms, late.records_lost) == (1_772_323_200_000, 23)
+    assert (told.records_overdue_ms, told.records_lost) == (None, 23)
 
 
 def test_a_run_that_ends_after_the_next_began_leaves_that_one_running(database: Database) -> None:

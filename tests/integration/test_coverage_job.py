@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -12,10 +13,12 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from spark.common.entry import Job, Outcome, failure_of
+from spark.common.entry import Job, Outcome, carry_out, failure_of
+from spark.common.record_tables import tell
 from spark.coverage import job as coverage
 from spark.coverage.tasks import segments_listed
 from tests.harness import Case, command, migration_case
+from tests.records_asked import asked, of_the_page
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.domain.ids import TopicIdPartition
@@ -39,7 +42,21 @@ class Covered:
         changed = JobsSettings.of(self.case.stack.environment("jobs") | settings)
         job = Job("coverage", changed)
         job.__dict__ |= {"spark": self.spark, "parallelism": 2}
-        return coverage.coverage(job, [self.case.topic], dry_run)
+        return carry_out(
+            job,
+            lambda job: coverage.coverage(job, [self.case.topic], dry_run),
+            whole=False,
+            dry=dry_run,
+        )
+
+    def not_covered_since(self) -> tuple[datetime | None, int]:
+        """As docs/records.md asks for it, and how often a run found it so."""
+        tell(self.settings, self.store, print, now=True)
+        query = of_the_page(
+            "NOT complete", **{"'orders'": f"'{self.case.topic}'", "partition = 3": "partition = 0"}
+        )
+        (row,) = asked(self.settings, "coverage_verdicts", query)
+        return row["since"], row["looked"]
 
     @property
     def store(self) -> ObjectStoreClient:
@@ -122,6 +139,9 @@ def test_a_lost_object_clears_readiness_with_its_offsets_and_its_return_sets_it(
         shown = command(covered.case.stack, "coverage", covered.case.topic, wait=True).answer()
         assert f"[{start}, {end})" in shown
         assert "remedy: restore the objects" in shown
+        since, looked = covered.not_covered_since()
+        assert since is not None
+        assert (round(since.timestamp() * 1000), looked) == (verdict.since, 1)
     finally:
         covered.store.put(bucket, lost.key, kept)
     assert covered.run(dry_run=True).details["newly_complete"] == 1
@@ -129,6 +149,12 @@ def test_a_lost_object_clears_readiness_with_its_offsets_and_its_return_sets_it(
     assert covered.run().details["newly_complete"] == 1
     assert covered.tiering_complete()
     assert covered.status().complete is True
+    assert covered.not_covered_since() == (None, 0)
+    runs = asked(
+        covered.settings, "job_runs",
+        "SELECT outcome, count(*) AS runs FROM job_runs WHERE job = 'coverage' GROUP BY outcome",
+    )  # fmt: skip
+    assert [(row["outcome"], row["runs"] >= 3) for row in runs] == [("ok", True)]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from spark.common.record_tables import tell
 from spark.gc.history import HistoryUnknown, adopt_history
 from spark.gc.job import gc
 from tests.aged_topic import (
@@ -28,6 +30,7 @@ from tests.aged_topic import (
     tier,
 )
 from tests.aged_topic import produce as produce_to
+from tests.records_asked import asked, of_the_page
 from tests.tiering_topic import Rereader, Topic, diskless_topic
 from tideline import control_plane
 from tideline.control_plane.cataloged_jobs import connect_jobs
@@ -109,6 +112,30 @@ def test_what_was_merged_or_deleted_goes_after_its_grace_and_readers_notice_noth
     let_the_grace_pass(stack)
     collected(stack, spark)
     assert not live_files & keys(stack, bucket, "wal/")
+    first, second = deleted_this_month(stack, details["run"])
+    assert first == details["deleted"]
+    assert second["wal"] > first["wal"], "of every run"
+
+
+def deleted_this_month(stack: Stack, run_id: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Objects by kind as docs/records.md asks for them: of one run, and of all."""
+    settings = settings_of(stack)
+    tell(settings, ObjectStoreClient(settings), print, now=True)
+    begin = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    end = (begin + timedelta(days=32)).replace(day=1)
+    month = {
+        "'2026-03-01 00:00:00+00'": f"'{begin.isoformat()}'",
+        "'2026-04-01 00:00:00+00'": f"'{end.isoformat()}'",
+    }
+    whole = of_the_page("FROM deleted_objects", **month)
+    of_run = whole.replace("WHERE", f"WHERE run_id = '{run_id}' AND")
+    found = []
+    for query in (of_run, whole):
+        counts: dict[str, int] = {}
+        for row in asked(settings, "deleted_objects", query):
+            counts[row["kind"]] = counts.get(row["kind"], 0) + row["objects"]
+        found.append(counts)
+    return found[0], found[1]
 
 
 def listed_as_deleted(stack: Stack, report: str) -> set[str]:

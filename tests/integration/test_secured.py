@@ -27,14 +27,16 @@ from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
 
+from spark.common.record_tables import tell
 from spark.coverage.job import coverage
 from spark.gc.job import gc
 from spark.retention.job import retention
-from tests.aged_topic import let_the_grace_pass, run
+from tests.aged_topic import let_the_grace_pass, run, settings_of
 from tests.clients.migrating import Migration, checks, migrated
 from tests.clients.ways import Way
 from tests.conftest import HOMES_VARIABLE, SHARED
 from tests.harness import HANGS_S, Case, migration_case, until
+from tests.records_asked import asked
 from tests.tiering_now import tier
 from tests.unit.gateway.test_transport import produce
 from tideline.demo import topic as topics
@@ -352,6 +354,10 @@ def test_jobs_do_their_work_under_the_rights_of_the_table(
     let_the_grace_pass(stack)
     assert run(stack, spark, lambda job: gc(job, orphans=False))["deleted"]["wal"] > 0
     run(stack, spark, lambda job: retention(job, [topic]))
+    settings = settings_of(stack)
+    assert tell(settings, ObjectStoreClient(settings), print, now=True) > 0
+    (row,) = asked(settings, "deleted_objects", "SELECT count(*) AS n FROM deleted_objects")
+    assert row["n"] > 0
     end = read(stack, topic, migration.acknowledged()[-1][0])[-1]
     assert end >= migration.acknowledged()[-1][0]
 

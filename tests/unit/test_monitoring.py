@@ -139,7 +139,8 @@ def test_a_job_that_never_runs_is_an_alert_once_there_is_a_topic_that_needs_it()
 
 def job_row(job: str, **ms: int | None) -> JobRow:
     known = {"began_ms": 1_000, "ended_ms": 6_000, "succeeded_ms": None, "failed_ms": None} | ms
-    return JobRow(job, UUID(int=1), **known, error=None, now_ms=65_000)
+    unknown = {"records_overdue_ms": None, "records_lost": 0}
+    return JobRow(job, UUID(int=1), **unknown | known, error=None, now_ms=65_000)
 
 
 def of_jobs(registry: CollectorRegistry, name: str) -> dict[str, float]:
@@ -177,3 +178,19 @@ def test_a_job_that_fails_and_one_that_does_not_end_are_told_apart() -> None:
     )
     (hangs,) = (a for a in alerts() if a.startswith("TidelineJobDoesNotEnd\n"))
     assert f"inkless_job_unfinished_seconds) > {HANGS_MS // 3_600_000} * 3600" in hangs
+
+
+def test_rows_that_wait_too_long_and_rows_that_are_lost_are_alerts() -> None:
+    """Whether they wait is what the run that ended last saw: it may have told what others left."""
+    registry = CollectorRegistry()
+    gauges = JobGauges(registry)
+    late = job_row("gc", records_overdue_ms=5_000, records_lost=7)
+    gauges.update([late, job_row("merge", ended_ms=5_999)])
+    assert registry.get_sample_value("inkless_job_records_overdue_seconds") == 60
+    assert of_jobs(registry, "inkless_job_records_lost_rows")["gc"] == 7
+    gauges.update([late, job_row("merge", ended_ms=6_001)])
+    assert registry.get_sample_value("inkless_job_records_overdue_seconds") == 0
+    (waits,) = (a for a in alerts() if a.startswith("TidelineRecordsNotTold\n"))
+    assert "max(inkless_job_records_overdue_seconds) > 6 * 3600" in waits
+    (lost,) = (a for a in alerts() if a.startswith("TidelineRecordsLost\n"))
+    assert "delta(inkless_job_records_lost_rows[1h])" in lost

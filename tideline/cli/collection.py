@@ -55,7 +55,7 @@ def gc(
     if context.invoked_subcommand is not None:
         return
     dry = choose(dry_run, run, "gc")
-    outcome = run_here("gc", lambda job: gc_job(job, dry, orphans), whole=not dry)
+    outcome = run_here("gc", lambda job: gc_job(job, dry, orphans), whole=not dry, dry=dry)
     if output is Format.JSON:
         echo_json(outcome.details)
     else:

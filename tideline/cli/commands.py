@@ -70,6 +70,9 @@ TABLE = (
           "Delete objects that nothing refers to any more, after a grace, or show them.", "jobs"),
     _ours("jobs", "runs", "jobs",
           "When each periodic job last ended well, and what is wrong with those that did not."),
+    _ours("records", "records", "records",
+          "Show the Iceberg tables that runs of the jobs tell: where each is, what it has, what "
+          "waits.", "jobs"),
     _ours("stack", "stack", "app",
           "Postgres, S3, Temporal, Kafka, gateways and worker on this machine's loopback.",
           "stack"),

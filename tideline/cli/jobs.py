@@ -32,14 +32,15 @@ def choose(dry_run: bool, run: bool, command: str) -> bool:
     return dry_run
 
 
-def run_here(name: str, work: Callable[[Job], Outcome], *, whole: bool) -> Outcome:
-    """Run a job's work with a Spark session of its own; Postgres is told of a ``whole`` run, of all
-    topics and no dry one. Raises :class:`TidelineError`."""
+def run_here(
+    name: str, work: Callable[[Job], Outcome], *, whole: bool, dry: bool = False
+) -> Outcome:
+    """``carry_out`` a job's work with a Spark session of its own. Raises :class:`TidelineError`."""
     from spark.common.entry import Job, carry_out, failure_of
 
     job = Job(name, load(JobsSettings))
     try:
-        return carry_out(job, work, whole=whole)
+        return carry_out(job, work, whole=whole, dry=dry)
     except Exception as error:
         if (failure := failure_of(error)) is None:
             raise
@@ -68,6 +69,7 @@ def retention(
         "retention",
         lambda job: retention_job(job, [topic] if topic else [], dry),
         whole=not topic and not dry,
+        dry=dry,
     )
     if output is Format.JSON:
         echo_json(outcome.details)

@@ -24,6 +24,11 @@ class JobRow:
     failed_ms: int | None
     """When one last failed, and ``error`` says why."""
     error: str | None
+    records_overdue_ms: int | None
+    """When rows for the tables of the jobs should have been appended that still wait, as the newest
+    run saw it; ``None``: none did."""
+    records_lost: int
+    """Rows of all runs that could not be kept for those tables."""
     now_ms: int
     """When it was asked."""
 

@@ -8,6 +8,7 @@ when Postgres cannot be reached in time, and a typed refusal of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import groupby
 from uuid import UUID
 
@@ -340,9 +341,20 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         """A whole run of each of ``jobs`` begins."""
         self._call(Function("note_job_begun", nothing), list(jobs), run_id)
 
-    def note_job_ended(self, jobs: Sequence[str], run_id: UUID, error: str | None) -> None:
-        """It has just ended: well, or with ``error``."""
-        self._call(Function("note_job_ended", nothing), list(jobs), run_id, error)
+    def note_job_ended(
+        self,
+        jobs: Sequence[str],
+        run_id: UUID,
+        error: str | None,
+        records_overdue_since: datetime | None = None,
+        records_lost: int = 0,
+    ) -> None:
+        """It has just ended: well, or with ``error``. Rows for its tables should have been appended
+        at ``records_overdue_since``, and so many were lost."""
+        self._call(
+            Function("note_job_ended", nothing),
+            list(jobs), run_id, error, records_overdue_since, records_lost,
+        )  # fmt: skip
 
     def known_jobs(self) -> list[JobRow]:
         """How each job went, by name, without those that no whole run was ever begun of."""

@@ -21,7 +21,7 @@ def row(job: str, *, began: int = 60_000, ended: int | None = 0, well: int | Non
     def at(ago: int | None) -> int | None:
         return None if ago is None else NOW - ago
 
-    return JobRow(job, RUN, at(began), at(ended), at(well), at(failed), error, NOW)
+    return JobRow(job, RUN, at(began), at(ended), at(well), at(failed), error, None, 0, NOW)
 
 
 def shown(rows: list[JobRow]) -> dict[str, str]:

@@ -46,6 +46,7 @@ ELSEWHERE = {
     "verify": "as a job, which asks for itself",
     "retention": "as a job, which asks for itself",
     "gc": "as a job, which asks for itself",
+    "records": "looks; with --tell it asks for itself",
     "installation adopt": "an operator's word against what the look would say",
     "rebuild": "writes where nobody lives, under a halted history, and then begins a new one",
     "db migrate": "the schema, before anything lives in it or beside what does",

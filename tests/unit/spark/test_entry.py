@@ -30,6 +30,7 @@ from tideline.object_store import ObjectStoreUnavailable
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELINE_POSTGRES_DSN", "host=127.0.0.1")
     monkeypatch.setenv("TIDELINE_KAFKA_BOOTSTRAP", "127.0.0.1:9092")
+    monkeypatch.setenv("TIDELINE_RECORDS_CATALOG", "off")
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
@@ -231,7 +232,9 @@ class Noted:
         self.begun += jobs
         self.runs.add(run_id)
 
-    def note_job_ended(self, jobs: Sequence[str], run_id: UUID, error: str | None) -> None:
+    def note_job_ended(
+        self, jobs: Sequence[str], run_id: UUID, error: str | None, since: object, lost: int
+    ) -> None:
         if self.away:
             raise ControlPlaneUnavailable("no answer")
         self.ended += [(job, error) for job in jobs]
