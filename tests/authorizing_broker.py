@@ -7,7 +7,6 @@ everything. Its second one wants a login (SASL/PLAIN).
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import time
 from collections.abc import Collection, Iterator
@@ -20,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
+from tests.ports import free_ports
 from tideline.kafka.protocol import decode_response, encode_request
 from tideline.stack.kafka_jars import ensure, java, libraries, tool_command
 from tideline.stack.parts.kafka import new_cluster_id
@@ -74,20 +74,12 @@ class AuthorizingBroker:
         return f"{self.owners[0]}:{self.owners[1]}"
 
 
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in held]
-    for one in held:
-        one.close()
-    return ports
-
-
 @contextmanager
 def authorizing_broker(directory: Path, users: Collection[str]) -> Iterator[AuthorizingBroker]:
     """A broker that runs meanwhile, below ``directory``; ``users`` may log in, and ``admin``."""
     jars = libraries()
     ensure(jars)
-    owners, listener, controller = _free_ports(3)
+    owners, listener, controller = free_ports(3)
     logins = " ".join(f'user_{user}="{password_of(user)}"' for user in (*users, "admin"))
     properties = directory / "broker.properties"
     properties.write_text(

@@ -17,6 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.harness import Case, until
+from tests.ports import free_port
 from tests.proxy import Proxy
 from tideline.stack import Stack
 
@@ -148,11 +149,6 @@ def listens(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def retire(case: Case, number: int) -> None:

@@ -16,11 +16,13 @@ from typing import TypeVar
 import pytest
 from confluent_kafka import (
     Consumer,
+    KafkaError,
+    KafkaException,
     Message,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
+from confluent_kafka.admin import AdminClient, DeletedRecords, NewTopic, PartitionMetadata
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 from pydantic import SecretStr
@@ -83,6 +85,21 @@ class Migration:
             return found if enough(found) else None
 
         return until("a broker to know the partitions", known)
+
+    def delete_records(self, before: int) -> int:
+        """Of partition 0; the new low watermark. librdkafka does not repeat an administrative call
+        that met the end of its connection, as of a stand-in that gives its clients back."""
+        at = TopicPartition(self.name, 0, before)
+
+        def asked() -> DeletedRecords | None:
+            try:
+                return self.admin.delete_records([at])[at].result(30)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._TRANSPORT:
+                    return None
+                raise
+
+        return int(until("records to be deleted", asked).low_watermark)
 
     def log(self, partition: int = 0) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, partition)
@@ -395,10 +412,7 @@ def test_both_regions_are_one_log_to_every_question(migration: Migration) -> Non
             break
     assert values == list(range(200))
     for before in (30, 150):
-        (deleted,) = migration.admin.delete_records(
-            [TopicPartition(migration.name, 0, before)]
-        ).values()
-        assert deleted.result(10).low_watermark == before
+        assert migration.delete_records(before) == before
         assert consumer.beginning_offsets([at]) == {at: before}
     consumer.close()
 

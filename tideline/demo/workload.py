@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import threading
@@ -17,7 +18,9 @@ from tideline.stack.kafka_jars import tool_command
 
 STOP_TIMEOUT_S = 150.0
 """Longer than librdkafka's ``delivery.timeout.ms``: by then every record is settled."""
-STATE_TIMEOUT_S = 30.0
+STATISTICS_MS = 2_000
+STANDS_STILL_S = 45.0
+"""Without a statistic of librdkafka's own main thread, which tells one every ``STATISTICS_MS``."""
 QUIET = 2
 """Of librdkafka: a connection that is refused while a gateway is down is no news, twenty times a
 second. What went wrong is in the ledger."""
@@ -210,7 +213,11 @@ def record_id_of(partition: int, value: bytes) -> str:
 
 
 class GroupConsumer:
-    """One member of a consumer group; writes every record it sees into the ledger."""
+    """One member of a consumer group; writes every record it sees into the ledger.
+
+    It begins anew, as who watches a process would have it, when librdkafka's threads wait for each
+    other (docs/clients.md): no gateway can do that, and nothing but the library's silence tells it.
+    """
 
     def __init__(
         self,
@@ -222,29 +229,28 @@ class GroupConsumer:
         *,
         config: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._name, self._topic, self._ledger = name, topic, ledger
         self.assigned = threading.Event()
         self.resets: list[str] = []
         self.errors: list[str] = []
         """Everything else that librdkafka told."""
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "client.id": name,
-                "group.id": group,
-                "group.instance.id": name,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": True,
-                "auto.commit.interval.ms": 1000,
-                "fetch.wait.max.ms": 100,
-                "log_level": QUIET,
-                "topic.metadata.refresh.interval.ms": 10_000,
-                **(config or {}),
-            }
-        )
-        self._consumer.subscribe([topic], on_assign=lambda *_: self.assigned.set())
+        self._config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap,
+            "client.id": name,
+            "group.id": group,
+            "group.instance.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": True,
+            "auto.commit.interval.ms": 1000,
+            "fetch.wait.max.ms": 100,
+            "log_level": QUIET,
+            "topic.metadata.refresh.interval.ms": 10_000,
+            "statistics.interval.ms": STATISTICS_MS,
+            **(config or {}),
+        }
         self._stop = threading.Event()
-        self._asked, self._stated, self._where = threading.Event(), threading.Event(), ""
+        self._heard, self._at = time.monotonic(), dict[int, int]()
+        self._consumer = self._new()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -255,27 +261,33 @@ class GroupConsumer:
         self._thread.join(30.0)
 
     def state(self) -> str:
-        """Where it stands, for whoever waits for it in vain. Its own thread looks: a consumer that
-        is asked for its assignment beside a ``consume()`` may not answer (confluent-kafka 2.16)."""
-        self._stated.clear()
-        self._asked.set()
-        if not self._thread.is_alive():
-            where = "its thread has ended"
-        elif not self._stated.wait(STATE_TIMEOUT_S):
-            where = "it does not come back from consume()"
-        else:
-            where = self._where
-        return f"{self._thread.name}: {where}; told {self.errors}"
+        """Where it stands, for whoever waits for it in vain. The library is not asked: one whose
+        threads wait for each other never answers, and keeps Python's lock meanwhile."""
+        alive = "" if self._thread.is_alive() else " its thread has ended;"
+        silent = time.monotonic() - self._heard
+        return (
+            f"{self._name}:{alive} last offsets {self._at}; its library told something "
+            f"{silent:.0f} s ago; told {self.errors}"
+        )
+
+    def _new(self) -> Consumer:
+        consumer = Consumer({**self._config, "stats_cb": self._told})
+        consumer.subscribe([self._topic], on_assign=lambda *_: self.assigned.set())
+        self._heard = time.monotonic()
+        return consumer
+
+    def _told(self, _: str) -> None:
+        self._heard = time.monotonic()
 
     def _run(self) -> None:
         while not self._stop.is_set():
             for message in self._consumer.consume(500, 0.1):
                 self._receive(message)
-            if self._asked.is_set():
-                self._asked.clear()
-                at = self._consumer.position(self._consumer.assignment())
-                self._where = f"at {[(p.partition, p.offset, p.leader_epoch) for p in at]}"
-                self._stated.set()
+            if time.monotonic() - self._heard > STANDS_STILL_S:
+                self.errors.append(f"{self._name}'s library stands still: it begins anew")
+                # Whoever frees it waits for ever.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._consumer))
+                self._consumer = self._new()
         self._consumer.close()
 
     def _receive(self, message: Message) -> None:
@@ -290,6 +302,7 @@ class GroupConsumer:
         assert partition is not None
         assert offset is not None
         assert isinstance(value, bytes)
+        self._at[partition] = offset
         self._ledger.consume(partition, offset, record_id_of(partition, value))
 
 

@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 
+from tests.ports import free_ports
 from tests.unit.gateway.fakes import GatewayPlane, until
 from tests.unit.gateway.gateway_under_test import gateway_settings
-from tests.unit.gateway.test_zones import free_ports
 from tideline.background import cancel_and_wait, keep
 from tideline.domain.stand_in import as_registered
 from tideline.gateway.context import ApiKey, ConnectionRegistry, RequestContext, Rule, always

@@ -12,11 +12,11 @@ from uuid import UUID, uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.ports import free_ports
 from tests.unit.gateway import gateway_under_test
 from tests.unit.gateway.fakes import FakeClock, GatewayPlane, until
 from tests.unit.gateway.gateway_under_test import Client, gateway_settings
 from tests.unit.gateway.test_transport import HEARTBEAT, frame
-from tests.unit.gateway.test_zones import free_ports
 from tests.unit.kafka.fake_broker import FakeBroker, api_versions
 from tideline.control_plane.errors import ControlPlaneUnavailable
 from tideline.domain.stand_in import as_registered

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -15,6 +14,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
+from tests.ports import free_ports
 from tests.unit.gateway.fakes import (
     TOPIC,
     TOPIC_ID,
@@ -42,16 +42,6 @@ VALUE = b"v" * 500
 PER_PARTITION = 4
 SAID = (ApiKey.METADATA, ApiKey.API_VERSIONS)
 """What the brokers answer: nobody asks them for more."""
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def placement(partition: int) -> tuple[int, tuple[int, ...]]:

@@ -1,0 +1,63 @@
+"""A consumer whose library stands still."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tideline.demo import workload
+from tideline.demo.ledger import Ledger
+from tideline.demo.workload import GroupConsumer
+
+
+class Library:
+    """Of two clients the first tells no statistic, ever."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+        self.closed: list[int] = []
+        self.goes_on = threading.Event()
+
+    def consumer(self, config: dict[str, Any]) -> LibraryConsumer:
+        self.made.append(config)
+        return LibraryConsumer(self, len(self.made), config["stats_cb"])
+
+
+class LibraryConsumer:
+    def __init__(self, library: Library, number: int, told: Callable[[str], None]) -> None:
+        self._library, self._number, self._told = library, number, told
+
+    def subscribe(self, topics: list[str], **_: object) -> None:
+        assert topics == ["orders"]
+
+    def consume(self, _: int, timeout_s: float) -> list[object]:
+        threading.Event().wait(timeout_s / 20)
+        if self._number > 1:
+            self._told("{}")
+            self._library.goes_on.set()
+        return []
+
+    def assignment(self) -> object:
+        raise AssertionError("never returns, and keeps Python's lock")
+
+    def close(self) -> None:
+        self._library.closed.append(self._number)
+
+
+def test_a_consumer_whose_library_stands_still_begins_anew_as_the_same_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = Library()
+    monkeypatch.setattr(workload, "Consumer", library.consumer)
+    monkeypatch.setattr(workload, "STANDS_STILL_S", 0.1)
+    member = GroupConsumer("c1", "127.0.0.1:1", "orders", "readers", Ledger())
+    member.start()
+    assert library.goes_on.wait(30)
+    assert "told something 0 s ago" in member.state()
+    member.stop()
+    assert [config["group.instance.id"] for config in library.made] == ["c1", "c1"]
+    assert member.errors == ["c1's library stands still: it begins anew"]
+    assert library.closed == [2], "the first would wait for ever"
