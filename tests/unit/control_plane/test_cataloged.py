@@ -77,7 +77,11 @@ def test_no_process_opens_a_control_plane_without_its_catalog() -> None:
             if call in text:
                 where.add(str(path.relative_to(ROOT)))
     assert made["PostgresControlPlane("] == {"tideline/control_plane/connecting.py"}
-    assert made["JobsControlPlane("] == {"tideline/worker/metrics.py", "spark/common/attempts.py"}
+    assert made["JobsControlPlane("] == {
+        "tideline/worker/metrics.py",
+        "tideline/airflow/work.py",
+        "spark/common/attempts.py",
+    }
     for settings in (GatewaySettings, WorkerSettings, JobsSettings):
         assert issubclass(settings, ObjectStoreSettings)
 
