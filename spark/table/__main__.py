@@ -1,0 +1,7 @@
+"""``python -m spark.table``; for ``spark-submit``, this file."""
+
+from spark.common.entry import main
+from spark.table.job import count
+
+if __name__ == "__main__":
+    main("table", count)
