@@ -30,6 +30,14 @@ UNPACKED = "environment"
 """What the archive is called in the working directory of drivers and executors."""
 PYTHON, DRIVER_PYTHON = "spark.pyspark.python", "spark.pyspark.driver.python"
 DEPLOY_MODE = "spark.submit.deployMode"
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+OPENED = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio",
+    "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref",
+    "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
+"""Packages of ``java.base`` that Spark and Arrow look into. Spark opens them for every driver but
+that of a standalone cluster."""
 
 
 class Cluster(StrEnum):
@@ -103,12 +111,13 @@ def submission(
     archive = settings.airflow_spark_archive if target.cluster is not Cluster.LOCAL else None
     standalone_driver = target.cluster is Cluster.STANDALONE and target.remote
     launcher = settings.airflow_spark_application or _launcher(target, settings)
+    opened = _opened(said) if standalone_driver else {}
     return Submission(
         target.cluster,
         f"{_environment(target, settings)}/{JAR}" if standalone_driver else launcher,
         java_class=PYTHON_RUNNER if standalone_driver else None,
         words=(launcher, "") if standalone_driver else (),
-        conf=_pythons(target, settings, archive) | _attempts(target) | said,
+        conf=_pythons(target, settings, archive) | _attempts(target) | said | opened,
         archives=f"{archive}#{UNPACKED}" if archive else None,
         files=settings.airflow_spark_files,
         tracked=target.remote
@@ -120,6 +129,13 @@ def _attempts(target: Target) -> dict[str, str]:
     """Who scheduled a job tries it again, as another run; YARN would repeat one under its id."""
     again = target.cluster is Cluster.YARN and target.remote
     return {"spark.yarn.maxAppAttempts": "1"} if again else {}
+
+
+def _opened(said: Mapping[str, str]) -> dict[str, str]:
+    """Options of the driver's JVM, before those that somebody has set."""
+    options = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
+    options += ["-Dio.netty.tryReflectionSetAccessible=true", said.get(DRIVER_OPTIONS, "")]
+    return {DRIVER_OPTIONS: " ".join(filter(None, options))}
 
 
 def _environment(target: Target, settings: AirflowSettings) -> str | None:

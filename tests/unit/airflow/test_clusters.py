@@ -322,6 +322,17 @@ def test_what_an_operator_says_of_spark_goes_over_the_settings_and_they_over_the
     assert wanted.items() <= conf.items()
 
 
+def test_the_jvm_of_a_standalone_clusters_driver_is_opened_for_arrow(spark: Spark) -> None:
+    options = "spark.driver.extraJavaOptions"
+    spark.configure(airflow_spark_conf={options: "-Xss4m"})
+    spark.connect("standalone", "cluster")
+    said = spark.command().conf[options].split(" ")
+    assert "--add-opens=java.base/java.nio=ALL-UNNAMED" in said
+    assert said[-1] == "-Xss4m"
+    spark.connect("standalone", "client")
+    assert spark.command().conf[options] == "-Xss4m", "Spark does it by itself"
+
+
 def test_the_workers_own_python_variables_are_not_overridden(
     spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
