@@ -22,6 +22,8 @@ Flags = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.uint64]
 """Halves of segment ids."""
 SEGMENT, UPDATE, PARTITION_DELETE = 0, 1, 2
+FOLDED = 9
+"""No record of Kafka's: an earlier fold, up to ``position``, has counted ``size`` anomalies."""
 DELETED = int(SegmentState.DELETE_SEGMENT_FINISHED)
 PARTITION_DELETED = int(PartitionDeleteState.DELETE_PARTITION_FINISHED)
 
@@ -85,17 +87,20 @@ class Segments:
 
 
 def fold(events: Events) -> Segments:
-    """Apply the records in their order."""
+    """Apply the records in their order. Among them may be what an earlier fold has left
+    (:mod:`spark.common.kept_fold`)."""
     order = np.lexsort((events.position, events.place))
     gone = np.flatnonzero(
         (events.kind[order] == PARTITION_DELETE) & (events.state[order] == PARTITION_DELETED)
     )
     if len(gone):
         order = order[gone[-1] + 1 :]
-    order = order[events.kind[order] != PARTITION_DELETE]
+    before = events.kind[order] == FOLDED
+    counted = int(events.size[order[before]].sum())
+    order = order[~before & (events.kind[order] != PARTITION_DELETE)]
     order = order[by_id(events.id_high[order], events.id_low[order])]
     if not len(order):
-        return Segments(events.take(order), 0)
+        return Segments(events.take(order), counted)
     kind, state, stamp = events.kind[order], events.state[order], events.stamp[order]
     high, low = events.id_high[order], events.id_low[order]
     begins = np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
@@ -107,7 +112,7 @@ def fold(events: Events) -> Segments:
     odd = np.logical_or.reduceat(backwards | early_end, first) | (kind[first] != SEGMENT)
     run = np.cumsum(begins) - 1
     illegal = changes & ~begins & ~_legal(state) & ~odd[run]
-    anomalies = int(illegal.sum())
+    anomalies = counted + int(illegal.sum())
 
     base, final = first.copy(), state[last]
     changed_at = np.maximum.reduceat(np.where(changes, np.arange(len(order)), 0), first)

@@ -30,7 +30,6 @@ from tideline.kafka.observer import (
     TopicLayout,
     refusal,
 )
-from tideline.kafka.security import KafkaSecurity
 from tideline.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -254,14 +253,10 @@ def observed_logs(
     """
     if not wanted:
         return []
-    bootstrap, timeout_ms = settings.kafka_bootstrap, settings.kafka_request_timeout_ms
-    security = KafkaSecurity.of(settings)
 
     async def ask(logs: Sequence[WantedLog]) -> list[ObservedLog]:
-        async with KafkaCluster(
-            bootstrap, client_id="tideline-jobs", timeout_ms=timeout_ms, security=security
-        ) as cluster:
-            return await observe(cluster, timeout_ms, logs)
+        async with KafkaCluster.of(settings, "tideline-jobs") as cluster:
+            return await observe(cluster, settings.kafka_request_timeout_ms, logs)
 
     def work(logs: Iterator[WantedLog]) -> list[ObservedLog]:
         return asyncio.run(ask(list(logs)))

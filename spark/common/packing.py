@@ -13,11 +13,14 @@ never become rows of the JVM. What a field means depends on ``kind``, or on the 
 | stamp | event time (ms) | merge frontier | | last modified (ms) |
 | newest | largest timestamp of its records (ms) | | | |
 | epochs, epoch_starts | the segment's | the log's lineage | | |
+
+:data:`spark.common.fold.FOLDED` has ``size`` anomalies; :data:`SEEN` a digest as its id, and when a
+look was had in ``stamp`` (ms).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -36,8 +39,8 @@ from tideline.kafka.errors import MetadataNotUnderstood
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LOG, MERGED = 10, 11
-"""Kinds beside the record kinds of the metadata topic."""
+LOG, MERGED, SEEN = 10, 11, 12
+"""Kinds beside those of the fold."""
 UNKNOWN_PARTITION = -1
 """``partition`` of records that cannot be decoded."""
 NO_LOG = -1
@@ -54,6 +57,8 @@ CHANGE = np.dtype([*_PLACE, ("stamp", "<i8"), *_ID])
 LISTED = np.dtype([("first", "<i8"), ("size", "<i8"), ("state", "<i4"), ("stamp", "<i8"), *_ID])
 """An object group of the bucket."""
 FORMS = (WHOLE, CHANGE, LISTED)
+PLACE = len(FORMS)
+"""A form without records: text in their place, where the log's objects lie."""
 EPOCH = np.dtype([("epoch", "<i4"), ("start", "<i8")])
 KIND_BITS = {kind: 1 << n for n, kind in enumerate((*sorted(OWN_KINDS), "txnindex"))}
 KIND_BITS |= {kind: 64 << n for n, kind in enumerate(sorted(AIVEN_KINDS))}
@@ -120,7 +125,8 @@ def kind_bits(kinds: Iterable[str]) -> int:
 
 
 def pack_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of :class:`spark.common.remote_log.MetadataRecord` as one row per partition and form."""
+    """Rows of :class:`spark.common.metadata_records.MetadataRecord` as one row per partition and
+    form."""
     named = _renamed(batch, EVENT_FIELDS)
     topic_id = batch["topic_id"].fill_null(bytes(16))
     partition = batch["partition"].fill_null(UNKNOWN_PARTITION)
@@ -254,12 +260,18 @@ def in_packs(
 
 def unpack(table: pa.Table) -> tuple[Events, Objects]:
     """Every record of ``table``."""
-    forms, blobs = table["form"].to_pylist(), table["records"].to_pylist()
+    return unpacked(*(table[name].to_pylist() for name in ("form", "records", "epochs")))
+
+
+def unpacked(
+    forms: Sequence[int], blobs: Sequence[bytes], epochs: Sequence[bytes]
+) -> tuple[Events, Objects]:
+    """As :func:`unpack`, from the columns."""
     whole, changes, listed = (
         np.frombuffer(b"".join(b for b, f in zip(blobs, forms, strict=True) if f == form), dtype)
         for form, dtype in enumerate(FORMS)
     )
-    entries = np.frombuffer(b"".join(table["epochs"].to_pylist()), dtype=EPOCH)
+    entries = np.frombuffer(b"".join(epochs), dtype=EPOCH)
     offsets = np.full(len(whole) + len(changes) + 1, len(entries), dtype=np.int64)
     offsets[0] = 0
     np.cumsum(whole["epochs"], out=offsets[1 : len(whole) + 1])
@@ -311,6 +323,16 @@ def _numbers(array: pa.Array) -> Ints:
     filled = filled.fill_null(-1) if filled.null_count else filled
     found: Ints = filled.to_numpy(zero_copy_only=False)
     return found
+
+
+def place_of(table: pa.Table) -> str:
+    """Where the log's objects lie; empty when nobody said it."""
+    found = [
+        text
+        for form, text in zip(table["form"].to_pylist(), table["records"].to_pylist(), strict=True)
+        if form == PLACE
+    ]
+    return found[0].decode() if found else ""
 
 
 def must_be_understood(events: Events) -> None:

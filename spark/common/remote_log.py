@@ -1,152 +1,146 @@
-"""``__remote_log_metadata`` as rows: a Python Data Source with one reader per topic partition.
+"""``__remote_log_metadata`` as frames, read by the executors, a task for each of its partitions.
 
-The range of offsets of each partition is noted on the driver before anything is planned
-(:func:`extent`), so that every attempt of every task reads the same records. A row is one record
-of any kind; the order of records is (``metadata_partition``, ``record_offset``).
+:func:`events` are the records one by one, all of them read: who deletes objects looks at them.
+:func:`folded` is what they come to, log by log: it goes on from a kept snapshot and reads what came
+since (:mod:`spark.common.snapshots` says when it may).
 """
 
 from __future__ import annotations
 
-import json
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka import KafkaError as LibrdkafkaError
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from spark.common import metadata_topic
+from spark.common.kept_fold import KeptFold
 from spark.common.metadata_columns import columns_of
 from spark.common.metadata_records import MetadataRecord
+from spark.common.metadata_topic import Extent, RecordReader
 from spark.common.packing import PackedEvents, pack_events
 from spark.common.rows import spark_schema
+from spark.common.snapshots import LastRecord, Snapshot, SnapshotStore, Unusable
 from tideline.kafka import remote_log_metadata as codec
-from tideline.kafka.errors import KafkaError, KafkaUnavailable
-from tideline.kafka.security import UNSECURED, KafkaSecurity
-from tideline.settings import KafkaSettings
+from tideline.kafka.errors import KafkaError
+from tideline.object_store.client import (
+    ObjectStoreClient,
+    ObjectStoreRefused,
+    ObjectStoreUnavailable,
+)
+from tideline.settings import JobsSettings, KafkaSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-NAME = "tideline_remote_log"
-RECORDS_AT_ONCE = 50_000
-"""Decoded at once: about five megabytes of values."""
-GONE = (LibrdkafkaError._AUTO_OFFSET_RESET, LibrdkafkaError.OFFSET_OUT_OF_RANGE)
-GATHER_S = 0.05
-QUIET_TIMEOUTS = 3
-"""A partition that sends nothing for so many request timeouts is away."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Records ``[start, end)`` of one partition of the metadata topic."""
-
-    partition: int
-    start: int
-    end: int
-
-
-def extent(settings: KafkaSettings) -> list[Extent]:
-    """What the metadata topic holds now, by partition.
-
-    Raises :class:`KafkaUnavailable`; :class:`KafkaError` if the topic does not exist.
-    """
-    timeout = settings.kafka_request_timeout_ms / 1000
-    consumer = _consumer(
-        _bootstrap(settings), settings.kafka_request_timeout_ms, KafkaSecurity.of(settings)
-    )
-    try:
-        found = consumer.list_topics(codec.TOPIC, timeout=timeout).topics[codec.TOPIC]
-        if found.error is not None or not found.partitions:
-            raise KafkaError(
-                ErrorCode.unknown_topic_or_partition,
-                f"{codec.TOPIC}: tiered storage has never been used on this cluster",
-            )
-        return [
-            Extent(
-                number,
-                *consumer.get_watermark_offsets(TopicPartition(codec.TOPIC, number), timeout),
-            )
-            for number in sorted(found.partitions)
-        ]
-    except KafkaException as error:
-        raise KafkaUnavailable(f"offsets of {codec.TOPIC}: {error}") from error
-    finally:
-        consumer.close()
+STORE_ERRORS = (ObjectStoreRefused, ObjectStoreUnavailable)
+FOLDED_AT_ONCE = 250_000
+"""Records that are folded together: some 30 MB."""
+WRITTEN_FROM = 1_000
+"""New records from which on a fold is kept anew, if they are a twentieth of it: fewer are read
+again by the next run, which costs less than to write all."""
+KEPT_BY_NEW = 20
 
 
 def events(
     spark: SparkSession,
     settings: KafkaSettings,
     extents: Sequence[Extent],
-    *,
-    topics: Iterable[UUID] | None = None,
-    packed: bool = False,
+    topics: Iterable[UUID],
 ) -> DataFrame:
-    """The records of ``extents``, decoded: rows of :class:`MetadataRecord`.
-
-    ``topics``: records of others are dropped before they are decoded; ``None``: all of them. What
-    cannot be read, or is of no known kind, is always among them. ``packed``: as
-    :func:`spark.common.packing.pack_events` makes of them.
-    """
-    wanted = None if topics is None else frozenset(topic.bytes for topic in topics)
-    spark.dataSource.register(_source(KafkaSecurity.of(settings), wanted))
-    ranges = [[e.partition, e.start, e.end] for e in extents if e.end > e.start]
-    if not ranges:
-        return spark.createDataFrame([], _schema(packed))
-    return (
-        spark.read.format(NAME)
-        .option("packed", packed)
-        .option("bootstrap", _bootstrap(settings))
-        .option("timeout_ms", settings.kafka_request_timeout_ms)
-        .option("ranges", json.dumps(ranges))
-        .load()
-    )
+    """Every record of ``extents`` about ``topics``, and what cannot be read or is of no known kind:
+    rows of :class:`MetadataRecord`."""
+    wanted = frozenset(topic.bytes for topic in topics)
+    reader = RowReader(RecordReader(settings), tuple(extents), wanted)
+    return _frame(spark, "tideline_remote_log", MetadataRecord, reader)
 
 
-def _source(security: KafkaSecurity, topics: frozenset[bytes] | None) -> type[RemoteLogSource]:
-    """One that logs in. The password is in the class, which travels by value to whoever reads, and
-    not in an option: Spark shows those of a plan to everybody. So are the topics, which are many.
-    """
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What :func:`folded` will read."""
 
-    class Source(RemoteLogSource):
-        _security = security
-        _topics = topics
-
-    return Source
-
-
-class RemoteLogSource(DataSource):
-    """The format :data:`NAME`. Options: ``bootstrap``, ``timeout_ms``, ``packed`` and ``ranges``, a
-    JSON list of [partition, first offset, end offset (exclusive)]."""
-
-    _security = UNSECURED
-    _topics: frozenset[bytes] | None = None
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
+    snapshots: SnapshotStore
+    keys: dict[int, list[str]]
+    """Of the snapshots, by partition, as they were before the extents were noted: none of them has
+    seen more."""
+    extents: tuple[Extent, ...]
+    can_keep: bool
 
     @property
-    def _packed(self) -> bool:
-        return str(self.options.get("packed", "false")).lower() == "true"
+    def records(self) -> int:
+        return sum(one.end - one.start for one in self.extents)
 
-    def schema(self) -> StructType:
-        return _schema(self._packed)
+    @property
+    def new_records(self) -> int:
+        """Those that no snapshot has seen. One that turns out to be unusable makes them more."""
+        seen = {place: SnapshotStore.end_of(keys[0]) for place, keys in self.keys.items()}
+        return sum(one.end - max(one.start, seen.get(one.partition, 0)) for one in self.extents)
 
-    def reader(self, schema: object) -> MetadataReader:
-        return MetadataReader(
-            str(self.options["bootstrap"]),
-            int(self.options["timeout_ms"]),
-            [Extent(*entry) for entry in json.loads(self.options["ranges"])],
-            self._packed,
-            self._security,
-            self._topics,
-        )
+
+def plan(settings: JobsSettings) -> Plan:
+    """Raises :class:`KafkaUnavailable`; :class:`KafkaError` if there is no such topic."""
+    store = ObjectStoreClient(settings)
+    snapshots = SnapshotStore(
+        store, settings.s3_bucket, settings.diskless_prefix, metadata_topic.identity(settings)
+    )
+    try:
+        keys, can_keep = snapshots.keys(), True
+    except STORE_ERRORS as error:
+        # Snapshots save work; without them all of it is done.
+        _say(f"snapshots of {codec.TOPIC} are not used: {error}")
+        keys, can_keep = {}, False
+    return Plan(snapshots, keys, tuple(metadata_topic.extents(settings)), can_keep)
+
+
+def folded(
+    spark: SparkSession,
+    settings: JobsSettings,
+    found: Plan | None,
+    topics: Iterable[UUID],
+    *,
+    keep: bool = True,
+) -> DataFrame:
+    """The remote logs of ``topics``: rows of :class:`PackedEvents`, with what no record of a known
+    kind is; none without a plan. ``keep``: write snapshots for the next run."""
+    if found is None:
+        return spark.createDataFrame([], spark_schema(PackedEvents))
+    now_ms = time.time_ns() // 1_000_000
+    reader = FoldReader(
+        RecordReader(settings),
+        found,
+        frozenset(topic.bytes for topic in topics),
+        now_ms,
+        now_ms - settings.coverage_audit_ms,
+        keep and found.can_keep,
+    )
+    return _frame(spark, "tideline_remote_log_fold", PackedEvents, reader)
+
+
+def _frame(spark: SparkSession, name: str, row: type, reader: Reader) -> DataFrame:
+    """The reader, with the password in it, travels by value to whoever reads, and not as options:
+    Spark shows those of a plan to everybody."""
+    if not reader.partitions():
+        return spark.createDataFrame([], spark_schema(row))
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> StructType:
+            return spark_schema(row)
+
+        def reader(self, schema: object) -> DataSourceReader:
+            return reader
+
+    spark.dataSource.register(Source)
+    return spark.read.format(name).load()
 
 
 @dataclass
@@ -154,101 +148,150 @@ class MetadataPartition(InputPartition):
     extent: Extent
 
 
-class MetadataReader(DataSourceReader):
-    """Reads the extents, one task each."""
+class Reader(DataSourceReader):
+    """One task for each partition that has records."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        timeout_ms: int,
-        extents: Sequence[Extent],
-        packed: bool = False,
-        security: KafkaSecurity = UNSECURED,
-        topics: frozenset[bytes] | None = None,
-    ) -> None:
-        self._security, self._topics = security, topics
-        self._bootstrap, self._timeout_ms = bootstrap, timeout_ms
-        self._extents, self._packed = list(extents), packed
+    def __init__(self, records: RecordReader, extents: Sequence[Extent]) -> None:
+        self._records, self._extents = records, extents
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [MetadataPartition(e) for e in self._extents]
+        return [MetadataPartition(one) for one in self._extents if one.end > one.start]
+
+
+class RowReader(Reader):
+    """Reads records one by one."""
+
+    def __init__(
+        self, records: RecordReader, extents: Sequence[Extent], topics: frozenset[bytes]
+    ) -> None:
+        super().__init__(records, extents)
+        self._topics = topics
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, MetadataPartition)
-        wanted = partition.extent
-        position, offsets, values = wanted.start, list[int](), list[bytes | None]()
-        consumer = _consumer(self._bootstrap, self._timeout_ms, self._security)
+        for messages in self._records.messages(partition.extent):
+            offsets = [message.offset() for message in messages]
+            values = [message.value() for message in messages]
+            yield columns_of(partition.extent.partition, offsets, values, self._topics)
+
+
+class FoldReader(Reader):
+    """Folds records, from a snapshot on where there is one."""
+
+    def __init__(
+        self,
+        records: RecordReader,
+        found: Plan,
+        topics: frozenset[bytes],
+        now_ms: int,
+        whole_since: int,
+        keep: bool,
+    ) -> None:
+        super().__init__(records, found.extents)
+        self._snapshots, self._keys, self._topics = found.snapshots, found.keys, topics
+        self._now_ms, self._whole_since, self._keep = now_ms, whole_since, keep
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, MetadataPartition)
+        extent = partition.extent
+        made = self._from_snapshot(extent) or self._from_start(extent)
+        if self._keep and made.is_worth_keeping and made.last is not None:
+            self._write(extent, made, made.last)
+        yield made.fold.packed(self._topics)
+
+    def _from_snapshot(self, extent: Extent) -> _Made | None:
+        keys = self._keys.get(extent.partition, ())
+        for found in self._snapshots.newest(keys):
+            try:
+                if isinstance(found, Unusable):
+                    raise found
+                found.check(
+                    self._snapshots.identity, extent.partition, extent.start, extent.end,
+                    self._whole_since,
+                )  # fmt: skip
+                return self._gone_on(found, extent)
+            except Unusable as why:
+                _say(f"{codec.TOPIC}-{extent.partition}: a snapshot is not used: {why}")
+        return None
+
+    def _gone_on(self, found: Snapshot, extent: Extent) -> _Made:
+        """Raises :class:`Unusable` before it has folded anything."""
+        made = _Made(found.fold, found.last, found.whole_at)
+        rest = replace(extent, start=found.last.offset)
         try:
-            consumer.assign([TopicPartition(codec.TOPIC, wanted.partition, wanted.start)])
-            while position < wanted.end:
-                messages = self._some(consumer, wanted, position)
-                position = int(messages[-1].offset()) + 1
-                if position > wanted.end:
-                    messages = [m for m in messages if m.offset() < wanted.end]
-                offsets += [message.offset() for message in messages]
-                values += [message.value() for message in messages]
-                if len(values) >= RECORDS_AT_ONCE or position >= wanted.end:
-                    yield self._batch(wanted.partition, offsets, values)
-                    offsets, values = [], []
-        finally:
-            consumer.close()
+            self._read(made, rest, checked=found.last)
+        except KafkaError as error:
+            if error.code is ErrorCode.offset_out_of_range and not made.records:
+                raise Unusable(str(error)) from error
+            raise
+        return made
 
-    def _batch(
-        self, place: int, offsets: Sequence[int], values: Sequence[bytes | None]
-    ) -> pa.RecordBatch:
-        batch = columns_of(place, offsets, values, self._topics)
-        return pack_events(batch) if self._packed else batch
+    def _from_start(self, extent: Extent) -> _Made:
+        made = _Made(KeptFold(extent.partition), None, self._now_ms, is_whole=True)
+        self._read(made, extent)
+        return made
 
-    def _some(self, consumer: Consumer, wanted: Extent, position: int) -> list[Any]:
-        """At least one message. An error that a later request may not have is waited out.
+    def _read(self, made: _Made, extent: Extent, checked: LastRecord | None = None) -> None:
+        """Fold ``extent``; its first record must be ``checked``, and is not folded again."""
+        batches, rows, upto = list[pa.RecordBatch](), 0, -1
+        for found in self._records.messages(extent):
+            messages = found
+            if checked is not None:
+                if _last(found[0]) != checked:
+                    raise Unusable("the last record that it has seen is not there any more")
+                checked, messages = None, found[1:]
+            if not messages:
+                continue
+            offsets = [message.offset() for message in messages]
+            values = [message.value() for message in messages]
+            batches.append(pack_events(columns_of(extent.partition, offsets, values)))
+            rows, upto = rows + len(messages), offsets[-1]
+            made.last, made.records = _last(messages[-1]), made.records + len(messages)
+            if rows >= FOLDED_AT_ONCE:
+                made.fold.take(pa.Table.from_batches(batches), upto)
+                batches, rows = [], 0
+        if batches:
+            made.fold.take(pa.Table.from_batches(batches), upto)
+        if checked is not None:
+            raise Unusable("the last record that it has seen is not there any more")
 
-        Raises :class:`KafkaUnavailable`, :class:`KafkaError`.
-        """
-        why = "nothing came"
-        for _ in range(QUIET_TIMEOUTS):
-            # A consume() waits until it has all that it may take: ask for what has come.
-            first = consumer.poll(self._timeout_ms / 1000)
-            more = min(RECORDS_AT_ONCE, wanted.end - position) - 1
-            received = [first] if first is not None else []
-            received += consumer.consume(more, GATHER_S) if received and more > 0 else []
-            messages = []
-            for message in received:
-                if (error := message.error()) is None:
-                    messages.append(message)
-                elif error.code() in GONE:
-                    raise KafkaError(
-                        ErrorCode.offset_out_of_range,
-                        f"{codec.TOPIC}-{wanted.partition} at {position}: its records are gone",
-                    )
-                else:
-                    why = error.str()
-            if messages:
-                return messages
-        raise KafkaUnavailable(
-            f"{codec.TOPIC}-{wanted.partition}: {why}, from offset {position} on, "
-            f"of [{wanted.start}, {wanted.end})"
+    def _write(self, extent: Extent, made: _Made, last: LastRecord) -> None:
+        snapshot = Snapshot(
+            self._snapshots.identity, extent.start, extent.end, last, made.whole_at, made.fold
         )
+        try:
+            self._snapshots.write(snapshot, self._now_ms, self._keys.get(extent.partition, ()))
+        except STORE_ERRORS as error:
+            _say(f"{codec.TOPIC}-{extent.partition}: no snapshot is kept: {error}")
 
 
-def _schema(packed: bool) -> StructType:
-    return spark_schema(PackedEvents if packed else MetadataRecord)
+@dataclass(slots=True)
+class _Made:
+    """A fold, and how it came to be."""
+
+    fold: KeptFold
+    last: LastRecord | None
+    """``None``: there is none, or the broker does not say in which leader epoch it was written."""
+    whole_at: int
+    is_whole: bool = False
+    records: int = 0
+    """That were read now."""
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        enough = max(WRITTEN_FROM, self.fold.rows // KEPT_BY_NEW)
+        return self.fold.can_be_kept and (self.is_whole or self.records >= enough)
 
 
-def _bootstrap(settings: KafkaSettings) -> str:
-    return ",".join(f"{host}:{port}" for host, port in settings.kafka_bootstrap)
+def _say(text: str) -> None:
+    """All that a task can tell is its executor's log."""
+    print(text, file=sys.stderr, flush=True)
 
 
-def _consumer(bootstrap: str, timeout_ms: int, security: KafkaSecurity) -> Consumer:
-    return Consumer(
-        {
-            **security.librdkafka,
-            "bootstrap.servers": bootstrap,
-            "group.id": "tideline-jobs",  # asked for by the library; nothing is committed
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "allow.auto.create.topics": False,
-            "socket.timeout.ms": timeout_ms,
-            "queued.max.messages.kbytes": 16_384,
-            "log_level": 2,
-        }
-    )
+def _last(message: object) -> LastRecord | None:
+    """``message``: of confluent-kafka. ``None`` without a leader epoch."""
+    found: Any = message
+    epoch = found.leader_epoch()
+    if epoch is None or epoch < 0:
+        return None
+    return LastRecord.of(found.offset(), epoch, found.timestamp()[1], found.value())

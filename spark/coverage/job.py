@@ -1,7 +1,8 @@
 """``python -m spark.coverage``: does remote storage hold the tiered prefix of every partition?
 
-Order of observation: the log starts, then the end of the metadata topic, then the objects. What
-retention removes meanwhile makes a verdict stricter, never looser. A store that is away fails the
+Order of observation: the log starts, then the end of the metadata topic, then the objects, unless
+they were seen whole before and the segments have not changed since. What retention removes
+meanwhile makes a verdict stricter, never looser. A store that is away fails the
 run; it never becomes a verdict. A partition whose tieringComplete would be cleared is observed a
 second time first, because retention may have run between two looks.
 """
@@ -9,8 +10,11 @@ second time first, because retention may have run between two looks.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
 
 from spark.common import control_plane, kafka_logs, remote_log
 from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
@@ -18,12 +22,20 @@ from spark.common.kafka_logs import ObservedLog, WantedLog
 from spark.common.owned import must_own
 from spark.common.record_rows import VerdictRow
 from spark.common.rows import from_frame, to_frame
-from spark.coverage.frames import CoverageVerdict, CoveredLog, verdicts
+from spark.coverage.frames import CoveredLog, verdicts
+from spark.coverage.judge import CoverageVerdict
 from spark.coverage.report import CoverageRun, Judged, detail, publish, reason, record_rows
-from spark.coverage.tasks import inventory
+from spark.coverage.tasks import Bucket
 from tideline.control_plane.cataloged_jobs import connect_jobs
-from tideline.control_plane.tiering_model import NewVerdict, PartitionRow
+from tideline.control_plane.tiering_model import CoverageLook, NewVerdict, PartitionRow
 from tideline.errors import RefusedError
+from tideline.object_store.client import ObjectStoreClient
+from tideline.object_store.inventory import partition_prefix
+
+AuditOption = Annotated[
+    bool,
+    typer.Option("--audit", help="List the objects of every partition, whatever was seen before."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,12 @@ class Observation:
     """Partitions whose log in Kafka could not be observed, and why. Their last verdict stays."""
 
 
-def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
+def coverage(
+    job: Job,
+    topic: TopicsOption = None,
+    dry_run: DryRunOption = False,
+    audit: AuditOption = False,
+) -> Outcome:
     """Judge the tiered prefix of every migrated partition and set or clear tieringComplete."""
     must_own(job)
     topics = topic or ()
@@ -50,7 +67,7 @@ def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False
             f"topic {unknown[0]!r} has no partition with a B0: nothing of it is to be covered"
         )
     job.progress(f"{len(targets)} partitions with a B0")
-    first = observe(job, targets)
+    first = observe(job, targets, {} if audit else looks(job), keep=not dry_run)
     doubted = [
         row
         for row in targets
@@ -61,7 +78,7 @@ def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False
     second = Observation(first.at_ms, {}, {})
     if doubted:
         job.progress(f"{len(doubted)} partitions were covered and seem not to be: looking again")
-        second = observe(job, doubted)
+        second = observe(job, doubted, {}, keep=not dry_run)
     twice = {row.log_id for row in doubted}
     unobserved = first.unobserved | second.unobserved
     judged = []
@@ -96,7 +113,22 @@ def coverage(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False
     )
 
 
-def observe(job: Job, targets: Sequence[PartitionRow]) -> Observation:
+def looks(job: Job) -> dict[int, CoverageLook]:
+    """By log id what earlier runs found whole and no audit is due for."""
+    since = time.time_ns() // 1_000_000 - job.settings.coverage_audit_ms
+    with connect_jobs(job.settings, application_name=control_plane.APPLICATION) as plane:
+        return {one.log_id: one for one in plane.coverage_looks() if one.objects_seen_at > since}
+
+
+def observe(
+    job: Job,
+    targets: Sequence[PartitionRow],
+    looks: Mapping[int, CoverageLook],
+    *,
+    keep: bool,
+) -> Observation:
+    """``looks``: those that may be relied on where segments have not changed since. ``keep``: a
+    fold of the metadata for the next run."""
     at_ms = time.time_ns() // 1_000_000
     if not targets:
         return Observation(at_ms, {}, {})
@@ -110,17 +142,19 @@ def observe(job: Job, targets: Sequence[PartitionRow]) -> Observation:
     unobserved = {o.log_id: o.problem for o in observed.values() if o.problem is not None}
     rows = [row for row in targets if row.log_id not in unobserved]
     needy = any(observed[r.log_id].log_start < r.prefix_end for r in rows if r.prefix_end > 0)
-    extents = remote_log.extent(job.settings) if needy else []
-    records = sum(e.end - e.start for e in extents)
-    job.progress(f"judging {len(rows)} partitions by {records} metadata records and their objects")
-    logs = [covered_log(row, observed.get(row.log_id)) for row in rows]
+    plan = remote_log.plan(job.settings) if needy else None
+    job.progress(
+        f"judging {len(rows)} partitions by {plan.records if plan else 0} metadata records, "
+        f"{plan.new_records if plan else 0} of them new, and their objects"
+    )
+    root = job.settings.s3_tiered_prefix
+    logs = [covered_log(row, observed.get(row.log_id), looks.get(row.log_id), root) for row in rows]
+    topics = {row.topic_id for row in rows}
     judged = verdicts(
         to_frame(spark, CoveredLog, logs, tasks),
-        remote_log.events(
-            spark, job.settings, extents, topics={r.topic_id for r in rows}, packed=True
-        ),
+        remote_log.folded(spark, job.settings, plan, topics, keep=keep),
         control_plane.read(spark, job.settings, control_plane.MERGED_SEGMENTS, tasks),
-        inventory(spark, job.settings, rows, tasks * 4),
+        Bucket(ObjectStoreClient(job.settings), job.settings.s3_tiered_bucket),
         at_ms,
     )
     by_log = {verdict.log_id: verdict for verdict in from_frame(CoverageVerdict, judged)}
@@ -144,12 +178,16 @@ def wanted_log(row: PartitionRow) -> WantedLog | None:
     )
 
 
-def covered_log(row: PartitionRow, found: ObservedLog | None) -> CoveredLog:
-    """What is judged of the partition."""
+def covered_log(
+    row: PartitionRow, found: ObservedLog | None, look: CoverageLook | None, root: str
+) -> CoveredLog:
+    """What is judged of the partition. ``root``: prefix of the bucket of segments."""
     # The prefix ends at B0, or where an accepted log gap begins: nobody has what is behind it.
     # An end of 0: it is empty, whatever Kafka's log of that name holds.
     start = found.log_start if found is not None else 0
     lineage = found.lineage if found is not None else ()
+    # What sets the flag is looked for; what keeps it may rely on an earlier look at the same B0.
+    relied_on = row.tiering_complete and look is not None and look.boundary == row.boundary
     return CoveredLog(
         row.log_id,
         row.topic_id,
@@ -160,6 +198,9 @@ def covered_log(row: PartitionRow, found: ObservedLog | None) -> CoveredLog:
         row.merge_frontier,
         tuple(e.epoch for e in lineage),
         tuple(e.start_offset for e in lineage),
+        partition_prefix(root, row.topic, row.log),
+        look.objects_seen_at if look is not None and relied_on else -1,
+        look.objects_digest if look is not None and relied_on else None,
     )
 
 
@@ -188,4 +229,6 @@ def new_verdict(one: Judged) -> NewVerdict:
         detail(one.verdict),
         one.observed_at,
         row.tiering_complete,
+        one.verdict.objects_seen_at,
+        one.verdict.objects_digest,
     )

@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 
 from spark.common.record_rows import OffsetRange, VerdictRow
 from spark.common.rows import to_batch
-from spark.coverage.frames import CoverageVerdict
+from spark.coverage.judge import CoverageVerdict
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import ObjectStoreSettings
 
 ROWS_PER_FILE = 50_000
+NOT_IN_DETAIL = ("log_id", "complete", "objects_seen_at", "objects_digest")
+"""Kept in columns of their own."""
 SHOWN = 100
 """Partitions that the result and the Markdown name; the Parquet has all of them."""
 
@@ -125,10 +127,20 @@ class CoverageRun:
             "missing_offsets": sum(v.missing_offsets for v in verdicts),
             "bad_segments": sum(v.broken_count for v in verdicts),
             "orphaned_segments": sum(v.orphan_count for v in verdicts),
+            "objects_listed": sum(self._listed(one) for one in self.judged),
             "merged_segments": sum(v.merged_segments for v in verdicts),
             "bad_merged_segments": sum(v.merged_broken_count for v in verdicts),
             "metadata_anomalies": sum(v.anomalies for v in verdicts),
         }
+
+    def _listed(self, one: Judged) -> bool:
+        return one.verdict.objects_seen_at >= one.observed_at
+
+    @property
+    def oldest_look(self) -> int | None:
+        """ms; since when objects have not been listed, at the worst. ``None``: all were listed."""
+        old = [j.verdict.objects_seen_at for j in self.judged if not self._listed(j)]
+        return min(old, default=None)
 
     def not_covered(self) -> list[Judged]:
         """Most missing offsets first."""
@@ -224,7 +236,8 @@ def markdown(run: CoverageRun) -> str:
         f"Run {run.run_id}: {counts['partitions']} partitions, {counts['covered']} covered, "
         f"{counts['not_covered']} not covered, {counts['unobserved']} not looked at. "
         f"{counts['segments']} segments; {counts['bad_segments']} with missing or short objects; "
-        f"{counts['orphaned_segments']} in the bucket that nothing refers to.",
+        f"{counts['orphaned_segments']} in the bucket that nothing refers to. "
+        f"The objects of {counts['objects_listed']} partitions were listed{_of_others(run)}.",
     ]
     if missing := run.not_covered():
         lines += ["", "## Not covered", ""]
@@ -242,6 +255,13 @@ def markdown(run: CoverageRun) -> str:
         lines += ["", "## Not looked at (the last verdict stays)", ""]
         lines += [f"- {row.topic}-{row.partition}: {why}" for row, why in run.unobserved[:SHOWN]]
     return "\n".join(lines) + "\n"
+
+
+def _of_others(run: CoverageRun) -> str:
+    if run.oldest_look is None:
+        return ""
+    since = datetime.fromtimestamp(run.oldest_look / 1000, UTC)
+    return f"; those of the others were last seen at {since:%Y-%m-%d %H:%M:%S} UTC or later"
 
 
 def reason(verdict: CoverageVerdict) -> str:
@@ -273,7 +293,7 @@ def detail(verdict: CoverageVerdict) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in asdict(verdict).items()
-        if name not in ("log_id", "complete") and value not in ((), None)
+        if name not in NOT_IN_DETAIL and value not in ((), None)
     }
     return kept | {"remedies": remedies(verdict)}
 

@@ -1,7 +1,7 @@
-"""What the bucket of tiered segments holds, one row per segment.
+"""What the bucket of tiered segments holds, by segment.
 
-Each task lists the prefixes of its partitions one after the other. A segment's objects have one
-stem, so they are neighbours in a listing: memory is one segment, however many there are.
+A segment's objects have one stem, so they are neighbours in a listing: memory is a partition's
+segments, not its objects.
 """
 
 from __future__ import annotations
@@ -9,21 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
-from spark.common.packing import KIND_BITS, Packed, pack_objects
-from spark.common.rows import ROWS_AT_ONCE, chunks, from_batch, spark_schema, to_batch, to_frame
-from tideline.control_plane.tiering_model import PartitionRow
+from spark.common.fold import Ints
+from spark.common.packing import KIND_BITS, Objects, id_halves
 from tideline.domain.ids import topic_id_from_base64
 from tideline.object_store.client import ObjectEntry, ObjectStoreClient
-from tideline.object_store.inventory import partition_prefix
-from tideline.settings import ObjectStoreSettings
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _NAME = re.compile(r"(?P<start>\d{20})-(?P<segment>[A-Za-z0-9_-]{22})\.(?P<kind>[a-z-]+)$")
 
@@ -67,29 +61,32 @@ def segments_listed(log_id: int, objects: Iterable[ObjectEntry]) -> Iterator[Lis
         yield found
 
 
-def inventory(
-    spark: SparkSession,
-    settings: ObjectStoreSettings,
-    partitions: Sequence[PartitionRow],
-    tasks: int,
-) -> DataFrame:
-    """The segments of ``partitions`` as the bucket has them now, packed by
-    :func:`spark.common.packing.pack_objects` where they are listed.
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Where the objects are listed, from an executor."""
 
-    Reading it raises :class:`tideline.object_store.ObjectStoreUnavailable`.
-    """
-    store, bucket = ObjectStoreClient(settings), settings.s3_tiered_bucket
-    root = settings.s3_tiered_prefix
+    store: ObjectStoreClient
+    bucket: str
 
-    def listed(batches: Iterator[pa.RecordBatch]) -> Iterator[ListedSegment]:
-        for batch in batches:
-            for row in from_batch(PartitionRow, batch):
-                objects = store.list_objects(bucket, partition_prefix(root, row.topic, row.log))
-                yield from segments_listed(row.log_id, objects)
+    def listed(self, log_id: int, prefix: str) -> Objects:
+        """What lies under ``prefix`` now. Raises
+        :class:`tideline.object_store.ObjectStoreUnavailable`."""
+        found = segments_listed(log_id, self.store.list_objects(self.bucket, prefix))
+        return objects_of(list(found))
 
-    def list_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for some in chunks(listed(batches), ROWS_AT_ONCE):
-            yield pack_objects(to_batch(ListedSegment, some))
 
-    wanted = to_frame(spark, PartitionRow, partitions, tasks)
-    return wanted.mapInArrow(list_all, spark_schema(Packed))
+def objects_of(found: Sequence[ListedSegment]) -> Objects:
+    """Listed segments by column."""
+    high, low = id_halves(pa.array([one.segment_id.bytes for one in found], pa.binary()))
+
+    def ints(values: Iterable[int]) -> Ints:
+        return np.fromiter(values, np.int64, len(found))
+
+    return Objects(
+        high,
+        low,
+        ints(one.start_offset for one in found),
+        ints(-1 if one.log_bytes is None else one.log_bytes for one in found),
+        ints(one.kinds for one in found),
+        ints(one.last_modified for one in found),
+    )

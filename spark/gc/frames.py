@@ -34,7 +34,7 @@ class SegmentObject:
 
 def known_segments(events: DataFrame) -> DataFrame:
     """Segments that Kafka's metadata has in any state, as ``KEYS``, from rows of
-    :class:`spark.common.remote_log.MetadataRecord`.
+    :class:`spark.common.metadata_records.MetadataRecord`.
 
     Stricter than the brokers' own fold, because a mistake here deletes: a segment is unknown only
     when the last record about it says that its deletion is finished. Records that do not parse or

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from spark.common import remote_log
+from spark.common import metadata_topic, remote_log
 from spark.common.control_plane import partitions
 from spark.common.entry import Job
 from spark.gc import frames
@@ -75,7 +75,7 @@ def _tiered_orphans(job: Job, rows: Sequence[PartitionRow], run_number: int | No
     count = listed.count()
     # From here on the metadata is read: it must be younger than the listing.
     try:
-        extents = remote_log.extent(job.settings)
+        extents = metadata_topic.extents(job.settings)
     except KafkaError as error:
         return Listing(count, Amount(), 0, not_judged=str(error))
     if expired := [e.partition for e in extents if e.start > 0]:
@@ -83,7 +83,9 @@ def _tiered_orphans(job: Job, rows: Sequence[PartitionRow], run_number: int | No
             f"records of __remote_log_metadata-{expired[0]} have expired, so that a segment "
             "without a record may be a live one: set retention.ms=-1 on that topic"
         ))  # fmt: skip
-    known = frames.known_segments(remote_log.events(job.spark, job.settings, extents))
+    topics = {row.topic_id for row in rows}
+    events = remote_log.events(job.spark, job.settings, extents, topics)
+    known = frames.known_segments(events)
     known = known.localCheckpoint()
     if not frames.is_readable(known):
         return Listing(count, Amount(), 0, newer_kafka=True, not_judged=(

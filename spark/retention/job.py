@@ -17,7 +17,7 @@ from spark.common.entry import DryRunOption, Job, Outcome, TopicsOption
 from spark.common.kafka_logs import ObservedLog, WantedLog, observed_logs
 from spark.common.owned import must_own
 from spark.common.record_rows import RemovalRow
-from spark.common.remote_log import Extent
+from spark.common.remote_log import Plan
 from spark.common.rows import to_frame
 from spark.retention import frames
 from spark.retention.frames import LimitedLog
@@ -92,7 +92,7 @@ def retention(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = Fals
     """Remove what retention.ms and retention.bytes no longer allow, over prefix and suffix."""
     must_own(job)
     survey = survey_of(job, topic or ())
-    planned = plan(job, survey)
+    planned = plan(job, survey, keep=not dry_run)
     orders = orders_of(survey, planned)
     job.progress(f"{len(orders)} partitions have something to do")
     if dry_run or not orders:
@@ -133,8 +133,9 @@ def survey_of(job: Job, topics: Sequence[str]) -> Survey:
     return survey
 
 
-def plan(job: Job, survey: Survey) -> list[Row]:
-    """What goes of each limited log, as rows of ``with_targets``; nothing is changed."""
+def plan(job: Job, survey: Survey, *, keep: bool = True) -> list[Row]:
+    """What goes of each limited log, as rows of ``with_targets``; nothing is changed. ``keep``: a
+    fold of the metadata for the next run."""
     problems = survey.problems()
     limited = [row for row in survey.limited() if row.log_id not in problems]
     if not limited:
@@ -148,9 +149,7 @@ def plan(job: Job, survey: Survey) -> list[Row]:
     units = suffixes.where(f"region = {frames.MERGED_REGION}")
     if any(row.log_id in survey.observed for row in limited):
         topics = {row.topic_id for row in limited}
-        events = remote_log.events(
-            job.spark, job.settings, _extents(job), topics=topics, packed=True
-        )
+        events = remote_log.folded(job.spark, job.settings, _metadata(job), topics, keep=keep)
         units = units.unionByName(frames.prefix_units(logs, events))
     wal = suffixes.where(f"region = {frames.WAL_REGION}")
     wal = wal.selectExpr("log_id", "size_bytes AS wal_bytes")
@@ -162,13 +161,12 @@ def plan(job: Job, survey: Survey) -> list[Row]:
     )
 
 
-def _extents(job: Job) -> list[Extent]:
-    """Of the metadata topic; none when tiered storage was never used: Kafka's logs are local then,
-    and Kafka's own."""
+def _metadata(job: Job) -> Plan | None:
+    """None when tiered storage was never used: Kafka's logs are local then, and Kafka's own."""
     try:
-        return remote_log.extent(job.settings)
+        return remote_log.plan(job.settings)
     except KafkaError:
-        return []
+        return None
 
 
 def _limited_log(row: PartitionRow, survey: Survey) -> LimitedLog:

@@ -15,7 +15,7 @@ from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import Tiered, Worker, jobs
 from tideline.control_plane.job_model import JobRow
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.tiering_model import NewVerdict, RecordedVerdict
+from tideline.control_plane.tiering_model import CoverageLook, NewVerdict, RecordedVerdict
 from tideline.domain.ids import TopicIdPartition
 
 
@@ -54,7 +54,7 @@ def recorded(
     verdict = NewVerdict(
         log_id(tiered, log), log.topic_id, log.partition, generation, boundary, complete,
         "whole" if complete else "offsets 3 to 5 are missing", {"gaps": [[3, 5]]}, observed_at,
-        seen_complete,
+        seen_complete, observed_at, "ab" * 16 if complete else None,
     )  # fmt: skip
     (told,) = tiered.plane.record_coverage([verdict], "run")
     assert told.log_id == verdict.log_id
@@ -143,12 +143,17 @@ async def test_verdicts_that_stand_are_confirmed_without_a_lock_of_their_logs(
     logs = [await tiered.scene.hybrid_log(tiered.gateway, 10) for _ in range(3)]
     ids = [log_id(tiered, log) for log in logs]
     verdicts = [
-        NewVerdict(number, log.topic_id, 0, 1, 10, True, "whole", {"segments": 1}, 100, False)
+        NewVerdict(
+            number, log.topic_id, 0, 1, 10, True, "whole", {"segments": 1}, 100, False, 90, "0f"
+        )
         for number, log in zip(ids, logs, strict=True)
     ]
     told = list(tiered.plane.record_coverage(verdicts, "first"))
     assert [one.log_id for one in told if one.written] == ids
-    verdicts = [replace(one, observed_at=200, seen_complete=True) for one in verdicts]
+    verdicts = [
+        replace(one, observed_at=200, seen_complete=True, objects_seen_at=190, objects_digest="1f")
+        for one in verdicts
+    ]
     verdicts[1] = replace(verdicts[1], complete=False, reason="offset 3 is missing")
     verdicts[2] = replace(verdicts[2], generation=0)
     with psycopg.connect(database.dsn) as commit:
@@ -161,6 +166,12 @@ async def test_verdicts_that_stand_are_confirmed_without_a_lock_of_their_logs(
     assert [found[n].since for n in ids] == [100, 200, 100]
     assert [found[n].run_id for n in ids] == ["second", "second", "first"]
     assert [await ready(tiered, log) for log in logs] == [True, False, True]
+    assert [found[n].objects_seen_at for n in ids] == [190, 190, 90]
+    looks = {one.log_id: one for one in tiered.plane.coverage_looks()}
+    assert looks == {
+        ids[0]: CoverageLook(ids[0], 10, 190, b"\x1f"),
+        ids[2]: CoverageLook(ids[2], 10, 90, b"\x0f"),
+    }, "of what is not complete nothing is relied on"
     assert [one.written for one in tiered.plane.record_coverage(verdicts[:1], "again")] == [True]
     late = replace(verdicts[0], observed_at=150)
     assert [one.written for one in tiered.plane.record_coverage([late], "late")] == [False]

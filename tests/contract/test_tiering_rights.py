@@ -53,6 +53,7 @@ STEPS = (
     "record_verify_verdict",
 )
 READS = (
+    "coverage_looks",
     "log_id_range",
     "file_id_range",
     "tiering_partitions",

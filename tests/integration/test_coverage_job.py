@@ -13,8 +13,10 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from spark.common import metadata_topic
 from spark.common.entry import Job, Outcome, carry_out, failure_of
 from spark.common.record_tables import tell
+from spark.common.snapshots import SnapshotStore
 from spark.coverage import job as coverage
 from spark.coverage.tasks import segments_listed
 from tests.harness import Case, command, migration_case
@@ -37,14 +39,14 @@ class Covered:
     settings: JobsSettings
     spark: SparkSession
 
-    def run(self, dry_run: bool = False, **settings: str) -> Outcome:
+    def run(self, dry_run: bool = False, audit: bool = False, **settings: str) -> Outcome:
         """The job as it runs in production, in the session of the tests."""
         changed = JobsSettings.of(self.case.stack.environment("jobs") | settings)
         job = Job("coverage", changed)
         job.__dict__ |= {"spark": self.spark, "parallelism": 2}
         return carry_out(
             job,
-            lambda job: coverage.coverage(job, [self.case.topic], dry_run),
+            lambda job: coverage.coverage(job, [self.case.topic], dry_run, audit),
             whole=False,
             dry=dry_run,
         )
@@ -120,6 +122,33 @@ def test_a_whole_prefix_is_covered_and_reported(covered: Covered) -> None:
     assert report[0]["segments"] >= 3
     summary = covered.store.get(covered.settings.s3_bucket, f"{folder}summary.md").decode()
     assert "1 covered, 0 not covered" in summary
+    assert "The objects of 1 partitions were listed." in summary
+
+
+def test_the_next_run_goes_on_from_the_kept_fold_and_lists_nothing_that_has_not_changed(
+    covered: Covered,
+) -> None:
+    covered.run(audit=True)
+    first = covered.status()
+    topic = metadata_topic.identity(covered.settings)
+    snapshots = SnapshotStore(
+        covered.store, covered.settings.s3_bucket, covered.settings.diskless_prefix, topic
+    )
+    kept = snapshots.keys()
+    with_records = [e for e in metadata_topic.extents(covered.settings) if e.end > e.start]
+    assert kept.keys() == {one.partition for one in with_records}
+    found = dict(covered.run().details)
+    assert (found["covered"], found["objects_listed"]) == (1, 0)
+    assert snapshots.keys() == kept, "so few records are read again"
+    second = covered.status()
+    assert second.objects_seen_at == first.objects_seen_at
+    assert (first.observed_at or 0) < (second.observed_at or 0)
+    assert dict(covered.run(audit=True).details)["objects_listed"] == 1
+    place = with_records[0].partition
+    for key in kept[place]:
+        covered.store.put(covered.settings.s3_bucket, key, b"torn")
+    assert dict(covered.run().details)["covered"] == 1
+    assert snapshots.keys()[place][0] not in kept[place], "what is torn is not gone on from"
 
 
 def test_a_lost_object_clears_readiness_with_its_offsets_and_its_return_sets_it(
@@ -130,7 +159,9 @@ def test_a_lost_object_clears_readiness_with_its_offsets_and_its_return_sets_it(
     kept = covered.store.get(bucket, lost.key)
     covered.store.delete(bucket, [lost.key])
     try:
-        assert dict(covered.run().details)["cleared"] == 1
+        found = dict(covered.run().details)
+        assert (found["cleared"], found["objects_listed"]) == (0, 0), "not before an audit"
+        assert dict(covered.run(audit=True).details)["cleared"] == 1
         assert not covered.tiering_complete()
         verdict = covered.status()
         assert verdict.complete is False

@@ -61,12 +61,13 @@ def _run(topic: str | None) -> None:
     from tideline.cli.jobs import finish, run_here
 
     topics = [topic] if topic else []
-    finish(run_here("coverage", lambda started: job(started, topics), whole=not topics))
+    finish(run_here("coverage", lambda started: job(started, topics, audit=True), whole=not topics))
 
 
 def as_json(row: CoverageStatusRow) -> dict[str, Any]:
     """A row for programs; times as text."""
-    return asdict(row) | {"observed_at": _time(row.observed_at), "since": _time(row.since)}
+    times = ("observed_at", "since", "objects_seen_at")
+    return asdict(row) | {name: _time(getattr(row, name)) for name in times}
 
 
 def _time(ms: int | None) -> datetime | None:
@@ -76,6 +77,7 @@ def _time(ms: int | None) -> datetime | None:
 def coverage_table(rows: Iterable[CoverageStatusRow]) -> Table:
     table = Table(
         "partition", "B0", "any replica may serve", "verdict", "since", "last looked at",
+        "objects listed",
         box=None, pad_edge=False,
     )  # fmt: skip
     for row in rows:
@@ -86,6 +88,7 @@ def coverage_table(rows: Iterable[CoverageStatusRow]) -> Table:
             _verdict(row),
             age(_time(row.since)),
             age(_time(row.observed_at)),
+            age(_time(row.objects_seen_at)),
         )
     return table
 

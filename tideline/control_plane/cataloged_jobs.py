@@ -69,6 +69,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "record_verify_verdict": "observed anew",
         "verify_verdicts": _READS,
         "record_coverage": "observed anew",
+        "coverage_looks": _READS,
         "coverage_status": _READS,
         "retention_suffix": _READS,
         "retention_wal_cut": _READS,

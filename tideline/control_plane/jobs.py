@@ -35,6 +35,7 @@ from tideline.control_plane.tiering_model import (
     BatchRow,
     ClaimedBatch,
     ClaimedFile,
+    CoverageLook,
     CoverageStatusRow,
     CutRequest,
     MergeCandidate,
@@ -381,6 +382,13 @@ class JobsControlPlane(GarbageCalls, TableCalls):
             for at in range(0, len(others), RECORDED_AT_ONCE):
                 record = Function("record_coverages", rows(RecordedVerdict))
                 yield from self._call(record, document(others[at : at + RECORDED_AT_ONCE]), run_id)
+
+    def coverage_looks(self) -> Iterator[CoverageLook]:
+        """What earlier runs found whole, by log id, page by page."""
+        lo, hi = self.log_id_range()
+        return self._connection.pages(
+            "coverage_looks", CoverageLook, (lo, hi), lambda row: (row.log_id + 1, hi), PAGE
+        )
 
     def coverage_status(self, topic: str | None = None) -> list[CoverageStatusRow]:
         """The last verdict of each migrated partition with B0, or of those of ``topic``."""

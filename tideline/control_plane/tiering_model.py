@@ -387,6 +387,21 @@ class NewVerdict:
     """ms; when the run began to look."""
     seen_complete: bool
     """``tieringComplete`` as it was then."""
+    objects_seen_at: int
+    """ms; when the objects were listed, in this run or in an earlier one."""
+    objects_digest: str | None = None
+    """Hex; of the segments of which every object was there. ``None``: of one something is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageLook:
+    """When a run found every object of a log's segments, and a digest of what these were."""
+
+    log_id: int
+    boundary: int
+    objects_seen_at: int
+    """ms."""
+    objects_digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +436,8 @@ class CoverageStatusRow:
     observed_at: int | None = None
     since: int | None = None
     """ms; when the present verdict began."""
+    objects_seen_at: int | None = None
+    """ms; when the objects were listed."""
 
     @property
     def log(self) -> TopicIdPartition:

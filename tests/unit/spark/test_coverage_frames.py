@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -11,11 +12,12 @@ from pyspark.sql import SparkSession
 
 from spark.common.entry import failure_of
 from spark.common.metadata_records import MALFORMED, UNKNOWN, MetadataRecord
-from spark.common.packing import kind_bits
+from spark.common.packing import Objects, kind_bits
 from spark.common.rows import from_frame, to_frame
-from spark.coverage.frames import CoverageVerdict, CoveredLog, Gap, verdicts
+from spark.coverage.frames import CoveredLog, verdicts
+from spark.coverage.judge import CoverageVerdict, Gap
 from spark.coverage.report import detail, reason, remedies
-from spark.coverage.tasks import ListedSegment
+from spark.coverage.tasks import Bucket, ListedSegment, objects_of
 from tideline.domain.coverage import AIVEN_KINDS, OWN_KINDS
 from tideline.domain.remote_log import SegmentState
 
@@ -75,12 +77,14 @@ class World:
             )
         return segment
 
-    def verdicts(self, spark: SparkSession) -> dict[str, CoverageVerdict]:
+    def verdicts(
+        self, spark: SparkSession, bucket: Bucket | None = None
+    ) -> dict[str, CoverageVerdict]:
         found = verdicts(
             to_frame(spark, CoveredLog, self.logs, 2),
             to_frame(spark, MetadataRecord, self.events, 2),
             spark.createDataFrame(self.merged, MERGED),
-            to_frame(spark, ListedSegment, self.objects, 2),
+            bucket or to_frame(spark, ListedSegment, self.objects, 2),
             NOW,
         )
         return {self.names[one.log_id]: one for one in from_frame(CoverageVerdict, found)}
@@ -251,3 +255,59 @@ def test_a_record_that_is_not_understood_stops_the_judgement(
     failure = failure_of(raised.value)
     assert failure is not None
     assert "in partition 2 at offset 2: nothing is judged" in failure.message
+
+
+@dataclass(frozen=True, slots=True)
+class Noted(Bucket):
+    """Lists what a world has, and notes in a file whose objects it listed."""
+
+    notes: Path
+    objects: tuple[ListedSegment, ...]
+
+    def listed(self, log_id: int, prefix: str) -> Objects:
+        with self.notes.open("a") as file:
+            file.write(f"{prefix}\n")
+        return objects_of([one for one in self.objects if one.log_id == log_id])
+
+
+def test_objects_are_listed_again_only_where_something_is_not_as_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    w = World()
+    names = ["whole", "changed", "merged since", "an impossible record", "broken", "an orphan"]
+    ids = [w.log(name, 20) for name in names]
+    for log in ids:
+        w.segment(log, 0, 9)
+        w.segment(log, 10, 19)
+    broken = w.objects.pop(9)
+    assert broken.log_id == ids[4]
+    w.objects.append(ListedSegment(ids[5], UUID(int=1 << 100), 3, 50, 0, LONG_AGO))
+    w.logs = [replace(log, prefix=f"p{log.log_id}") for log in w.logs]
+    notes = tmp_path / "listed"
+
+    def look() -> dict[str, CoverageVerdict]:
+        notes.write_text("")
+        bucket = Noted(None, "", notes, tuple(w.objects))  # type: ignore[arg-type]
+        return w.verdicts(spark, bucket)
+
+    first = look()
+    assert sorted(notes.read_text().split()) == [f"p{log}" for log in ids], "nobody had looked"
+    assert [name for name in names if first[name].objects_digest is None] == names[4:]
+    assert {verdict.objects_seen_at for verdict in first.values()} == {NOW}
+    w.logs = [
+        replace(log, seen_at=5, seen_digest=bytes.fromhex(digest))
+        if (digest := first[w.names[log.log_id]].objects_digest) is not None
+        else log
+        for log in w.logs
+    ]
+    w.segment(ids[1], 20, 29, state=STARTED, listed=None)
+    w.merged.append((ids[2], UUID(int=9 << 90).bytes, 20, 29, 70, "COPY_SEGMENT_FINISHED"))
+    w.update(ids[3], UUID(int=12345), FINISHED)
+    second = look()
+    assert sorted(notes.read_text().split()) == [f"p{log}" for log in ids[1:]]
+    assert second["whole"] == replace(first["whole"], objects_seen_at=5)
+    assert [name for name in names if not second[name].complete] == ["broken"]
+    w.objects.clear()
+    third = look()
+    assert third["whole"].complete, "it is not looked at before an audit is due"
+    assert not third["changed"].complete

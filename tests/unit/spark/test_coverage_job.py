@@ -9,6 +9,7 @@ import pytest
 from spark.common.kafka_logs import ObservedLog
 from spark.coverage.job import covered_log, wanted_log
 from tests.unit.spark.test_retention_orders import HYBRID
+from tideline.control_plane.tiering_model import CoverageLook
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ def test_the_prefix_ends_at_b0_or_where_an_accepted_log_gap_begins(
 ) -> None:
     """A replica whose log ends in the gap can roll to its beginning, never to B0."""
     row = replace(HYBRID, accepted_gap_from=accepted_gap_from)
-    assert covered_log(row, ObservedLog(row.log_id, 0)).boundary == end
+    assert covered_log(row, ObservedLog(row.log_id, 0), None, "").boundary == end
     wanted = wanted_log(row)
     assert (wanted.boundary if wanted else 0) == end
 
@@ -27,7 +28,7 @@ def test_the_prefix_ends_at_b0_or_where_an_accepted_log_gap_begins(
 def test_a_partition_without_a_prefix_is_not_asked_for() -> None:
     row = replace(HYBRID, boundary=0)
     assert wanted_log(row) is None
-    assert covered_log(row, None).log_start == 0
+    assert covered_log(row, None, None, "").log_start == 0
 
 
 def test_what_sets_readiness_asks_every_replica_and_what_keeps_it_does_not() -> None:
@@ -35,3 +36,17 @@ def test_what_sets_readiness_asks_every_replica_and_what_keeps_it_does_not() -> 
         wanted = wanted_log(replace(HYBRID, tiering_complete=ready))
         assert wanted is not None
         assert wanted.ask_replicas is not ready
+
+
+def test_only_what_keeps_readiness_relies_on_an_earlier_look_at_the_same_b0() -> None:
+    ready = replace(HYBRID, tiering_complete=True)
+    look = CoverageLook(ready.log_id, ready.boundary, 900, b"digest")
+    found = ObservedLog(ready.log_id, 0)
+    relied_on = covered_log(ready, found, look, "p")
+    assert (relied_on.seen_at, relied_on.seen_digest) == (900, b"digest")
+    for row, one in (
+        (replace(ready, tiering_complete=False), look),
+        (ready, replace(look, boundary=ready.boundary + 1)),
+        (ready, None),
+    ):
+        assert covered_log(row, found, one, "p").seen_digest is None

@@ -1,55 +1,63 @@
-"""Metadata records reach a frame as rows or packed, without a broker."""
+"""Metadata records reach a frame, one by one or folded, without a broker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import InputPartition
 
-from spark.common.packing import unpack
-from spark.common.remote_log import Extent, MetadataReader, RemoteLogSource
-from tideline.domain.ids import TopicIdPartition
-from tideline.domain.remote_log import SegmentState, SegmentUpdate
-from tideline.kafka.remote_log_metadata import encode_update
+from spark.common import remote_log
+from spark.common.fold import fold
+from spark.common.metadata_records import UNKNOWN, MetadataRecord
+from spark.common.metadata_topic import Extent
+from spark.common.packing import UNKNOWN_PARTITION, PackedEvents, unpack
+from spark.common.remote_log import FoldReader, Plan, RowReader
+from spark.common.rows import from_frame
+from spark.common.snapshots import Identity, SnapshotStore
+from tests.unit.spark.test_kept_folds import LOG, Message, Store, finished, registered
 
-VALUE = encode_update(
-    "t",
-    SegmentUpdate(
-        TopicIdPartition(UUID(int=1), 0), UUID(int=2), SegmentState.COPY_SEGMENT_FINISHED
-    ),
-)
+VALUES = [registered(1), finished(1), b"\1\x09\0new"]
 
 
-class OneRecord(MetadataReader):
-    """Reads the same record whatever the extent."""
+@dataclass
+class Records:
+    """Every partition has the same records. Travels to where the readers are."""
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield self._batch(3, [7], [VALUE])
+    values: list[bytes] = field(default_factory=lambda: VALUES)
 
-
-class OneRecordSource(RemoteLogSource):
-    @classmethod
-    def name(cls) -> str:
-        return "one_record"
-
-    def reader(self, schema: object) -> MetadataReader:
-        return OneRecord("nowhere", 1, [Extent(3, 7, 8)], self._packed)
+    def messages(self, wanted: Extent) -> Iterator[list[Message]]:
+        yield [Message(n, value) for n, value in enumerate(self.values)]
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_record_arrives_in_the_shape_that_was_asked_for(
-    spark: SparkSession, packed: bool
-) -> None:
-    spark.dataSource.register(OneRecordSource)
-    found = spark.read.format("one_record").option("packed", packed).load().toArrow()
-    assert found.num_rows == 1
-    if packed:
-        events, _ = unpack(found)
-        place = events.place[0], events.position[0]
-    else:
-        place = found["metadata_partition"][0].as_py(), found["record_offset"][0].as_py()
-    assert place == (3, 7)
+EXTENTS = [Extent(3, 0, 3), Extent(4, 7, 7), Extent(5, 0, 3)]
+
+
+def test_records_arrive_one_by_one(spark: SparkSession) -> None:
+    wanted = frozenset([LOG.topic_id.bytes])
+    reader = RowReader(Records(), EXTENTS, wanted)  # type: ignore[arg-type]
+    found = from_frame(MetadataRecord, remote_log._frame(spark, "rows", MetadataRecord, reader))
+    assert sorted((r.metadata_partition, r.record_offset, r.kind) for r in found) == [
+        (place, n, kind) for place in (3, 5) for n, kind in enumerate((0, 1, UNKNOWN))
+    ]
+
+
+@pytest.mark.parametrize("topic", [LOG.topic_id, UUID(int=99)])
+def test_folded_they_are_a_row_for_each_wanted_log(spark: SparkSession, topic: UUID) -> None:
+    kept = SnapshotStore(Store(), "b", "", Identity("c", UUID(int=7), 50))  # type: ignore[arg-type]
+    plan = Plan(kept, {}, tuple(EXTENTS), False)
+    reader = FoldReader(Records(), plan, frozenset([topic.bytes]), 0, 0, False)  # type: ignore[arg-type]
+    found = remote_log._frame(spark, "folded", PackedEvents, reader).toArrow()
+    of_logs = [partition != UNKNOWN_PARTITION for partition in found["partition"].to_pylist()]
+    logs = found.filter(pa.array(of_logs))["partition"].to_pylist()
+    assert len(found) - len(logs) == 2, "what is not understood concerns every log"
+    if topic != LOG.topic_id:
+        assert logs == []
+        return
+    assert logs == [LOG.partition] * 2
+    events, _ = unpack(found.filter(pa.array(of_logs)))
+    assert sorted(events.place.tolist()) == [3, 5]
+    assert fold(events.take(events.place.argsort()[:1])).base.state.tolist() == [1]

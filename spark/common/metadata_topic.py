@@ -1,0 +1,159 @@
+"""``__remote_log_metadata`` as a topic: how far its partitions reach, and their raw records.
+
+The range of offsets of each partition is noted on the driver before anything is planned, so that
+every attempt of every task reads the same records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import KafkaError as LibrdkafkaError
+from kio.schema.errors import ErrorCode
+
+from spark.common.snapshots import Identity
+from tideline.kafka import remote_log_metadata as codec
+from tideline.kafka.client import KafkaCluster
+from tideline.kafka.errors import KafkaError, KafkaUnavailable
+from tideline.kafka.observer import CONSUMER, KafkaObserver, OffsetSpec, TopicLayout, refusal
+from tideline.kafka.security import KafkaSecurity
+from tideline.settings import KafkaSettings
+
+RECORDS_AT_ONCE = 50_000
+"""Decoded at once: about five megabytes of values."""
+GONE = (LibrdkafkaError._AUTO_OFFSET_RESET, LibrdkafkaError.OFFSET_OUT_OF_RANGE)
+GATHER_S = 0.05
+QUIET_TIMEOUTS = 3
+"""A partition that sends nothing for so many request timeouts is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Records ``[start, end)`` of one partition of the metadata topic."""
+
+    partition: int
+    start: int
+    end: int
+
+
+def identity(settings: KafkaSettings) -> Identity:
+    """Raises :class:`KafkaUnavailable`; :class:`KafkaError` if there is no such topic."""
+    return asyncio.run(_look(settings))[0]
+
+
+def extents(settings: KafkaSettings) -> list[Extent]:
+    """What the topic holds now, by partition. Raises as :func:`identity`."""
+    return asyncio.run(_look(settings))[1]
+
+
+async def _look(settings: KafkaSettings) -> tuple[Identity, list[Extent]]:
+    async with KafkaCluster.of(settings, "tideline-jobs") as cluster:
+        cluster_id = await cluster.cluster_id()
+        observer = KafkaObserver(cluster, settings.kafka_request_timeout_ms)
+        found = await observer.topic(codec.TOPIC)
+        if found is None or not found.partitions:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition,
+                f"{codec.TOPIC}: tiered storage has never been used on this cluster",
+            )
+        starts = await _offsets(observer, found, OffsetSpec.EARLIEST)
+        ends = await _offsets(observer, found, OffsetSpec.LATEST)
+    return Identity(cluster_id, found.topic_id, len(found.partitions)), [
+        Extent(number, starts[number], ends[number]) for number in sorted(found.partitions)
+    ]
+
+
+async def _offsets(observer: KafkaObserver, topic: TopicLayout, spec: OffsetSpec) -> dict[int, int]:
+    by_leader: dict[int, list[int]] = defaultdict(list)
+    for layout in topic.partitions.values():
+        if layout.leader < 0:
+            raise KafkaUnavailable(f"{codec.TOPIC}-{layout.partition} has no leader")
+        by_leader[layout.leader].append(layout.partition)
+    found: dict[int, int] = {}
+    for leader, partitions in by_leader.items():
+        answers = await observer.offsets(
+            codec.TOPIC, partitions, spec, node=leader, replica_id=CONSUMER
+        )
+        for partition, answer in answers.items():
+            if isinstance(answer, ErrorCode):
+                error = refusal(answer, f"offset {spec.name} of {codec.TOPIC}-{partition}")
+                raise KafkaUnavailable(str(error)) if answer.retriable else error
+            found[partition] = answer.offset
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReader:
+    """Reads records of the topic. Travels to executors as its settings do."""
+
+    settings: KafkaSettings
+
+    @property
+    def timeout_ms(self) -> int:
+        return self.settings.kafka_request_timeout_ms
+
+    def messages(self, wanted: Extent) -> Iterator[list[Any]]:
+        """Messages of ``wanted`` in their order, at most :data:`RECORDS_AT_ONCE` at a time; no
+        empty list. Raises :class:`KafkaUnavailable`, :class:`KafkaError`."""
+        position = wanted.start
+        consumer = self._consumer()
+        try:
+            consumer.assign([TopicPartition(codec.TOPIC, wanted.partition, wanted.start)])
+            while position < wanted.end:
+                messages = self._some(consumer, wanted, position)
+                position = int(messages[-1].offset()) + 1
+                if position > wanted.end:
+                    messages = [m for m in messages if m.offset() < wanted.end]
+                if messages:
+                    yield messages
+        finally:
+            consumer.close()
+
+    def _some(self, consumer: Consumer, wanted: Extent, position: int) -> list[Any]:
+        """At least one message. An error that a later request may not have is waited out."""
+        why = "nothing came"
+        for _ in range(QUIET_TIMEOUTS):
+            # A consume() waits until it has all that it may take: ask for what has come.
+            first = consumer.poll(self.timeout_ms / 1000)
+            more = min(RECORDS_AT_ONCE, wanted.end - position) - 1
+            received = [first] if first is not None else []
+            received += consumer.consume(more, GATHER_S) if received and more > 0 else []
+            messages = []
+            for message in received:
+                if (error := message.error()) is None:
+                    messages.append(message)
+                elif error.code() in GONE:
+                    raise KafkaError(
+                        ErrorCode.offset_out_of_range,
+                        f"{codec.TOPIC}-{wanted.partition} at {position}: its records are gone",
+                    )
+                else:
+                    why = error.str()
+            if messages:
+                return messages
+        raise KafkaUnavailable(
+            f"{codec.TOPIC}-{wanted.partition}: {why}, from offset {position} on, "
+            f"of [{wanted.start}, {wanted.end})"
+        )
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                **KafkaSecurity.of(self.settings).librdkafka,
+                "bootstrap.servers": ",".join(
+                    f"{host}:{port}" for host, port in self.settings.kafka_bootstrap
+                ),
+                "group.id": "tideline-jobs",  # asked for by the library; nothing is committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                "socket.timeout.ms": self.timeout_ms,
+                "queued.max.messages.kbytes": 16_384,
+                "log_level": 2,
+            }
+        )
