@@ -1,43 +1,62 @@
-"""Split and merge beside a raw copy of the same objects in the same S3, round by round.
+"""Split and merge beside a raw copy of the same WAL objects in the same S3, round by round, where
+an object holds one, fifty or five hundred partitions.
 
-Each round writes new data to a topic born diskless, copies its WAL objects one by one (as many at
-once as Spark has cores: what moving the bytes costs at least), and then tiers it.
+Each round commits WAL objects of a topic born diskless, as a gateway would that gathers 8 MiB,
+copies them one by one (as many at once as Spark has cores: what moving the bytes costs at least),
+and then tiers them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from uuid import UUID, uuid4
 
 import psycopg
-from confluent_kafka import Producer
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AdminClient, NewTopic
+from pydantic import SecretStr
 
 from spark.common.entry import Job, Launch
 from spark.tiering import job as tiering
+from tideline.control_plane import connect
+from tideline.control_plane.model import BatchToCommit
+from tideline.demo.topic import topic_id
+from tideline.domain.ids import TopicIdPartition
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
-PARTITIONS, RECORD_BYTES = 6, 2_000
 MB = 1_000_000
+OBJECT_BYTES, BATCH_BYTES, RECORD_BYTES = 8 * 1024 * 1024, 16 * 1024, 2_000
+SHAPES = {1: 6, 50: 50, 500: 500}
+"""Partitions of one WAL object, and of the topic."""
+ROUND_MB = {1: 1.0, 50: 1.5, 500: 6.0}
+"""Of a round, times the megabytes that were asked for: a segment of a partition is to have a
+megabyte at least, as it has by default."""
+CATALOG_PUTS = 2
+"""Of a segment, beside its own objects: told before and after it counts."""
 COPIES = "benchmark-copy/"
 
 
 @dataclass(slots=True)
 class TieringRound:
-    """One round. Times in seconds."""
+    """One round. Times in seconds, ``puts`` in requests of split and merge that write."""
 
     bytes: int
     """Merged: the records as they lie in segments."""
     copied_bytes: int
+    objects: int
     copy_s: float
     split_s: float
     merge_s: float
+    puts: int
+    gets: int
     rows_before: int
     rows_after: int
     segments: int
@@ -49,63 +68,99 @@ class TieringRound:
 
     @property
     def rate(self) -> float:
-        """MB/s of split and merge together: the bytes are read twice and written twice."""
+        """MB/s of split and merge together."""
         return self.bytes / MB / (self.split_s + self.merge_s)
+
+    @property
+    def puts_per_gb(self) -> float:
+        return self.puts / (self.bytes / 1e9)
 
 
 @dataclass(slots=True)
 class TieringResult:
-    """Every round that counts."""
+    """Every round that counts, by partitions of a WAL object."""
 
     cores: int
-    rounds: list[TieringRound] = field(default_factory=list)
+    rounds: dict[int, list[TieringRound]] = field(default_factory=dict)
 
 
 def measure(
     stack: Stack, rounds: int, megabytes: int, step: Callable[[str], None]
 ) -> TieringResult:
-    """``rounds`` rounds of ``megabytes`` each, after one that does not count."""
-    bootstrap = stack.endpoints.gateway_bootstrap
-    topic = f"tiering-bench-{time.monotonic_ns() % 1_000_000}"
-    configs = {"diskless.enable": "true", "segment.bytes": str(64 * 1024 * 1024)}
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=configs)])[topic].result(60)
+    """``rounds`` rounds of each shape, after one that does not count."""
     result = TieringResult(os.cpu_count() or 2)
     settings = JobsSettings.of(stack.environment("jobs"))
     job = Job("tiering", settings, Launch(master=f"local[{result.cores}]"))
     try:
         step("tiering: starting Spark")
         job.spark.range(1).count()
-        for number in range(rounds + 1):
-            step(f"tiering: round {number} of {rounds}, {megabytes} MB")
-            produce(bootstrap, topic, megabytes)
-            made = one_round(stack, settings, job, topic)
-            if number:
-                result.rounds.append(made)
+        for fan_out, partitions in SHAPES.items():
+            topic = f"tiering-bench-{fan_out}-{time.monotonic_ns() % 1_000_000}"
+            log = created(stack, topic, partitions)
+            size = round(megabytes * ROUND_MB[fan_out])
+            found = result.rounds.setdefault(fan_out, [])
+            for number in range(rounds + 1):
+                step(f"tiering: {fan_out} partitions, round {number} of {rounds}, {size} MB")
+                asyncio.run(write(stack, settings, log, fan_out, partitions, size))
+                made = one_round(stack, settings, job, topic)
+                if number:
+                    found.append(made)
     finally:
         job.close()
     return result
 
 
-def produce(bootstrap: str, topic: str, megabytes: int) -> None:
-    """Uncompressed records that do not repeat themselves, from one idempotent producer."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True,
-                         "linger.ms": 20, "batch.size": 200_000})  # fmt: skip
-    failures: list[object] = []
-    block = os.urandom(MB)
-    for n in range(megabytes * MB // RECORD_BYTES):
-        at = n * 7 % (MB - RECORD_BYTES)
-        while True:
-            try:
-                producer.produce(
-                    topic, block[at : at + RECORD_BYTES], partition=n % PARTITIONS,
-                    on_delivery=lambda error, _: failures.append(error) if error else None,
-                )  # fmt: skip
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(120) or failures:
-        raise RuntimeError(f"the benchmark's records were not acknowledged: {failures[:1]}")
+def created(stack: Stack, topic: str, partitions: int) -> UUID:
+    """A topic born diskless; its id."""
+    bootstrap = stack.endpoints.gateway_bootstrap
+    configs = {"diskless.enable": "true", "segment.bytes": str(64 * 1024 * 1024)}
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=configs)])[topic].result(120)
+    return topic_id(admin, topic)
+
+
+async def write(
+    stack: Stack, settings: JobsSettings, log: UUID, fan_out: int, partitions: int, megabytes: int
+) -> None:
+    """WAL objects of 8 MiB with batches of 16 KB of ``fan_out`` partitions each, in their order,
+    put
+    and committed in the name of a gateway of the stack."""
+    dsn = stack.endpoints.postgres_dsn("postgres")
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT gateway_id, incarnation FROM tideline.gateways LIMIT 1")
+        ((gateway, incarnation),) = found.fetchall()
+    now = round(time.time() * 1000)
+    batches = [record_batch(now) for _ in range(64)]
+    per_object = OBJECT_BYTES // BATCH_BYTES
+    store = ObjectStoreClient(settings)
+    plain = settings.model_copy(update={"postgres_dsn": SecretStr(dsn)})
+    async with connect(plain, application_name="tiering-bench") as plane:
+        for number in range(-(-megabytes * MB // OBJECT_BYTES)):
+            shared = [(number * fan_out + n) % partitions for n in range(fan_out)]
+            # Of one partition one after the other, as a gateway writes them.
+            order = sorted(shared[n % fan_out] for n in range(per_object))
+            body, rows = bytearray(), []
+            for n, partition in enumerate(order):
+                raw = batches[(number + n) % len(batches)]
+                at = TopicIdPartition(log, partition)
+                records = BATCH_BYTES // RECORD_BYTES
+                rows.append(BatchToCommit(at, len(body), len(raw), records, now, "CreateTime"))
+                body += raw
+            key = f"{settings.diskless_prefix}wal/{uuid4().hex}"
+            await plane.register_object_keys(gateway, incarnation, [key])
+            await asyncio.to_thread(store.put, settings.s3_bucket, key, bytes(body))
+            await plane.commit_file(gateway, incarnation, key, len(body), rows)
+
+
+def record_batch(now: int) -> bytes:
+    """Eight uncompressed records that do not repeat themselves, as a producer sends them."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2, compression_type=0, is_transactional=0, producer_id=-1, producer_epoch=-1,
+        base_sequence=-1, batch_size=1 << 20,
+    )  # fmt: skip
+    for n in range(BATCH_BYTES // RECORD_BYTES):
+        builder.append(n, timestamp=now, key=None, value=os.urandom(RECORD_BYTES), headers=[])
+    return bytes(builder.build())
 
 
 def one_round(stack: Stack, settings: JobsSettings, job: Job, topic: str) -> TieringRound:
@@ -127,9 +182,14 @@ def one_round(stack: Stack, settings: JobsSettings, job: Job, topic: str) -> Tie
     return TieringRound(
         bytes=merge["bytes"],
         copied_bytes=copied,
+        objects=len(keys),
         copy_s=copy_s,
         split_s=split["elapsed_ms"] / 1000,
         merge_s=merge["elapsed_ms"] / 1000,
+        puts=split.get("object_writes", 0)
+        + merge["object_writes"]
+        + CATALOG_PUTS * merge["segments"],
+        gets=split.get("object_reads", 0) + merge["object_reads"],
         rows_before=before,
         rows_after=rows(dsn, topic),
         segments=merge["segments"],
@@ -186,24 +246,26 @@ def to_markdown(result: TieringResult, machine: str) -> str:
         low, high = min(values), max(values)
         return f"{statistics.median(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
-    found = result.rounds
-    ratios = [r.rate / r.copy_rate for r in found]
-    return "\n".join(
-        [
-            f"{len(found)} rounds of {found[0].bytes / MB:.0f} MB in {PARTITIONS} partitions, "
-            f"records of {RECORD_BYTES} bytes, local[{result.cores}]. Machine: {machine}. Median "
-            "(lowest to highest).",
-            "",
-            "| what | MB/s |",
-            "| --- | --- |",
-            f"| raw S3 copy of the same WAL objects | {cell([r.copy_rate for r in found])} |",
-            f"| split | {cell([r.bytes / MB / r.split_s for r in found])} |",
-            f"| merge | {cell([r.bytes / MB / r.merge_s for r in found])} |",
-            f"| split and merge, one after the other | {cell([r.rate for r in found])} |",
-            "",
-            f"Split and merge / raw copy: {cell(ratios, 2)}; they read and write every byte twice, "
-            "the copy once. Batch rows in Postgres before and after: "
-            + ", ".join(f"{r.rows_before} → {r.rows_after}" for r in found)
-            + f"; segments of a round: {found[0].segments}.",
-        ]
-    )
+    lines = [
+        f"Batches of {BATCH_BYTES // 1024} KiB in WAL objects of 8 MiB, segments of up to 64 MiB, "
+        f"local[{result.cores}]. Machine: {machine}. Median (lowest to highest) of "
+        f"{len(next(iter(result.rounds.values())))} rounds.",
+        "",
+        "| partitions of an object | MB, objects, segments of a round | raw copy, MB/s "
+        "| split, MB/s | merge, MB/s | split and merge, MB/s | of the copy | PUTs a GB "
+        "| GETs a GB | rows |",
+        "| ---: | --- | --- | --- | --- | --- | --- | ---: | ---: | --- |",
+    ]
+    for fan_out, found in result.rounds.items():
+        first = found[0]
+        lines.append(
+            f"| {fan_out} | {first.bytes / MB:.0f}, {first.objects}, {first.segments} "
+            f"| {cell([r.copy_rate for r in found])} "
+            f"| {cell([r.bytes / MB / r.split_s for r in found])} "
+            f"| {cell([r.bytes / MB / r.merge_s for r in found])} "
+            f"| {cell([r.rate for r in found])} | {cell([r.rate / r.copy_rate for r in found], 2)} "
+            f"| {statistics.median(r.puts_per_gb for r in found):.0f} "
+            f"| {statistics.median(r.gets / (r.bytes / 1e9) for r in found):.0f} "
+            f"| {first.rows_before} → {first.rows_after} |"
+        )
+    return "\n".join(lines)

@@ -71,7 +71,7 @@ class Session:
 
     sparkContext: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(
-            defaultParallelism=CORES, applicationId="app-without-jvm"
+            defaultParallelism=CORES, applicationId="app-without-jvm", master="local"
         )
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from uuid import uuid4
 
 from spark.tiering.merge_partition import MergeOrder, merge_partition
+from spark.tiering.outcomes import Ended
 from spark.tiering.services import FromSettings
-from spark.tiering.split_file import Ended, split_file
+from spark.tiering.split_files import split as split_files
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
@@ -24,9 +26,9 @@ def split(stack: Stack, topic: str, most: int | None = None) -> int:
         while files := services.plane.claim_wal_files(
             worker, max_files=most or 1_000, max_batches=10_000, claim_ms=60_000, cutoffs={}
         ):
-            for file in files:
-                assert split_file(services, worker, file).ended == Ended.DONE
-                done += 1
+            outcomes = list(split_files(services, worker, files, time.monotonic()))
+            assert {outcome.ended for outcome in outcomes} == {Ended.DONE}
+            done += len(files)
             if most is not None:
                 break
     return done

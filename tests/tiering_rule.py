@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tideline.domain.tiering import MAX_SEGMENT_SPAN, LogBounds, Place, R, placements
+from tideline.domain.tiering import MAX_SEGMENT_SPAN, LogBounds, Place, R, age, placements
 
 
 class Eligibility(StrEnum):
@@ -61,7 +61,7 @@ def eligibility(
         return Eligibility.UNCOMMITTED
     if last_offset < partition.suffix_start:
         return Eligibility.EXPIRED
-    old = partition.cutoff_ms is not None and max_timestamp < partition.cutoff_ms
+    old = partition.cutoff_ms is not None and age(max_timestamp, append_time) < partition.cutoff_ms
     requested = partition.requested_at_ms is not None and append_time <= partition.requested_at_ms
     return Eligibility.ELIGIBLE if old or requested else Eligibility.YOUNG
 
@@ -71,7 +71,7 @@ def oldest_files(
 ) -> list[int]:
     """What a claim takes of the files that may be claimed, oldest first.
 
-    ``ages``: file → ``max_timestamp`` of each of its batches, all of them eligible.
+    ``ages``: file → age of each of its batches, all of them eligible.
     """
     first = {
         file: min(found)

@@ -596,7 +596,7 @@ class JobsSettings(
         "several roles; unset: TIDELINE_POSTGRES_DSN",
     )
     tiering_splitter_max_files_per_run: int = Field(
-        10,
+        100,
         ge=1,
         le=10_000,
         description="WAL files claimed at once, of which a claim takes 250 at most; "
@@ -627,7 +627,7 @@ class JobsSettings(
         "inkless.tiering.max.segment.bytes",
     )
     tiering_max_batches_per_run: int = Field(
-        1_000,
+        10_000,
         ge=1,
         description="batches split out of one claim; inkless.tiering.max.batches.per.run",
     )

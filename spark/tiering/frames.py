@@ -1,56 +1,47 @@
-"""Split and merge as frames: what was claimed or is ready in, what became of each out.
+"""Split and merge as frames: who works or what is ready in, what became of each thing out.
 
-One row is one WAL file, or one partition; they are independent of each other, so any task may take
-any of them, and a task that Spark runs twice finds its work done or its claim lost. Both fail the
-job when a store stays away from a task.
+Tasks of split claim for themselves, until nothing is left; a partition to merge is a row, and is
+claimed by the task that has it. So a task that Spark runs again, or twice at once, finds its work
+done or in hands. Both fail the job when a store stays away from a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
-from queue import SimpleQueue
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from spark.common.rows import map_rows
-from spark.tiering.merge_partition import MergeOrder, MergeOutcome, merge_partition
-from spark.tiering.services import OpenServices, Services
-from spark.tiering.split_file import SplitOutcome, split_file
-from tideline.control_plane.tiering_model import ClaimedFile
+from spark.tiering.merge_partition import MergeOrder, merge_partition
+from spark.tiering.outcomes import MergeOutcome, SplitOutcome
+from spark.tiering.services import OpenServices
+from spark.tiering.split_files import SplitOrder, Splitter
+from spark.tiering.whole_objects import WholeObjects, local_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FILES_AT_ONCE = 4
-"""Of one task, each with a connection of its own and at most two WAL objects in memory: small
-files cost round trips, not work."""
 ONE_BY_ONE = 1
 """What is done already is reported even if a later row fails the task."""
 
 
-def split(claimed: DataFrame, worker: UUID, open_services: OpenServices) -> DataFrame:
-    """Rows of :class:`ClaimedFile` in, of :class:`SplitOutcome` out."""
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A task of split."""
 
-    def work(files: Iterator[ClaimedFile]) -> Iterator[SplitOutcome]:
-        with ExitStack() as opened:
-            idle: SimpleQueue[Services] = SimpleQueue()
-            for _ in range(FILES_AT_ONCE):
-                idle.put(opened.enter_context(open_services()))
+    number: int
 
-            def one(file: ClaimedFile) -> SplitOutcome:
-                services = idle.get()
-                try:
-                    return split_file(services, worker, file)
-                finally:
-                    idle.put(services)
 
-            pool = opened.enter_context(ThreadPoolExecutor(FILES_AT_ONCE, "split"))
-            yield from pool.map(one, files)
+def split(slots: DataFrame, order: SplitOrder, open_services: OpenServices) -> DataFrame:
+    """Rows of :class:`Slot` in, of :class:`SplitOutcome` out."""
 
-    return map_rows(claimed, ClaimedFile, SplitOutcome, work, ONE_BY_ONE)
+    def work(some: Iterator[Slot]) -> Iterator[SplitOutcome]:
+        for _ in some:
+            with open_services() as services:
+                yield from Splitter(services, order).rest()
+
+    return map_rows(slots, Slot, SplitOutcome, work, ONE_BY_ONE)
 
 
 def merge(
@@ -59,14 +50,28 @@ def merge(
     open_services: OpenServices,
     *,
     claim_ms: int,
-    root: Path | None = None,
+    whole_objects: bool = False,
 ) -> DataFrame:
-    """Rows of :class:`MergeOrder` in, of :class:`MergeOutcome` out, one for each segment. ``root``:
-    where segments are built, on each executor; default: its temporary directory."""
+    """Rows of :class:`MergeOrder` in, of :class:`MergeOutcome` out, one for each segment.
+    ``whole_objects``: WAL objects are fetched whole, once for each host."""
 
     def work(partitions: Iterator[MergeOrder]) -> Iterator[MergeOutcome]:
-        with open_services() as services:
+        waits = is_another_attempt()
+        with open_services() as services, local_directory() as directory:
+            get = services.read_range
+            if whole_objects:
+                get = WholeObjects(directory, services.read_object).get
             for order in partitions:
-                yield from merge_partition(services, worker, order, claim_ms=claim_ms, root=root)
+                yield from merge_partition(
+                    services, worker, order, claim_ms=claim_ms, waits=waits, get=get
+                )
 
     return map_rows(orders, MergeOrder, MergeOutcome, work, ONE_BY_ONE)
+
+
+def is_another_attempt() -> bool:
+    """Whether Spark has begun this task before: it failed, or it is slow and still runs."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return task is not None and task.attemptNumber() > 0

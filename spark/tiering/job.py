@@ -1,15 +1,14 @@
 """Tiering on the driver: ``python -m spark.split``, ``spark.merge``, ``spark.tiering`` for both.
 
-Split: the driver claims WAL files and gives them to the executors, round by round, until nothing is
-eligible. Merge: one task per partition, under the partition's merge token. Any number of drivers
-may run at once.
+Split: the driver claims and splits a little itself; where there is more, tasks do, each for itself,
+until nothing is eligible. Merge: one task per partition, under the partition's merge token. Any
+number of drivers may run at once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
@@ -20,13 +19,16 @@ from spark.common.owned import must_own
 from spark.common.record_rows import SegmentRow
 from spark.common.rows import from_frame, to_frame
 from spark.tiering import frames
-from spark.tiering.merge_partition import MergeOrder, MergeOutcome
-from spark.tiering.services import FromSettings
-from spark.tiering.split_file import SplitOutcome
+from spark.tiering.frames import Slot
+from spark.tiering.merge_partition import MergeOrder
+from spark.tiering.outcomes import MergeOutcome, SplitOutcome
+from spark.tiering.services import FromSettings, OpenServices
+from spark.tiering.split_files import SplitOrder, Splitter
 from spark.tiering.summary import MergeSummary, SplitSummary, Totals, record_rows
+from spark.tiering.whole_objects import MOST_BYTES
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.tiering_model import ClaimedFile, MergeCandidate
+from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.tiering import (
     PendingMerge,
     TieringConfig,
@@ -34,18 +36,16 @@ from tideline.domain.tiering import (
     segment_limit,
     suffix_lineage,
 )
-from tideline.errors import TidelineError
 from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
 from tideline.settings import JobsSettings
 
 SPLIT, MERGE = "tideline-split", "tideline-merge"
 """What the stores see as the application's name."""
-ROUND_BYTES_PER_TASK = 64 * 1024 * 1024
-CLAIMS_PER_TASK = 32
-"""A round of split is closed by bytes, so that no claim waits long for its turn, and by claims, so
-that small files do not cost one Spark job each."""
-TASKS_PER_CORE = 4
-"""Files differ in size: more tasks than cores let the cores end at the same time."""
+CLAIMS_OF_THE_DRIVER = 4
+"""So many claims are made and split by the driver before it starts Spark: often that is all, and
+Postgres does the work whoever asks."""
+MOST_SPLIT_TASKS = 16
+"""Each is a connection to Postgres that is busy all the time."""
 MOST_MERGE_TASKS = 4_096
 """One task per partition keeps the cores busy to the end; more tasks than this cost more than
 they even out."""
@@ -57,13 +57,13 @@ def tiering(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False)
 
 
 def split(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
-    """Split WAL files whose batches are older than local.retention.ms, or whose topic was
-    triggered, into one file per partition."""
+    """Record what of WAL files is to become segments: batches older than local.retention.ms, or of
+    a topic that was triggered."""
     return _run(job, SPLIT, topic or (), dry_run, splits=True)
 
 
 def merge(job: Job, topic: TopicsOption = None, dry_run: DryRunOption = False) -> Outcome:
-    """Merge split files into segments up to segment.bytes, where there is enough for one, the
+    """Merge what is split into segments up to segment.bytes, where there is enough for one, the
     oldest waits longer than segment.ms, or the topic was triggered."""
     return _run(job, MERGE, topic or (), dry_run, merges=True)
 
@@ -104,65 +104,54 @@ def _run(
 
 def split_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> SplitSummary:
     """Claim and split until nothing is eligible. What was done stays done when it raises."""
-    worker, summary, started = claim_holder(job.settings), SplitSummary(), time.monotonic()
-    if left := plane.release_claims(worker):
-        job.progress(f"took {left} WAL files over from a run that ended")
-    cutoffs = rules.cutoffs(round(time.time() * 1000))
-    services = FromSettings(job.settings, SPLIT)
-    while claimed := claim_round(job, plane, worker, cutoffs):
-        summary.rounds += 1
-        size = sum(batch.byte_size for file in claimed for batch in file.batches)
-        job.progress(f"round {summary.rounds}: {len(claimed)} WAL files, {size} bytes")
-        frame = to_frame(job.spark, ClaimedFile, claimed, job.parallelism * TASKS_PER_CORE)
-        totals = Totals()
-        try:
-            for outcome in from_frame(SplitOutcome, frames.split(frame, worker, services)):
-                summary.add(outcome)
-                totals.add_split(outcome)
-        except BaseException:
-            _give_back(plane, worker, claimed)
-            raise
-        totals.add_to(plane)
-    summary.end(round((time.monotonic() - started) * 1000))
+    worker, summary, totals = take_over(job, plane), SplitSummary(), Totals()
+    settings, started = job.settings, time.monotonic()
+    order = SplitOrder(
+        worker,
+        max_files=settings.tiering_splitter_max_files_per_run,
+        max_batches=settings.tiering_max_batches_per_run,
+        claim_ms=settings.tiering_splitter_claim_duration_ms,
+        cutoffs=rules.cutoffs(round(time.time() * 1000)),
+    )
+    for outcome in split_outcomes(job, order, FromSettings(settings, SPLIT)):
+        summary.add(outcome)
+        totals.add(outcome)
+    totals.add_to(plane)
+    work = plane.take_tiering_work(worker)
+    summary.end(round((time.monotonic() - started) * 1000), work)
     return summary
+
+
+def split_outcomes(
+    job: Job, order: SplitOrder, open_services: OpenServices
+) -> Iterator[SplitOutcome]:
+    """Of each file that was claimed."""
+    with open_services() as services:
+        mine = Splitter(services, order)
+        for _ in range(CLAIMS_OF_THE_DRIVER):
+            if not (some := mine.once()):
+                return
+            yield from some
+    tasks = min(job.parallelism, MOST_SPLIT_TASKS)
+    job.progress(f"there is more: {tasks} tasks")
+    slots = to_frame(job.spark, Slot, [Slot(n) for n in range(tasks)], tasks)
+    yield from from_frame(SplitOutcome, frames.split(slots, order, open_services))
+
+
+def take_over(job: Job, plane: JobsControlPlane) -> UUID:
+    """The worker that claims: the one of the setting's name, with what an earlier run of that name
+    left; or nobody else."""
+    worker = claim_holder(job.settings)
+    if left := plane.release_claims(worker):
+        job.progress(f"took {left} claims over from a run that ended")
+    plane.take_tiering_work(worker)
+    return worker
 
 
 def claim_holder(settings: JobsSettings) -> UUID:
     """Who claims: the one of the setting's name, or nobody else."""
     name = settings.tiering_claim_holder
     return uuid5(NAMESPACE_OID, name) if name else uuid4()
-
-
-def claim_round(
-    job: Job, plane: JobsControlPlane, worker: UUID, cutoffs: dict[UUID, int]
-) -> list[ClaimedFile]:
-    """Files for every core. The first claim does not start Spark: often there is nothing to do.
-    It begins at the oldest batch, each later one where the one before it ended."""
-    settings, size, claims, from_ms = job.settings, 0, 0, None
-    claimed: dict[int, ClaimedFile] = {}
-    while files := plane.claim_wal_files(
-        worker,
-        max_files=settings.tiering_splitter_max_files_per_run,
-        max_batches=settings.tiering_max_batches_per_run,
-        claim_ms=settings.tiering_splitter_claim_duration_ms,
-        cutoffs=cutoffs,
-        from_ms=from_ms,
-    ):
-        # One that has expired while Spark was starting comes again, under a newer token.
-        claimed |= {file.file_id: file for file in files}
-        claims, from_ms = claims + 1, files[-1].oldest_ms
-        size += sum(batch.byte_size for file in files for batch in file.batches)
-        cores = job.parallelism
-        if size >= cores * ROUND_BYTES_PER_TASK or claims >= cores * CLAIMS_PER_TASK:
-            break
-    return list(claimed.values())
-
-
-def _give_back(plane: JobsControlPlane, worker: UUID, claimed: list[ClaimedFile]) -> None:
-    """What is done already is not ours any more: releasing it changes nothing."""
-    with suppress(TidelineError):
-        for file in claimed:
-            plane.release_claim(worker, file.file_id, file.token)
 
 
 def eligible(plane: JobsControlPlane, rules: TieringPolicies) -> list[dict[str, object]]:
@@ -176,27 +165,46 @@ def eligible(plane: JobsControlPlane, rules: TieringPolicies) -> list[dict[str, 
 
 def merge_all(job: Job, plane: JobsControlPlane, rules: TieringPolicies) -> MergeSummary:
     """Make a segment of every partition that has enough for one."""
-    started = time.monotonic()
+    started, worker = time.monotonic(), take_over(job, plane)
     orders = ready(plane, rules, job.settings)
     summary = MergeSummary(partitions=len(orders))
     if orders:
         orders = with_lineages(job, orders)
         job.progress(f"{len(orders)} partitions, {sum(o.pending_bytes for o in orders)} bytes")
+        reads = plane.pending_reads([order.log_id for order in orders])
+        whole = reads.cheaper_whole(hosts(job), MOST_BYTES)
+        job.progress(f"{reads.runs} runs in {reads.objects} WAL objects, read {_how(whole)}")
         frame = frames.merge(
             to_frame(job.spark, MergeOrder, orders, MOST_MERGE_TASKS),
-            claim_holder(job.settings),
+            worker,
             FromSettings(job.settings, MERGE),
             claim_ms=job.settings.tiering_splitter_claim_duration_ms,
+            whole_objects=whole,
         )
         totals = Totals()
         made = from_frame(MergeOutcome, frame)
         for outcome in made:
             summary.add(outcome)
-            totals.add_merge(outcome)
+            totals.add(outcome)
         totals.add_to(plane)
         job.records.add(SegmentRow, record_rows(made))
-    summary.end(round((time.monotonic() - started) * 1000))
+    work = plane.take_tiering_work(worker)
+    summary.end(round((time.monotonic() - started) * 1000), work)
     return summary
+
+
+def _how(whole: bool) -> str:
+    return "whole, once for each host" if whole else "by ranges"
+
+
+def hosts(job: Job) -> int:
+    """How many read for themselves; an executor counts as one. Rather too many where the cluster
+    does not say: ranges are right anywhere."""
+    context = job.spark.sparkContext
+    if str(context.master).startswith("local"):
+        return 1
+    per_executor = int(context.getConf().get("spark.executor.cores") or 1)
+    return max(1, -(-job.parallelism // per_executor))
 
 
 def ready(

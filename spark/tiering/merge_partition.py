@@ -1,29 +1,31 @@
-"""Split files of one partition become segments, as Kafka's tiered storage would hold them.
+"""Split runs of one partition become segments, as Kafka's tiered storage would hold them.
 
-Each segment is made under the partition's merge token: its six files are built on local disk,
-checked, uploaded (the log last), and then one transaction makes it count and takes the batch rows
-away. Whoever lost the token changes nothing; objects that it left are gc's.
+Segments are planned under the partition's merge token, one or several that follow each other. Each
+is read out of WAL objects, checked and uploaded (the log last), and then one transaction makes it
+count and takes the batch rows away: in the order of their offsets. Whoever lost the token changes
+nothing; objects that it left are gc's.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from spark.common.retry import retry
-from spark.common.scratch import scratch_directory
+from spark.tiering.outcomes import Ended, MergeOutcome
+from spark.tiering.segment_build import (
+    WRONG,
+    Builds,
+    Built,
+    ReadRange,
+    SegmentShape,
+    WrongPlan,
+)
 from spark.tiering.services import Services
-from spark.tiering.split_file import Ended
 from tideline.control_plane.errors import (
     StaleClaim,
     TieredRangeGone,
@@ -31,36 +33,22 @@ from tideline.control_plane.errors import (
     TopicDeleted,
     UnknownLog,
 )
-from tideline.control_plane.tiering_model import (
-    MergePlan,
-    NewSegment,
-    SplitFileToMerge,
-    TieringScope,
-)
+from tideline.control_plane.tiering_model import MergePlan, NewSegment, TieringScope
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import StoredProducerState
 from tideline.domain.remote_log import EpochStart
-from tideline.errors import TidelineError, UnreachableError
-from tideline.kafka import segment_files
-from tideline.kafka.batches import InvalidBatch, iter_batches
-from tideline.kafka.segment_files import UPLOAD_ORDER, SegmentFile
-from tideline.kafka.segment_writer import InvalidSegment, WrittenSegment, write_segment
-from tideline.object_store.client import ObjectMissing
+from tideline.errors import TidelineError
+from tideline.kafka.segment_files import SegmentFile
+from tideline.kafka.segment_writer import WrittenSegment
 
 MAX_BATCHES = 100_000
 """Batches of one segment: as many rows go away in its last transaction, in a few seconds."""
-SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
-"""A claim is held for the time that its bytes take at this rate, beside its usual duration."""
-READ_AHEAD_BYTES = 32 * 1024 * 1024
-"""Bytes that are read ahead at most, beside the object in hand; one larger object goes alone."""
-READERS = 8
-"""Many objects are small: their latency, not their bytes, is what reading ahead hides."""
-WORKSPACE = "tideline-merge-"
-WORKSPACE_LOCK = ".in-use"
-
-
-class WrongSplitFile(TidelineError):
-    """Split files do not hold what Postgres says: they make no segment."""
+SEGMENTS_AT_ONCE = 4
+"""Of one partition in one task. Each holds what it reads ahead and what it uploads."""
+LOOKS_PER_CLAIM = 4
+"""How often a claim is renewed in its time, so that one that is late once does not end it."""
+WAIT_S = 1.0
+"""Between two looks at a claim of another attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +74,11 @@ class MergeOrder:
     def log(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
 
-
-@dataclass(frozen=True, slots=True)
-class MergeOutcome:
-    """What became of one segment. Offsets inclusive, -1 without a plan; sizes in bytes.
-    ``object_*``: objects read and written, however many requests each took."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    ended: Ended
-    segment_id: str
-    base_offset: int = -1
-    last_offset: int = -1
-    size_bytes: int = 0
-    batches: int = 0
-    records: int = 0
-    split_files: int = 0
-    object_reads: int = 0
-    object_writes: int = 0
-    elapsed_ms: int = 0
-    error: str | None = None
+    def segments_at_once(self, left: int) -> int:
+        """How many segments to plan of ``left`` bytes: of each there is surely enough."""
+        enough = 1 if self.requested else self.enough_bytes
+        further = max(0, left - enough) // self.limit_bytes
+        return min(SEGMENTS_AT_ONCE, 1 + further)
 
 
 def merge_partition(
@@ -115,134 +87,122 @@ def merge_partition(
     order: MergeOrder,
     *,
     claim_ms: int,
-    root: Path | None = None,
+    waits: bool = False,
+    get: ReadRange | None = None,
 ) -> Iterator[MergeOutcome]:
     """Make segments while there is enough for one, until another worker is met or one fails.
 
-    Nothing is yielded when another worker has the partition or nothing is left to merge. What is
-    not the partition's fault is not counted and ends the task: :class:`UnreachableError`, refused
-    credentials, a missing bucket.
+    ``get``: reads WAL objects; default: by a request for each range. Nothing is yielded when
+    another worker has the partition or nothing is left to merge. ``waits``: while a claim holds,
+    wait for its end: the worker may be another attempt of the same task, and who ends first ends
+    the other. What is not the partition's fault is not counted and ends the task:
+    :class:`~tideline.errors.UnreachableError`, refused credentials, a missing bucket.
     """
     left = order.pending_bytes
     while left > 0:
-        started = time.monotonic()
-        outcome = _one_segment(services, worker, order, claim_ms, root)
-        if outcome is None:
+        ended = True
+        plans = _plans(services, worker, order, left, claim_ms, waits)
+        for outcome in _segments(services, order, plans, claim_ms, get or services.read_range):
+            yield outcome
+            left -= outcome.size_bytes
+            ended = outcome.ended != Ended.DONE
+        if ended or not (order.requested or left >= order.enough_bytes):
             return
-        yield replace(outcome, elapsed_ms=round((time.monotonic() - started) * 1000))
-        left -= outcome.size_bytes
-        if outcome.ended != Ended.DONE or not (order.requested or left >= order.enough_bytes):
-            return
+
+
+def _segments(
+    services: Services,
+    order: MergeOrder,
+    plans: Sequence[MergePlan],
+    claim_ms: int,
+    get: ReadRange,
+) -> Iterator[MergeOutcome]:
+    started = time.monotonic()
+    if not plans:
+        return
+    shape = SegmentShape(order.index_interval_bytes, order.lineage)
+    with Builds(services, get, shape, plans) as builds:
+        for plan, future in zip(plans, builds.ready, strict=True):
+            for outcome in _one_segment(services, plan, future, claim_ms):
+                elapsed_ms = round((time.monotonic() - started) * 1000)
+                yield replace(outcome, elapsed_ms=elapsed_ms)
+                if outcome.ended != Ended.DONE:
+                    return
+
+
+def _plans(
+    services: Services, worker: UUID, order: MergeOrder, left: int, claim_ms: int, waits: bool
+) -> list[MergePlan]:
+    plane, ids = services.plane, [uuid4() for _ in range(order.segments_at_once(left))]
+    while True:
+        try:
+            plans = retry(
+                lambda: plane.begin_merge(
+                    order.log, worker, claim_ms, ids, order.limit_bytes, MAX_BATCHES
+                )
+            )
+            if plans or not waits or not retry(lambda: plane.merge_claimed_for(order.log)):
+                return plans
+        except UnknownLog:
+            return []
+        time.sleep(WAIT_S)
 
 
 def _one_segment(
-    services: Services, worker: UUID, order: MergeOrder, claim_ms: int, root: Path | None
-) -> MergeOutcome | None:
-    plane, segment_id = services.plane, uuid4()
-    nothing = MergeOutcome(
-        order.topic, str(order.topic_id), order.partition, Ended.STALE, str(segment_id)
-    )
-    hold_ms = claim_ms + 1000 * order.limit_bytes // SLOWEST_BYTES_PER_S
+    services: Services, plan: MergePlan, future: Future[Built], claim_ms: int
+) -> Iterator[MergeOutcome]:
+    """One outcome; a second one where the segment ends before a batch that is wrong."""
+    planned = MergeOutcome(
+        plan.topic, str(plan.topic_id), plan.partition, Ended.STALE, str(plan.segment_id),
+        base_offset=plan.base_offset, last_offset=plan.last_offset,
+    )  # fmt: skip
     try:
-        plan = retry(
-            lambda: plane.begin_merge(
-                order.log, worker, hold_ms, segment_id, order.limit_bytes, MAX_BATCHES
-            )
-        )
-    except UnknownLog:
-        plan = None
-    if plan is None:
-        return None
-    planned = replace(nothing, base_offset=plan.base_offset, last_offset=plan.last_offset)
-    try:
-        with workspace(root) as directory:
-            written = _build(services, order, plan, directory)
-            _upload(services, plan, written)
-        segment = _registered(plan, written)
-        # The split files are marked; only the collection deletes, and lists what it does.
-        retry(lambda: plane.finish_merge(plan.log, plan.token, segment))
+        built = _built(services, plan, future, claim_ms)
+        segment = _registered(plan, built.written)
+        retry(lambda: services.plane.finish_merge(plan.log, plan.token, segment))
     except StaleClaim:
-        return planned
+        yield planned
+        return
     except (TieredRangeGone, TopicDeleted) as error:
         _abandon(services, plan, error)
-        return planned
-    except (WrongSplitFile, InvalidSegment, InvalidBatch, ObjectMissing, TieringMismatch) as error:
-        return _failed(services, plan, planned, error)
-    except UnreachableError as error:
+        yield planned
+        return
+    except (*WRONG, WrongPlan, TieringMismatch) as error:
+        yield _failed(services, plan, planned, error)
+        return
+    except TidelineError as error:
         # Another attempt need not wait for the claim to expire; if Postgres is away, it does.
         with suppress(TidelineError):
-            plane.abandon_merge(plan.log, plan.token, str(error))
+            services.plane.abandon_merge(plan.log, plan.token, str(error))
         raise
-    return replace(
+    written = built.written
+    yield replace(
         planned,
         ended=Ended.DONE,
+        last_offset=written.last_offset,
         size_bytes=written.log_bytes,
         batches=written.batches,
         records=written.records,
-        split_files=len(plan.files),
-        object_reads=len(plan.files),
-        object_writes=len(UPLOAD_ORDER),
+        object_reads=built.object_reads,
+        bytes_read=built.bytes_read,
+        object_writes=built.object_writes,
     )
+    if built.wrong is not None:
+        behind = replace(planned, base_offset=written.last_offset + 1)
+        yield _failed(services, plan, behind, built.wrong)
 
 
-def _build(
-    services: Services, order: MergeOrder, plan: MergePlan, directory: Path
-) -> WrittenSegment:
-    written = write_segment(
-        directory,
-        planned_batches(plan, _bodies(services, plan)),
-        base_offset=plan.base_offset,
-        leader_epoch=plan.boundary_epoch,
-        index_interval_bytes=order.index_interval_bytes,
-        lineage=order.lineage,
-        producers=[segment_files.ProducerSnapshotEntry(**asdict(p)) for p in plan.producers],
-    )
-    found = (written.base_offset, written.last_offset, written.log_bytes, written.batches)
-    wanted = (plan.base_offset, plan.last_offset, plan.byte_size, plan.batch_count)
-    if found != wanted:
-        raise WrongSplitFile(
-            f"the segment of {plan.topic}-{plan.partition} has (base offset, last offset, bytes, "
-            f"batches) {found}, Postgres has committed {wanted}; compare {_names(plan.files)} "
-            "with the batches of their offsets"
-        )
-    return written
-
-
-def _bodies(services: Services, plan: MergePlan) -> Iterator[bytes]:
-    def get(key: str) -> bytes:
-        return retry(lambda: services.store.get(services.diskless_bucket, key))
-
-    return read_ahead([(file.object_key, file.byte_size) for file in plan.files], get)
-
-
-def planned_batches(plan: MergePlan, bodies: Iterable[bytes]) -> Iterator[memoryview]:
-    """The bytes of ``bodies`` that lie in the plan's offsets: the first file may begin before
-    them, the last may go on after them. Raises :class:`WrongSplitFile`."""
-    for file, body in zip(plan.files, bodies, strict=True):
-        if len(body) != file.byte_size:
-            raise WrongSplitFile(
-                f"{file.object_key} has {len(body)} bytes, {file.byte_size} were registered"
-            )
-        whole = plan.base_offset <= file.base_offset and file.last_offset <= plan.last_offset
-        start, end = (0, len(body)) if whole else _inside(plan, body)
-        yield memoryview(body)[start:end]
-
-
-def _inside(plan: MergePlan, body: bytes) -> tuple[int, int]:
-    inside = [
-        header
-        for header in iter_batches(body)
-        if plan.base_offset <= header.base_offset and header.last_offset <= plan.last_offset
-    ]
-    return (inside[0].position, inside[-1].end) if inside else (0, 0)
-
-
-def _upload(services: Services, plan: MergePlan, written: WrittenSegment) -> None:
-    for file in UPLOAD_ORDER:
-        key, path = plan.object_key_stem + file, written.files[file]
-        retry(lambda key=key, path=path: services.store.upload_file(  # type: ignore[misc]
-            services.tiered_bucket, key, path
-        ))  # fmt: skip
+def _built(services: Services, plan: MergePlan, future: Future[Built], claim_ms: int) -> Built:
+    """Waits, and holds the claim meanwhile. Raises :class:`StaleClaim` when it is lost, and what
+    the build raised."""
+    while not wait([future], claim_ms / 1000 / LOOKS_PER_CLAIM).done:
+        retry(lambda: services.plane.renew_merge(plan.log, plan.token, claim_ms))
+    try:
+        return future.result()
+    except WRONG:
+        # Who has lost the claim may look for objects that another one's merge has set free.
+        retry(lambda: services.plane.renew_merge(plan.log, plan.token, claim_ms))
+        raise
 
 
 def _registered(plan: MergePlan, written: WrittenSegment) -> NewSegment:
@@ -254,8 +214,8 @@ def _registered(plan: MergePlan, written: WrittenSegment) -> NewSegment:
         max_timestamp=written.max_timestamp,
         record_count=written.records,
         batch_count=written.batches,
-        offset_index_bytes=written.sizes[SegmentFile.OFFSET_INDEX],
-        time_index_bytes=written.sizes[SegmentFile.TIME_INDEX],
+        offset_index_bytes=len(written.beside[SegmentFile.OFFSET_INDEX]),
+        time_index_bytes=len(written.beside[SegmentFile.TIME_INDEX]),
         producers=tuple(
             StoredProducerState(
                 p.producer_id,
@@ -281,65 +241,3 @@ def _failed(
 
 def _abandon(services: Services, plan: MergePlan, error: Exception) -> None:
     retry(lambda: services.plane.abandon_merge(plan.log, plan.token, str(error)))
-
-
-def _names(files: tuple[SplitFileToMerge, ...]) -> str:
-    names = [file.object_key for file in files[:3]]
-    return ", ".join(names) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-
-
-def read_ahead(
-    objects: Sequence[tuple[str, int]],
-    get: Callable[[str], bytes],
-    *,
-    window_bytes: int = READ_AHEAD_BYTES,
-    threads: int = READERS,
-) -> Iterator[bytes]:
-    """The bodies of ``objects`` (key, size in bytes), in their order. Raises what ``get`` raises,
-    at the place of the object that it concerns."""
-    under_way: deque[tuple[Future[bytes], int]] = deque()
-    ahead = 0
-    remaining = deque(objects)
-    with ThreadPoolExecutor(threads, thread_name_prefix="read-ahead") as pool:
-        try:
-            while remaining or under_way:
-                while remaining and (not under_way or ahead + remaining[0][1] <= window_bytes):
-                    key, size = remaining.popleft()
-                    under_way.append((pool.submit(get, key), size))
-                    ahead += size
-                future, size = under_way.popleft()
-                ahead -= size
-                yield future.result()
-        finally:
-            for future, _ in under_way:
-                future.cancel()
-
-
-@contextmanager
-def workspace(root: Path | None = None) -> Iterator[Path]:
-    """An empty directory under ``root`` (default: one of Spark's local disks), removed at the end.
-    What a killed process left there is removed first: its lock died with it."""
-    base = root or scratch_directory()
-    _sweep(base)
-    directory = Path(tempfile.mkdtemp(prefix=WORKSPACE, dir=base))
-    lock = os.open(directory / f"{WORKSPACE_LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # Never seen without being held.
-        (directory / f"{WORKSPACE_LOCK}.new").rename(directory / WORKSPACE_LOCK)
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(lock)
-
-
-def _sweep(base: Path) -> None:
-    """A directory without its lock file is being made right now, or is not ours: left alone."""
-    for directory in base.glob(f"{WORKSPACE}*"):
-        with suppress(OSError):
-            lock = os.open(directory / WORKSPACE_LOCK, os.O_RDWR)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(directory, ignore_errors=True)
-            finally:
-                os.close(lock)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
 from spark.common.retry import retry
-from tideline.control_plane.cataloged_jobs import connect_jobs
+from tideline.control_plane.cataloged_jobs import CatalogedJobs, open_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import TieringScope
+from tideline.object_store.byte_ranges import ByteRange
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings, ObjectStoreSettings
 
@@ -27,7 +29,11 @@ class Store(Protocol):
         self, bucket: str, key: str, start: int | None = None, size: int | None = None
     ) -> bytes: ...
     def put(self, bucket: str, key: str, body: bytes) -> None: ...
-    def upload_file(self, bucket: str, key: str, path: Path) -> None: ...
+    def begin_parts(self, bucket: str, key: str) -> str: ...
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str: ...
+    def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None: ...
+    def abort_parts(self, bucket: str, key: str, upload: str) -> None: ...
+    def size(self, bucket: str, key: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +43,19 @@ class Services:
     plane: JobsControlPlane
     store: Store
     diskless_bucket: str
-    """WAL objects and split files."""
+    """WAL objects."""
     tiered_bucket: str
     """Merged segments, beside the brokers' own."""
     park_after: int
     """Failures in a row after which one thing is left alone until an operator looks."""
-    diskless_prefix: str = ""
-    """Of this installation's keys in the diskless bucket."""
+
+    def read_range(self, part: ByteRange) -> bytes:
+        """Bytes of a WAL object, by one request."""
+        return retry(lambda: self.store.get(self.diskless_bucket, part.key, part.start, part.size))
+
+    def read_object(self, key: str) -> bytes:
+        """A whole WAL object."""
+        return retry(lambda: self.store.get(self.diskless_bucket, key))
 
     def count_failure(self, scope: TieringScope, key: int, error: str) -> None:
         """Postgres waits with the next attempt, or parks it."""
@@ -60,7 +72,8 @@ OpenServices: TypeAlias = Callable[[], AbstractContextManager[Services]]
 
 @dataclass(frozen=True, slots=True)
 class FromSettings:
-    """:data:`OpenServices` of a deployment. One connection to Postgres for each running task."""
+    """:data:`OpenServices` of a deployment. Tasks that a Python worker runs one after the other
+    share one connection to Postgres; it is closed where a task fails."""
 
     settings: JobsSettings
     application_name: str
@@ -68,15 +81,33 @@ class FromSettings:
     @contextmanager
     def __call__(self) -> Iterator[Services]:
         settings = self.settings
-        with connect_jobs(settings, application_name=self.application_name) as plane:
+        with _connected(settings, self.application_name) as plane:
             yield Services(
                 plane,
                 _store(settings),
                 settings.s3_bucket,
                 settings.s3_tiered_bucket,
                 settings.tiering_failures_before_parking,
-                settings.diskless_prefix,
             )
+
+
+_idle: defaultdict[tuple[JobsSettings, str], SimpleQueue[CatalogedJobs]] = defaultdict(SimpleQueue)
+"""Of this process. There are never more than tasks have run in it at once."""
+
+
+@contextmanager
+def _connected(settings: JobsSettings, application_name: str) -> Iterator[JobsControlPlane]:
+    idle = _idle[settings, application_name]
+    try:
+        plane = idle.get_nowait()
+    except Empty:
+        plane = open_jobs(settings, application_name=application_name)
+    try:
+        yield plane
+    except BaseException:
+        plane.close()
+        raise
+    idle.put(plane)
 
 
 @lru_cache(maxsize=4)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spark.common.record_rows import SegmentRow
-from spark.tiering.merge_partition import MergeOutcome
-from spark.tiering.split_file import Ended, SplitOutcome
+from spark.tiering.outcomes import Ended, MergeOutcome, SplitOutcome
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.domain.tiering_totals import Total, latency_buckets
 
@@ -22,16 +21,15 @@ def per_second(count: int, elapsed_ms: int) -> float:
 
 @dataclass
 class SplitSummary:
-    """What a run of split did. Sizes in bytes, ``object_*`` in requests to the object store."""
+    """What a run of split did. Sizes in bytes. What is counted twice nowhere, whoever was killed or
+    tried again, comes from the transactions of the work itself."""
 
-    rounds: int = 0
     files: int = 0
+    """WAL files."""
+    runs: int = 0
+    """Of offsets of one partition in one WAL file: what merge reads in one piece."""
     batches: int = 0
-    split_files: int = 0
-    object_reads: int = 0
-    bytes_read: int = 0
-    object_writes: int = 0
-    bytes_written: int = 0
+    bytes: int = 0
     stale: int = 0
     """Files that another worker took over."""
     failed: int = 0
@@ -39,22 +37,18 @@ class SplitSummary:
     elapsed_ms: int = 0
     batches_per_s: float = 0.0
 
-    def end(self, elapsed_ms: int) -> None:
-        """The run took so long, from its first claim to its last commit."""
+    def end(self, elapsed_ms: int, work: Mapping[str, int]) -> None:
+        """The run took so long, from its first claim to its last commit, and did ``work``."""
+        self.files = work.get(Total.FILES_SPLIT, 0)
+        self.runs = work.get(Total.RUNS_SPLIT, 0)
+        self.batches = work.get(Total.BATCHES_SPLIT, 0)
+        self.bytes = work.get(Total.BYTES_SPLIT, 0)
         self.elapsed_ms, self.batches_per_s = elapsed_ms, per_second(self.batches, elapsed_ms)
 
     def add(self, outcome: SplitOutcome) -> None:
-        self.batches += outcome.batches
-        self.split_files += outcome.split_files
-        self.object_reads += outcome.object_reads
-        self.object_writes += outcome.object_writes
-        self.bytes_read += outcome.bytes_read
-        self.bytes_written += outcome.bytes_written
-        if outcome.ended == Ended.DONE:
-            self.files += 1
-        elif outcome.ended == Ended.STALE:
+        if outcome.ended == Ended.STALE:
             self.stale += 1
-        else:
+        elif outcome.ended == Ended.FAILED:
             self.failed += 1
             if len(self.failures) < FAILURES_SHOWN:
                 self.failures.append({"object_key": outcome.object_key, "error": outcome.error})
@@ -72,7 +66,8 @@ class SplitSummary:
 
 @dataclass
 class MergeSummary:
-    """What a run of merge did. Sizes in bytes, ``object_*`` in objects."""
+    """What a run of merge did, counted as :class:`SplitSummary`; but ``object_*`` (requests) and
+    ``bytes_read`` are those of the tasks whose result counts."""
 
     partitions: int = 0
     """That had enough for a segment."""
@@ -81,8 +76,8 @@ class MergeSummary:
     """Rows that are gone from Postgres."""
     records: int = 0
     bytes: int = 0
-    split_files: int = 0
     object_reads: int = 0
+    bytes_read: int = 0
     object_writes: int = 0
     stale: int = 0
     """Segments that another worker, retention or a deletion of the topic made needless."""
@@ -92,24 +87,23 @@ class MergeSummary:
     batches_per_s: float = 0.0
     segments_per_s: float = 0.0
 
-    def end(self, elapsed_ms: int) -> None:
-        """The run took so long, from its first claim to its last commit."""
+    def end(self, elapsed_ms: int, work: Mapping[str, int]) -> None:
+        """The run took so long, from its first claim to its last commit, and did ``work``."""
+        self.segments = work.get(Total.SEGMENTS_CREATED, 0)
+        self.batches = work.get(Total.BATCHES_MERGED, 0)
+        self.records = work.get(Total.RECORDS_MERGED, 0)
+        self.bytes = work.get(Total.BYTES_MERGED, 0)
         self.elapsed_ms = elapsed_ms
         self.batches_per_s = per_second(self.batches, elapsed_ms)
         self.segments_per_s = per_second(self.segments, elapsed_ms)
 
     def add(self, outcome: MergeOutcome) -> None:
         self.object_reads += outcome.object_reads
+        self.bytes_read += outcome.bytes_read
         self.object_writes += outcome.object_writes
-        if outcome.ended == Ended.DONE:
-            self.segments += 1
-            self.batches += outcome.batches
-            self.records += outcome.records
-            self.bytes += outcome.size_bytes
-            self.split_files += outcome.split_files
-        elif outcome.ended == Ended.STALE:
+        if outcome.ended == Ended.STALE:
             self.stale += 1
-        else:
+        elif outcome.ended == Ended.FAILED:
             self.failed += 1
             if len(self.failures) < FAILURES_SHOWN:
                 where = {"topic": outcome.topic, "partition": outcome.partition}
@@ -140,31 +134,22 @@ def record_rows(outcomes: Iterable[MergeOutcome]) -> Iterator[SegmentRow]:
 
 
 class Totals:
-    """Sums of one round for the counters that the worker exports (002 §4.8.1), added in Postgres by
-    one call. A driver that is killed before it leaves its last round uncounted: the data is right
-    all the same."""
+    """What only a run knows for the counters that the worker exports (002 §4.8.1): latencies and
+    failures, added in Postgres by one call. A driver that is killed before it leaves them out; what
+    was split and merged counts itself."""
 
     def __init__(self) -> None:
         self._sums: Counter[str] = Counter()
 
-    def add_split(self, outcome: SplitOutcome) -> None:
-        self._sums[Total.BATCHES_SPLIT] += outcome.batches
-        if outcome.ended == Ended.DONE:
-            self._time(Total.SPLIT_LATENCY, outcome.elapsed_ms)
-        elif outcome.ended == Ended.FAILED:
+    def add(self, outcome: SplitOutcome | MergeOutcome) -> None:
+        if outcome.ended == Ended.FAILED:
             self._sums[Total.FAILURES] += 1
-
-    def add_merge(self, outcome: MergeOutcome) -> None:
-        if outcome.ended == Ended.DONE:
-            self._sums[Total.SEGMENTS_CREATED] += 1
-            self._sums[Total.BATCHES_MERGED] += outcome.batches
-            self._time(Total.MERGE_LATENCY, outcome.elapsed_ms)
-        elif outcome.ended == Ended.FAILED:
-            self._sums[Total.FAILURES] += 1
-
-    def _time(self, total: Total, elapsed_ms: int) -> None:
-        for name, value in latency_buckets(total, elapsed_ms).items():
-            self._sums[name] += value
+        elif outcome.ended == Ended.DONE:
+            latency = (
+                Total.SPLIT_LATENCY if isinstance(outcome, SplitOutcome) else Total.MERGE_LATENCY
+            )
+            for name, value in latency_buckets(latency, outcome.elapsed_ms).items():
+                self._sums[name] += value
 
     def add_to(self, plane: JobsControlPlane) -> None:
         """Add the sums. Raises as the control plane does."""

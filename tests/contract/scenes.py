@@ -31,7 +31,7 @@ TABLES = (
     "read_pins", "verify_verdicts",
     "gc_runs", "orphan_reports", "lessened_files",
     "coverage_results", "marked_objects", "tiering_failures", "producer_snapshots",
-    "merged_segments", "merge_claims", "split_files", "wal_file_claims",
+    "merged_segments", "merge_claims", "split_files", "wal_file_claims", "tiering_work",
     "operator_actions", "config_overrides", "migration_requests", "migration_phases",
     "quiesce_acks", "quiesce_witnesses", "tracking_acks", "tracking_runs",
     "producer_expiry", "producer_state", "batches", "wal_files",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from uuid import uuid4
 
 import pytest
@@ -12,8 +14,11 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark.tiering.merge_partition import WORKSPACE, merge_partition, read_ahead, workspace
-from spark.tiering.split_file import Ended, split_file
+from spark.tiering import log_upload
+from spark.tiering import merge_partition as merging
+from spark.tiering.merge_partition import merge_partition
+from spark.tiering.outcomes import Ended, MergeOutcome
+from spark.tiering.split_files import split
 from tests.contract.conftest import Database
 from tests.contract.tiering_world import (
     DISKLESS,
@@ -25,6 +30,7 @@ from tests.contract.tiering_world import (
     order,
 )
 from tests.unit.kafka.segment_batches import Spec, sized, spec_lists
+from tideline.control_plane.jobs import JobsControlPlane
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.segment_files import SegmentFile, decode_snapshot, object_keys
@@ -53,18 +59,16 @@ def split_everything(world: World, services: object | None = None) -> None:
     while claimed := hands.plane.claim_wal_files(  # type: ignore[attr-defined]
         worker, max_files=2, max_batches=5, claim_ms=60_000, cutoffs=world.cutoffs()
     ):
-        for file in claimed:
-            split_file(hands, worker, file)  # type: ignore[arg-type]
+        for _ in split(hands, worker, claimed, time.monotonic()):  # type: ignore[arg-type]
+            pass
 
 
-def merge_everything(
-    world: World, limit_bytes: int, root: Path, services: object | None = None
-) -> None:
+def merge_everything(world: World, limit_bytes: int, services: object | None = None) -> None:
     hands = services or world.services()
     worker = uuid4()
     for candidate in hands.plane.merge_candidates():  # type: ignore[attr-defined]
         wanted = order(candidate, limit_bytes)
-        for _ in merge_partition(hands, worker, wanted, claim_ms=60_000, root=root):  # type: ignore[arg-type]
+        for _ in merge_partition(hands, worker, wanted, claim_ms=60_000):  # type: ignore[arg-type]
             pass
 
 
@@ -142,10 +146,8 @@ def test_any_wal_files_become_segments_of_the_same_records(
     logs = [*world.born_diskless(2), world.migrated(boundary=10, seeded=[4_000])]
     for file in files_of(logs, specs, per_file):
         world.append(*file)
-    with tempfile.TemporaryDirectory() as root:
-        split_everything(world)
-        merge_everything(world, limit, Path(root))
-        assert list(Path(root).iterdir()) == [], "nothing is left on the executor's disk"
+    split_everything(world)
+    merge_everything(world, limit)
     check_whole(world, [log for log in logs if world.appended[log]], limit)
 
 
@@ -165,40 +167,39 @@ def test_killed_anywhere_and_begun_again_nothing_is_lost_or_twice_or_leaked(
     logs = [*world.born_diskless(1), world.migrated(boundary=10)]
     for file in files_of(logs, specs, 4):
         world.append(*file)
-    with tempfile.TemporaryDirectory() as root:
-        for calls, answered in deaths:
-            left = calls
+    for calls, answered in deaths:
+        left = calls
 
-            def tick(after: bool, answered: bool = answered) -> None:
-                nonlocal left
-                if after == answered:
-                    left -= 1
-                    if left < 0:
-                        raise Killed
+        def tick(after: bool, answered: bool = answered) -> None:
+            nonlocal left
+            if after == answered:
+                left -= 1
+                if left < 0:
+                    raise Killed
 
-            hands = world.services(Mortal(world.plane, tick), Mortal(world.store, tick))
-            try:
-                split_everything(world, hands)
-                merge_everything(world, limit, Path(root), hands)
-            except Killed:
-                world.expire_claims()
-        split_everything(world)
-        merge_everything(world, limit, Path(root))
+        hands = world.services(Mortal(world.plane, tick), Mortal(world.store, tick))
+        try:
+            split_everything(world, hands)
+            merge_everything(world, limit, hands)
+        except Killed:
+            world.expire_claims()
+    split_everything(world)
+    merge_everything(world, limit)
     check_whole(world, [log for log in logs if world.appended[log]], limit)
 
 
-def test_a_segment_is_no_larger_than_its_limit(world: World, tmp_path: Path) -> None:
+def test_a_segment_is_no_larger_than_its_limit(world: World) -> None:
     (log,) = world.born_diskless()
     for _ in range(6):
         world.append((log, sized(1, 400)), (log, sized(1, 400)))
     split_everything(world)
-    merge_everything(world, 1_500, tmp_path)
+    merge_everything(world, 1_500)
     rows = list(world.plane.merged_segments(*world.plane.log_id_range()))
     assert [row.batch_count for row in rows] == [3, 3, 3, 3], "cut inside split files too"
     assert world.merged(log) == world.expected(log)
 
 
-def test_one_more_segment_is_made_only_of_enough(world: World, tmp_path: Path) -> None:
+def test_one_more_segment_is_made_only_of_enough(world: World) -> None:
     (log,) = world.born_diskless()
     for _ in range(5):
         world.append((log, sized(1, 400)))
@@ -213,14 +214,12 @@ def test_one_more_segment_is_made_only_of_enough(world: World, tmp_path: Path) -
             "enough_bytes": 2 * size,
         }
     )
-    made = list(
-        merge_partition(world.services(), uuid4(), scheduled, claim_ms=60_000, root=tmp_path)
-    )
+    made = list(merge_partition(world.services(), uuid4(), scheduled, claim_ms=60_000))
     assert [outcome.batches for outcome in made] == [2, 2]
     assert world.rows_left() == 1
 
 
-def test_of_two_workers_on_one_partition_one_counts(world: World, tmp_path: Path) -> None:
+def test_of_two_workers_on_one_partition_one_counts(world: World) -> None:
     (log,) = world.born_diskless()
     world.append((log, sized(3, 50)))
     split_everything(world)
@@ -236,25 +235,25 @@ def test_of_two_workers_on_one_partition_one_counts(world: World, tmp_path: Path
         def __getattr__(self, name: str) -> object:
             return getattr(self.store, name)
 
-        def upload_file(self, bucket: str, key: str, path: Path) -> None:
-            self.store.upload_file(bucket, key, path)
+        def put(self, bucket: str, key: str, body: bytes) -> None:
+            self.store.put(bucket, key, body)
             if key.endswith(".log") and not taken:
                 world.expire_claims()
                 taken.extend(
                     outcome.ended
                     for outcome in merge_partition(
-                        world.services(), uuid4(), order(candidate), claim_ms=60_000, root=tmp_path
+                        world.services(), uuid4(), order(candidate), claim_ms=60_000
                     )
                 )
 
     (slow,) = merge_partition(
-        world.services(store=Slow()), uuid4(), order(candidate), claim_ms=60_000, root=tmp_path
+        world.services(store=Slow()), uuid4(), order(candidate), claim_ms=60_000
     )
     assert (taken, slow.ended) == ([Ended.DONE], Ended.STALE)
     check_whole(world, [log], 1 << 30)
 
 
-def test_records_deleted_meanwhile_end_the_merge_quietly(world: World, tmp_path: Path) -> None:
+def test_records_deleted_meanwhile_end_the_merge_quietly(world: World) -> None:
     (log,) = world.born_diskless()
     world.append((log, sized(3, 50)))
     split_everything(world)
@@ -267,66 +266,177 @@ def test_records_deleted_meanwhile_end_the_merge_quietly(world: World, tmp_path:
         world.plane.delete_records(log.topic_id, log.partition, -1)
 
     hands = world.services(store=Deleting(world.store, tick))
-    (gone,) = merge_partition(hands, uuid4(), order(candidate), claim_ms=60_000, root=tmp_path)
+    (gone,) = merge_partition(hands, uuid4(), order(candidate), claim_ms=60_000)
     assert gone.ended == Ended.STALE
     assert world.scene.sql("SELECT count(*) FROM tiering_failures") == [(0,)]
     world.collect()
     assert world.store.objects == {}
 
 
-def test_a_wrong_split_file_is_counted_and_then_parked(world: World, tmp_path: Path) -> None:
+def merged_once(world: World, log: TopicIdPartition, limit: int = 1 << 30) -> list[MergeOutcome]:
+    (candidate,) = [c for c in world.plane.merge_candidates() if c.log == log]
+    return list(
+        merge_partition(world.services(), uuid4(), order(candidate, limit), claim_ms=60_000)
+    )
+
+
+def damage(world: World, key: str) -> None:
+    body = bytearray(world.store.objects[DISKLESS, key])
+    body[-1] ^= 1
+    world.store.put(DISKLESS, key, bytes(body))
+
+
+def test_what_lies_before_a_wrong_batch_is_merged_and_the_partition_is_parked_there(
+    world: World,
+) -> None:
+    """Seed 002, 10: persistent failures are left to a person. No other partition waits with it."""
+    wrong, right = world.born_diskless(2)
+    world.append((wrong, sized(3, 50)))
+    key = world.append((right, sized(3, 50)), (wrong, sized(3, 50)))
+    world.append((wrong, sized(3, 50)), (right, sized(3, 50)))
+    damage(world, key)
+    split_everything(world)
+    done, failed = merged_once(world, wrong)
+    assert (done.ended, done.base_offset, done.last_offset) == (Ended.DONE, 0, 2)
+    assert (failed.ended, failed.base_offset) == (Ended.FAILED, 3)
+    assert [o.ended for o in merged_once(world, right)] == [Ended.DONE]
+    for _ in range(2):
+        assert world.plane.merge_candidates() == [], "it is not handed out again at once"
+        world.expire_claims()
+        (failed,) = merged_once(world, wrong)
+        assert failed.ended == Ended.FAILED
+        assert f"{key} [" in str(failed.error)
+        assert "offsets [3, 5]" in str(failed.error)
+        assert "CRC" in str(failed.error)
+    world.expire_claims()
+    assert world.plane.merge_candidates() == [], "after three failures it is parked"
+    (status,) = [s for s in world.plane.tiering_status() if s.parked]
+    assert status.log == wrong
+    assert "CRC" in str(status.parked_reason)
+    assert world.merged(right) == world.expected(right)
+    assert world.store.keys(DISKLESS), "the object with the wrong batch stays"
+
+    damage(world, key)
+    world.plane.resume_tiering(status.topic)
+    assert [o.ended for o in merged_once(world, wrong)] == [Ended.DONE]
+    check_whole(world, [wrong, right], 1 << 30)
+
+
+def test_a_missing_object_is_the_partitions_own_failure(world: World) -> None:
+    (log,) = world.born_diskless()
+    world.store.delete(DISKLESS, [world.append((log, sized(2, 10)))])
+    split_everything(world)
+    (failed,) = merged_once(world, log)
+    assert failed.ended == Ended.FAILED
+    assert "no such object" in str(failed.error)
+
+
+def test_an_object_that_another_ones_merge_has_set_free_is_no_failure(world: World) -> None:
+    (log,) = world.born_diskless()
+    key = world.append((log, sized(3, 50)))
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+
+    class Late:
+        """Reads when the other one has merged, and gc has collected."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.store, name)
+
+        def get(self, *asked: object) -> bytes:
+            world.expire_claims()
+            assert [o.ended for o in merged_once(world, log)] == [Ended.DONE]
+            world.collect()
+            assert key not in world.store.keys(DISKLESS)
+            return world.store.get(*asked)  # type: ignore[arg-type]
+
+    (late,) = merge_partition(
+        world.services(store=Late()), uuid4(), order(candidate), claim_ms=60_000
+    )
+    assert late.ended == Ended.STALE
+    assert world.scene.sql("SELECT count(*) FROM tiering_failures") == [(0,)]
+
+
+def test_segments_side_by_side_and_in_parts_are_those_of_one_after_the_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_upload, "PART_BYTES", 2_000)
+    (log,) = world.born_diskless()
+    for n in range(20):
+        world.append(*((log, Spec((n, n + 1), producer_id=7, base_sequence=4 * n + 2 * k,
+                                  value_bytes=900)) for k in range(2)))  # fmt: skip
+    split_everything(world)
+    begun: list[int] = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.plane, name)
+
+        def begin_merge(self, *asked: object) -> object:
+            plans = world.plane.begin_merge(*asked)  # type: ignore[arg-type]
+            begun.append(len(plans))
+            return plans
+
+    (candidate,) = world.plane.merge_candidates()
+    made = list(
+        merge_partition(
+            world.services(Counting()), uuid4(), order(candidate, 8_000), claim_ms=60_000
+        )
+    )
+    assert begun[0] == merging.SEGMENTS_AT_ONCE
+    assert len(made) > 6
+    assert len(begun) < len(made)
+    check_whole(world, [log], 8_000)
+    assert world.store.parts == {}
+
+
+def test_a_claim_is_held_while_its_segment_is_built_and_another_attempt_waits_for_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "WAIT_S", 0.02)
     (log,) = world.born_diskless()
     world.append((log, sized(3, 50)))
     split_everything(world)
     (candidate,) = world.plane.merge_candidates()
-    (key,) = world.store.keys(DISKLESS, "split/")
-    world.store.put(DISKLESS, key, world.store.objects[DISKLESS, key][:-1])
-    for _ in range(3):
-        (failed,) = merge_partition(
-            world.services(), uuid4(), order(candidate), claim_ms=60_000, root=tmp_path
+    ahead, waited = threading.Event(), threading.Event()
+    lefts: list[int] = []
+
+    class Slow:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.store, name)
+
+        def get(self, *asked: object) -> bytes:
+            ahead.set()
+            assert waited.wait(60)
+            return world.store.get(*asked)  # type: ignore[arg-type]
+
+    class Looking:
+        def __getattr__(self, name: str) -> object:
+            return getattr(second, name)
+
+        def merge_claimed_for(self, log: TopicIdPartition) -> int:
+            if len(lefts) == 30:
+                waited.set()
+            lefts.append(left := second.merge_claimed_for(log))
+            return left
+
+    def slow() -> list[MergeOutcome]:
+        return list(
+            merge_partition(world.services(store=Slow()), uuid4(), order(candidate), claim_ms=300)
         )
-        assert failed.ended == Ended.FAILED
-        assert "bytes" in str(failed.error)
-        world.expire_claims()
-    assert world.plane.merge_candidates() == []
-    (status,) = world.plane.tiering_status()
-    assert status.parked
 
-
-def test_what_a_killed_process_left_on_disk_goes_with_the_next(tmp_path: Path) -> None:
-    dead = tmp_path / f"{WORKSPACE}dead"
-    dead.mkdir()
-    (dead / ".in-use").touch()
-    with workspace(tmp_path) as first:
-        assert not dead.exists()
-        with workspace(tmp_path) as second:
-            assert first.exists(), "one that is in use stays"
-            assert first != second
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_reading_ahead_keeps_the_order_and_the_bound() -> None:
-    sizes = [5, 1, 9, 2, 2, 30, 1]
-    outstanding: list[str] = []
-
-    def get(key: str) -> bytes:
-        outstanding.append(key)
-        return key.encode()
-
-    objects = [(str(n), size) for n, size in enumerate(sizes)]
-    found = read_ahead(objects, get, window_bytes=10)
-    assert next(found) == b"0"
-    assert set(outstanding) <= {"0", "1", "2"}
-    assert list(found) == [str(n).encode() for n in range(1, len(sizes))]
-
-
-def test_reading_ahead_fails_where_the_object_is() -> None:
-    def get(key: str) -> bytes:
-        if key == "1":
-            raise KeyError(key)
-        return b"x"
-
-    found = read_ahead([("0", 1), ("1", 1), ("2", 1)], get)
-    assert next(found) == b"x"
-    with pytest.raises(KeyError):
-        next(found)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        closing(JobsControlPlane(world.settings, "second-attempt")) as second,
+    ):
+        first = pool.submit(slow)
+        assert ahead.wait(60)
+        again = list(
+            merge_partition(
+                world.services(Looking()), uuid4(), order(candidate), claim_ms=300, waits=True
+            )
+        )
+        assert [o.ended for o in first.result(60)] == [Ended.DONE]
+    assert again == []
+    assert all(lefts[:30]), "twice as long as a claim lasts that nobody renews"
+    check_whole(world, [log], 1 << 30)

@@ -49,11 +49,10 @@ async def test_a_quiesce_that_was_acknowledged_before_counts_no_more(scene: Scen
 async def test_who_splits_or_merges_with_an_older_token_is_refused(tiered: Tiered) -> None:
     log = await tiered.diskless()
     (file, *_) = tiered.worker.claim({log.topic_id: 2**62})
-    splits = tiered.worker.register(file)
     await tiered.scene.plane.begin_history(*BECAUSE)
     other = Worker(tiered.plane)
     tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token)
     (again, *_) = (f for f in other.claim({log.topic_id: 2**62}) if f.file_id == file.file_id)
     assert again.token > file.token + 1_000_000
     with pytest.raises(StaleClaim):
-        tiered.worker.finish(file, splits)
+        tiered.worker.finish(file)

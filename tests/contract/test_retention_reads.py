@@ -100,6 +100,7 @@ async def test_a_preview_of_garbage_marks_nothing(tiered: Tiered) -> None:
     log = await tiered.diskless(files=1, batches=1)
     await tiered.commit(log, 1)
     tiered.worker.split(log.topic_id)
+    tiered.with_split_files(log)
     tiered.worker.merge(log, max_batches=1)
     tiered.plane.delete_records(log.topic_id, log.partition, -1)
     abandoned = tiered.worker.begin(log)
@@ -118,6 +119,7 @@ async def test_a_preview_of_garbage_marks_nothing(tiered: Tiered) -> None:
 async def test_what_the_preview_calls_due_is_what_a_run_claims(tiered: Tiered) -> None:
     log = await tiered.diskless(files=2, batches=1)
     tiered.worker.split(log.topic_id)
+    tiered.with_split_files(log)
     tiered.worker.merge(log)
     tiered.plane.delete_records(log.topic_id, log.partition, -1)
     tiered.plane.prune_batches()

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from pyspark.errors import PySparkException
@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 
 from spark.common.entry import failure_of
 from spark.common.rows import from_frame, to_frame
-from spark.tiering.frames import merge, split
-from spark.tiering.merge_partition import MergeOrder, MergeOutcome
+from spark.tiering.frames import Slot, merge, split
+from spark.tiering.merge_partition import MergeOrder
+from spark.tiering.outcomes import Ended, MergeOutcome, SplitOutcome
 from spark.tiering.services import Services
-from spark.tiering.split_file import Ended, SplitOutcome
+from spark.tiering.split_files import SplitOrder
 from tests.contract.conftest import Database
 from tests.contract.tiering_world import DISKLESS, TIERED, World, order
 from tests.unit.kafka.segment_batches import sized
 from tideline.control_plane.catalog_writer import CatalogWriter
 from tideline.control_plane.cataloged_jobs import CatalogedJobs
-from tideline.control_plane.tiering_model import ClaimedFile
 from tideline.domain.catalog import MergedSegment, decode
 from tideline.errors import ExitCode
 from tideline.object_store.client import (
@@ -64,8 +64,10 @@ class DirectoryStore:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(body)
 
-    def upload_file(self, bucket: str, key: str, path: Path) -> None:
-        self.put(bucket, key, path.read_bytes())
+    def begin_parts(self, bucket: str, key: str) -> str:
+        raise NotImplementedError("segments of these tests are small")
+
+    put_part = complete_parts = abort_parts = size = begin_parts  # type: ignore[assignment]
 
     def list_objects(
         self, bucket: str, prefix: str, start_after: str | None = None
@@ -116,25 +118,20 @@ def test_frames_split_and_merge_what_the_world_holds(
     keys = [world.append(*((log, sized(2, 30)) for log in logs)) for _ in range(6)]
     for key in keys:
         store.put(DISKLESS, key, world.store.objects[DISKLESS, key])
-    opening, workers = Opening(world.settings, store), (uuid4(), uuid4())
-
-    outcomes = []
-    for worker in workers:
-        claimed = world.plane.claim_wal_files(
-            worker, max_files=3, max_batches=99, claim_ms=60_000, cutoffs=world.cutoffs()
-        )
-        frame = to_frame(spark, ClaimedFile, claimed, 2)
-        outcomes += from_frame(SplitOutcome, split(frame, worker, opening))
-    assert {o.object_key for o in outcomes} == set(keys), "two workers, no file twice"
-    assert {o.ended for o in outcomes} == {Ended.DONE}
-    assert sum(o.batches for o in outcomes) == 18
-    assert [(o.object_reads, o.object_writes) for o in outcomes] == [(1, 3)] * 6
+    opening, worker = Opening(world.settings, store), uuid4()
+    found = split_frame(world, spark, worker, opening)
+    assert sorted(o.object_key for o in found) == sorted(keys), "two tasks, no file twice"
+    assert {o.ended for o in found} == {Ended.DONE}
+    assert sum(o.batches for o in found) == 18
 
     orders = [order(candidate) for candidate in world.plane.merge_candidates()]
     frame = to_frame(spark, MergeOrder, orders, 4)
-    made = from_frame(MergeOutcome, merge(frame, workers[0], opening, claim_ms=60_000))
+    made = from_frame(MergeOutcome, merge(frame, worker, opening, claim_ms=60_000))
     assert [(m.ended, m.batches, m.records) for m in made] == [(Ended.DONE, 6, 12)] * 3
     assert [(m.object_reads, m.object_writes) for m in made] == [(6, 6)] * 3
+    work = world.plane.take_tiering_work(worker)
+    assert (work["files.split"], work["batches.split"]) == (6, 18)
+    assert (work["segments.created"], work["batches.merged"]) == (3, 18)
     rows = world.plane.merged_segments(*world.plane.log_id_range())
     for row in rows:
         assert store.get(TIERED, f"{row.object_key_stem}.log") == world.expected(row.log)
@@ -160,21 +157,28 @@ def test_a_store_that_is_away_fails_the_job_with_its_name_and_counts_nothing(
 ) -> None:
     (log,) = world.born_diskless()
     world.append((log, sized(2, 30)))
-    worker = uuid4()
-    claimed = world.plane.claim_wal_files(
-        worker, max_files=3, max_batches=99, claim_ms=60_000, cutoffs=world.cutoffs()
-    )
-    frame = to_frame(spark, ClaimedFile, claimed, 1)
+    split_frame(world, spark, uuid4(), Opening(world.settings, DirectoryStore(tmp_path)))
+    orders = [order(candidate) for candidate in world.plane.merge_candidates()]
+    frame = to_frame(spark, MergeOrder, orders, 1)
     away = Impatient(world.settings, DirectoryStore(tmp_path, away=True))
     with pytest.raises(PySparkException) as caught:
-        from_frame(SplitOutcome, split(frame, worker, away))
+        from_frame(MergeOutcome, merge(frame, uuid4(), away, claim_ms=60_000))
     failure = failure_of(caught.value)
     assert failure is not None
     assert (failure.exit_code, failure.store) == (ExitCode.UNREACHABLE, "S3")
     assert world.scene.sql("SELECT count(*) FROM tiering_failures") == [(0,)]
-    assert world.plane.claim_wal_files(
-        uuid4(), max_files=3, max_batches=99, claim_ms=60_000, cutoffs=world.cutoffs()
-    ), "the claim was given back"
+    assert world.plane.merge_claimed_for(log) == 0, "the claim was given back"
+
+
+def split_frame(
+    world: World, spark: SparkSession, worker: UUID, opening: Opening
+) -> list[SplitOutcome]:
+    """By two tasks."""
+    wanted = SplitOrder(
+        worker, max_files=1, max_batches=99, claim_ms=60_000, cutoffs=world.cutoffs()
+    )
+    slots = to_frame(spark, Slot, [Slot(0), Slot(1)], 2)
+    return from_frame(SplitOutcome, split(slots, wanted, opening))
 
 
 class Impatient(Opening):

@@ -23,9 +23,10 @@ async def tiered(postgres_scene: PostgresScene, database: Database) -> AsyncIter
 
 
 async def merged(tiered: Tiered) -> TopicIdPartition:
-    """Two segments of two batches each."""
+    """Two segments of two batches each, of split files of an earlier version."""
     log = await tiered.diskless(files=2, batches=2)
     tiered.worker.split(log.topic_id)
+    tiered.with_split_files(log)
     while tiered.worker.merge(log, max_batches=2):
         pass
     return log
@@ -57,11 +58,34 @@ async def test_a_key_that_was_never_committed_is_forgotten_after_the_grace_and_i
     assert tiered.plane.report_orphans(1, Bucket.DISKLESS, listed("k")) == ["k"]
 
 
-async def test_split_files_go_when_they_are_merged(tiered: Tiered) -> None:
+async def test_recorded_runs_go_with_their_last_batch_and_leave_no_object(tiered: Tiered) -> None:
     log = await tiered.diskless()
-    keys = {s.object_key for s in tiered.worker.split(log.topic_id)}
-    assert tiered.plane.claim_dead_objects(0) == []
+    tiered.worker.split(log.topic_id)
+    tiered.worker.merge(log, max_batches=3)
+    assert tiered.scene.sql("SELECT base_offset FROM split_files ORDER BY 1") == [(2,), (4,)]
+    tiered.plane.delete_records(log.topic_id, 0, 4)
+    assert {d.kind for d in tiered.plane.claim_dead_objects(0)} == {DeadKind.SEGMENT}
+    assert tiered.scene.sql("SELECT base_offset FROM split_files") == [(4,)]
     tiered.worker.merge(log)
+    assert {d.kind for d in tiered.plane.claim_dead_objects(0)} == {DeadKind.SEGMENT}
+    assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(0,)]
+    assert len(tiered.plane.claim_dead_files(0)) == 2, "the third has a batch that has expired"
+    tiered.plane.prune_batches()
+    assert len(tiered.plane.claim_dead_files(0)) == 3
+
+
+async def test_split_files_of_an_earlier_version_are_merged_and_go(tiered: Tiered) -> None:
+    """Their batches are read out of the WAL objects, which are there until then."""
+    log = await tiered.diskless()
+    tiered.worker.split(log.topic_id)
+    keys = set(tiered.with_split_files(log))
+    assert len(keys) == 3
+    assert tiered.plane.claim_dead_objects(0) == []
+    assert len({b.object_key for b in tiered.worker.begun(log).batches} - keys) == 3
+    tiered.plane.release_claims(tiered.worker.worker)
+    tiered.plane.forget_dead_objects([d.object_key for d in tiered.plane.claim_dead_objects(0)])
+    tiered.worker.merge(log)
+    assert await tiered.read(log) == [("segment", 0, 5)]
     assert tiered.plane.claim_dead_objects(HOUR_MS) == []
     for _ in range(2):
         dead = tiered.plane.claim_dead_objects(0)
@@ -72,20 +96,22 @@ async def test_split_files_go_when_they_are_merged(tiered: Tiered) -> None:
     assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(0,)]
 
 
+REGISTERED = "INSERT INTO split_files (object_key, file_id, token) VALUES ('split/left', %s, %s)"
+"""What a worker of an earlier version did before it uploaded."""
+
+
 async def test_what_a_killed_worker_left_goes_when_its_claim_has_lapsed(tiered: Tiered) -> None:
     log = await tiered.diskless(files=2, batches=1)
     one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
-    tiered.worker.finish(one, tiered.worker.register(one))
-    left = tiered.worker.register(two)
+    tiered.worker.finish(one)
+    tiered.scene.sql(REGISTERED, two.file_id, two.token)
     plan = tiered.worker.begun(log)
     assert tiered.plane.claim_dead_objects(0) == []
     for table in ("wal_file_claims", "merge_claims"):
         age(tiered, table, "expires_at")
     tiered.plane.claim_dead_objects(HOUR_MS)
     dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
-    assert dead == {s.object_key for s in left} | {
-        plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES
-    }
+    assert dead == {"split/left"} | {plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
     assert tiered.plane.forget_dead_objects(list(dead)) == 7
     assert tiered.scene.sql("SELECT count(*) FROM merged_segments") == [(0,)]
     tiered.worker.split(log.topic_id)
@@ -117,7 +143,8 @@ async def test_an_expired_segment_goes_object_by_object_log_first(tiered: Tiered
 async def test_a_deleted_topic_leaves_no_object(tiered: Tiered) -> None:
     log = await merged(tiered)
     await tiered.commit(log, 1)
-    keys = {s.object_key for s in tiered.worker.split(log.topic_id)}
+    tiered.worker.split(log.topic_id)
+    keys = set(tiered.with_split_files(log))
     lo, hi = tiered.plane.log_id_range()
     stems = [r.object_key_stem for r in tiered.plane.merged_segments(lo, hi)]
     await tiered.scene.plane.delete_topic(log.topic_id)
@@ -138,8 +165,8 @@ async def test_what_nobody_finished_stays_as_long_as_an_orphan(tiered: Tiered) -
     """A restored Postgres may know as begun what was finished in the history that was lost."""
     log = await tiered.diskless(files=2, batches=1)
     one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
-    tiered.worker.finish(one, tiered.worker.register(one))
-    tiered.worker.register(two)
+    tiered.worker.finish(one)
+    tiered.scene.sql(REGISTERED, two.file_id, two.token)
     tiered.worker.begun(log)
     for table in ("wal_file_claims", "merge_claims"):
         age(tiered, table, "expires_at")
@@ -156,9 +183,9 @@ async def test_an_orphan_is_reported_first_and_goes_when_a_later_run_lists_it_ag
 ) -> None:
     log = await tiered.diskless(files=1)
     ((wal,),) = tiered.scene.sql("SELECT object_key FROM wal_files")
-    (split,) = tiered.worker.split(log.topic_id)
+    tiered.worker.split(log.topic_id)
     plan = tiered.worker.begun(log)
-    known = [str(wal), split.object_key]
+    known = [str(wal), *tiered.with_split_files(log)]
     ours = listed(*known, "split/lost")
     assert tiered.plane.report_orphans(1, Bucket.DISKLESS, ours) == ["split/lost"]
     assert tiered.plane.claim_orphans(1, 0) == [], "the run that reports it first deletes nothing"

@@ -50,7 +50,10 @@ async def test_a_merged_range_is_read_from_its_segment_alone(tiered: Tiered) -> 
     assert (candidate.bytes, candidate.batches, candidate.files) == (600, 6, 3)
     plan = tiered.worker.begun(log)
     assert (plan.base_offset, plan.last_offset, plan.batch_count) == (0, 5, 6)
-    assert [(f.base_offset, f.last_offset) for f in plan.files] == [(0, 1), (2, 3), (4, 5)]
+    assert [(b.base_offset, b.last_offset, b.byte_size) for b in plan.batches] == [
+        (n, n, 100) for n in range(6)
+    ]
+    assert len({b.object_key for b in plan.batches}) == 3
     assert (plan.boundary_epoch, plan.producers) == (0, ())
     folder = f"{PREFIX}{plan.topic}-{topic_id_to_base64(log.topic_id)}/0"
     assert plan.object_key_stem == f"{folder}/{0:020}-{topic_id_to_base64(plan.segment_id)}"
@@ -59,8 +62,7 @@ async def test_a_merged_range_is_read_from_its_segment_alone(tiered: Tiered) -> 
     assert await tiered.read(log) == [("wal", n, n) for n in range(7)]
     assert tiered.states(log) == ("DISKLESS_ONLY", -1, -1, 0)
 
-    done = tiered.plane.finish_merge(log, plan.token, segment_of(plan))
-    assert sorted(done) == sorted(f.object_key for f in plan.files)
+    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
     assert await tiered.read(log) == [("segment", 0, 5), ("wal", 6, 6)]
     assert tiered.states(log) == ("HYBRID", 0, 5, 0)
     assert tiered.plane.merge_candidates() == []
@@ -71,8 +73,8 @@ async def test_a_merged_range_is_read_from_its_segment_alone(tiered: Tiered) -> 
     )  # fmt: skip
     assert (row.size_bytes, row.record_count, row.log, row.leader_epoch) == (600, 6, log, 0)
     assert [b.base_offset for b in tiered.plane.batches(lo, hi)] == [6]
-    assert tiered.plane.finish_merge(log, plan.token, segment_of(plan)) == ()
-    assert tiered.plane.forget_dead_objects(done) == 3
+    tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert tiered.plane.take_tiering_work(tiered.worker.worker)["segments.created"] == 1
     assert tiered.scene.sql("SELECT count(*) FROM split_files") == [(0,)]
 
 
@@ -88,7 +90,7 @@ async def test_a_segment_takes_whole_batches_up_to_its_bounds(tiered: Tiered) ->
     assert second is not None
     assert third is not None
     assert [(p.base_offset, p.last_offset) for p in (second, third)] == [(4, 4), (5, 5)]
-    assert [f.object_key for f in second.files] == [f.object_key for f in third.files]
+    assert {b.object_key for b in second.batches} == {b.object_key for b in third.batches}
     assert tiered.worker.begin(log) is None
     assert await tiered.read(log) == [("segment", 0, 3), ("segment", 4, 4), ("segment", 5, 5)]
     for wrong in ({"max_bytes": 0}, {"max_batches": 0}, {"claim_ms": 0}):
@@ -104,8 +106,8 @@ async def test_a_segment_may_end_earlier_than_planned(tiered: Tiered) -> None:
     shorter = replace(
         segment_of(plan), last_offset=2, size_bytes=300, record_count=3, batch_count=3
     )
-    done = tiered.plane.finish_merge(log, plan.token, shorter)
-    assert list(done) == [plan.files[0].object_key]
+    tiered.plane.finish_merge(log, plan.token, shorter)
+    assert tiered.scene.sql("SELECT base_offset FROM split_files") == [(2,)]
     assert tiered.worker.merge(log) is not None
     assert await tiered.read(log) == [("segment", 0, 2), ("segment", 3, 3)]
 
@@ -117,8 +119,9 @@ async def test_nothing_is_merged_across_what_is_not_split(tiered: Tiered) -> Non
     tiered.worker.split(log.topic_id, cutoff=900)
     (candidate,) = tiered.plane.merge_candidates()
     assert (candidate.last_offset, candidate.files) == (0, 1)
-    assert tiered.worker.begun(log).last_offset == 0
-    tiered.worker.merge(log)
+    merged = tiered.worker.merge(log)
+    assert merged is not None
+    assert merged.last_offset == 0
     assert tiered.plane.merge_candidates() == []
     assert tiered.worker.begin(log) is None
 
@@ -149,7 +152,12 @@ async def test_a_lapsed_claim_that_nobody_took_still_finishes(tiered: Tiered) ->
     assert await tiered.read(log) == [("segment", 0, 5)]
 
 
-async def test_a_second_try_of_one_worker_fences_the_first(tiered: Tiered) -> None:
+async def test_a_claim_that_is_asked_for_again_fences_the_first_and_another_attempt_waits(
+    tiered: Tiered,
+) -> None:
+    """A repeated call has the same segment id. Another attempt of the same task has another: were
+    it
+    to take the claim over, the two would end each other for ever."""
     log = await split_log(tiered)
     first = tiered.worker.begun(log)
     same = tiered.worker.begin(log, segment_id=first.segment_id)
@@ -157,15 +165,73 @@ async def test_a_second_try_of_one_worker_fences_the_first(tiered: Tiered) -> No
     assert (same.segment_id, same.token > first.token) == (first.segment_id, True)
     with pytest.raises(StaleClaim):
         tiered.plane.finish_merge(log, first.token, segment_of(first))
+    assert tiered.worker.begin(log) is None
+    assert 0 < tiered.plane.merge_claimed_for(log) <= 60_000
+    tiered.plane.renew_merge(log, same.token, 3_600_000)
+    assert tiered.plane.merge_claimed_for(log) > 60_000
+    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
+    assert tiered.plane.merge_claimed_for(log) == 0
     again = tiered.worker.begun(log)
     for lost in (first, same):
         with pytest.raises(StaleClaim):
             tiered.plane.finish_merge(log, lost.token, segment_of(lost))
+        with pytest.raises(StaleClaim):
+            tiered.plane.renew_merge(log, lost.token, 60_000)
     tiered.plane.finish_merge(log, again.token, segment_of(again))
+    with pytest.raises(StaleClaim, match="has ended"):
+        tiered.plane.renew_merge(log, again.token, 60_000)
     await tiered.commit(log, 1)
     tiered.worker.split(log.topic_id)
     with pytest.raises(InvalidInput, match="was used"):
         tiered.worker.begin(log, segment_id=again.segment_id)
+
+
+async def planned(tiered: Tiered, log: TopicIdPartition, segments: int) -> list[MergePlan]:
+    """Of one batch each."""
+    return tiered.plane.begin_merge(
+        log, tiered.worker.worker, 60_000, [uuid4() for _ in range(segments)], 1, 10
+    )
+
+
+async def test_segments_that_are_planned_at_once_are_finished_in_their_order(
+    tiered: Tiered,
+) -> None:
+    log = await split_log(tiered, files=2, batches=2)
+    plans = await planned(tiered, log, 9)
+    assert [(p.base_offset, p.last_offset) for p in plans] == [(n, n) for n in range(4)]
+    assert len({p.token for p in plans}) == 1
+    first, second, third, last = plans
+    with pytest.raises(TieringMismatch, match="below it are batches that are not merged"):
+        tiered.plane.finish_merge(log, second.token, segment_of(second))
+    tiered.plane.finish_merge(log, first.token, segment_of(first))
+    assert Worker(tiered.plane).begin(log) is None, "the claim holds until the last is finished"
+    tiered.plane.renew_merge(log, first.token, 60_000)
+    for plan in (second, second, third):
+        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    tiered.plane.abandon_merge(log, last.token, "a test")
+    with pytest.raises(StaleClaim):
+        tiered.plane.finish_merge(log, last.token, segment_of(last))
+    assert tiered.worker.merge(log) is not None
+    assert await tiered.read(log) == [("segment", n, n) for n in range(4)]
+    dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
+    assert dead == {last.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
+
+
+async def test_of_segments_that_were_planned_at_once_none_is_collected_while_the_claim_holds(
+    tiered: Tiered,
+) -> None:
+    log = await split_log(tiered, files=2, batches=1)
+    first, second = await planned(tiered, log, 2)
+    assert tiered.plane.claim_dead_objects(0) == []
+    tiered.plane.finish_merge(log, first.token, segment_of(first))
+    assert tiered.plane.claim_dead_objects(0) == []
+    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
+    dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
+    assert dead == {second.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
+    with pytest.raises(StaleClaim):
+        tiered.plane.finish_merge(log, second.token, segment_of(second))
+    assert tiered.worker.merge(log) is not None
+    assert await tiered.read(log) == [("segment", 0, 0), ("segment", 1, 1)]
 
 
 async def test_an_abandoned_segment_is_collected_and_planned_anew(tiered: Tiered) -> None:
@@ -332,9 +398,8 @@ async def test_a_prefix_that_goes_first_or_last_leaves_the_same(tiered: Tiered) 
 async def test_commits_go_on_while_batches_are_claimed_split_and_merged(tiered: Tiered) -> None:
     log = await tiered.diskless(files=1, batches=1)
     (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
-    splits = tiered.worker.register(file)
     await tiered.commit(log, 1)
-    tiered.worker.finish(file, splits)
+    tiered.worker.finish(file)
     plan = tiered.worker.begun(log)
     await tiered.scene.commit(tiered.gateway, batch(log, records=3))
     tiered.plane.finish_merge(log, plan.token, segment_of(plan))

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
+from spark.tiering.split_files import runs
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
-from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
+from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs, segment_of
 from tideline.control_plane.errors import (
     InvalidInput,
-    ObjectKeyRejected,
     StaleClaim,
     TieringMismatch,
-    UnknownLog,
     UnknownTopic,
 )
 from tideline.control_plane.tiering_model import SplitWork, TieringScope
@@ -138,7 +136,7 @@ async def test_a_request_makes_everything_committed_until_then_eligible(tiered: 
     tiered.scene.sql("UPDATE batches SET append_time = append_time + 60000 WHERE base_offset = 1")
     (file,) = tiered.worker.claim({})
     assert [b.base_offset for b in file.batches] == [0]
-    tiered.worker.finish(file, tiered.worker.register(file))
+    tiered.worker.finish(file)
     (candidate,) = tiered.plane.merge_candidates()
     assert (candidate.requested, candidate.log) == (True, log)
     tiered.worker.merge(log)
@@ -147,19 +145,25 @@ async def test_a_request_makes_everything_committed_until_then_eligible(tiered: 
     assert (status.requested_at, status.pending_batches) == (None, 1)
 
 
-async def test_a_batch_of_the_largest_timestamp_goes_only_with_others_of_its_file(
-    tiered: Tiered,
-) -> None:
-    name, (log,) = await tiered.scene.diskless_topic()
+async def test_a_batch_of_a_clock_that_runs_ahead_is_as_old_as_its_commit(tiered: Tiered) -> None:
+    """Else it would keep its partition from being tiered until then."""
+    _, (log,) = await tiered.scene.diskless_topic()
     await tiered.commit(log, 1, timestamp=LARGEST)
-    tiered.plane.request_tiering(name)
-    assert tiered.worker.claim({}) == []
-    await tiered.scene.commit(
-        tiered.gateway, batch(log, timestamp=LARGEST), batch(log, timestamp=100)
-    )
-    tiered.plane.request_tiering(name)
-    (file,) = tiered.worker.claim({})
-    assert [b.base_offset for b in file.batches] == [1, 2]
+    await tiered.commit(log, 1, timestamp=100)
+    ((committed,),) = tiered.scene.sql("SELECT max(append_time) FROM batches WHERE base_offset = 0")
+    assert isinstance(committed, int)
+    (young,) = tiered.worker.claim({log.topic_id: committed})
+    assert [b.base_offset for b in young.batches] == [1], "it is no older than its commit"
+    tiered.plane.release_claim(tiered.worker.worker, young.file_id, young.token)
+    (oldest,) = tiered.plane.oldest_unsplit({log.topic_id: committed})
+    assert oldest.max_timestamp == 100
+    old = {log.topic_id: committed + 1}
+    files = tiered.worker.claim(old)
+    assert [b.base_offset for file in files for b in file.batches] == [1, 0]
+    assert [file.oldest_ms for file in files] == [100, committed]
+    for file in files:
+        tiered.worker.finish(file)
+    assert tiered.worker.begun(log).last_offset == 1
 
 
 async def test_one_file_is_cut_into_one_run_per_partition(tiered: Tiered) -> None:
@@ -171,10 +175,8 @@ async def test_one_file_is_cut_into_one_run_per_partition(tiered: Tiered) -> Non
         batch(first, records=4),
     )
     splits = tiered.worker.split(first.topic_id)
-    assert [(s.partition, s.base_offset, s.last_offset, s.batch_count) for s in splits] == [
-        (0, 0, 5, 2),
-        (1, 0, 2, 1),
-    ]
+    assert [(s.base_offset, s.last_offset, s.batch_count) for s in splits] == [(0, 5, 2), (0, 2, 1)]
+    assert len({s.log_id for s in splits}) == 2
     lo, hi = tiered.plane.log_id_range()
     rows = list(tiered.plane.batches(lo, hi))
     assert [(r.base_offset, r.split_id is not None) for r in rows] == [
@@ -189,37 +191,49 @@ async def test_one_file_is_cut_into_one_run_per_partition(tiered: Tiered) -> Non
 async def test_a_finished_split_may_be_told_again(tiered: Tiered) -> None:
     log = await tiered.diskless()
     (file, *_) = tiered.worker.claim({log.topic_id: ALL_OLD})
-    splits = tiered.worker.register(file)
-    tiered.plane.register_split_keys(
-        tiered.worker.worker, file.file_id, file.token, [s.object_key for s in splits]
-    )
     for _ in range(2):
-        tiered.worker.finish(file, splits)
-    assert tiered.scene.sql("SELECT status FROM split_files") == [("live",)]
+        tiered.worker.finish(file)
+    assert tiered.scene.sql("SELECT status, object_key FROM split_files") == [("live", None)]
+    assert tiered.plane.take_tiering_work(tiered.worker.worker) == {
+        "files.split": 1, "runs.split": 1, "batches.split": 2, "bytes.split": 200,
+    }, "and counts once"  # fmt: skip
+
+
+async def test_files_are_finished_together_and_of_a_lost_claim_nothing_is(tiered: Tiered) -> None:
+    log = await tiered.diskless(files=3, batches=2)
+    mine, lost, last = tiered.worker.claim({log.topic_id: ALL_OLD})
+    tiered.plane.release_claim(tiered.worker.worker, lost.file_id, lost.token)
+    (theirs,) = Worker(tiered.plane).claim({log.topic_id: ALL_OLD})
+    assert theirs.file_id == lost.file_id
+    files = [mine, lost, last]
+    every = [run for file in files for run in runs(file)]
+    for _ in range(2):
+        done = tiered.plane.finish_split(tiered.worker.worker, files, every)
+        assert [(f.file_id, f.runs, f.batches, f.bytes) for f in done] == [
+            (file.file_id, 1, 2, 200) for file in (mine, last)
+        ]
+    assert tiered.scene.sql("SELECT count(*) FROM batches WHERE split_id IS NULL") == [(2,)]
+    assert tiered.scene.sql("SELECT file_id FROM wal_file_claims") == [(lost.file_id,)]
 
 
 async def test_an_expired_claim_holds_until_it_is_taken_over(tiered: Tiered) -> None:
     log = await tiered.diskless(files=2, batches=1)
     kept, lost = tiered.worker.claim({log.topic_id: ALL_OLD})
-    of_kept, of_lost = tiered.worker.register(kept), tiered.worker.register(lost)
     tiered.scene.sql("UPDATE wal_file_claims SET expires_at = now() - interval '1 s'")
-    tiered.worker.finish(kept, of_kept)
+    tiered.worker.finish(kept)
     other = Worker(tiered.plane)
     (taken,) = other.claim({log.topic_id: ALL_OLD})
     assert taken.file_id == lost.file_id
     assert taken.token > lost.token
     before = tiered.scene.sql("SELECT * FROM batches ORDER BY last_offset")
     with pytest.raises(StaleClaim, match=f"claim {lost.token} of WAL file {lost.file_id}"):
-        tiered.worker.finish(lost, of_lost)
+        tiered.worker.finish(lost)
     with pytest.raises(StaleClaim):
-        tiered.worker.register(lost)
-    with pytest.raises(StaleClaim):
-        Worker(tiered.plane).finish(taken, of_lost)
+        Worker(tiered.plane).finish(taken)
     tiered.plane.release_claim(tiered.worker.worker, lost.file_id, lost.token)
     assert tiered.scene.sql("SELECT * FROM batches ORDER BY last_offset") == before
-    other.finish(taken, other.register(taken))
-    dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
-    assert dead == {s.object_key for s in of_lost}
+    other.finish(taken)
+    assert tiered.worker.begun(log).batch_count == 2
 
 
 async def test_what_an_earlier_run_of_the_worker_claimed_is_given_back_and_another_workers_is_not(
@@ -229,52 +243,36 @@ async def test_what_an_earlier_run_of_the_worker_claimed_is_given_back_and_anoth
     other = Worker(tiered.plane)
     (mine,) = tiered.worker.claim({log.topic_id: ALL_OLD}, max_files=1)
     (theirs,) = other.claim({log.topic_id: ALL_OLD})
-    splits = tiered.worker.register(mine)
     assert [tiered.plane.release_claims(tiered.worker.worker) for _ in range(2)] == [1, 0]
     with pytest.raises(StaleClaim):
-        tiered.worker.finish(mine, splits)
+        tiered.worker.finish(mine)
     (again,) = tiered.worker.claim({log.topic_id: ALL_OLD})
     assert again.file_id == mine.file_id
     assert again.token > mine.token
-    other.finish(theirs, other.register(theirs))
-    dead = {d.object_key for d in tiered.plane.claim_dead_objects(0)}
-    assert dead == {s.object_key for s in splits}
+    other.finish(theirs)
+    tiered.worker.finish(again)
+    plan = tiered.worker.begun(log)
+    assert tiered.plane.release_claims(tiered.worker.worker) == 1, "a merge, too"
+    with pytest.raises(StaleClaim):
+        tiered.plane.finish_merge(log, plan.token, segment_of(plan))
+    assert tiered.worker.merge(log) is not None
 
 
-async def test_a_released_file_is_claimed_again_and_its_keys_go(tiered: Tiered) -> None:
+async def test_a_released_file_is_claimed_again(tiered: Tiered) -> None:
     log = await tiered.diskless(files=1)
     (file,) = tiered.worker.claim({log.topic_id: ALL_OLD})
-    splits = tiered.worker.register(file)
     for _ in range(2):
         tiered.plane.release_claim(tiered.worker.worker, file.file_id, file.token)
     with pytest.raises(StaleClaim):
-        tiered.worker.finish(file, splits)
+        tiered.worker.finish(file)
     (again,) = tiered.worker.claim({log.topic_id: ALL_OLD})
     assert again.file_id == file.file_id
-    assert [d.object_key for d in tiered.plane.claim_dead_objects(0)] == [
-        s.object_key for s in splits
-    ]
-
-
-async def test_keys_are_used_once(tiered: Tiered) -> None:
-    log = await tiered.diskless(files=2)
-    one, two = tiered.worker.claim({log.topic_id: ALL_OLD})
-    (split, *_) = tiered.worker.register(one)
-    tiered.worker.finish(one, [split])
-    for taken, by in (
-        (split.object_key, "a split of another claim"),
-        (one.object_key, "a WAL file"),
-    ):
-        with pytest.raises(ObjectKeyRejected, match=f"{taken} is taken by {by}"):
-            tiered.plane.register_split_keys(tiered.worker.worker, two.file_id, two.token, [taken])
-    with pytest.raises(StaleClaim, match="never registered"):
-        tiered.worker.finish(two, [replace(split, object_key="split/unheard")])
 
 
 async def test_only_exact_runs_of_the_claimed_batches_are_taken(tiered: Tiered) -> None:
     log = await tiered.diskless(files=2, batches=3)
     (file, _) = tiered.worker.claim({log.topic_id: ALL_OLD})
-    (split,) = tiered.worker.register(file)
+    (split,) = runs(file)
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"last_offset": 3}, "its last batch ends at offset 2, not at 3"),
         ({"last_offset": 1}, "its batches have 200 bytes, not 300"),
@@ -285,10 +283,10 @@ async def test_only_exact_runs_of_the_claimed_batches_are_taken(tiered: Tiered) 
         ({"base_offset": 70, "last_offset": 72}, "offsets 70 to 72 hold none"),
     ]
     for wrong, says in wrongs:
-        with pytest.raises(TieringMismatch, match=f"{split.object_key} of .*{says}"):
+        with pytest.raises(TieringMismatch, match=f"WAL file {file.file_id}: .*{says}"):
             tiered.worker.finish(file, [replace(split, **wrong)])
-    with pytest.raises(UnknownLog):
-        tiered.worker.finish(file, [replace(split, topic_id=uuid4())])
+    with pytest.raises(TieringMismatch, match=r"run of log 0 .*there is no such log"):
+        tiered.worker.finish(file, [replace(split, log_id=0)])
     assert tiered.scene.sql("SELECT count(*) FROM batches WHERE split_id IS NOT NULL") == [(0,)]
     tiered.worker.finish(file, [split])
 
@@ -297,18 +295,15 @@ async def test_only_exact_runs_of_the_claimed_batches_are_taken(tiered: Tiered) 
 async def test_what_expires_while_it_is_split_is_no_error(tiered: Tiered, pruned: bool) -> None:
     log = await tiered.diskless(files=2, batches=3)
     gone, cut = tiered.worker.claim({log.topic_id: ALL_OLD})
-    of_gone, of_cut = tiered.worker.register(gone), tiered.worker.register(cut)
     tiered.plane.delete_records(log.topic_id, log.partition, 4)
     if pruned:
         tiered.plane.prune_batches()
-    tiered.worker.finish(gone, of_gone)
-    tiered.worker.finish(cut, of_cut)
-    assert [d.object_key for d in tiered.plane.claim_dead_objects(0)] == [
-        s.object_key for s in of_gone
-    ]
+    tiered.worker.finish(gone)
+    tiered.worker.finish(cut)
+    assert tiered.scene.sql("SELECT file_id FROM split_files") == [(cut.file_id,)]
     plan = tiered.worker.begun(log)
     assert (plan.base_offset, plan.last_offset, plan.byte_size) == (4, 5, 200)
-    assert [f.object_key for f in plan.files] == [s.object_key for s in of_cut]
+    assert {batch.object_key for batch in plan.batches} == {cut.object_key}
 
 
 async def test_what_fails_waits_and_is_then_parked_until_an_operator_acts(tiered: Tiered) -> None:
@@ -339,7 +334,7 @@ async def test_what_fails_waits_and_is_then_parked_until_an_operator_acts(tiered
     tiered.plane.request_tiering(str(name))
     (again,) = tiered.worker.claim({})
     assert fail(0) == 1
-    tiered.worker.finish(again, tiered.worker.register(again))
+    tiered.worker.finish(again)
     (status,) = tiered.plane.tiering_status()
     assert (status.failures, status.parked_reason) == (0, None)
     assert fail(0) == 1

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
 from uuid import UUID, uuid4
 
 from pydantic import SecretStr
 
+from spark.tiering.split_files import runs
 from tests.contract.conftest import Database
 from tests.contract.scenes import GatewayProcess, PostgresScene, batch
+from tideline.control_plane.errors import StaleClaim
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import BatchCoordinates, FindBatchesRequest
 from tideline.control_plane.tiering_model import (
-    ClaimedBatch,
     ClaimedFile,
     MergePlan,
     NewSegment,
-    SplitFile,
+    SplitRun,
 )
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import StoredProducerState
@@ -49,34 +49,6 @@ def jobs(database: Database, role: str | None = "tideline_jobs") -> Iterator[Job
     """Postgres' calls alone: there is no bucket here."""
     with closing(JobsControlPlane(jobs_settings(database, role), "tiering-test")) as plane:
         yield plane
-
-
-def runs(batches: Sequence[ClaimedBatch]) -> Iterator[list[ClaimedBatch]]:
-    """Contiguous runs of one partition each."""
-    for _, group in groupby(batches, key=lambda b: b.log_id):
-        run: list[ClaimedBatch] = []
-        for one in group:
-            if run and one.base_offset != run[-1].last_offset + 1:
-                yield run
-                run = []
-            run.append(one)
-        yield run
-
-
-def split_files(file: ClaimedFile) -> list[SplitFile]:
-    """One per run, under new keys."""
-    return [
-        SplitFile(
-            object_key=f"split/{uuid4().hex}",
-            topic_id=run[0].topic_id,
-            partition=run[0].partition,
-            base_offset=run[0].base_offset,
-            last_offset=run[-1].last_offset,
-            byte_size=sum(b.byte_size for b in run),
-            batch_count=len(run),
-        )
-        for run in runs(file.batches)
-    ]
 
 
 def segment_of(
@@ -122,25 +94,20 @@ class Worker:
             from_ms=from_ms,
         )
 
-    def register(self, file: ClaimedFile) -> list[SplitFile]:
-        """Cut the file and announce the keys."""
-        splits = split_files(file)
-        self.plane.register_split_keys(
-            self.worker, file.file_id, file.token, [s.object_key for s in splits]
-        )
-        return splits
+    def finish(self, file: ClaimedFile, split: Sequence[SplitRun] | None = None) -> list[SplitRun]:
+        """Record what was claimed, or ``split``. Raises ``StaleClaim`` as merge does, so that lost
+        claims of both look the same."""
+        recorded = list(runs(file)) if split is None else list(split)
+        if not self.plane.finish_split(self.worker, [file], recorded):
+            raise StaleClaim(f"claim {file.token} of WAL file {file.file_id} is lost")
+        return recorded
 
-    def finish(self, file: ClaimedFile, splits: Sequence[SplitFile]) -> None:
-        self.plane.finish_split(self.worker, file.file_id, file.token, splits)
-
-    def split(self, *topics: UUID, cutoff: int = ALL_OLD) -> list[SplitFile]:
+    def split(self, *topics: UUID, cutoff: int = ALL_OLD) -> list[SplitRun]:
         """Everything eligible of ``topics``."""
-        made: list[SplitFile] = []
+        made: list[SplitRun] = []
         while files := self.claim(dict.fromkeys(topics, cutoff)):
             for file in files:
-                splits = self.register(file)
-                self.finish(file, splits)
-                made += splits
+                made += self.finish(file)
         return made
 
     def begin(
@@ -152,9 +119,9 @@ class Worker:
         claim_ms: int = CLAIM_MS,
         segment_id: UUID | None = None,
     ) -> MergePlan | None:
-        return self.plane.begin_merge(
-            log, self.worker, claim_ms, segment_id or uuid4(), max_bytes, max_batches
-        )
+        ids = [segment_id or uuid4()]
+        plans = self.plane.begin_merge(log, self.worker, claim_ms, ids, max_bytes, max_batches)
+        return plans[0] if plans else None
 
     def begun(self, log: TopicIdPartition, **limits: int) -> MergePlan:
         plan = self.begin(log, **limits)  # type: ignore[arg-type]
@@ -194,6 +161,15 @@ class Tiered:
         for _ in range(files):
             await self.commit(log, batches)
         return log
+
+    def with_split_files(self, *logs: TopicIdPartition) -> list[str]:
+        """What is split of ``logs`` has split files as of an earlier version; their keys."""
+        rows = self.scene.sql(
+            "UPDATE split_files AS f SET object_key = 'split/' || split_id FROM logs AS l"
+            " WHERE l.log_id = f.log_id AND l.topic_id = ANY (%s) RETURNING object_key",
+            [log.topic_id for log in logs],
+        )
+        return [str(key) for (key,) in rows]
 
     async def read(self, log: TopicIdPartition) -> list[tuple[str, int, int]]:
         """Where each offset from the suffix's start on is: ``segment`` or ``wal``, base, last."""

@@ -27,9 +27,7 @@ from tideline.control_plane.tiering_model import (
     ClaimedFile,
     MergePlan,
     NewSegment,
-    SplitFile,
 )
-from tideline.domain.ids import TopicIdPartition
 from tideline.errors import TidelineError
 
 BOUNDARY = 10
@@ -42,7 +40,8 @@ LATEST = 31
 class FileClaim:
     worker: Worker
     file: ClaimedFile
-    splits: list[SplitFile]
+    batches: list[tuple[int, int]]
+    """Log and base offset of each."""
     live: bool = True
     """Its time has not run out."""
 
@@ -103,8 +102,6 @@ class History:
         self.files: dict[int, WalFile] = {}
         self.claims: list[FileClaim] = []
         self.merges: list[Merge] = []
-        self.keys: dict[str, tuple[int, set[int]]] = {}
-        """Split key: its log and the base offsets in it."""
         self.stored: set[str] = set()
         """Objects that were uploaded, as far as anybody knows, and not deleted."""
         self.happened: Counter[str] = Counter()
@@ -150,28 +147,22 @@ class History:
         for file in files:
             found = [(self.logs.index(b.log), b.base_offset) for b in file.batches]
             assert sorted(found) == free[file.file_id]
-            claim = FileClaim(self.workers[worker], file, self.workers[worker].register(file))
+            claim = FileClaim(self.workers[worker], file, found)
             self.claims.append(claim)
             self.files[file.file_id].claim = claim
-            for split in claim.splits:
-                log = self.logs.index(TopicIdPartition(split.topic_id, split.partition))
-                bases = {o for n, o in found if n == log and self._within(split, o)}
-                self.keys[split.object_key] = (log, bases)
-                self.stored.add(split.object_key)
 
     def finish_split(self, pick: int) -> None:
         if not self.claims:
             return
         claim = self.claims[-1 - pick % len(self.claims)]
         written = self.files[claim.file.file_id]
-        seen = _refusal(lambda: claim.worker.finish(claim.file, claim.splits))
+        seen = _refusal(lambda: claim.worker.finish(claim.file))
         self.happened[f"split {seen}"] += 1
-        if written.claim is claim and self._all_stored(claim):
+        if written.claim is claim:
             assert seen is None
             written.claim = None
-            for log, bases in (self.keys[split.object_key] for split in claim.splits):
-                for base in bases:
-                    _of(self.models[log]).split.add(base)
+            for log, base in claim.batches:
+                _of(self.models[log]).split.add(base)
         elif not self._is_finished(claim):
             assert seen == "StaleClaim"
 
@@ -202,12 +193,12 @@ class History:
 
     def begin_merge(self, worker: int, log: int, max_bytes: int) -> None:
         held = self.scene.sql(
-            "SELECT c.worker FROM merge_claims AS c JOIN logs AS l USING (log_id) "
+            "SELECT 1 FROM merge_claims AS c JOIN logs AS l USING (log_id) "
             "WHERE l.topic_id = %s AND c.expires_at > now()",
             self.logs[log].topic_id,
         )
         plan = self.workers[worker].begin(self.logs[log], max_bytes=max_bytes)
-        if held not in ([], [(self.workers[worker].worker,)]) or self.paused[log]:
+        if held or self.paused[log]:
             assert plan is None
             return
         model = self._plan(log, plan.token if plan else 0, max_bytes)
@@ -218,8 +209,7 @@ class History:
         assert (plan.base_offset, plan.last_offset) == (model.base_offset, model.last_offset)
         assert plan.byte_size == sum(b.byte_size for b in model.batches)
         assert plan.batch_count == len(model.batches)
-        held_by = {base for file in plan.files for base in self.keys[file.object_key][1]}
-        assert held_by >= {b.base_offset for b in model.batches}
+        assert [b.base_offset for b in plan.batches] == [b.base_offset for b in model.batches]
         self.merges.append(Merge(log, plan, model))
         self.stored |= {plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
 
@@ -319,7 +309,9 @@ class History:
         assert not dead & self._needed()
         assert self.jobs.forget_dead_objects(list(dead)) == len(dead)
         self.stored -= dead
-        self.jobs.forget_dead_files(self.jobs.claim_dead_files(grace_ms))
+        gone = set(self.jobs.claim_dead_files(grace_ms))
+        assert not gone & self._waiting(), "merge reads them out of their WAL objects"
+        self.jobs.forget_dead_files(list(gone))
 
     # What must hold
 
@@ -415,6 +407,17 @@ class History:
         )
         return [b for b in batches if b.last_offset >= start]
 
+    def _waiting(self) -> set[str]:
+        """WAL objects with batches that were planned and are not merged."""
+        return {
+            planned.object_key
+            for merge in self.merges
+            if not self.models[merge.log].deleted
+            for planned in merge.plan.batches
+            if planned.base_offset
+            in {b.base_offset for b in _of(self.models[merge.log]).unmerged()}
+        }
+
     def _needed(self) -> set[str]:
         """Objects that a reader or the next merge may read."""
         needed: set[str] = set()
@@ -423,18 +426,7 @@ class History:
             readable = {segment.segment_id for segment in _of(model).readable_segments()}
             if not model.deleted and merge.plan.segment_id in readable:
                 needed |= {merge.plan.object_key_stem + suffix for suffix in SEGMENT_SUFFIXES}
-        for key, (log, bases) in self.keys.items():
-            model = self.models[log]
-            waiting = {b.base_offset for b in _of(model).unmerged()} & _of(model).split
-            if not model.deleted and bases & waiting and self._is_live(key):
-                needed.add(key)
         return needed
-
-    def _is_live(self, key: str) -> bool:
-        """Of several that were cut from one run, the one that was finished."""
-        return self.scene.sql("SELECT status FROM split_files WHERE object_key = %s", key) == [
-            ("live",)
-        ]
 
     def _eligible(self, written: WalFile, cutoffs: list[int]) -> list[tuple[int, int]]:
         return sorted(
@@ -446,14 +438,5 @@ class History:
             and found.max_timestamp < cutoffs[log]
         )
 
-    def _all_stored(self, claim: FileClaim) -> bool:
-        """None of its keys was collected."""
-        return all(split.object_key in self.stored for split in claim.splits)
-
     def _is_finished(self, claim: FileClaim) -> bool:
-        keys = [self.keys[split.object_key] for split in claim.splits]
-        return any(base in _of(self.models[log]).split for log, bases in keys for base in bases)
-
-    @staticmethod
-    def _within(split: SplitFile, offset: int) -> bool:
-        return split.base_offset <= offset <= split.last_offset
+        return any(base in _of(self.models[log]).split for log, base in claim.batches)

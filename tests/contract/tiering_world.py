@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -24,7 +23,7 @@ from tideline.control_plane.model import BatchToCommit, CommitError
 from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches, patch
-from tideline.object_store.client import ObjectMissing
+from tideline.object_store.client import ObjectMissing, ObjectStoreRefused
 from tideline.settings import JobsSettings
 
 DISKLESS, TIERED, PREFIX = "diskless", "tiered", "in/"
@@ -42,6 +41,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], bytes] = {}
+        self.parts: dict[str, dict[int, bytes]] = {}
+        """Of uploads that are not completed."""
 
     def get(
         self, bucket: str, key: str, start: int | None = None, size: int | None = None
@@ -55,8 +56,28 @@ class MemoryStore:
     def put(self, bucket: str, key: str, body: bytes) -> None:
         self.objects[bucket, key] = body
 
-    def upload_file(self, bucket: str, key: str, path: Path) -> None:
-        self.objects[bucket, key] = path.read_bytes()
+    def begin_parts(self, bucket: str, key: str) -> str:
+        self.parts[upload := f"upload-{len(self.parts)}"] = {}
+        return upload
+
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str:
+        self.parts[upload][number] = body
+        return f"{number}-{len(body)}"
+
+    def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None:
+        if upload not in self.parts:
+            raise ObjectStoreRefused(f"there is no upload {upload}")
+        parts = self.parts.pop(upload)
+        assert list(tags) == [f"{n}-{len(parts[n])}" for n in range(1, len(parts) + 1)]
+        self.objects[bucket, key] = b"".join(parts[n] for n in sorted(parts))
+
+    def abort_parts(self, bucket: str, key: str, upload: str) -> None:
+        self.parts.pop(upload, None)
+
+    def size(self, bucket: str, key: str) -> int:
+        if (bucket, key) not in self.objects:
+            raise ObjectMissing(key)
+        return len(self.objects[bucket, key])
 
     def delete(self, bucket: str, keys: Iterable[str]) -> None:
         for key in keys:
@@ -292,7 +313,8 @@ def clear(scene: PostgresScene) -> None:
     """Empty tables, those of tiering first."""
     scene.sql(
         "TRUNCATE wal_file_claims, split_files, merge_claims, merged_segments,"
-        " producer_snapshots, tiering_failures, marked_objects, coverage_results, tiering_totals"
+        " producer_snapshots, tiering_failures, marked_objects, coverage_results, tiering_totals,"
+        " tiering_work"
     )
     scene.clear()
 

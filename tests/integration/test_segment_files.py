@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness import until
+from tests.segment_on_disk import SegmentOnDisk, write_segment
 from tests.unit.kafka.segment_batches import CODECS
 from tideline.domain.remote_log import EpochStart
 from tideline.kafka.batches import iter_batches
@@ -29,7 +30,7 @@ from tideline.kafka.segment_lookup import (
     position_for_offset,
     time_entries,
 )
-from tideline.kafka.segment_writer import OffsetGap, WrittenSegment, write_segment
+from tideline.kafka.segment_writer import OffsetGap
 from tideline.stack import Stack
 
 MIB = 1024 * 1024
@@ -117,7 +118,7 @@ def produce(bootstrap: str, topic: str) -> None:
     assert not failed
 
 
-def rebuilt(source: BrokerSegment, directory: Path) -> WrittenSegment:
+def rebuilt(source: BrokerSegment, directory: Path) -> SegmentOnDisk:
     return write_segment(
         directory,
         [source.read(SegmentFile.LOG)],

@@ -20,8 +20,9 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark.tiering.merge_partition import MergeOrder, merge_partition
+from spark.tiering.outcomes import Ended
 from spark.tiering.services import FromSettings, Services
-from spark.tiering.split_file import Ended, split_file
+from spark.tiering.split_files import split
 from tests.harness import HANGS_S
 from tests.integration.dump_log import Dump, finished, start_dump
 from tests.unit.kafka.segment_batches import CODECS
@@ -98,7 +99,8 @@ def tier(services: Services, topic: str) -> list[MergedSegmentRow]:
     while files := plane.claim_wal_files(
         worker, max_files=1_000, max_batches=10_000, claim_ms=60_000, cutoffs={}
     ):
-        assert {split_file(services, worker, file).ended for file in files} == {Ended.DONE}
+        done = list(split(services, worker, files, time.monotonic()))
+        assert {outcome.ended for outcome in done} == {Ended.DONE}
     (row,) = [row for row in plane.merge_candidates() if row.topic == topic]
     order = MergeOrder(
         topic=topic, topic_id=row.topic_id, partition=row.partition, log_id=row.log_id,

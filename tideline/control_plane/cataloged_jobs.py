@@ -41,12 +41,15 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "merged_segments": _READS,
         "wal_files": _READS,
         "claim_wal_files": _WORK,
-        "register_split_keys": _SPLITS,
         "finish_split": _SPLITS,
         "release_claim": _WORK,
         "release_claims": _WORK,
         "merge_candidates": _READS,
         "begin_merge": _WORK,
+        "pending_reads": _READS,
+        "renew_merge": _WORK,
+        "merge_claimed_for": _READS,
+        "take_tiering_work": _COUNTS,
         "abandon_merge": _WORK,
         "record_tiering_failure": _COUNTS,
         "clear_tiering_failure": _COUNTS,
@@ -116,11 +119,9 @@ class CatalogedJobs(JobsControlPlane):
         self._writer = writer
         self._known_history: UUID | None = None
 
-    def finish_merge(
-        self, log: TopicIdPartition, token: int, segment: NewSegment
-    ) -> tuple[str, ...]:
+    def finish_merge(self, log: TopicIdPartition, token: int, segment: NewSegment) -> None:
         with self._counting(_record_of(log, segment)):
-            return super().finish_merge(log, token, segment)
+            super().finish_merge(log, token, segment)
 
     def delete_records(self, topic_id: UUID, partition: int, before_offset: int) -> int:
         log = TopicIdPartition(topic_id, partition)
@@ -178,6 +179,11 @@ def _writer(settings: JobsSettings | WorkerSettings) -> CatalogWriter:
     return CatalogWriter(store, settings.s3_bucket, settings.diskless_prefix)
 
 
+def open_jobs(settings: JobsSettings | WorkerSettings, *, application_name: str) -> CatalogedJobs:
+    """As :func:`connect_jobs`, to be closed by its caller."""
+    return CatalogedJobs(settings, application_name, _writer(settings))
+
+
 @contextmanager
 def connect_jobs(
     settings: JobsSettings | WorkerSettings, *, application_name: str
@@ -185,7 +191,7 @@ def connect_jobs(
     """The control plane at ``settings``. Does not fail while Postgres is down: the operations do,
     until it answers.
     """
-    plane = CatalogedJobs(settings, application_name, _writer(settings))
+    plane = open_jobs(settings, application_name=application_name)
     try:
         yield plane
     finally:

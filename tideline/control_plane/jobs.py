@@ -20,9 +20,10 @@ from tideline.control_plane.calls import (
     Row,
     columns,
     document,
-    first,
+    literals,
     mapper,
     nothing,
+    only,
     rows,
     value,
     values,
@@ -38,6 +39,7 @@ from tideline.control_plane.tiering_model import (
     CoverageLook,
     CoverageStatusRow,
     CutRequest,
+    FinishedSplit,
     MergeCandidate,
     MergedSegmentRow,
     MergePlan,
@@ -46,7 +48,7 @@ from tideline.control_plane.tiering_model import (
     OldestUnsplit,
     PartitionRow,
     RecordedVerdict,
-    SplitFile,
+    SplitRun,
     SplitWork,
     SuffixUnit,
     TieringScope,
@@ -56,6 +58,7 @@ from tideline.control_plane.tiering_model import (
 )
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.tiering import PendingReads
 from tideline.settings import JobsSettings, WorkerSettings
 
 PAGE = 5_000
@@ -129,7 +132,7 @@ class JobsControlPlane(GarbageCalls, TableCalls):
             "tiering_wal_files", WalFileRow, (lo, hi), lambda row: (row.file_id + 1, hi), PAGE
         )
 
-    # Split: claims, tokens and the transaction that moves batches into split files (002 §4.7)
+    # Split: claims, tokens and the transaction that records what is split (002 §4.7)
 
     def claim_wal_files(
         self,
@@ -143,17 +146,18 @@ class JobsControlPlane(GarbageCalls, TableCalls):
     ) -> list[ClaimedFile]:
         """Claim the files that hold the oldest eligible batches; none: nothing is eligible.
 
-        ``cutoffs``: topic id → ms; batches with a ``max_timestamp`` below it are eligible. A topic
-        whose tiering was requested has every batch eligible that was committed until the request;
-        a topic without a cutoff has no other. Never eligible: batches of paused or deleted topics,
-        expired offsets, what is split already. As many files as hold at most ``max_batches`` that
-        are not split, one at least; at most 250, whatever ``max_files``. A file that failed waits
-        for its retry time, a parked one for an operator.
+        ``cutoffs``: topic id → ms; batches that are older are eligible: their ``max_timestamp``, or
+        the time of their commit if that is less, is below it. A topic whose tiering was requested
+        has every batch eligible that was committed until the request; a topic without a cutoff has
+        no other. Never eligible: batches of paused or deleted topics, expired offsets, what is
+        split already. As many files as hold at most ``max_batches`` that are not split, one at
+        least; at most 250, whatever ``max_files``. A file that failed waits for its retry time, a
+        parked one for an operator.
 
-        ``from_ms``: no file is chosen for a batch whose ``max_timestamp`` is less. What the caller
-        has claimed since it last began from the oldest is not read again then
-        (:attr:`ClaimedFile.oldest_ms`). Calls at once share the files out: one of them may find
-        nothing while others are taking the last ones.
+        ``from_ms``: no file is chosen for a batch that is older. What the caller has claimed since
+        it last began from the oldest is not read again then (:attr:`ClaimedFile.oldest_ms`). Calls
+        at once share the files out: one of them may find nothing while others are taking the last
+        ones.
 
         A claim lasts ``claim_ms`` on the database's clock; then any worker may take it over under
         a new token. The claimed batches of a killed worker therefore come again.
@@ -169,87 +173,96 @@ class JobsControlPlane(GarbageCalls, TableCalls):
             from_ms,
         )
 
-    def register_split_keys(
-        self, worker: UUID, file_id: int, token: int, keys: Sequence[str]
-    ) -> None:
-        """Announce random keys before their objects are uploaded, so that a killed worker's
-        objects are found. Repeats succeed. Raises ``StaleClaim``, ``ObjectKeyRejected`` for a key
-        that was used.
-        """
-        function = Function("register_split_keys", nothing)
-        self._call(function, worker, file_id, token, list(keys))
-
     def finish_split(
-        self, worker: UUID, file_id: int, token: int, splits: Sequence[SplitFile]
-    ) -> None:
-        """The objects are uploaded: their batches are SPLIT and the claim ends, in one
-        transaction. The same call again succeeds. What expired meanwhile is left to gc.
+        self, worker: UUID, files: Sequence[ClaimedFile], runs: Sequence[SplitRun]
+    ) -> list[FinishedSplit]:
+        """The batches of ``runs`` are SPLIT and the claims of ``files`` end, in one transaction.
+        Nothing is copied: a run is read where it lies. The same call again succeeds.
 
-        Raises ``StaleClaim`` when another worker has taken the claim over or gc has collected its
-        keys (nothing changed); ``TieringMismatch`` when a run is not exactly a run of the file's
-        batches.
+        Answers the files that are split now; one that is missing is another worker's, and nothing
+        of it was changed. What expired meanwhile is left out. Raises ``TieringMismatch`` when a run
+        is not exactly a run of its file's batches; then nothing changed.
         """
-        function = Function("finish_split", nothing)
-        self._call(function, worker, file_id, token, document(splits))
+        return self._call(
+            Function("finish_split", rows(FinishedSplit)),
+            worker,
+            *columns(files, "file_id", "token"),
+            *literals(
+                runs,
+                *("file_id", "log_id", "base_offset", "last_offset", "byte_size"),
+                *("batch_count", "max_timestamp"),
+            ),
+        )
 
     def release_claim(self, worker: UUID, file_id: int, token: int) -> None:
-        """Give a claim back; its registered keys go to gc. A claim that is lost is no error."""
+        """Give a claim back. One that is lost is no error."""
         self._call(Function("release_claim", nothing), worker, file_id, token)
 
     def release_claims(self, worker: UUID) -> int:
-        """Give back what an earlier run of the same worker left claimed; should that run still
-        live, its next write is a ``StaleClaim``. Returns how many files."""
+        """Give back what an earlier run of the same worker left claimed, WAL files and partitions;
+        should that run still live, its next write is a ``StaleClaim``. Returns how many."""
         return self._call(Function("release_claims", value(int)), worker)
 
     # Merge: the token, the plan, and the transaction that moves the frontier
 
     def merge_candidates(self) -> list[MergeCandidate]:
-        """Partitions with split files from the merge frontier on, without a gap. Not those that
-        are paused, deleted, parked or waiting for a retry. Also ends requests that are done.
+        """Partitions with split runs from the merge frontier on, without a gap. Not those that are
+        paused, deleted, parked or waiting for a retry. Also ends requests that are done.
         """
         return self._call(Function("merge_candidates", rows(MergeCandidate)))
+
+    def pending_reads(self, log_ids: Sequence[int]) -> PendingReads:
+        """What of these logs is split and not merged would be read from."""
+        return self._call(Function("pending_reads", only(PendingReads)), list(log_ids))
 
     def begin_merge(
         self,
         log: TopicIdPartition,
         worker: UUID,
         claim_ms: int,
-        segment_id: UUID,
+        segment_ids: Sequence[UUID],
         max_bytes: int,
         max_batches: int,
-    ) -> MergePlan | None:
-        """Take the partition's merge token and plan the next segment, ``COPY_SEGMENT_STARTED``.
+    ) -> list[MergePlan]:
+        """Take the partition's merge token and plan the next segments, ``COPY_SEGMENT_STARTED``:
+        as many as there are ``segment_ids``, fewer where there is not more.
 
-        Whole batches up to ``max_bytes`` and ``max_batches``, but at least one. ``None``: nothing
-        is split there, the topic is paused or deleted, or another worker's claim holds. The same
-        worker takes its own claim over: a task that died and is tried again fences the first try,
-        whose segment goes to gc. Raises ``UnknownLog``, ``InvalidInput``.
+        Each has whole batches up to ``max_bytes`` and ``max_batches``, but at least one, and
+        follows the one before. They are finished in this order. Empty: nothing is split there, the
+        topic is paused or deleted, or a claim holds, also one of the same worker: of two attempts
+        that run at once the first goes on. Raises ``UnknownLog``, ``InvalidInput``.
         """
         return self._call(
-            Function("begin_merge", first(MergePlan)),
+            Function("begin_merge", rows(MergePlan)),
             log,
             worker,
             claim_ms,
-            segment_id,
+            list(segment_ids),
             self._tiered_prefix,
             max_bytes,
             max_batches,
         )
 
-    def finish_merge(
-        self, log: TopicIdPartition, token: int, segment: NewSegment
-    ) -> tuple[str, ...]:
-        """Every object is uploaded: register the segment, delete its batch rows and move the
-        frontier, in one transaction. The same call again succeeds.
+    def renew_merge(self, log: TopicIdPartition, token: int, claim_ms: int) -> None:
+        """The claim holds for ``claim_ms`` from now on. Raises ``StaleClaim`` for one that is lost
+        or has ended."""
+        self._call(Function("renew_merge", nothing), log, token, claim_ms)
 
-        Returns the keys (diskless bucket) of split files that nothing needs any more: delete the
-        objects and call ``forget_dead_objects``, or leave them to gc. Raises ``StaleClaim`` (taken
-        over, abandoned or collected), ``TieredRangeGone`` (retention removed all of the range),
-        ``TieringMismatch`` (not the planned range), ``TopicDeleted``; then nothing changed: call
-        :meth:`abandon_merge`.
+    def merge_claimed_for(self, log: TopicIdPartition) -> int:
+        """For how many ms a claim of the partition holds yet, 0 if none does."""
+        return self._call(Function("merge_claimed_for", value(int)), log)
+
+    def finish_merge(self, log: TopicIdPartition, token: int, segment: NewSegment) -> None:
+        """Every object is uploaded: register the segment, delete its batch rows and move the
+        frontier, in one transaction. The claim ends with the last segment that was planned under
+        it. The same call again succeeds.
+
+        Raises ``StaleClaim`` (taken over, abandoned or collected), ``TieredRangeGone`` (retention
+        removed all of the range), ``TieringMismatch`` (not the planned range, or not at the
+        frontier), ``TopicDeleted``; then nothing changed: call :meth:`abandon_merge`.
         """
-        keys = self._call(
-            Function("finish_merge", values(str)),
+        self._call(
+            Function("finish_merge", nothing),
             log,
             token,
             segment.segment_id,
@@ -263,10 +276,10 @@ class JobsControlPlane(GarbageCalls, TableCalls):
             segment.time_index_bytes,
             document(segment.producers),
         )
-        return tuple(keys)
 
     def abandon_merge(self, log: TopicIdPartition, token: int, reason: str) -> None:
-        """End the claim; the segment's objects go to gc. A claim that is lost is no error."""
+        """End the claim; objects of what is not finished go to gc. A claim that is lost is no
+        error."""
         self._call(Function("abandon_merge", nothing), log, token, reason)
 
     # Failures, status, steering and counters of the pipeline
@@ -331,6 +344,12 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         """Add to counters of :mod:`tideline.domain.tiering_totals`; none ever decreases. Repeated
         after a broken connection it may count twice."""
         self._call(Function("add_tiering_totals", nothing), list(sums), list(sums.values()))
+
+    def take_tiering_work(self, worker: UUID) -> dict[str, int]:
+        """What split and merge of the worker have done since the last call, counted in the
+        transactions that did it, and now part of the totals. An answer that is lost is lost for the
+        caller; the totals have it."""
+        return self._call(Function("take_tiering_work", _totals), worker)
 
     def tiering_totals(self) -> dict[str, int]:
         """Every counter that was ever added to."""

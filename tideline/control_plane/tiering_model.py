@@ -6,10 +6,10 @@ are inclusive at both ends, times are ms, sizes bytes. Key ranges are half open:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tideline.domain.ids import TopicIdPartition
@@ -40,9 +40,9 @@ class TieringScope(StrEnum):
     """What a failure of the tiering pipeline belongs to."""
 
     SPLIT = "split"
-    """A WAL file; the key is its ``file_id``."""
+    """A WAL file whose runs do not fit what is committed; the key is its ``file_id``."""
     MERGE = "merge"
-    """A partition; the key is its ``log_id``."""
+    """A partition, of which a batch is not as committed; the key is its ``log_id``."""
 
 
 class Bucket(StrEnum):
@@ -133,7 +133,7 @@ class WalFileRow:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedBatch:
-    """A batch to cut out of a claimed WAL file."""
+    """A batch of a claimed WAL file."""
 
     topic: str
     topic_id: UUID
@@ -165,27 +165,37 @@ class ClaimedFile:
 
     @property
     def oldest_ms(self) -> int:
-        """The ``max_timestamp`` for which the file was chosen; those of a claim do not decrease."""
-        return min(batch.max_timestamp for batch in self.batches)
+        """The age (ms) for which the file was chosen; those of a claim do not decrease."""
+        return min(min(batch.max_timestamp, batch.append_time) for batch in self.batches)
 
 
 @dataclass(frozen=True, slots=True)
-class SplitFile:
-    """One uploaded split file: a contiguous run of offsets of one partition out of one WAL file
-    (002 §10.4, option A)."""
+class SplitRun:
+    """A contiguous run of offsets of one partition in one WAL file (002 §10.4): what a split file
+    would hold, where it lies."""
 
-    object_key: str
-    topic_id: UUID
-    partition: int
+    file_id: int
+    log_id: int
     base_offset: int
     last_offset: int
     byte_size: int
     batch_count: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSplit:
+    """What of a WAL file is recorded as split."""
+
+    file_id: int
+    runs: int
+    batches: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class MergeCandidate:
-    """A partition with split files that follow the merge frontier without a gap."""
+    """A partition with split runs that follow the merge frontier without a gap."""
 
     topic: str
     topic_id: UUID
@@ -194,7 +204,7 @@ class MergeCandidate:
     base_offset: int
     """First offset that the next segment would hold."""
     last_offset: int
-    """Last offset of the contiguous split files."""
+    """Last offset of the contiguous runs."""
     bytes: int
     """Bytes of them that are not merged yet."""
     batches: int
@@ -213,25 +223,48 @@ class MergeCandidate:
         return TopicIdPartition(self.topic_id, self.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitFileToMerge:
-    """One split file of a :class:`MergePlan`, as it lies in the object store."""
+class PlannedBatch(NamedTuple):
+    """A batch of a segment: where it lies, and what was committed of it."""
 
-    split_id: int
     object_key: str
+    """Of its WAL object."""
+    byte_offset: int
+    byte_size: int
     base_offset: int
     last_offset: int
-    byte_size: int
+    append_time: int | None
+    """ms, to be written into it; ``None``: its topic keeps the producer's time."""
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatches:
+    """The batches of a segment in offset order, as columns: there may be 100,000."""
+
+    object_keys: tuple[str, ...]
+    batch_objects: tuple[int, ...]
+    """Into ``object_keys``."""
+    base_offsets: tuple[int, ...]
+    last_offsets: tuple[int, ...]
+    byte_offsets: tuple[int, ...]
+    byte_sizes: tuple[int, ...]
+    append_times: tuple[int | None, ...]
+    max_timestamps: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.base_offsets)
+
+    def __iter__(self) -> Iterator[PlannedBatch]:
+        columns = zip(
+            self.batch_objects, self.byte_offsets, self.byte_sizes, self.base_offsets,
+            self.last_offsets, self.append_times, self.max_timestamps, strict=True,
+        )  # fmt: skip
+        return (PlannedBatch(self.object_keys[number], *rest) for number, *rest in columns)
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What one merged segment is made of, under a token.
-
-    The segment holds exactly the batches of ``files`` that lie in ``[base_offset,
-    last_offset]``: the first file may begin before it (those batches are merged or expired), the
-    last may go on after it.
-    """
+    """What one merged segment is made of, under a token: exactly ``batches``."""
 
     topic: str
     topic_id: UUID
@@ -247,10 +280,11 @@ class MergePlan:
     batch_count: int
     boundary_epoch: int
     """Leader epoch of every batch from B0 on."""
-    files: tuple[SplitFileToMerge, ...]
     producers: tuple[StoredProducerState, ...]
-    """Producer state at ``base_offset``, by producer id: at the previous segment's end, or the
-    seeds at B0; without producers that have expired since."""
+    """Producer state at the merge frontier, by producer id: at the previous segment's end, or the
+    seeds at B0; without producers that have expired since. Of several segments that are planned at
+    once, that of the first."""
+    batches: PlannedBatches
 
     @property
     def log(self) -> TopicIdPartition:
@@ -329,7 +363,7 @@ class SplitWork:
     file_id: int | None
     """The WAL file of the oldest batch of it."""
     max_timestamp: int | None
-    """Of that batch, in ms."""
+    """Its age, in ms: its largest timestamp, or when it was committed if that is earlier."""
 
 
 @dataclass(frozen=True, slots=True)

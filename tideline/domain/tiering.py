@@ -34,6 +34,8 @@ KAFKA_DEFAULTS: Mapping[str, int] = {
 AS_RETENTION = -2
 """``local.retention.ms``: the less of ``retention.ms`` and :data:`DEFAULT_AGE_MS`."""
 UNLIMITED = -1
+REQUEST_BYTES = 64 * 1024
+"""What a request to an object store costs, in bytes that cost as much."""
 DEFAULT_AGE_MS = 3_600_000
 """When batches are tiered of a topic that does not say: an hour. A classic tiered topic is copied
 as soon as a segment is rolled, whatever its local retention; here each batch keeps a row in
@@ -69,7 +71,7 @@ class TieringConfig:
     index_interval_bytes: int
 
     def cutoff(self, now_ms: int) -> int | None:
-        """Batches whose max timestamp is below this are old enough; ``None`` when none ever is."""
+        """Batches whose :func:`age` is below this are old enough; ``None`` when none ever is."""
         if self.local_retention_ms == UNLIMITED:
             return None
         return now_ms - self.local_retention_ms
@@ -79,7 +81,15 @@ class TieringConfig:
         before it was committed, which is later where producers send old timestamps."""
         if self.local_retention_ms == UNLIMITED:
             return 0
-        return max(0, now_ms - max(append_time, max_timestamp + self.local_retention_ms))
+        due = age(max_timestamp, append_time) + self.local_retention_ms
+        return max(0, now_ms - max(append_time, due))
+
+
+def age(max_timestamp: int, append_time: int) -> int:
+    """Since when a batch ages, in ms: the largest timestamp that its producer gave it, but no later
+    than its commit. A producer whose clock runs years ahead keeps no partition from being tiered.
+    A batch without timestamps (-1) counts as old."""
+    return min(max_timestamp, append_time)
 
 
 def tiering_age(local_retention_ms: int, retention_ms: int, default_age_ms: int) -> int:
@@ -149,19 +159,14 @@ def segment_limit(config: TieringConfig, max_segment_bytes: int) -> int:
     return min(config.segment_bytes, max_segment_bytes, MAX_SEGMENT_SPAN)
 
 
-def contiguous_runs(batches: Iterable[R], limit_bytes: int) -> Iterator[tuple[R, ...]]:
-    """Cut batches of one partition, in offset order, into runs without a gap, none of them larger
-    than ``limit_bytes`` unless its first batch alone is. Each becomes one split file."""
+def contiguous_runs(batches: Iterable[R]) -> Iterator[tuple[R, ...]]:
+    """Cut batches of one partition, in offset order, into runs without a gap."""
     run: list[R] = []
-    size = 0
     for batch in batches:
-        if run and (
-            batch.base_offset != run[-1].last_offset + 1 or size + batch.byte_size > limit_bytes
-        ):
+        if run and batch.base_offset != run[-1].last_offset + 1:
             yield tuple(run)
-            run, size = [], 0
+            run = []
         run.append(batch)
-        size += batch.byte_size
     if run:
         yield tuple(run)
 
@@ -201,6 +206,26 @@ def merge_reason(
     if now_ms - pending.oldest_split_at_ms > config.segment_ms:
         return MergeReason.AGE
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReads:
+    """What all that is to be merged would be read from. Sizes in bytes."""
+
+    runs: int
+    """Of offsets of one partition in one WAL object."""
+    run_bytes: int
+    objects: int
+    """WAL objects in which they lie."""
+    object_bytes: int
+    """Of those, whole."""
+
+    def cheaper_whole(self, hosts: int, most_bytes: int) -> bool:
+        """Whether each of ``hosts`` had better read every object once, than the tasks every run by
+        a request of its own. ``most_bytes``: what a host may hold of objects."""
+        ranged = self.runs * REQUEST_BYTES + self.run_bytes
+        whole = hosts * (self.objects * REQUEST_BYTES + self.object_bytes)
+        return self.object_bytes <= most_bytes and whole < ranged
 
 
 class Place(StrEnum):

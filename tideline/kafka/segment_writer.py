@@ -6,17 +6,16 @@ batch, an entry of ``.index`` and one of ``.timeindex`` before a batch once more
 so far and the *last* offset of the first batch that has it; a final time entry when the segment is
 closed. So the files do not depend on how batches were grouped into appends.
 
-Everything goes to disk as it comes. Memory holds one buffer of batches and one header per producer.
+The ``.log`` goes on as it comes. Memory holds the indexes, 20 bytes for each of their entries, and
+one header per producer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from io import BytesIO
+from typing import Protocol
 
 from tideline.domain.offset_search import NO_TIMESTAMP
 from tideline.domain.remote_log import EpochStart
@@ -27,7 +26,6 @@ from tideline.kafka.segment_files import (
     after_batch,
     encode_leader_epochs,
     encode_snapshot,
-    offset_name,
 )
 from tideline.kafka.segment_lookup import OFFSET_ENTRY, TIME_ENTRY, TimestampOffset
 
@@ -35,7 +33,12 @@ DEFAULT_INDEX_INTERVAL_BYTES = 4096
 """Kafka's default of ``index.interval.bytes``."""
 MAX_INT = 2_147_483_647
 """Positions and relative offsets are 32 bit integers."""
-_FILE_BUFFER_BYTES = 256 * 1024
+
+
+class Sink(Protocol):
+    """Where the bytes of a ``.log`` go. They may be changed once ``write`` has returned."""
+
+    def write(self, some: Buffer, /) -> object: ...
 
 
 class InvalidSegment(ValueError):
@@ -70,24 +73,17 @@ class WrittenSegment:
     """Last offset of the first batch with that timestamp; the base offset when none has one."""
     producers: tuple[ProducerSnapshotEntry, ...]
     """State at the segment's end, the basis of the next segment's."""
-    files: Mapping[SegmentFile, Path]
-    sizes: Mapping[SegmentFile, int]
-
-    @property
-    def log_bytes(self) -> int:
-        return self.sizes[SegmentFile.LOG]
+    log_bytes: int
+    beside: Mapping[SegmentFile, bytes]
+    """The files beside the ``.log``."""
 
 
 class SegmentWriter:
-    """Appends batches to a new segment in a directory; :meth:`finish` closes it.
-
-    As a context manager it closes its files whatever happens; what an unfinished segment leaves in
-    the directory is the caller's to delete.
-    """
+    """Appends batches to a new segment; :meth:`finish` ends it."""
 
     def __init__(
         self,
-        directory: Path,
+        log: Sink,
         *,
         base_offset: int,
         leader_epoch: int,
@@ -95,8 +91,9 @@ class SegmentWriter:
         producers: Iterable[ProducerSnapshotEntry] = (),
         lineage: Sequence[EpochStart] | None = None,
     ) -> None:
-        """``producers``: the state at ``base_offset``. ``lineage``: all epochs of the log up to
-        this segment, for the checkpoint; without it the segment's own epoch from its base on.
+        """``log``: takes the bytes of the ``.log``. ``producers``: the state at ``base_offset``.
+        ``lineage``: all epochs of the log up to this segment, for the checkpoint; without it the
+        segment's own epoch from its base on.
 
         Raises :class:`InvalidSegment` for a lineage that does not lead to ``leader_epoch``.
         """
@@ -117,26 +114,7 @@ class SegmentWriter:
         self._batches = self._records = 0
         self._producers = {entry.producer_id: entry for entry in producers}
         self._newest: dict[int, BatchHeader] = {}
-        name = offset_name(base_offset)
-        self._files = {file: directory / f"{name}{file}" for file in SegmentFile}
-        self._stack = ExitStack()
-        self._log = self._open(SegmentFile.LOG)
-        self._index = self._open(SegmentFile.OFFSET_INDEX)
-        self._timeindex = self._open(SegmentFile.TIME_INDEX)
-
-    def _open(self, file: SegmentFile) -> BinaryIO:
-        return self._stack.enter_context(self._files[file].open("wb", buffering=_FILE_BUFFER_BYTES))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+        self._log, self._index, self._timeindex = log, BytesIO(), BytesIO()
 
     @property
     def next_offset(self) -> int:
@@ -214,26 +192,31 @@ class SegmentWriter:
             )
             self._indexed_timestamp = self._largest.timestamp
 
-    def finish(self, *, producers_since: int | None = None) -> WrittenSegment:
-        """Write what belongs to the end and close the files.
+    def finish(
+        self,
+        *,
+        producers: Iterable[ProducerSnapshotEntry] | None = None,
+        producers_since: int | None = None,
+    ) -> WrittenSegment:
+        """Write what belongs to the end.
 
-        Producers whose last batch is older than ``producers_since`` (ms) are left out, as a broker
-        forgets them after ``producer.id.expiration.ms``. Raises :class:`InvalidSegment` for a
-        segment without records.
+        ``producers``: the state at the base offset, where it was not known before. Producers whose
+        last batch is older than ``producers_since`` (ms) are left out, as a broker forgets them
+        after ``producer.id.expiration.ms``. Raises :class:`InvalidSegment` for a segment without
+        records.
         """
         if not self._batches:
             raise InvalidSegment(f"no batch was appended to the segment at {self._base}")
         self._add_time_entry()
-        self._stack.close()
+        before = self._producers
+        if producers is not None:
+            before = {entry.producer_id: entry for entry in producers}
         newest = {number: after_batch(header) for number, header in self._newest.items()}
-        producers = tuple(
+        left = tuple(
             entry
-            for _, entry in sorted((self._producers | newest).items())
+            for _, entry in sorted((before | newest).items())
             if producers_since is None or entry.timestamp >= producers_since
         )
-        self._files[SegmentFile.TXN_INDEX].write_bytes(b"")
-        self._files[SegmentFile.SNAPSHOT].write_bytes(encode_snapshot(producers))
-        self._files[SegmentFile.LEADER_EPOCHS].write_bytes(encode_leader_epochs(self._lineage))
         return WrittenSegment(
             base_offset=self._base,
             last_offset=self._next - 1,
@@ -242,32 +225,13 @@ class SegmentWriter:
             records=self._records,
             max_timestamp=self._largest.timestamp,
             max_timestamp_offset=self._largest.offset,
-            producers=producers,
-            files=self._files,
-            sizes={file: path.stat().st_size for file, path in self._files.items()},
+            producers=left,
+            log_bytes=self._position,
+            beside={
+                SegmentFile.OFFSET_INDEX: self._index.getvalue(),
+                SegmentFile.TIME_INDEX: self._timeindex.getvalue(),
+                SegmentFile.TXN_INDEX: b"",
+                SegmentFile.SNAPSHOT: encode_snapshot(left),
+                SegmentFile.LEADER_EPOCHS: encode_leader_epochs(self._lineage),
+            },
         )
-
-
-def write_segment(
-    directory: Path,
-    batches: Iterable[Buffer],
-    *,
-    base_offset: int,
-    leader_epoch: int,
-    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
-    producers: Iterable[ProducerSnapshotEntry] = (),
-    lineage: Sequence[EpochStart] | None = None,
-    producers_since: int | None = None,
-) -> WrittenSegment:
-    """Build a segment from buffers of whole batches. Raises as :class:`SegmentWriter` does."""
-    with SegmentWriter(
-        directory,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        index_interval_bytes=index_interval_bytes,
-        producers=producers,
-        lineage=lineage,
-    ) as writer:
-        for buffer in batches:
-            writer.append(buffer)
-        return writer.finish(producers_since=producers_since)

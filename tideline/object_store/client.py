@@ -7,11 +7,10 @@ empty listing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -236,13 +235,50 @@ class ObjectStoreClient:
         options: dict[str, Any] = {"IfNoneMatch": "*"} if new else {}
         self._client.put_object(Bucket=bucket, Key=key, Body=body, **options)
 
-    def upload_file(self, bucket: str, key: str, path: Path) -> None:
-        """Write a file under ``key`` with bounded memory, in parts when it is large."""
-        config = TransferConfig(max_concurrency=min(4, self._connections))
-        self._call(
-            f"bucket {bucket}: upload {key} ({path.stat().st_size} bytes)",
-            lambda: self._client.upload_file(str(path), bucket, key, Config=config),
+    def begin_parts(self, bucket: str, key: str) -> str:
+        """Begin an object that comes in parts; nobody sees it before :meth:`complete_parts`. The id
+        of the upload. One that nobody completes or aborts costs space until the bucket's lifecycle
+        rule ends it."""
+        answer = self._call(
+            f"bucket {bucket}: begin {key}",
+            lambda: self._client.create_multipart_upload(Bucket=bucket, Key=key),
         )
+        return answer["UploadId"]
+
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str:
+        """Write part ``number`` (from 1 on; at least 5 MiB, but for the last) and return its tag.
+        Over what is there: it may be repeated."""
+        answer = self._call(
+            f"bucket {bucket}: part {number} of {key} ({len(body)} bytes)",
+            lambda: self._client.upload_part(
+                Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=body
+            ),
+        )
+        return answer["ETag"]
+
+    def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None:
+        """The object is its parts 1 to n, of these tags; it appears at once. Repeated after an
+        unknown outcome it may raise :class:`ObjectStoreRefused`: look for the object then."""
+        parts: Any = [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]
+        self._call(
+            f"bucket {bucket}: complete {key} of {len(tags)} parts",
+            lambda: self._client.complete_multipart_upload(
+                Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}
+            ),
+        )
+
+    def abort_parts(self, bucket: str, key: str, upload: str) -> None:
+        """Forget the parts."""
+        self._call(
+            f"bucket {bucket}: abort {key}",
+            lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload),
+        )
+
+    def size(self, bucket: str, key: str) -> int:
+        """Bytes of the object. Also raises :class:`ObjectMissing`."""
+        where = f"bucket {bucket}: head {key}"
+        answer = self._call(where, lambda: self._client.head_object(Bucket=bucket, Key=key))
+        return answer["ContentLength"]
 
     def copy(self, bucket: str, key: str, to_bucket: str, to_key: str) -> None:
         """Copy within the store, over what is there; no byte comes here. In parts when the object

@@ -186,10 +186,11 @@ BEGIN
     SELECT f.object_key, 'diskless', 'split',
             CASE f.status WHEN 'live' THEN 'expired' ELSE 'unfinished' END, false
         FROM split_files AS f LEFT JOIN logs AS l USING (log_id)
-        WHERE (f.status = 'registered' AND NOT EXISTS (SELECT FROM wal_file_claims AS c
+        WHERE f.object_key IS NOT NULL AND ((f.status = 'registered'
+                AND NOT EXISTS (SELECT FROM wal_file_claims AS c
                 WHERE c.file_id = f.file_id AND c.token = f.token AND c.expires_at > v_before))
             OR (f.status = 'live'
-                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start))
+                AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start)))
         ORDER BY f.split_id LIMIT p_limit;
     RETURN QUERY
     SELECT m.object_key_stem || '.log', 'tiered', 'segment',
@@ -199,7 +200,7 @@ BEGIN
             l.deleted_at IS NOT NULL
             OR (m.state = 'COPY_SEGMENT_FINISHED' AND m.last_offset < l.suffix_start)
             OR (m.state = 'COPY_SEGMENT_STARTED' AND NOT EXISTS (SELECT FROM merge_claims AS c
-                WHERE c.log_id = m.log_id AND c.segment_id = m.segment_id
+                WHERE c.log_id = m.log_id AND c.token = m.token
                     AND c.expires_at > v_before)))
         ORDER BY m.segment_id LIMIT p_limit;
     RETURN QUERY

@@ -83,26 +83,20 @@ BEGIN
 END
 $$;
 
--- Marks split files for deletion. Answers the keys.
-CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[], p_reason text)
-RETURNS SETOF text
+-- Ends recorded runs. One that has an object of its own, as an earlier version made them, is marked for
+-- deletion; one that has none is forgotten.
+CREATE FUNCTION mark_splits_for_deletion(p_split_ids bigint[], p_reason text) RETURNS void
 LANGUAGE sql AS $$
+    DELETE FROM split_files WHERE split_id = ANY (p_split_ids) AND object_key IS NULL;
     WITH dead AS (
         UPDATE split_files SET status = 'deleting'
-            WHERE split_id = ANY (p_split_ids) AND status <> 'deleting'
+            WHERE split_id = ANY (p_split_ids) AND object_key IS NOT NULL AND status <> 'deleting'
             RETURNING object_key
     )
     INSERT INTO marked_objects (bucket, object_key, kind, reason)
         SELECT 'diskless', object_key, 'split', p_reason FROM dead
         ON CONFLICT (bucket, object_key) DO UPDATE
             SET kind = 'split', reason = excluded.reason, marked_at = excluded.marked_at
-        RETURNING object_key
-$$;
-
-CREATE FUNCTION mark_registered_splits_for_deletion(p_file_id bigint, p_token bigint) RETURNS void
-LANGUAGE sql AS $$
-    SELECT mark_splits_for_deletion(ARRAY(SELECT split_id FROM split_files
-        WHERE file_id = p_file_id AND token = p_token AND status = 'registered'), 'unfinished')
 $$;
 
 -- Marks a segment and its objects for deletion. .log goes first: without it no reader begins.
@@ -130,8 +124,8 @@ BEGIN
 END
 $$;
 
--- Split files that nothing will use: expired, of a deleted topic, or registered under a claim that
--- is lost or lapsed a grace ago.
+-- Recorded runs that nothing will use: expired, or of a deleted topic; and split files that an earlier
+-- version registered under a claim that is lost or lapsed a grace ago.
 CREATE FUNCTION mark_dead_splits_for_deletion(p_lapsed timestamptz, p_limit integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -156,7 +150,7 @@ BEGIN
     PERFORM mark_segments_for_deletion(ARRAY(
         SELECT m.segment_id FROM merged_segments AS m
             WHERE m.state = 'COPY_SEGMENT_STARTED' AND NOT EXISTS (SELECT FROM merge_claims AS c
-                WHERE c.log_id = m.log_id AND c.segment_id = m.segment_id
+                WHERE c.log_id = m.log_id AND c.token = m.token
                     AND c.expires_at > p_lapsed)
             ORDER BY m.segment_id LIMIT p_limit FOR UPDATE OF m SKIP LOCKED),
         'its worker ended without finishing it');

@@ -1,5 +1,5 @@
--- One merged segment at a time and partition, under a token. Only finish_merge locks the row of a
--- log, for its last few statements.
+-- One worker at a time and partition, under a token, with one or several segments that follow each
+-- other. Only finish_merge locks the row of a log, for its last few statements.
 
 -- What of the live split files from p_from on is not merged: of a file that begins before p_from
 -- only the rest counts.
@@ -94,12 +94,25 @@ BEGIN
 END
 $$;
 
--- The longest run of split batches from the frontier on, without a hole, that fits one segment.
--- Kafka's offset index holds offsets relative to the base in 31 bits.
+-- What the split runs of these logs would be read from: how many there are, their bytes, and the WAL
+-- objects in which they lie.
+CREATE FUNCTION pending_reads(p_log_ids bigint[])
+RETURNS TABLE (runs bigint, run_bytes bigint, objects bigint, object_bytes bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    WITH pending AS MATERIALIZED (
+        SELECT file_id, count(*) AS runs, sum(byte_size) AS bytes FROM split_files
+            WHERE status = 'live' AND log_id = ANY (p_log_ids) GROUP BY file_id
+    )
+    SELECT coalesce(sum(p.runs), 0)::bigint, coalesce(sum(p.bytes), 0)::bigint, count(*),
+           coalesce(sum(w.size), 0)::bigint
+    FROM pending AS p JOIN wal_files AS w USING (file_id)
+$$;
+
+-- The longest run of split batches from p_from on, without a hole, that fits one segment. Kafka's
+-- offset index holds offsets relative to the base in 31 bits.
 CREATE FUNCTION next_segment(
-    p_log logs, p_max_bytes bigint, p_max_batches integer,
-    OUT base_offset bigint, OUT last_offset bigint, OUT byte_size bigint, OUT batch_count integer,
-    OUT split_ids bigint[]
+    p_log logs, p_from bigint, p_max_bytes bigint, p_max_batches integer,
+    OUT base_offset bigint, OUT last_offset bigint, OUT byte_size bigint, OUT batch_count integer
 )
 LANGUAGE sql STABLE AS $$
     WITH run AS (
@@ -110,19 +123,16 @@ LANGUAGE sql STABLE AS $$
             SELECT rows.*,
                    -- The first may begin before the suffix does, where a deletion cut it.
                    coalesce(lag(rows.last_offset) OVER (ORDER BY rows.last_offset) + 1,
-                       least(rows.base_offset,
-                           greatest(merge_frontier(p_log), p_log.suffix_start))) AS expected
+                       least(rows.base_offset, p_from)) AS expected
             FROM (
                 SELECT * FROM batches
-                    WHERE log_id = p_log.log_id AND last_offset
-                        >= greatest(merge_frontier(p_log), p_log.suffix_start)
+                    WHERE log_id = p_log.log_id AND last_offset >= p_from
                     ORDER BY last_offset LIMIT p_max_batches
             ) AS rows
         ) AS b
         WINDOW w AS (ORDER BY b.last_offset ROWS UNBOUNDED PRECEDING)
     )
-    SELECT min(base_offset), max(last_offset), sum(byte_size)::bigint, count(*)::integer,
-           array_agg(DISTINCT split_id)
+    SELECT min(base_offset), max(last_offset), sum(byte_size)::bigint, count(*)::integer
     FROM run
     WHERE NOT broken AND (n = 1 OR (bytes <= p_max_bytes AND last_offset - first <= 2147483647))
 $$;
@@ -169,10 +179,10 @@ LANGUAGE sql IMMUTABLE AS $$
         p_log.partition, lpad(p_base_offset::text, 20, '0'), base64_url(p_segment_id))
 $$;
 
--- Records a segment that is begun under a new token. A segment that this attempt began before is
--- planned anew.
+-- Records a segment that is begun under the token. A segment that this attempt began before is planned
+-- anew.
 CREATE FUNCTION begin_segment(
-    p_log logs, p_segment_id uuid, p_prefix text, p_base_offset bigint, p_last_offset bigint,
+    p_log logs, p_token bigint, p_segment_id uuid, p_prefix text, p_base_offset bigint, p_last_offset bigint,
     p_size_bytes bigint, p_batch_count integer
 ) RETURNS merged_segments
 LANGUAGE plpgsql AS $$
@@ -181,7 +191,7 @@ DECLARE
 BEGIN
     INSERT INTO merged_segments AS m (segment_id, log_id, token, state, object_key_stem,
             base_offset, last_offset, size_bytes, leader_epoch, batch_count)
-        VALUES (p_segment_id, p_log.log_id, nextval('tiering_tokens'), 'COPY_SEGMENT_STARTED',
+        VALUES (p_segment_id, p_log.log_id, p_token, 'COPY_SEGMENT_STARTED',
             segment_key_stem(p_log, p_prefix, p_segment_id, p_base_offset), p_base_offset,
             p_last_offset, p_size_bytes, p_log.diskless_log_start_epoch, p_batch_count)
         ON CONFLICT (segment_id) DO UPDATE SET token = excluded.token,
@@ -198,15 +208,54 @@ BEGIN
 END
 $$;
 
--- No row: nothing to merge, paused, deleted, or another worker's claim holds. The same worker
--- takes its own claim over, so that a task that is tried again fences its first try.
+-- Where each batch of a range lies, one element a batch, in offset order. batch_objects: from 0 on, into
+-- object_keys. An append time only where it goes into the batch.
+CREATE FUNCTION planned_batches(
+    p_log_id bigint, p_base_offset bigint, p_last_offset bigint,
+    OUT object_keys text[], OUT batch_objects integer[], OUT base_offsets bigint[],
+    OUT last_offsets bigint[], OUT byte_offsets bigint[], OUT byte_sizes integer[],
+    OUT append_times bigint[], OUT max_timestamps bigint[]
+)
+LANGUAGE sql STABLE AS $$
+    WITH planned AS MATERIALIZED (
+        SELECT b.*, (dense_rank() OVER (ORDER BY b.file_id) - 1)::integer AS object
+        FROM batches AS b WHERE b.log_id = p_log_id
+            AND b.last_offset BETWEEN p_base_offset AND p_last_offset
+    )
+    SELECT (SELECT array_agg(w.object_key ORDER BY o.file_id)
+                FROM (SELECT DISTINCT file_id FROM planned) AS o LEFT JOIN wal_files AS w USING (file_id)),
+           array_agg(object ORDER BY last_offset), array_agg(base_offset ORDER BY last_offset),
+           array_agg(last_offset ORDER BY last_offset), array_agg(byte_offset ORDER BY last_offset),
+           array_agg(byte_size ORDER BY last_offset),
+           array_agg(CASE WHEN log_append_time THEN append_time END ORDER BY last_offset),
+           array_agg(max_timestamp ORDER BY last_offset)
+    FROM planned
+$$;
+
+-- Ends a claim: what its worker began and has not finished goes to garbage collection.
+CREATE FUNCTION end_merge_claim(p_claim merge_claims, p_reason text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM mark_segments_for_deletion(ARRAY(SELECT segment_id FROM merged_segments
+        WHERE log_id = p_claim.log_id AND token = p_claim.token
+            AND state = 'COPY_SEGMENT_STARTED' ORDER BY segment_id FOR UPDATE), p_reason);
+    UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = p_claim.log_id;
+END
+$$;
+
+-- Plans as many segments that follow each other as there are ids, under one token, one row each; fewer
+-- where there is not more. No row: nothing to merge, paused, deleted, or a claim holds, also one of the
+-- same worker: of two attempts of a task that run at once the first goes on. A call that is repeated with
+-- the same ids takes its own claim over.
 CREATE FUNCTION begin_merge(
-    p_topic_id uuid, p_partition integer, p_worker uuid, p_claim_ms bigint, p_segment_id uuid,
+    p_topic_id uuid, p_partition integer, p_worker uuid, p_claim_ms bigint, p_segment_ids uuid[],
     p_prefix text, p_max_bytes bigint, p_max_batches integer
 ) RETURNS TABLE (
     topic text, topic_id uuid, partition integer, log_id bigint, token bigint, segment_id uuid,
     object_key_stem text, base_offset bigint, last_offset bigint, byte_size bigint,
-    batch_count integer, boundary_epoch integer, files jsonb, producers jsonb
+    batch_count integer, boundary_epoch integer, producers jsonb, object_keys text[],
+    batch_objects integer[], base_offsets bigint[], last_offsets bigint[], byte_offsets bigint[],
+    byte_sizes integer[], append_times bigint[], max_timestamps bigint[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 #variable_conflict use_column
@@ -214,41 +263,86 @@ DECLARE
     v_log logs;
     v_claim merge_claims;
     v_plan record;
-    v_segment merged_segments;
+    v_token bigint;
+    v_from bigint;
+    v_segment_id uuid;
 BEGIN
     PERFORM assert_positive(p_max_bytes, 'bytes of a segment'),
+        assert_positive(cardinality(p_segment_ids), 'segments to plan'),
         assert_positive(p_max_batches, 'batches of a segment'), assert_claim_time(p_claim_ms);
     v_claim := lock_merge_claim(p_topic_id, p_partition);
-    IF v_claim.expires_at > clock_timestamp() AND v_claim.worker <> p_worker THEN
+    IF v_claim.expires_at > clock_timestamp() AND v_claim.segment_id <> ALL (p_segment_ids) THEN
         RETURN;
     END IF;
     SELECT l.* INTO v_log FROM logs AS l JOIN topics AS t USING (topic_id)
         WHERE l.log_id = v_claim.log_id AND l.deleted_at IS NULL
             AND l.diskless_log_start_offset >= 0 AND NOT t.tiering_paused;
-    v_plan := next_segment(v_log, p_max_bytes, p_max_batches);
+    v_from := greatest(merge_frontier(v_log), v_log.suffix_start);
+    v_plan := next_segment(v_log, v_from, p_max_bytes, p_max_batches);
     IF v_plan.base_offset IS NULL THEN
         RETURN;
     END IF;
-    IF v_claim.segment_id <> p_segment_id THEN
-        PERFORM mark_segments_for_deletion(ARRAY(SELECT m.segment_id FROM merged_segments AS m
-            WHERE m.segment_id = v_claim.segment_id AND m.state = 'COPY_SEGMENT_STARTED'),
-            'another attempt took over');
-    END IF;
-    v_segment := begin_segment(v_log, p_segment_id, p_prefix, v_plan.base_offset,
-        v_plan.last_offset, v_plan.byte_size, v_plan.batch_count);
-    UPDATE merge_claims AS c SET worker = p_worker, token = v_segment.token,
-            segment_id = p_segment_id,
+    PERFORM mark_segments_for_deletion(ARRAY(SELECT m.segment_id FROM merged_segments AS m
+        WHERE m.log_id = v_log.log_id AND m.token = v_claim.token
+            AND m.state = 'COPY_SEGMENT_STARTED' AND m.segment_id <> ALL (p_segment_ids)),
+        'another attempt took over');
+    v_token := nextval('tiering_tokens');
+    FOREACH v_segment_id IN ARRAY p_segment_ids LOOP
+        EXIT WHEN v_plan.base_offset IS NULL;
+        PERFORM begin_segment(v_log, v_token, v_segment_id, p_prefix, v_plan.base_offset,
+            v_plan.last_offset, v_plan.byte_size, v_plan.batch_count);
+        v_from := v_plan.last_offset + 1;
+        v_plan := next_segment(v_log, v_from, p_max_bytes, p_max_batches);
+    END LOOP;
+    UPDATE merge_claims AS c SET worker = p_worker, token = v_token, segment_id = p_segment_ids[1],
             expires_at = clock_timestamp() + p_claim_ms * interval '1 millisecond'
         WHERE c.log_id = v_log.log_id;
-    RETURN QUERY SELECT v_log.topic_name, p_topic_id, p_partition, v_log.log_id, v_segment.token,
-        p_segment_id, v_segment.object_key_stem, v_plan.base_offset, v_plan.last_offset,
-        v_plan.byte_size, v_plan.batch_count, v_log.diskless_log_start_epoch,
-        (SELECT jsonb_agg(jsonb_build_object('split_id', f.split_id,
-                'object_key', f.object_key, 'base_offset', f.base_offset,
-                'last_offset', f.last_offset, 'byte_size', f.byte_size) ORDER BY f.base_offset)
-            FROM split_files AS f WHERE f.split_id = ANY (v_plan.split_ids)),
-        producers_before_segment(v_log);
+    RETURN QUERY SELECT v_log.topic_name, p_topic_id, p_partition, v_log.log_id, v_token,
+        m.segment_id, m.object_key_stem, m.base_offset, m.last_offset, m.size_bytes, m.batch_count,
+        v_log.diskless_log_start_epoch, producers_before_segment(v_log), b.*
+        FROM merged_segments AS m
+        CROSS JOIN LATERAL planned_batches(v_log.log_id, m.base_offset, m.last_offset) AS b
+        WHERE m.log_id = v_log.log_id AND m.token = v_token ORDER BY m.base_offset;
 END
+$$;
+
+CREATE FUNCTION refuse_stale_merge(p_log logs, p_token bigint, p_why text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM refuse('TL024',
+        format('merge token %s of %s is lost: %s', p_token, log_label(p_log), p_why),
+        'Begin a new segment.');
+END
+$$;
+
+-- Holds the claim for p_claim_ms from now on, while its worker goes on; also one that has expired and
+-- was not taken over. Raises TL024 for one that is lost.
+CREATE FUNCTION renew_merge(p_topic_id uuid, p_partition integer, p_token bigint, p_claim_ms bigint)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_log logs;
+BEGIN
+    PERFORM assert_claim_time(p_claim_ms);
+    SELECT * INTO v_log FROM logs WHERE topic_id = p_topic_id AND partition = p_partition;
+    IF NOT FOUND THEN
+        PERFORM refuse_unknown_log(p_topic_id, p_partition);
+    END IF;
+    UPDATE merge_claims SET expires_at = clock_timestamp() + p_claim_ms * interval '1 millisecond'
+        WHERE log_id = v_log.log_id AND token = p_token AND segment_id IS NOT NULL;
+    IF NOT FOUND THEN
+        PERFORM refuse_stale_merge(v_log, p_token, 'its claim has ended');
+    END IF;
+END
+$$;
+
+-- For how many ms a claim of the partition holds yet, 0 if none does.
+CREATE FUNCTION merge_claimed_for(p_topic_id uuid, p_partition integer) RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT coalesce(max(greatest(0,
+        ceil(extract(epoch FROM c.expires_at - clock_timestamp()) * 1000)))::bigint, 0)
+    FROM merge_claims AS c JOIN logs AS l USING (log_id)
+    WHERE l.topic_id = p_topic_id AND l.partition = p_partition AND c.expires_at IS NOT NULL
 $$;
 
 -- Deletes the rows of the range and says what they were, and the rows of the same split files that
@@ -307,9 +401,7 @@ BEGIN
             format('token %s has taken the partition over', v_claim.token)
     END;
     IF v_lost IS NOT NULL THEN
-        PERFORM refuse('TL024',
-            format('merge token %s of %s is lost: %s', p_token, log_label(p_log), v_lost),
-            'Begin a new segment.');
+        PERFORM refuse_stale_merge(p_log, p_token, v_lost);
     END IF;
     RETURN v_segment;
 END
@@ -402,8 +494,8 @@ BEGIN
 END
 $$;
 
--- Registers the segment, deletes its batch rows and moves the frontier. Answers the keys of split
--- files that no batch needs any more. Refuses when anything but retention has changed the range.
+-- Registers the segment, deletes its batch rows and moves the frontier. The claim ends with the last
+-- segment that was planned under it. Refuses when anything but retention has changed the range.
 -- Order of locks: claim, segment, batches, log. Only commits to this partition wait, and only for
 -- the few statements after lock_log.
 CREATE FUNCTION finish_merge(
@@ -411,12 +503,13 @@ CREATE FUNCTION finish_merge(
     p_base_offset bigint, p_last_offset bigint, p_size_bytes bigint, p_max_timestamp bigint,
     p_record_count bigint, p_batch_count integer, p_offset_index_bytes integer,
     p_time_index_bytes integer, p_producers jsonb
-) RETURNS SETOF text
+) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_log logs;
     v_segment merged_segments;
     v_taken record;
+    v_worker uuid;
 BEGIN
     SELECT * INTO v_log FROM logs WHERE topic_id = p_topic_id AND partition = p_partition;
     IF NOT FOUND THEN
@@ -449,9 +542,18 @@ BEGIN
             time_index_bytes = p_time_index_bytes
         WHERE segment_id = p_segment_id;
     PERFORM move_frontier(v_log, p_last_offset, p_producers);
-    UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = v_log.log_id;
+    UPDATE merge_claims AS c SET segment_id = next.segment_id,
+            expires_at = CASE WHEN next.segment_id IS NOT NULL THEN c.expires_at END
+        FROM (SELECT (SELECT m.segment_id FROM merged_segments AS m
+            WHERE m.log_id = v_log.log_id AND m.token = p_token
+                AND m.state = 'COPY_SEGMENT_STARTED'
+            ORDER BY m.base_offset LIMIT 1)) AS next (segment_id)
+        WHERE c.log_id = v_log.log_id RETURNING c.worker INTO v_worker;
     DELETE FROM tiering_failures WHERE scope = 'merge' AND key = v_log.log_id;
-    RETURN QUERY SELECT mark_splits_for_deletion(merged_splits(v_taken.split_ids), 'merged');
+    PERFORM mark_splits_for_deletion(merged_splits(v_taken.split_ids), 'merged');
+    PERFORM note_tiering_work(v_worker, ARRAY['segments.created', 'batches.merged',
+        'records.merged', 'bytes.merged'],
+        ARRAY[1, p_batch_count, p_record_count, p_size_bytes]);
 END
 $$;
 
@@ -465,12 +567,8 @@ BEGIN
     SELECT c.* INTO v_claim FROM merge_claims AS c JOIN logs AS l USING (log_id)
         WHERE l.topic_id = p_topic_id AND l.partition = p_partition AND c.token = p_token
         FOR UPDATE OF c;
-    IF v_claim.segment_id IS NULL THEN
-        RETURN;
+    IF v_claim.segment_id IS NOT NULL THEN
+        PERFORM end_merge_claim(v_claim, p_reason);
     END IF;
-    PERFORM mark_segments_for_deletion(ARRAY(SELECT segment_id FROM merged_segments
-        WHERE segment_id = v_claim.segment_id AND state = 'COPY_SEGMENT_STARTED'
-        FOR UPDATE), p_reason);
-    UPDATE merge_claims SET expires_at = NULL, segment_id = NULL WHERE log_id = v_claim.log_id;
 END
 $$;

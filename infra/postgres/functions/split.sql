@@ -1,7 +1,14 @@
 -- Nothing here locks a row that a commit needs.
 
--- Logs that have something to tier, with what makes one of their batches eligible: a max_timestamp
--- below cutoff, or committed until the request of an operator. No eligible one is past newest.
+-- How old a batch is, in ms: the largest timestamp that its producer gave it, but no later than its
+-- commit. A clock that runs ahead does not keep a batch young. As in the index batches_by_age.
+CREATE FUNCTION age_of(p_max_timestamp bigint, p_append_time bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT least(p_max_timestamp, p_append_time)
+$$;
+
+-- Logs that have something to tier, with what makes one of their batches eligible: an age below
+-- cutoff, or committed until the request of an operator. No eligible one is past newest.
 CREATE FUNCTION split_horizons(p_topic_ids uuid[], p_cutoffs bigint[])
 RETURNS TABLE (
     log_id bigint, topic text, topic_id uuid, partition integer, boundary_epoch integer,
@@ -29,8 +36,9 @@ CREATE FUNCTION eligible_batches(
 LANGUAGE sql STABLE AS $$
     SELECT * FROM batches AS b
     WHERE b.log_id = p_log_id AND b.split_id IS NULL AND b.last_offset >= p_suffix_start
-        AND b.max_timestamp <= p_newest
-        AND (b.max_timestamp < p_cutoff OR b.append_time <= p_requested_until)
+        AND age_of(b.max_timestamp, b.append_time) <= p_newest
+        AND (age_of(b.max_timestamp, b.append_time) < p_cutoff
+            OR b.append_time <= p_requested_until)
 $$;
 
 -- Files that nobody may claim at that time: claimed, parked, or waiting after a failure.
@@ -42,19 +50,18 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Of each log the oldest eligible batch from p_from on (ms, inclusive) that lies in none of p_passed:
--- one look into an index a log. A batch of the largest timestamp there is chooses no file: it goes
--- with others.
+-- one look into an index a log.
 CREATE FUNCTION oldest_eligible(
     p_from bigint, p_passed bigint[], p_topic_ids uuid[], p_cutoffs bigint[]
-) RETURNS TABLE (log_id bigint, file_id bigint, max_timestamp bigint)
+) RETURNS TABLE (log_id bigint, file_id bigint, age bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT h.log_id, found.file_id, found.max_timestamp
+    SELECT h.log_id, found.file_id, found.age
     FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL (
-        SELECT b.file_id, b.max_timestamp FROM eligible_batches(
+        SELECT b.file_id, age_of(b.max_timestamp, b.append_time) AS age FROM eligible_batches(
                 h.log_id, h.suffix_start, h.cutoff, h.requested_until, h.newest) AS b
-            WHERE b.max_timestamp >= p_from AND b.max_timestamp < 9223372036854775807
+            WHERE age_of(b.max_timestamp, b.append_time) >= p_from
                 AND b.file_id NOT IN (SELECT unnest(p_passed))
-            ORDER BY b.max_timestamp LIMIT 1
+            ORDER BY age_of(b.max_timestamp, b.append_time) LIMIT 1
     ) AS found
 $$;
 
@@ -112,7 +119,7 @@ BEGIN
     SELECT array_agg(f.file_id ORDER BY f.age, f.file_id),
            array_agg(f.age ORDER BY f.age, f.file_id)
         INTO v_next, v_ages
-        FROM (SELECT o.file_id, min(o.max_timestamp) AS age
+        FROM (SELECT o.file_id, min(o.age) AS age
             FROM oldest_eligible(p_from, v_passed, p_topic_ids, p_cutoffs) AS o
             GROUP BY o.file_id) AS f;
     WHILE cardinality(v_taken) < v_most AND cardinality(v_next) > 0 LOOP
@@ -129,7 +136,7 @@ BEGIN
             INTO v_next, v_ages
             FROM (SELECT n.file_id, min(n.age) AS age FROM (
                     SELECT * FROM unnest(v_next[2:], v_ages[2:])
-                    UNION ALL SELECT o.file_id, o.max_timestamp
+                    UNION ALL SELECT o.file_id, o.age
                         FROM oldest_eligible(v_ages[1], v_passed, p_topic_ids, p_cutoffs) AS o
                         WHERE o.log_id = ANY (v_logs)
                 ) AS n (file_id, age) GROUP BY n.file_id) AS f;
@@ -161,10 +168,9 @@ BEGIN
     IF cardinality(v_files) = 0 THEN
         RETURN;
     END IF;
-    -- What an expired claim registered is nobody's any more.
-    PERFORM mark_registered_splits_for_deletion(lost.file_id, lost.token)
-        FROM (SELECT c.file_id, c.token FROM wal_file_claims AS c
-            WHERE c.file_id = ANY (v_files) ORDER BY c.file_id FOR UPDATE) AS lost;
+    -- In the order of their ids, so that two claims never wait for each other in a circle.
+    PERFORM FROM wal_file_claims AS c WHERE c.file_id = ANY (v_files)
+        ORDER BY c.file_id FOR UPDATE;
     RETURN QUERY
     WITH eligible AS MATERIALIZED (
         SELECT * FROM eligible_in_files(v_files, p_topic_ids, p_cutoffs)
@@ -189,134 +195,52 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION refuse_stale_split(p_file_id bigint, p_token bigint) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM refuse('TL024',
-        format('claim %s of WAL file %s is lost', p_token, p_file_id),
-        'Another worker took it over, or it was released: leave the file to whoever holds it.');
-END
-$$;
-
--- Whether the claim is this worker's under this token, locked if so. An expired claim still is,
+-- Those of the claims that are this worker's under these tokens, locked. An expired claim still is,
 -- until somebody takes it over: nobody else can have touched the file.
-CREATE FUNCTION holds_split_claim(p_worker uuid, p_file_id bigint, p_token bigint)
-RETURNS boolean
+CREATE FUNCTION held_split_claims(p_worker uuid, p_file_ids bigint[], p_tokens bigint[])
+RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM wal_file_claims
-        WHERE file_id = p_file_id AND worker = p_worker AND token = p_token FOR UPDATE;
-    RETURN FOUND;
+    PERFORM FROM wal_file_claims WHERE file_id = ANY (p_file_ids) ORDER BY file_id FOR UPDATE;
+    -- Another statement: it sees what was committed while the first one waited.
+    RETURN ARRAY(SELECT c.file_id FROM unnest(p_file_ids, p_tokens) AS g (file_id, token)
+        JOIN wal_file_claims AS c USING (file_id, token)
+        WHERE c.worker = p_worker ORDER BY c.file_id);
 END
 $$;
 
--- Keys that may be uploaded under the claim. Repeats succeed.
-CREATE FUNCTION register_split_keys(
-    p_worker uuid, p_file_id bigint, p_token bigint, p_keys text[]
-) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-DECLARE
-    v_taken record;
-BEGIN
-    IF NOT holds_split_claim(p_worker, p_file_id, p_token) THEN
-        PERFORM refuse_stale_split(p_file_id, p_token);
-    END IF;
-    SELECT k AS key, CASE
-            WHEN EXISTS (SELECT FROM wal_files WHERE object_key = k) THEN 'a WAL file'
-            WHEN EXISTS (SELECT FROM marked_objects WHERE bucket = 'diskless' AND object_key = k)
-                THEN 'an object that is to be deleted'
-            WHEN EXISTS (SELECT FROM split_files WHERE object_key = k
-                AND (file_id <> p_file_id OR token <> p_token)) THEN 'a split of another claim'
-            WHEN EXISTS (SELECT FROM split_files WHERE object_key = k AND status <> 'registered')
-                THEN 'a finished split'
-        END AS holder
-        INTO v_taken FROM unnest(p_keys) AS k ORDER BY holder LIMIT 1;
-    IF v_taken.holder IS NOT NULL THEN
-        PERFORM refuse('TL017',
-            format('object key %s is taken by %s', v_taken.key, v_taken.holder),
-            'Register a random key that was never used.');
-    END IF;
-    INSERT INTO split_files (object_key, file_id, token)
-        SELECT k, p_file_id, p_token FROM unnest(p_keys) AS k
-        ON CONFLICT (object_key) DO NOTHING;
-END
-$$;
-
--- p_splits as rows, with their logs.
-CREATE FUNCTION split_runs(p_splits jsonb)
-RETURNS TABLE (
-    object_key text, topic_id uuid, partition integer, log_id bigint, base_offset bigint,
-    last_offset bigint, byte_size bigint, batch_count integer
-)
-LANGUAGE sql STABLE AS $$
-    SELECT s.object_key, s.topic_id, s.partition, l.log_id, s.base_offset, s.last_offset,
-           s.byte_size, s.batch_count
-    FROM jsonb_to_recordset(p_splits) AS s (object_key text, topic_id uuid, partition integer,
-        base_offset bigint, last_offset bigint, byte_size bigint, batch_count integer)
-    LEFT JOIN logs AS l ON l.topic_id = s.topic_id AND l.partition = s.partition
-$$;
-
--- Writes what each registered key holds. Raises TL024 for a key that is not registered (any more)
--- under the claim, TL001 for a partition without a row.
-CREATE FUNCTION describe_splits(p_file_id bigint, p_token bigint, p_splits jsonb) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_run record;
-BEGIN
-    PERFORM FROM split_files WHERE file_id = p_file_id AND token = p_token
-        ORDER BY split_id FOR UPDATE;
-    SELECT r.* INTO v_run FROM split_runs(p_splits) AS r
-        WHERE NOT EXISTS (SELECT FROM split_files AS f WHERE f.object_key = r.object_key
-            AND f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered')
-        LIMIT 1;
-    IF FOUND THEN
-        PERFORM refuse('TL024',
-            format('split key %s is not registered under claim %s', v_run.object_key, p_token),
-            'It was collected, or never registered: claim the file again.');
-    END IF;
-    SELECT r.* INTO v_run FROM split_runs(p_splits) AS r WHERE r.log_id IS NULL LIMIT 1;
-    IF FOUND THEN
-        PERFORM refuse_unknown_log(v_run.topic_id, v_run.partition);
-    END IF;
-    UPDATE split_files AS f SET log_id = r.log_id, base_offset = r.base_offset,
-            last_offset = r.last_offset, byte_size = r.byte_size, batch_count = r.batch_count
-        FROM split_runs(p_splits) AS r
-        WHERE f.object_key = r.object_key;
-END
-$$;
-
--- Sets split_id of every batch of the file that lies in a described run.
-CREATE FUNCTION mark_split_batches(p_file_id bigint, p_token bigint) RETURNS void
+-- Sets split_id of every batch that lies in one of the recorded runs.
+CREATE FUNCTION mark_split_batches(p_split_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE batches AS b SET split_id = f.split_id
         FROM split_files AS f
-        WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
-            AND b.file_id = p_file_id AND b.log_id = f.log_id AND b.split_id IS NULL
-            AND b.last_offset BETWEEN f.base_offset AND f.last_offset
+        WHERE f.split_id = ANY (p_split_ids) AND b.log_id = f.log_id AND b.file_id = f.file_id
+            AND b.split_id IS NULL AND b.last_offset BETWEEN f.base_offset AND f.last_offset
 $$;
 
 -- What the marked batches of each run are.
-CREATE FUNCTION marked_runs(p_file_id bigint)
+CREATE FUNCTION marked_runs(p_split_ids bigint[])
 RETURNS TABLE (
-    split_id bigint, first bigint, last bigint, offsets bigint, bytes bigint, batches bigint,
-    newest bigint
+    split_id bigint, first bigint, last bigint, offsets bigint, bytes bigint, batches bigint
 )
 LANGUAGE sql STABLE AS $$
-    SELECT b.split_id, min(b.base_offset), max(b.last_offset),
-           sum(b.last_offset - b.base_offset + 1)::bigint, sum(b.byte_size)::bigint, count(*),
-           max(b.max_timestamp)
-    FROM batches AS b WHERE b.file_id = p_file_id AND b.split_id IS NOT NULL
-    GROUP BY b.split_id
+    SELECT f.split_id, min(b.base_offset), max(b.last_offset),
+           sum(b.last_offset - b.base_offset + 1)::bigint, sum(b.byte_size)::bigint, count(*)
+    FROM split_files AS f JOIN batches AS b USING (log_id, split_id)
+    WHERE f.split_id = ANY (p_split_ids)
+        AND b.last_offset BETWEEN f.base_offset AND f.last_offset
+    GROUP BY f.split_id
 $$;
 
 -- Refuses a run that is not exactly its marked batches. The suffix's start is read after they are
 -- marked: what retention removed before lies below it, so a run may lack its first batches, or all.
-CREATE FUNCTION assert_runs_match(p_file_id bigint, p_token bigint) RETURNS void
+CREATE FUNCTION assert_runs_match(p_split_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_wrong record;
 BEGIN
-    SELECT f.object_key, log_label(l) AS label, CASE
+    SELECT f.file_id, coalesce(log_label(l), format('log %s', f.log_id)) AS label, CASE
+            WHEN l.log_id IS NULL THEN 'there is no such log'
             WHEN m.split_id IS NULL THEN format('offsets %s to %s hold none of the file''s batches',
                 f.base_offset, f.last_offset)
             WHEN m.last <> f.last_offset THEN format('its last batch ends at offset %s, not at %s',
@@ -333,67 +257,88 @@ BEGIN
         END AS why
         INTO v_wrong
         FROM split_files AS f
-        JOIN logs AS l USING (log_id)
-        LEFT JOIN marked_runs(p_file_id) AS m USING (split_id)
-        WHERE f.file_id = p_file_id AND f.token = p_token AND f.status = 'registered'
-            AND l.deleted_at IS NULL AND f.last_offset >= l.suffix_start
+        LEFT JOIN logs AS l USING (log_id)
+        LEFT JOIN marked_runs(p_split_ids) AS m USING (split_id)
+        WHERE f.split_id = ANY (p_split_ids)
+            AND l.deleted_at IS NULL AND (l.log_id IS NULL OR f.last_offset >= l.suffix_start)
         ORDER BY why, f.split_id LIMIT 1;
     IF v_wrong.why IS NOT NULL THEN
-        PERFORM refuse('TL026', format('split %s of %s in WAL file %s: %s', v_wrong.object_key,
-                v_wrong.label, p_file_id, v_wrong.why),
+        PERFORM refuse('TL026', format('run of %s in WAL file %s: %s', v_wrong.label,
+                v_wrong.file_id, v_wrong.why),
             'Cut contiguous runs of exactly the claimed batches.');
     END IF;
 END
 $$;
 
--- p_splits: a jsonb array of {object_key, topic_id, partition, base_offset, last_offset,
--- byte_size, batch_count}. Again with the same input it succeeds and changes nothing. What has
--- expired, and keys that no run uses, go to garbage collection.
-CREATE FUNCTION finish_split(p_worker uuid, p_file_id bigint, p_token bigint, p_splits jsonb)
-RETURNS void
+-- Records the runs that begin in the arrays, one element each, of the files whose claims hold, marks
+-- their batches as split and ends the claims. Answers the files that are split now, and how many batches
+-- of each: what is not among them is somebody else's. Again with the same input it answers the same and
+-- changes nothing. A run that has expired, or whose topic was deleted, is left out.
+CREATE FUNCTION finish_split(
+    p_worker uuid, p_file_ids bigint[], p_tokens bigint[], p_run_files bigint[],
+    p_log_ids bigint[], p_base_offsets bigint[], p_last_offsets bigint[], p_byte_sizes bigint[],
+    p_batch_counts integer[], p_max_timestamps bigint[]
+) RETURNS TABLE (file_id bigint, runs bigint, batches bigint, bytes bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    v_held bigint[] := held_split_claims(p_worker, p_file_ids, p_tokens);
+    v_runs bigint[];
 BEGIN
-    IF NOT holds_split_claim(p_worker, p_file_id, p_token) THEN
-        IF EXISTS (SELECT FROM jsonb_to_recordset(p_splits) AS s (object_key text)
-            WHERE NOT EXISTS (SELECT FROM split_files AS f WHERE f.object_key = s.object_key
-                AND f.file_id = p_file_id AND f.token = p_token AND f.log_id IS NOT NULL)) THEN
-            PERFORM refuse_stale_split(p_file_id, p_token);
-        END IF;
-        RETURN;
-    END IF;
-    PERFORM describe_splits(p_file_id, p_token, p_splits);
-    PERFORM mark_split_batches(p_file_id, p_token);
-    PERFORM assert_runs_match(p_file_id, p_token);
-    UPDATE split_files AS f SET status = 'live', max_timestamp = m.newest
-        FROM marked_runs(p_file_id) AS m, logs AS l
-        WHERE f.split_id = m.split_id AND f.status = 'registered' AND l.log_id = f.log_id
-            AND l.deleted_at IS NULL AND f.last_offset >= l.suffix_start;
-    PERFORM mark_registered_splits_for_deletion(p_file_id, p_token);
-    DELETE FROM wal_file_claims WHERE file_id = p_file_id;
-    DELETE FROM tiering_failures WHERE scope = 'split' AND key = p_file_id;
+    WITH recorded AS (
+        INSERT INTO split_files AS f (file_id, token, status, log_id, base_offset, last_offset,
+                byte_size, batch_count, max_timestamp)
+            SELECT c.file_id, c.token, 'live', r.log_id, r.base_offset, r.last_offset, r.byte_size,
+                   r.batch_count, r.max_timestamp
+            FROM unnest(p_run_files, p_log_ids, p_base_offsets, p_last_offsets, p_byte_sizes,
+                p_batch_counts, p_max_timestamps) AS r (file_id, log_id, base_offset, last_offset,
+                byte_size, batch_count, max_timestamp)
+            JOIN wal_file_claims AS c USING (file_id)
+            WHERE c.file_id = ANY (v_held)
+            ORDER BY r.log_id, r.base_offset
+            RETURNING f.split_id
+    )
+    SELECT array_agg(split_id) INTO v_runs FROM recorded;
+    PERFORM mark_split_batches(v_runs), assert_runs_match(v_runs);
+    DELETE FROM split_files AS f USING logs AS l
+        WHERE f.split_id = ANY (v_runs) AND l.log_id = f.log_id
+            AND (l.deleted_at IS NOT NULL OR f.last_offset < l.suffix_start);
+    DELETE FROM tiering_failures WHERE scope = 'split' AND key = ANY (v_held);
+    PERFORM note_tiering_work(p_worker, ARRAY['files.split', 'runs.split', 'batches.split',
+            'bytes.split'], ARRAY[cardinality(v_held)::bigint, count(*),
+            coalesce(sum(f.batch_count), 0)::bigint, coalesce(sum(f.byte_size), 0)::bigint])
+        FROM split_files AS f WHERE f.split_id = ANY (v_runs);
+    DELETE FROM wal_file_claims WHERE file_id = ANY (v_held);
+    RETURN QUERY
+    SELECT g.file_id, count(f.split_id), coalesce(sum(f.batch_count), 0)::bigint,
+           coalesce(sum(f.byte_size), 0)::bigint
+        FROM unnest(p_file_ids, p_tokens) AS g (file_id, token)
+        LEFT JOIN split_files AS f ON f.file_id = g.file_id AND f.token = g.token
+            AND f.object_key IS NULL
+        WHERE f.split_id IS NOT NULL OR g.file_id = ANY (v_held)
+        GROUP BY g.file_id ORDER BY g.file_id;
 END
 $$;
 
 CREATE FUNCTION release_claim(p_worker uuid, p_file_id bigint, p_token bigint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-BEGIN
-    IF holds_split_claim(p_worker, p_file_id, p_token) THEN
-        PERFORM mark_registered_splits_for_deletion(p_file_id, p_token);
-        DELETE FROM wal_file_claims WHERE file_id = p_file_id;
-    END IF;
-END
+LANGUAGE sql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    DELETE FROM wal_file_claims
+        WHERE file_id = p_file_id AND worker = p_worker AND token = p_token
 $$;
 
--- What an earlier run of the same worker left, given back; returns how many files.
+-- What an earlier run of the same worker left, given back: WAL files and partitions. Returns of how
+-- many. Should that run still live, its next write is refused.
 CREATE FUNCTION release_claims(p_worker uuid) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_files bigint[] := ARRAY(SELECT file_id FROM wal_file_claims
         WHERE worker = p_worker ORDER BY file_id FOR UPDATE);
+    v_logs bigint[] := ARRAY(SELECT log_id FROM merge_claims
+        WHERE worker = p_worker AND segment_id IS NOT NULL ORDER BY log_id FOR UPDATE);
 BEGIN
-    PERFORM mark_registered_splits_for_deletion(c.file_id, c.token)
-        FROM wal_file_claims AS c WHERE c.file_id = ANY (v_files);
     DELETE FROM wal_file_claims WHERE file_id = ANY (v_files);
-    RETURN cardinality(v_files);
+    PERFORM end_merge_claim(c, 'a later run of its worker took over')
+        FROM merge_claims AS c WHERE c.log_id = ANY (v_logs);
+    RETURN cardinality(v_files) + cardinality(v_logs);
 END
 $$;

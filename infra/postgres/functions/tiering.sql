@@ -92,7 +92,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     LEFT JOIN unnest(p_topic_ids, p_cutoffs) AS c (topic_id, cutoff) USING (topic_id)
     CROSS JOIN LATERAL (
         SELECT count(*) AS batches, coalesce(sum(b.byte_size), 0)::bigint AS bytes,
-               coalesce(sum(b.byte_size) FILTER (WHERE b.max_timestamp < c.cutoff
+               coalesce(sum(b.byte_size) FILTER (WHERE age_of(b.max_timestamp, b.append_time) < c.cutoff
                    OR t.tiering_requested_at IS NOT NULL), 0)::bigint AS eligible
         FROM batches AS b
         WHERE b.log_id = l.log_id AND b.split_id IS NULL
@@ -128,8 +128,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     FROM split_horizons(p_topic_ids, p_cutoffs) AS h CROSS JOIN LATERAL (
         SELECT b.max_timestamp, b.append_time FROM batches AS b
             WHERE b.log_id = h.log_id AND b.split_id IS NULL AND b.last_offset >= h.suffix_start
-                AND b.max_timestamp < h.cutoff
-            ORDER BY b.max_timestamp LIMIT 1
+                AND age_of(b.max_timestamp, b.append_time) < h.cutoff
+            ORDER BY age_of(b.max_timestamp, b.append_time) LIMIT 1
     ) AS oldest
 $$;
 
@@ -163,7 +163,40 @@ BEGIN
 END
 $$;
 
+-- Noted in the transaction that does the work. Rows are only added: nobody waits for another.
+CREATE FUNCTION note_tiering_work(p_worker uuid, p_totals text[], p_values bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO tiering_work (worker, total, value)
+        SELECT p_worker, total, value FROM unnest(p_totals, p_values) AS done (total, value)
+            WHERE value > 0
+$$;
+
+-- What the worker has done since the last call, which adds it to the totals; and to them what workers did
+-- that have not said for a day that they ended.
+CREATE FUNCTION take_tiering_work(p_worker uuid) RETURNS TABLE (total text, value bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    v_done jsonb;
+BEGIN
+    WITH taken AS (
+        DELETE FROM tiering_work
+            WHERE worker = p_worker OR noted_at < clock_timestamp() - interval '1 day'
+            RETURNING worker, total, value
+    ), added AS (
+        INSERT INTO tiering_totals AS t (total, value)
+            SELECT total, sum(value) FROM taken GROUP BY total ORDER BY total
+            ON CONFLICT (total) DO UPDATE SET value = t.value + excluded.value
+    )
+    SELECT jsonb_object_agg(total, value) INTO v_done FROM (
+        SELECT total, sum(value) AS value FROM taken WHERE worker = p_worker GROUP BY total) AS sums;
+    RETURN QUERY SELECT d.key, d.value::bigint FROM jsonb_each_text(v_done) AS d;
+END
+$$;
+
 CREATE FUNCTION read_tiering_totals() RETURNS SETOF tiering_totals
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT * FROM tiering_totals ORDER BY total
+    SELECT total, sum(value)::bigint FROM (
+        SELECT total, value FROM tiering_totals UNION ALL SELECT total, value FROM tiering_work
+    ) AS every GROUP BY total ORDER BY total
 $$;

@@ -11,8 +11,8 @@ BEGIN
     claimed := (SELECT count(*) FROM wal_file_claims WHERE expires_at > clock_timestamp());
     partitions := 0;
     IF claimed = 0 THEN
-        SELECT count(*), (array_agg(o.file_id ORDER BY o.max_timestamp, o.file_id))[1],
-               min(o.max_timestamp)
+        SELECT count(*), (array_agg(o.file_id ORDER BY o.age, o.file_id))[1],
+               min(o.age)
             INTO partitions, file_id, max_timestamp
             FROM oldest_eligible(-9223372036854775808,
                 ARRAY(SELECT w.file_id FROM withheld_wal_files(clock_timestamp()) AS w),

@@ -71,7 +71,7 @@ def test_a_topic_without_a_bound_never_grows_old() -> None:
 
 @pytest.mark.parametrize(
     ("max_timestamp", "append_time", "overdue"),
-    [(0, 0, 500), (0, DAY + 200, 300), (600, 0, 0), (DAY * 2, 0, 0)],
+    [(0, 0, 500), (0, DAY + 200, 300), (600, 600, 0), (600, 0, 500), (DAY * 9, 100, 400)],
 )
 def test_a_batch_is_overdue_since_it_was_old_enough_and_committed(
     max_timestamp: int, append_time: int, overdue: int
@@ -149,15 +149,13 @@ runs = st.lists(
 )
 
 
-@given(batches=runs, limit=st.integers(1, 2_000))
-def test_split_files_are_runs_without_a_gap_and_no_larger_than_the_limit(
-    batches: list[Run], limit: int
-) -> None:
-    cut = list(contiguous_runs(batches, limit))
+@given(batches=runs)
+def test_a_run_ends_only_where_offsets_are_missing(batches: list[Run]) -> None:
+    cut = list(contiguous_runs(batches))
     assert [batch for run in cut for batch in run] == batches
     for run in cut:
         assert all(b.base_offset == a.last_offset + 1 for a, b in pairwise(run))
-        assert len(run) == 1 or sum(b.byte_size for b in run) <= limit
+    assert all(b[0].base_offset > a[-1].last_offset + 1 for a, b in pairwise(cut))
 
 
 @given(batches=runs, limit=st.integers(1, 2_000), skip=st.integers(0, 5))

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from tests.segment_on_disk import write_segment
 from tests.unit.gateway.fakes import (
     LOG,
     FakeObjectStore,
@@ -24,7 +25,6 @@ from tideline.gateway.fetch.object_reader import ObjectCache
 from tideline.gateway.fetch.suffix_reader import UNREADABLE, SuffixReader
 from tideline.kafka.batches import iter_batches, parse_at, patch
 from tideline.kafka.segment_files import SegmentFile
-from tideline.kafka.segment_writer import write_segment
 
 BOUNDARY = 100
 

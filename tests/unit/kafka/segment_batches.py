@@ -10,9 +10,9 @@ from pathlib import Path
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import strategies as st
 
+from tests.segment_on_disk import SegmentOnDisk, write_segment
 from tideline.kafka.batches import empty_batch, iter_batches, patch
 from tideline.kafka.segment_lookup import SegmentExtent
-from tideline.kafka.segment_writer import WrittenSegment, write_segment
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 EPOCH = 5
@@ -91,7 +91,7 @@ class Built:
     """A written segment beside the batches that went in."""
 
     batches: list[bytes]
-    written: WrittenSegment
+    written: SegmentOnDisk
     data: dict[str, bytes] = field(default_factory=dict)
 
     @property

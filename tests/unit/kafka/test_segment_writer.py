@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
+from tests.segment_on_disk import write_segment
 from tests.unit.kafka.segment_batches import (
     CODECS,
     EPOCH,
@@ -33,7 +35,7 @@ from tideline.kafka.segment_lookup import (
     offset_entries,
     time_entries,
 )
-from tideline.kafka.segment_writer import InvalidSegment, OffsetGap, SegmentWriter, write_segment
+from tideline.kafka.segment_writer import InvalidSegment, OffsetGap, SegmentWriter
 
 
 def test_the_log_is_the_batches_byte_for_byte(tmp_path: Path) -> None:
@@ -121,16 +123,24 @@ def test_the_snapshot_carries_each_producers_last_batch_on_from_its_basis(tmp_pa
     assert decode_snapshot(written.files[SegmentFile.SNAPSHOT].read_bytes()) == expected
 
 
-def test_producers_that_a_broker_would_have_forgotten_are_left_out(tmp_path: Path) -> None:
-    with SegmentWriter(
-        tmp_path,
-        base_offset=0,
-        leader_epoch=EPOCH,
-        producers=[ProducerSnapshotEntry(4, 0, 2, -1, 1, 600)],
-    ) as writer:
-        writer.append(build(Spec((1_000,), producer_id=3, base_sequence=0), 0))
-        written = writer.finish(producers_since=700)
-    assert [entry.producer_id for entry in written.producers] == [3]
+def test_producers_that_a_broker_would_have_forgotten_are_left_out() -> None:
+    known = ProducerSnapshotEntry(4, 0, 2, -1, 1, 600)
+    writer = SegmentWriter(BytesIO(), base_offset=0, leader_epoch=EPOCH, producers=[known])
+    writer.append(build(Spec((1_000,), producer_id=3, base_sequence=0), 0))
+    assert [entry.producer_id for entry in writer.finish(producers_since=700).producers] == [3]
+
+
+def test_the_producers_before_a_segment_may_be_told_at_its_end() -> None:
+    before = [
+        ProducerSnapshotEntry(4, 0, 2, -1, 1, 600),
+        ProducerSnapshotEntry(3, 0, 9, -1, 1, 500),
+    ]
+    batch = build(Spec((1_000,), producer_id=3, base_sequence=0), 0)
+    known = SegmentWriter(BytesIO(), base_offset=0, leader_epoch=EPOCH, producers=before)
+    told = SegmentWriter(BytesIO(), base_offset=0, leader_epoch=EPOCH)
+    for writer in (known, told):
+        writer.append(batch)
+    assert told.finish(producers=before) == known.finish()
 
 
 def test_the_checkpoint_has_the_logs_lineage_and_the_segment_its_own_epoch(tmp_path: Path) -> None:
@@ -148,10 +158,10 @@ def test_the_checkpoint_has_the_logs_lineage_and_the_segment_its_own_epoch(tmp_p
     "lineage", [(EpochStart(EPOCH - 1, 0),), (EpochStart(EPOCH, 31),)], ids=["epoch", "start"]
 )
 def test_a_lineage_that_does_not_lead_to_the_segment_is_refused(
-    tmp_path: Path, lineage: tuple[EpochStart, ...]
+    lineage: tuple[EpochStart, ...],
 ) -> None:
     with pytest.raises(InvalidSegment, match="lineage ends with epoch"):
-        SegmentWriter(tmp_path, base_offset=30, leader_epoch=EPOCH, lineage=lineage)
+        SegmentWriter(BytesIO(), base_offset=30, leader_epoch=EPOCH, lineage=lineage)
 
 
 @pytest.mark.parametrize(("second", "what"), [(4, "missing"), (2, "repeated")])
@@ -195,13 +205,13 @@ def test_a_segment_without_records_is_refused(tmp_path: Path) -> None:
         write_segment(tmp_path, [], base_offset=9, leader_epoch=EPOCH)
 
 
-def test_an_offset_too_far_from_the_base_is_refused(tmp_path: Path) -> None:
+def test_an_offset_too_far_from_the_base_is_refused() -> None:
     far = build(Spec((1,)), 0)
     far = damaged(far, 0, (2**31 + 1).to_bytes(8, "big"))
-    with SegmentWriter(tmp_path, base_offset=1, leader_epoch=EPOCH) as writer:
-        writer._next = 2**31 + 1
-        with pytest.raises(InvalidSegment, match="does not fit"):
-            writer.append(far)
+    writer = SegmentWriter(BytesIO(), base_offset=1, leader_epoch=EPOCH)
+    writer._next = 2**31 + 1
+    with pytest.raises(InvalidSegment, match="does not fit"):
+        writer.append(far)
 
 
 @settings(deadline=None, max_examples=30)

@@ -1,0 +1,148 @@
+"""The batches of a segment, read where they lie in WAL objects and made as they stand in a segment.
+
+The gateway checked each batch when it took it, and its coordinates were written in the commit. A
+batch that does not say what its coordinates say is therefore corruption or another object: it is
+never repaired by guessing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tideline.control_plane.tiering_model import PlannedBatch
+from tideline.errors import TidelineError
+from tideline.kafka.batches import InvalidBatch, parse_at, patch, verify_crc
+from tideline.object_store.byte_ranges import COALESCE_GAP, MAX_GET, ByteRange
+
+READ_AHEAD_BYTES = 16 * 1024 * 1024
+"""Bytes that are read ahead at most, beside the range in hand; one larger range goes alone."""
+READERS = 8
+"""Many ranges are small: their latency, not their bytes, is what reading ahead hides."""
+_REMEDY = "compare the object with a copy of it; nothing of it is tiered before it is right"
+
+
+class BatchMismatch(TidelineError):
+    """Bytes of a WAL object are not the batch that Postgres has committed at that place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One GET, and the batches that it holds, in the order of their offsets and places."""
+
+    part: ByteRange
+    batches: tuple[PlannedBatch, ...]
+
+
+def reads(batches: Iterable[PlannedBatch]) -> Iterator[Read]:
+    """The fewest GETs that hold ``batches``, which come in offset order, one after the other:
+    batches that follow each other in one object share a GET of at most
+    :data:`~tideline.object_store.byte_ranges.MAX_GET` over gaps of at most
+    :data:`~tideline.object_store.byte_ranges.COALESCE_GAP`."""
+    run: list[PlannedBatch] = []
+    start = end = 0
+    for batch in batches:
+        after = batch.byte_offset + batch.byte_size
+        if run and not (
+            batch.object_key == run[0].object_key
+            and 0 <= batch.byte_offset - end <= COALESCE_GAP
+            and after - start <= MAX_GET
+        ):
+            yield Read(ByteRange(run[0].object_key, start, end), tuple(run))
+            run = []
+        if not run:
+            start = batch.byte_offset
+        run.append(batch)
+        end = after
+    if run:
+        yield Read(ByteRange(run[0].object_key, start, end), tuple(run))
+
+
+def in_segment(read: Read, body: bytes, leader_epoch: int, label: str) -> Iterator[memoryview]:
+    """The batches of ``read`` out of its bytes, as they stand in a segment: with the offsets, the
+    leader epoch at B0 and, where the topic says so, the append time of the commit; every other byte
+    is the producer's. Neighbours come in one piece. ``label``: topic and partition, for errors.
+
+    Raises :class:`BatchMismatch` at the first batch that is not as committed, after those before
+    it.
+    """
+    held = memoryview(bytearray(body))
+    begun = done = 0
+    for batch in read.batches:
+        start = batch.byte_offset - read.part.start
+        if start != done:
+            if done > begun:
+                yield held[begun:done]
+            begun = start
+        piece = held[start : start + batch.byte_size]
+        try:
+            check(piece, batch, label)
+        except BatchMismatch:
+            if start > begun:
+                yield held[begun:start]
+            raise
+        patch(piece, batch.base_offset, leader_epoch, batch.append_time)
+        done = start + batch.byte_size
+    yield held[begun:done]
+
+
+def check(piece: memoryview, batch: PlannedBatch, label: str) -> None:
+    """Whether ``piece`` is the batch that was committed, bit by bit as its producer wrote it.
+
+    Raises :class:`BatchMismatch` that names the object, the place and what differs.
+    """
+    where = f"{batch.object_key} [{batch.byte_offset}, {batch.byte_offset + batch.byte_size})"
+    try:
+        header = parse_at(piece, 0)
+    except InvalidBatch as error:
+        raise BatchMismatch(f"{where}: {error}; {_REMEDY}") from error
+    records = 0 if header.is_empty else batch.last_offset - batch.base_offset + 1
+    expected: dict[str, tuple[object, object]] = {
+        "bytes": (header.size, batch.byte_size),
+        "records": (header.record_count, records),
+        "last offset delta": (header.last_offset_delta, batch.last_offset - batch.base_offset),
+        "control": (header.is_control, False),
+        "transactional": (header.is_transactional, False),
+    }
+    if batch.append_time is None:
+        expected["max timestamp"] = (header.max_timestamp, batch.max_timestamp)
+    for name, (found, wanted) in expected.items():
+        if found != wanted:
+            raise BatchMismatch(
+                f"{where}: {name} {found}, but offsets [{batch.base_offset}, {batch.last_offset}] "
+                f"of {label} were committed with {wanted}; {_REMEDY}"
+            )
+    if not verify_crc(piece, header):
+        raise BatchMismatch(
+            f"{where}, offsets [{batch.base_offset}, {batch.last_offset}] of {label}: the CRC does "
+            f"not match the batch; {_REMEDY}"
+        )
+
+
+def read_ahead(
+    wanted: Sequence[ByteRange],
+    get: Callable[[ByteRange], bytes],
+    *,
+    window_bytes: int = READ_AHEAD_BYTES,
+    threads: int = READERS,
+) -> Generator[bytes]:
+    """The bytes of ``wanted``, in their order. Raises what ``get`` raises, at the place of the
+    range that it concerns."""
+    under_way: deque[tuple[Future[bytes], int]] = deque()
+    ahead = 0
+    remaining = deque(wanted)
+    with ThreadPoolExecutor(threads, thread_name_prefix="read-ahead") as pool:
+        try:
+            while remaining or under_way:
+                while remaining and (not under_way or ahead + remaining[0].size <= window_bytes):
+                    part = remaining.popleft()
+                    under_way.append((pool.submit(get, part), part.size))
+                    ahead += part.size
+                future, size = under_way.popleft()
+                ahead -= size
+                yield future.result()
+        finally:
+            for future, _ in under_way:
+                future.cancel()

@@ -1,0 +1,96 @@
+"""A segment's log is uploaded while it is written, and appears at once or never."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from spark.tiering import log_upload
+from spark.tiering.log_upload import LogUpload
+from tests.contract.tiering_world import TIERED, MemoryStore
+from tideline.object_store.client import ObjectStoreRefused, ObjectStoreUnavailable
+
+KEY = "t/0.log"
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_upload, "PART_BYTES", 10)
+
+
+def upload(store: MemoryStore, *pieces: bytes) -> int:
+    """How many requests it took."""
+    with LogUpload(store, TIERED, KEY) as log:
+        for piece in pieces:
+            log.write(memoryview(piece))
+            assert store.keys(TIERED) == [], "nobody sees it before it is whole"
+        log.finish()
+    return log.requests
+
+
+def test_a_small_log_is_one_request_and_a_large_one_comes_in_parts() -> None:
+    store = MemoryStore()
+    assert upload(store, b"abc", b"def") == 1
+    assert store.get(TIERED, KEY) == b"abcdef"
+    store.delete(TIERED, [KEY])
+    pieces = [bytes([n]) * 7 for n in range(7)]
+    assert upload(store, *pieces) == 2 + 4
+    assert store.get(TIERED, KEY) == b"".join(pieces)
+    assert store.parts == {}
+    store.delete(TIERED, [KEY])
+    assert upload(store, b"x" * 10) == 3, "its last part is full"
+
+
+def test_one_that_is_not_finished_leaves_nothing() -> None:
+    store = MemoryStore()
+
+    def wrong() -> None:
+        with LogUpload(store, TIERED, KEY) as log:
+            log.write(b"x" * 25)
+            raise ValueError("CRC")
+
+    with pytest.raises(ValueError, match="CRC"):
+        wrong()
+    assert (store.objects, store.parts) == ({}, {})
+
+
+class Forgetful(MemoryStore):
+    """The answer to the first completion is lost."""
+
+    lost = False
+
+    def complete_parts(self, bucket: str, key: str, upload: str, tags: Sequence[str]) -> None:
+        super().complete_parts(bucket, key, upload, tags)
+        if not self.lost:
+            self.lost = True
+            raise ObjectStoreUnavailable("the connection broke")
+
+
+def test_a_completion_whose_answer_was_lost_finds_its_own_object() -> None:
+    store = Forgetful()
+    upload(store, b"x" * 25)
+    assert store.get(TIERED, KEY) == b"x" * 25
+
+
+def test_a_completion_that_is_refused_and_left_no_object_is_refused() -> None:
+    store = MemoryStore()
+    with LogUpload(store, TIERED, KEY) as log:
+        log.write(b"x" * 25)
+        store.parts.clear()
+        with pytest.raises(ObjectStoreRefused):
+            log.finish()
+
+
+class Broken(MemoryStore):
+    def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str:
+        if number == 2:
+            raise ObjectStoreRefused("no")
+        return super().put_part(bucket, key, upload, number, body)
+
+
+def test_a_part_that_fails_fails_the_writer_and_the_parts_are_forgotten() -> None:
+    store = Broken()
+    with pytest.raises(ObjectStoreRefused):
+        upload(store, *[b"x" * 10] * 6)
+    assert (store.objects, store.parts) == ({}, {})

@@ -1,0 +1,72 @@
+"""A WAL object is fetched once on a host, however many partitions and tasks read it."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark.tiering.whole_objects import WholeObjects, local_directory
+from tideline.object_store.byte_ranges import ByteRange
+
+
+class Store:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def fetch(self, key: str) -> bytes:
+        self.asked.append(key)
+        if key == "away":
+            raise KeyError(key)
+        return key.encode() * 10
+
+
+def part(key: str, start: int, end: int) -> ByteRange:
+    return ByteRange(key, start, end)
+
+
+def test_every_range_of_an_object_costs_one_fetch_of_it(tmp_path: Path) -> None:
+    store = Store()
+    tasks = [WholeObjects(tmp_path / "new", store.fetch) for _ in range(3)]
+    wanted = [part(key, n, n + 7) for n in range(20) for key in ("ab", "xyz")]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: tasks[n % 3].get(wanted[n]), range(len(wanted))))
+    assert found == [(w.key.encode() * 10)[w.start : w.end] for w in wanted]
+    assert sorted(store.asked) == ["ab", "xyz"]
+    assert tasks[0].get(part("ab", 15, 40)) == b"babab", "an object that is short is short"
+
+
+def test_the_oldest_objects_go_when_the_bound_is_reached(tmp_path: Path) -> None:
+    store = Store()
+    objects = WholeObjects(tmp_path, store.fetch, most_bytes=25)
+    for n, key in enumerate(("a", "b", "c", "d")):
+        objects.get(part(key, 0, 1))
+        newest = max(tmp_path.iterdir(), key=lambda p: (not p.suffix, p.stat().st_mtime_ns))
+        os.utime(newest, ns=(n * 10**9, n * 10**9))
+    assert objects.get(part("d", 0, 2)) == b"dd"
+    assert store.asked == ["a", "b", "c", "d"]
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 25
+    assert objects.get(part("a", 0, 2)) == b"aa"
+    assert store.asked[-1] == "a"
+
+
+def test_a_fetch_that_fails_leaves_nothing_and_the_next_one_asks_again(tmp_path: Path) -> None:
+    store = Store()
+    objects = WholeObjects(tmp_path, store.fetch)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            objects.get(part("away", 0, 1))
+    assert store.asked == ["away", "away"]
+    assert [path for path in tmp_path.iterdir() if not path.suffix] == []
+
+
+def test_objects_lie_in_sparks_own_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/one,/two")
+    with local_directory() as directory:
+        assert directory.parent == Path("/one")
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    with local_directory() as directory:
+        assert directory.is_dir()
+    assert not directory.exists()
