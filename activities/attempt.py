@@ -131,6 +131,17 @@ def heartbeat(detail: str = "") -> None:
         activity.heartbeat(detail)
 
 
+IN_PROCESS_MS = 300.0
+"""How long a phase waits that is tried as a local activity: a workflow task is under way."""
+
+
+def wait_bound_ms(services: WorkerServices) -> float:
+    """How long one attempt waits for what may come by itself."""
+    if activity.in_activity() and activity.info().is_local:
+        return min(IN_PROCESS_MS, services.wait_bound_ms)
+    return services.wait_bound_ms
+
+
 HEARTBEAT_EVERY_S = 5.0
 ASKED_FOR = timedelta(seconds=5)
 """Temporal is, whether a run goes on."""

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import time
 
-from activities.attempt import PhaseEvidence, failure, phase_evidence, rounds, waiting
+from activities.attempt import (
+    PhaseEvidence,
+    failure,
+    phase_evidence,
+    rounds,
+    wait_bound_ms,
+    waiting,
+)
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.messages import PartitionRef, PhaseInput
@@ -38,7 +45,7 @@ async def drain_transactions(services: WorkerServices, given: PhaseInput) -> Non
         deadline = since + given.options.drain_deadline_ms
         abort = given.options.open_transactions is OpenTransactionsPolicy.ABORT
         aborted: list[str] = []
-        async for number in rounds(services.wait_bound_ms, OBSERVE_EVERY_MS):
+        async for number in rounds(wait_bound_ms(services), OBSERVE_EVERY_MS):
             leader = (
                 await services.observer.partition(
                     partition.topic, partition.partition, topic_id=given.ref.log.topic_id
@@ -66,12 +73,8 @@ async def drain_transactions(services: WorkerServices, given: PhaseInput) -> Non
 
 
 async def _first_attempt_ms(services: WorkerServices, given: PhaseInput) -> float:
-    for status in await services.control_plane.migration_status(given.ref.topic):
-        if status.log == given.ref.log:
-            for phase in status.phases:
-                if phase.phase is Phase.DRAIN_TRANSACTIONS:
-                    return phase.started_at.timestamp() * 1000
-    return time.time() * 1000
+    began = await services.control_plane.phase_began(given.ref.log, Phase.DRAIN_TRANSACTIONS)
+    return time.time() * 1000 if began is None else began.timestamp() * 1000
 
 
 async def _observe(

@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.attempt import failure, typed_failures, waiting
 from tideline.domain import failures
-from tideline.domain.messages import TOPIC_WORKFLOW, PlaceRequest, TopicRef
+from tideline.domain.messages import TOPIC_WORKFLOW, PartitionShare, PlaceRequest, TopicRef
 from tideline.domain.places import PlaceHolder, waiting_reason
 from tideline.migration.connections import WorkerServices
 
@@ -31,7 +31,14 @@ async def take_place(services: WorkerServices, request: PlaceRequest) -> None:
         if gone:
             found = await services.control_plane.take_migration_place(asking, places, DOUBT_MS)
     if not found.taken:
-        raise waiting(waiting_reason(places, found.before))
+        raise waiting(waiting_reason(found.places, found.before))
+
+
+async def partition_share(services: WorkerServices, request: PlaceRequest) -> PartitionShare:
+    """What operators allow of the topic's partitions between validation and B0 now."""
+    with typed_failures():
+        share = await services.control_plane.migration_share(request.ref.id)
+    return PartitionShare(share)
 
 
 async def leave_place(services: WorkerServices, request: PlaceRequest) -> None:

@@ -14,6 +14,7 @@ from activities.quiesce import quiesce
 from activities.readiness import readiness
 from activities.roll_and_flush import roll_and_flush
 from activities.seed_and_persist import seed_and_persist
+from activities.topic_readiness import await_readiness
 from activities.zombie_cleanup import zombie_cleanup
 from tideline.domain.messages import TopicActivity
 from tideline.domain.migration import Phase
@@ -29,10 +30,12 @@ ACTIVITIES: dict[str, ActivityFunction] = {
     TopicActivity.VALIDATE_TOPIC: validate.validate_topic,
     TopicActivity.TAKE_PLACE: places.take_place,
     TopicActivity.LEAVE_PLACE: places.leave_place,
+    TopicActivity.PARTITION_SHARE: places.partition_share,
     TopicActivity.BEGIN_TRACKING: topic.begin_tracking,
     TopicActivity.AWAIT_TRACKING: topic.await_tracking,
     TopicActivity.RECONCILE_CONFIGS: configs.reconcile_configs,
     TopicActivity.PROVE_COVERAGE_FOR_ROLL: configs.prove_coverage_for_roll,
+    TopicActivity.AWAIT_READINESS: await_readiness,
     TopicActivity.ABORT_MIGRATION: topic.abort_migration,
     TopicActivity.STOP_TRACKING: topic.stop_tracking,
     TopicActivity.RECORD_CONFIGURATION: operators.record_configuration,

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from activities.attempt import failure, heartbeat, phase_evidence, rounds, typed_failures, waiting
+from kio.schema.errors import ErrorCode
+
+from activities.attempt import (
+    failure,
+    heartbeat,
+    phase_evidence,
+    rounds,
+    typed_failures,
+    wait_bound_ms,
+    waiting,
+)
 from tideline.domain import failures
-from tideline.domain.messages import PhaseInput, TopicStep
+from tideline.domain.messages import PartitionRef, PhaseInput, TopicStep
 from tideline.domain.migration import Phase
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.observer import PartitionLayout
 from tideline.migration.connections import WorkerServices
 from tideline.migration.preflight import run_preflight
 
@@ -37,14 +49,8 @@ async def validate_partition(services: WorkerServices, given: PhaseInput) -> Non
     ref = given.ref
     why = ""
     async with phase_evidence(services, given, Phase.VALIDATE) as evidence:
-        async for number in rounds(services.wait_bound_ms, OBSERVE_EVERY_MS):
-            topic = await services.observer.topic(ref.topic, topic_id=ref.log.topic_id)
-            assert topic is not None
-            layout = topic.partitions.get(ref.partition)
-            if layout is None:
-                raise failure(
-                    failures.UNKNOWN_TOPIC, f"{ref.topic!r} has no partition {ref.partition}"
-                )
+        async for number in rounds(wait_bound_ms(services), OBSERVE_EVERY_MS):
+            layout = await _layout(services, ref)
             moving = await services.topics.reassigning(ref.topic, [ref.partition])
             behind = sorted(set(layout.replicas) - set(layout.in_sync))
             evidence.observed |= {
@@ -65,3 +71,15 @@ async def validate_partition(services: WorkerServices, given: PhaseInput) -> Non
             if number:
                 await evidence.waiting(why)
         raise waiting(why)
+
+
+async def _layout(services: WorkerServices, ref: PartitionRef) -> PartitionLayout:
+    try:
+        return await services.observer.partition(
+            ref.topic, ref.partition, topic_id=ref.log.topic_id
+        )
+    except KafkaError as error:
+        if error.code is not ErrorCode.unknown_topic_or_partition:
+            raise
+        why = f"{ref.topic!r} has no partition {ref.partition}"
+        raise failure(failures.UNKNOWN_TOPIC, why) from error

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 import structlog
 
-from activities.attempt import PhaseEvidence, failure, heartbeat, phase_evidence, rounds, waiting
+from activities.attempt import (
+    PhaseEvidence,
+    failure,
+    heartbeat,
+    phase_evidence,
+    rounds,
+    wait_bound_ms,
+    waiting,
+)
 from tideline.domain import failures
 from tideline.domain.ids import TopicPartition
 from tideline.domain.log_gap import in_words
@@ -59,7 +67,7 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
     why = ""
     async with phase_evidence(services, given, Phase.ZOMBIE_CLEANUP) as evidence:
         await services.evidence.flush(given.ref.log)
-        async for number in rounds(services.wait_bound_ms, OBSERVE_EVERY_MS):
+        async for number in rounds(wait_bound_ms(services), OBSERVE_EVERY_MS):
             survey = await _survey(services, given)
             evidence.observed |= {
                 "log_start": survey.log_start,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -65,6 +65,10 @@ class Call:
     that gives up (progress that survives the worker) the control plane makes good: a repeated
     phase takes a newer generation, and B0 is persisted once."""
 
+    in_process: timedelta | None = None
+    """One try, so long, as a local activity: it costs no round trip to Temporal. For what mostly
+    succeeds at once and may be repeated."""
+
     @property
     def parks_producers(self) -> bool:
         """When it fails for good, producers are let go first, and the attempt starts anew with a
@@ -72,6 +76,16 @@ class Call:
         return self.beyond_hold is not None
 
 
+ONCE = RetryPolicy(maximum_attempts=1)
+
+
+def tried_in_process(call: Call) -> Call:
+    """The same, once and at once; what fails or has to wait is then called as it is."""
+    return replace(call, in_process=TRIED_FOR)
+
+
+TRIED_FOR = timedelta(seconds=2)
+"""Longer than an activity looks when it is tried in process; much shorter than a workflow task."""
 LONG_HISTORY = 4_000
 """Events after which a workflow that waits continues as new."""
 
@@ -142,6 +156,15 @@ def _begin(call: Call, given: Any) -> asyncio.Task[Any]:
             start_to_close_timeout=bound,
             schedule_to_close_timeout=bound,
             retry_policy=call.retry,
+        )
+    if call.in_process is not None:
+        return workflow.start_local_activity(
+            str(call.name),
+            given,
+            result_type=call.result,
+            start_to_close_timeout=call.in_process,
+            schedule_to_close_timeout=call.in_process,
+            retry_policy=ONCE,
         )
     queue = workflow.info().task_queue
     return workflow.start_activity(

@@ -7,7 +7,7 @@ whichever runs under the topic's id, so starting one that runs already means: as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -40,6 +40,9 @@ with workflow.unsafe.imports_passed_through():
 
 MOST_AT_ONCE = 50
 """Starts and signals under way."""
+SLICE = 200
+"""Of starts and signals, after which it is looked whether something else must come first: a new
+run, or a write pause that may begin."""
 MOST_CHILDREN = 1_000
 """Open children of one run; Temporal allows 2000. A new run begins with none."""
 CHECK_SILENT_EVERY = timedelta(minutes=5)
@@ -52,6 +55,8 @@ Child = ChildWorkflowHandle[PartitionMigrationInput, PartitionOutcome]
 _PHASE_OF_OUTCOME = {"ready": DONE, ABORTED: ABORTED, GONE: GONE, FORCED: FORCED}
 ARMING_ENDS = "arming-that-fails-holds-up-nothing"
 """Patch: before it a call to arm that was interrupted ended the fan-out, and the topic hung."""
+IN_SLICES = "starts-and-steers-in-slices-2026-11"
+"""Patch: before it thousands of signals were one piece of work, which nothing could interrupt."""
 
 
 class FanOut:
@@ -88,6 +93,23 @@ class FanOut:
             and self._state.permits[report.partition] >= report.round
         ):
             self._to_steer.add(report.partition)
+        if report.waits_for is WaitsFor.READY and self._is_told(report):
+            # It has not heard of it, or was started anew.
+            self._state.not_waiting(report.partition)
+            self._to_steer.add(report.partition)
+
+    def _is_told(self, report: PartitionReport) -> bool:
+        state = self._state
+        is_ready = state.ready.get(str(report.partition), 0) >= report.round
+        return is_ready or str(report.partition) in state.own_look
+
+    def steer(self, partitions: Iterable[int]) -> None:
+        """Tell them what is wanted of them now."""
+        self._to_steer.update(partitions)
+
+    def steer_waiting(self) -> None:
+        """Those that wait for the roll; the others hear of it with what they wait for."""
+        self._to_steer.update(self._state.waits_for_roll())
 
     def steer_all(self) -> None:
         self._to_steer.update(self._state.running())
@@ -107,7 +129,7 @@ class FanOut:
         self.steer_all()
         try:
             await workflow.wait_condition(
-                lambda: not self._state.running(), timeout=timedelta(minutes=1)
+                lambda: not self._state.tally.running, timeout=timedelta(minutes=1)
             )
         except TimeoutError:
             workflow.logger.warning("partitions_did_not_end")
@@ -154,8 +176,8 @@ class FanOut:
     async def _work(self) -> None:
         state = self._state
         if not self.crowded and not state.aborted:
-            starting = [*sorted(self._lost), *state.to_start()]
-            self._lost.clear()
+            starting = self._slice([*sorted(self._lost), *state.to_start()])
+            self._lost.difference_update(starting)
             for partition in starting:
                 if state.partitions[partition].phase == TO_DO:
                     state.receive(PartitionReport(partition, Phase.VALIDATE, now()))
@@ -167,9 +189,15 @@ class FanOut:
             for partition in permitted:
                 state.permits[partition] = state.partitions[partition].round
             self._to_steer.update(permitted)
-        steering = sorted(self._to_steer)
-        self._to_steer.clear()
+        steering = self._slice(sorted(self._to_steer), first=permitted)
+        self._to_steer.difference_update(steering)
         await _together(self._steer(p, state.steering(p)) for p in steering)
+
+    def _slice(self, wanted: list[int], first: Sequence[int] = ()) -> list[int]:
+        """As many as are one piece of work, ``first`` among them."""
+        if len(wanted) <= SLICE or not workflow.patched(IN_SLICES):
+            return wanted
+        return list(dict.fromkeys([*first, *wanted]))[:SLICE]
 
     async def _start(self, partition: int) -> None:
         ref = self._state.ref
@@ -236,6 +264,8 @@ class FanOut:
         workflow_id = self._state.ref.partition_workflow_id(partition)
         try:
             await workflow.get_external_workflow_handle(workflow_id).signal(Signal.STEER, steering)
+            if steering.ready:
+                self._state.told_of_ready(partition, now())
         except TemporalError:
             # It has ended: by itself, then its report or result says so, or from outside.
             if partition not in self._children and partition in self._state.running():

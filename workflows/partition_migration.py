@@ -55,6 +55,7 @@ with workflow.unsafe.imports_passed_through():
         may_continue_anywhere,
         perform,
         quick,
+        tried_in_process,
     )
     from workflows.reporting import Reporter, SearchAttributes, markdown_table, now, reportable
 
@@ -114,9 +115,20 @@ class PartitionMigration:
     async def _begin(self) -> None:
         """A first run validates; one that finds B0 persisted goes on behind it."""
         self._move_to(Phase.VALIDATE)
-        situation = await self._ask(Unsettled.WHETHER_BEGUN)
+        situation = await self._whether_begun()
         if situation.tracked:
             self._believe(situation)
+
+    async def _whether_begun(self) -> PartitionSituation:
+        if workflow.patched(phases.FIRST_IN_PROCESS):
+            observe = quick(TopicActivity.OBSERVE_PARTITION, PartitionSituation)
+            try:
+                situation: PartitionSituation = await perform(tried_in_process(observe), self._ref)
+            except CallFailed as failure:
+                workflow.logger.info("not_observed_at_once", extra={"why": failure.message})
+            else:
+                return situation
+        return await self._ask(Unsettled.WHETHER_BEGUN)
 
     async def _settle(self) -> None:
         """The run before this one ended while it asked."""
@@ -128,6 +140,8 @@ class PartitionMigration:
             self._move_to(Phase.DRAIN_TRANSACTIONS)
 
     async def _step(self, phase: Phase) -> None:
+        if phase is Phase.READINESS and not self._state.by_topic:
+            self._state.by_topic = workflow.patched(phases.READY_BY_TOPIC)
         await self._gate(phase)
         if self._state.steering.aborted:
             self._move_to(ABORTED)
@@ -135,17 +149,35 @@ class PartitionMigration:
         if is_forced(self._state):
             self._move_to(FORCED)
             return
+        if phase is Phase.READINESS and is_ready(self._state):
+            self._move_to(DONE)
+            return
         self._enter(phase)
         if phase is Phase.READINESS and not self._state.tiering_since:
             self._state.tiering_since = now()
         try:
-            result = await perform(phases.PHASE_CALLS[phase], self._input(), self._must_end)
+            result = await self._perform(phase)
         except Interrupted:
             return
         except CallFailed as failure:
             await self._after_failure(phase, failure)
         else:
             self._advance(phase, result)
+
+    async def _perform(self, phase: Phase) -> Any:
+        call, given = phases.PHASE_CALLS[phase], self._input()
+        if self._is_tried_in_process(phase):
+            try:
+                return await perform(tried_in_process(call), given, self._must_end)
+            except CallFailed as failure:
+                if failure.kind in phases.DECIDED:
+                    raise
+            self._show()
+        return await perform(call, given, self._must_end)
+
+    def _is_tried_in_process(self, phase: str) -> bool:
+        may = phase in phases.TRIED_IN_PROCESS and not self._failed_tries
+        return may and workflow.patched(phases.FIRST_IN_PROCESS)
 
     def _advance(self, phase: Phase, result: Any) -> None:
         state = self._state
@@ -286,11 +318,17 @@ class PartitionMigration:
         self._phase_began = workflow.time()
         if phase == Phase.QUIESCE:
             self._state.write_pauses += 1
-        if not parks_producers(self._state):
-            self._upsert()
-            if phase not in (Phase.QUIESCE, Phase.VALIDATE):
-                self._report()
+        if not parks_producers(self._state) and not self._is_tried_in_process(phase):
+            self._show()
         workflow.set_current_details(details(self.status()))
+
+    def _show(self) -> None:
+        """What this phase is, to operators and the topic's workflow."""
+        self._upsert()
+        phase = self._state.phase
+        told = phase == DONE and is_ready(self._state)
+        if phase not in (Phase.QUIESCE, Phase.VALIDATE) and not told:
+            self._report()
 
     def _waits_because(self, reason: str) -> None:
         if reason == self._waiting_reason:
@@ -381,6 +419,11 @@ def is_forced(state: PartitionState) -> bool:
     return state.steering.completed and crossed(state)
 
 
+def is_ready(state: PartitionState) -> bool:
+    """The topic's workflow has found the prefix to be complete, and knows that this is over."""
+    return state.by_topic and state.steering.ready >= state.round
+
+
 def parks_producers(state: PartitionState) -> bool:
     """A write pause is under way: nothing may delay its end."""
     return state.phase in (Phase.ROLL_AND_FLUSH, Phase.SEED_AND_PERSIST)
@@ -390,6 +433,9 @@ def waits_for(state: PartitionState) -> WaitsFor:
     """What the next phase needs from the topic's workflow."""
     if state.phase == Phase.QUIESCE and state.steering.permit < state.round:
         return WaitsFor.PERMIT
+    if state.phase == Phase.READINESS and state.by_topic:
+        told = is_ready(state) or state.steering.own_look
+        return WaitsFor.NOTHING if told else WaitsFor.READY
     if state.phase == Phase.READINESS and not state.steering.rolled:
         return WaitsFor.ROLL
     return WaitsFor.NOTHING
@@ -410,6 +456,11 @@ def blocked_because(state: PartitionState) -> str:
             return "drained; waits for the topic's workflow to let the write pause begin"
         case WaitsFor.ROLL:
             return "waits until every partition has its B0 and the topic's segments are rolled"
+        case WaitsFor.READY:
+            return (
+                "waits until every partition has its B0, the topic's segments are rolled and the "
+                "prefix is in remote storage: the topic's workflow looks for all partitions"
+            )
     return ""
 
 

@@ -54,3 +54,13 @@ BOUNDARY_WAS_RESET = (failures.BOUNDARY_RESET,)
 TOPIC_IS_GONE = (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED)
 ASK_POSTGRES = (failures.STALE_GENERATION, failures.REFUSED, failures.STALE_LEADER_EPOCH)
 """Perhaps somebody else has moved the partition: observe before the next try."""
+
+READY_BY_TOPIC = "readiness-is-looked-for-by-the-topic-2026-11"
+"""Patch: before it each partition looked again and again whether its prefix was complete."""
+
+TRIED_IN_PROCESS = (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS, Phase.ZOMBIE_CLEANUP)
+"""Phases that mostly have nothing to wait for."""
+FIRST_IN_PROCESS = "first-tries-in-process-2026-11"
+"""Patch: before it each try at each phase was a task of Temporal's."""
+DECIDED = (*TOPIC_IS_GONE, *BOUNDARY_WAS_RESET, *ASK_POSTGRES)
+"""Failures of a try in process that another try would not change."""

@@ -181,11 +181,12 @@ class TopicMigration:
         run = self._run
         if run is None:
             return
-        known = run.state.status(run.waiting_reason)
+        state = run.state
+        reason = state.reason(run.waiting_reason)
         self._search_attributes.update(
-            topic=known.topic, phase=known.stage, waiting_reason=known.waiting_reason
+            topic=state.ref.topic, phase=state.stage, waiting_reason=reason
         )
-        workflow.set_current_details(markdown_table(run.state.details(known)))
+        workflow.set_current_details(markdown_table(state.details(reason)))
 
     # Steering
 
@@ -208,6 +209,7 @@ class TopicMigration:
         """Go on, and try again at once what is being waited for."""
         outcome = self._set_paused(False, "goes on")
         self._running().retrying.retry_now()
+        self._running().readiness.retry_now()
         return outcome
 
     @workflow.update(name=Update.ABORT)

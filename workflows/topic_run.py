@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
         ConfigStage,
         ConfigStep,
         PartitionRef,
+        PartitionShare,
         PartitionSituation,
         PlaceRequest,
         TopicActivity,
@@ -55,7 +56,8 @@ with workflow.unsafe.imports_passed_through():
         slow,
     )
     from workflows.fan_out import ARMING_ENDS, FanOut
-    from workflows.phases import TOPIC_IS_GONE
+    from workflows.phases import READY_BY_TOPIC, TOPIC_IS_GONE
+    from workflows.readiness import TopicReadiness
     from workflows.reporting import now
     from workflows.topic_state import Stage, TopicState
 
@@ -66,6 +68,10 @@ OPEN_AFTER_RESET = "open-the-classic-log-after-a-reset"
 with the arming before its write pause."""
 TAKES_A_PLACE = "takes-one-of-the-places-2026-11"
 """Patch: before it only a wave bounded how many topics migrate at once."""
+SHARES_PARTITIONS = "shares-partitions-with-other-topics-2026-11"
+"""Patch: before it only a topic's own options bounded how many of its partitions cross at once."""
+SHARE_LASTS = timedelta(seconds=20)
+"""After so long it is asked again what operators allow."""
 PREFLIGHT_LASTS = timedelta(minutes=1)
 """A topic that waited longer for its place is looked at again before anything of it changes."""
 PROVING_BOUND_S = 20 * 60.0
@@ -90,9 +96,11 @@ class TopicRun:
         self.waiting_reason = ""
         self.retrying = RetryUntilSuccess(self._waits_because, may_continue_anywhere)
         self.fan_out = FanOut(state, self._arm)
+        self.readiness = TopicReadiness(state, self.fan_out, self._waits_because)
         self._changed = changed
         self._deciding = asyncio.Lock()
         self._arming_failed: CallFailed | None = None
+        self._reading_share = False
 
     @property
     def _step(self) -> TopicStep:
@@ -106,6 +114,8 @@ class TopicRun:
         """To the end: ``hybrid`` or ``aborted``."""
         state = self.state
         reconciling = asyncio.create_task(self._reconcile())
+        looking = asyncio.create_task(self.readiness.run())
+        sharing = asyncio.create_task(self._keep_share())
         try:
             while state.stage is not Stage.ENDED:
                 if may_continue_anywhere():
@@ -132,6 +142,8 @@ class TopicRun:
             raise refused(failure) from failure
         finally:
             reconciling.cancel()
+            looking.cancel()
+            sharing.cancel()
         return self._outcome()
 
     def _outcome(self) -> TopicOutcome:
@@ -170,6 +182,8 @@ class TopicRun:
                     return
                 await self._do(slow(TopicActivity.AWAIT_TRACKING), reraise=TOPIC_IS_GONE)
                 await self._configs(ConfigStage.TRACKED)
+                if workflow.patched(SHARES_PARTITIONS):
+                    await self._read_share()
                 self._move_to(Stage.CROSSING)
             case Stage.CROSSING:
                 if state.sealed and workflow.patched(OPEN_AFTER_RESET):
@@ -184,7 +198,10 @@ class TopicRun:
                 await self._do(prove, reraise=TOPIC_IS_GONE)
                 await self._configs(ConfigStage.ROLLING)
                 state.rolled = True
-                self.fan_out.steer_all()
+                if workflow.patched(READY_BY_TOPIC):
+                    self.fan_out.steer_waiting()
+                else:
+                    self.fan_out.steer_all()
                 self._move_to(Stage.TIERING)
             case Stage.TIERING:
                 await self._until(lambda: state.all_done)
@@ -203,6 +220,36 @@ class TopicRun:
         since = workflow.now()
         await self.retrying.call(slow(TopicActivity.TAKE_PLACE), self._place, self._urgent)
         return workflow.now() - since > PREFLIGHT_LASTS
+
+    async def _read_share(self) -> None:
+        """What operators allow of this topic's partitions; what held before, if nobody can say."""
+        call = quick(TopicActivity.PARTITION_SHARE, PartitionShare)
+        try:
+            found: PartitionShare = await perform(call, self._place, self._asks_no_share)
+        except CallFailed as failure:
+            workflow.logger.info("share_not_read", extra={"why": failure.message})
+        else:
+            self.state.share = found.partitions
+            self._changed()
+
+    def _asks_no_share(self) -> bool:
+        return self.fan_out.settling or self._urgent()
+
+    async def _keep_share(self) -> None:
+        """While partitions cross. Until cancelled."""
+        while True:
+            await workflow.wait_condition(lambda: self.state.stage is Stage.CROSSING)
+            if not workflow.patched(SHARES_PARTITIONS):
+                return
+            await workflow.sleep(SHARE_LASTS)
+            if self.state.stage is Stage.CROSSING and not self._asks_no_share():
+                self._reading_share = True
+                try:
+                    await self._read_share()
+                except Interrupted:
+                    continue
+                finally:
+                    self._reading_share = False
 
     async def _leave_place(self) -> None:
         """If that fails, whoever waits finds out that this workflow has ended."""
@@ -275,9 +322,10 @@ class TopicRun:
     async def _continue_as_new(self) -> NoReturn:
         """In the stage that it is in: each can be begun again."""
         await self.fan_out.settle()
+        await workflow.wait_condition(lambda: not self.readiness.busy and not self._reading_share)
         await workflow.wait_condition(workflow.all_handlers_finished)
         self.fan_out.hand_over()
-        workflow.continue_as_new(Continued(self.state))
+        workflow.continue_as_new(Continued(self.state.to_carry()))
 
     def _urgent(self) -> bool:
         state = self.state
@@ -348,6 +396,7 @@ class TopicRun:
             self.state.configured = True
             self.fan_out.steer_all()
             self.retrying.retry_now()
+            self.readiness.retry_now()
             self._changed()
         return ConfigureOutcome(self.state.options, changed)
 

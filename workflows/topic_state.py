@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 
 from tideline.domain.messages import (
     ABORTED,
     DONE,
     FORCED,
-    GONE,
+    MOST_REPORTS,
     PAUSED_REASON,
     TO_DO,
+    PartitionColumns,
     PartitionReport,
     Steering,
     TopicMigrationStatus,
@@ -20,6 +21,8 @@ from tideline.domain.messages import (
     WaitsFor,
 )
 from tideline.domain.options import MigrationOptions
+from tideline.domain.report_columns import packed, unpacked
+from workflows.tally import Tally
 
 MOST_WRITE_PAUSES = 2
 """Partitions of one topic whose producers are parked at once: more would make each pause longer,
@@ -55,40 +58,6 @@ NEXT_STEP = {
 }
 
 
-MOST_REASONS = 10
-"""Waiting reasons that are shown at once."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Everything that is counted over the partitions, in one pass over perhaps thousands."""
-
-    phases: Counter[str] = field(default_factory=Counter)
-    crossed: int = 0
-    busy: int = 0
-    """Started, and B0 is not persisted yet."""
-    to_do: list[int] = field(default_factory=list)
-    want_permit: list[PartitionReport] = field(default_factory=list)
-    waiting: list[PartitionReport] = field(default_factory=list)
-    """The first that wait for something outside of the migration."""
-    gone: str = ""
-    """Why the topic is no more."""
-
-    def add(self, report: PartitionReport) -> None:
-        self.phases[report.phase] += 1
-        self.crossed += report.crossed
-        if report.phase == TO_DO:
-            self.to_do.append(report.partition)
-        elif not report.crossed and not report.ended:
-            self.busy += 1
-        if report.waits_for is WaitsFor.PERMIT:
-            self.want_permit.append(report)
-        if report.waiting_reason and not report.waits_for and len(self.waiting) < MOST_REASONS:
-            self.waiting.append(report)
-        if report.phase == GONE:
-            self.gone = self.gone or report.waiting_reason or "the topic was deleted"
-
-
 @dataclass
 class TopicState:
     """Survives continue-as-new. Lists are indexed by partition."""
@@ -102,6 +71,10 @@ class TopicState:
     """One of the places of topics that migrate at once: it has one, or waits for it."""
     permits: list[int] = field(default_factory=list)
     """The round up to which each partition's write pause may begin."""
+    tried_first: bool = False
+    """As many partitions as the options name have crossed, and the topic was paused for them."""
+    share: int | None = None
+    """Of the partitions that operators allow to all topics between validation and B0."""
     armed: bool = False
     rolled: bool = False
     sealed: bool = False
@@ -121,11 +94,21 @@ class TopicState:
     """Who forced the completion."""
     incomplete: list[int] = field(default_factory=list)
     """Partitions whose prefix was not complete then."""
+    ready: dict[str, int] = field(default_factory=dict)
+    """By partition the round in which its prefix was found to be complete, until it has ended."""
+    own_look: dict[str, bool] = field(default_factory=dict)
+    """Partitions that must look for themselves whether they are ready."""
+    columns: PartitionColumns | None = None
+    """In the place of ``partitions``, of a large topic that continues as new."""
 
     def __post_init__(self) -> None:
         self._tally: Tally | None = None
 
     def begin(self) -> None:
+        """At the start of a run."""
+        if self.columns is not None:
+            self.partitions, self.columns = unpacked(self.columns), None
+            self._tally = None
         if not self.partitions:
             count = self.ref.partitions
             self.partitions = [PartitionReport(p, TO_DO, self.since) for p in range(count)]
@@ -136,20 +119,32 @@ class TopicState:
         """Remember the newest report of a partition. One of an unknown partition is ignored."""
         if not 0 <= report.partition < len(self.partitions):
             return
-        self.partitions[report.partition] = report
-        self._tally = None
+        before, self.partitions[report.partition] = self.partitions[report.partition], report
+        if self._tally is not None:
+            self._tally.remove(before)
+            self._tally.add(report)
+        if before.crossed and not report.crossed:
+            # B0 was unset: what was found under it says nothing of the next one.
+            self.ready.pop(str(report.partition), None)
+            self.own_look.pop(str(report.partition), None)
+        if self.first_have_crossed:
+            self.tried_first = self.paused = True
         if report.phase == ABORTED:
             # Only the SQL update aborts a partition, and it aborts the whole topic.
             self.aborted = True
 
     @property
     def tally(self) -> Tally:
-        """Counted when it is asked for after a report."""
+        """Counted once in a run, and kept up with each report."""
         if self._tally is None:
-            self._tally = Tally()
-            for report in self.partitions:
-                self._tally.add(report)
+            self._tally = Tally.of(self.partitions)
         return self._tally
+
+    def to_carry(self) -> TopicState:
+        """What the next run begins with."""
+        if len(self.partitions) <= MOST_REPORTS:
+            return self
+        return replace(self, partitions=[], columns=packed(self.partitions))
 
     @property
     def all_crossed(self) -> bool:
@@ -175,6 +170,50 @@ class TopicState:
         """B0 of a partition was reset after all had crossed."""
         return self.stage in (Stage.ROLLING, Stage.TIERING) and not self.all_crossed
 
+    @property
+    def first_have_crossed(self) -> bool:
+        """Those that were to cross before the others have, and nobody has looked at them yet."""
+        first = self.options.first_partitions
+        if self.tried_first or not 0 < first < len(self.partitions):
+            return False
+        return self.tally.crossed >= first
+
+    # Readiness, which is looked for once for all partitions that wait for it
+
+    @property
+    def may_look_for_ready(self) -> bool:
+        waits = self.rolled and bool(self.tally.want_ready)
+        return waits and not (self.paused or self.aborted or self.forced_by)
+
+    def wants_ready(self) -> list[int]:
+        """Partitions whose prefix is to be looked for in remote storage."""
+        return sorted(self.tally.want_ready)
+
+    def found_ready(self, partition: int) -> None:
+        self.ready[str(partition)] = self.partitions[partition].round
+        self.not_waiting(partition)
+
+    def must_look_itself(self, partition: int) -> None:
+        self.own_look[str(partition)] = True
+        self.not_waiting(partition)
+
+    def told_of_ready(self, partition: int, now: str) -> None:
+        """Its workflow was steered by :meth:`steering`: it ends, and need not report that."""
+        report = self.partitions[partition]
+        if not report.ended and self.ready.get(str(partition), 0) >= report.round:
+            self.receive(replace(report, phase=DONE, since=now, waiting_reason=""))
+            del self.ready[str(partition)]
+
+    def waits_for_roll(self) -> list[int]:
+        """Partitions whose workflow looks for itself once the segments are rolled."""
+        return [p.partition for p in self.partitions if p.waits_for is WaitsFor.ROLL]
+
+    def not_waiting(self, partition: int) -> None:
+        """It knows, or is being told, how it goes on."""
+        report = self.partitions[partition]
+        if report.waits_for is WaitsFor.READY:
+            self.receive(replace(report, waits_for=WaitsFor.NOTHING, waiting_reason=""))
+
     def running(self) -> list[int]:
         """Partitions whose workflow was started and has not ended."""
         return [p.partition for p in self.partitions if p.phase != TO_DO and not p.ended]
@@ -183,14 +222,20 @@ class TopicState:
         """Partitions that may start now: a place is free until B0 is persisted."""
         if self.paused or self.aborted:
             return []
-        free = max(0, self.options.parallel_partitions - self.tally.busy)
-        return self.tally.to_do[:free]
+        allowed = self.options.parallel_partitions
+        if self.share is not None:
+            allowed = min(allowed, self.share)
+        free = max(0, allowed - self.tally.busy)
+        if (first := self.options.first_partitions) and not self.tried_first:
+            begun = len(self.partitions) - len(self.tally.to_do)
+            free = min(free, max(0, first - begun))
+        return list(islice(self.tally.to_do, free))
 
     def to_permit(self) -> list[int]:
         """Partitions that are drained and may begin their write pause now."""
         if self.paused or self.aborted or self.stage is not Stage.CROSSING:
             return []
-        waiting = self.tally.want_permit
+        waiting = [report for _, report in sorted(self.tally.want_permit.items())]
         held_up = [p.partition for p in waiting if self.permits[p.partition] < p.round]
         free = max(0, MOST_WRITE_PAUSES - (len(waiting) - len(held_up)))
         return held_up[:free]
@@ -204,6 +249,8 @@ class TopicState:
             aborted=self.aborted,
             completed=bool(self.forced_by),
             options=self.options if self.configured else None,
+            ready=self.ready.get(str(partition), 0),
+            own_look=str(partition) in self.own_look,
         )
 
     def boundaries(self) -> dict[str, int]:
@@ -213,34 +260,50 @@ class TopicState:
     def status(self, waiting_reason: str) -> TopicMigrationStatus:
         """For the ``status`` query. ``waiting_reason`` is the workflow's own; without one, that
         of a partition counts."""
+        large = len(self.partitions) > MOST_REPORTS
         return TopicMigrationStatus(
             topic=self.ref.topic,
             topic_id=self.ref.topic_id,
             stage=self.stage,
             since=self.since,
-            waiting_reason=waiting_reason or self._reason(),
+            waiting_reason=self.reason(waiting_reason),
             paused=self.paused,
             next_step=NEXT_STEP[self.stage],
-            partitions=list(self.partitions),
+            partitions=[] if large else list(self.partitions),
             options=self.options,
             completion_forced_by=self.forced_by,
+            columns=packed(self.partitions) if large else None,
         )
 
+    def reason(self, waiting_reason: str) -> str:
+        """Why the migration waits: the workflow's own reason, or that of a partition."""
+        return waiting_reason or self._reason()
+
     def _reason(self) -> str:
+        if self.paused and self.tried_first and self.stage is Stage.CROSSING:
+            return (
+                f"{self.tally.crossed} partitions have crossed before the others "
+                f"(first_partitions={self.options.first_partitions}): look at them, then resume"
+            )
         if self.paused:
             return PAUSED_REASON
-        for first in self.tally.waiting:
-            return f"partition {first.partition}: {first.waiting_reason}"
+        if self.share == 0 and self.stage is Stage.CROSSING and self.tally.to_do:
+            return "no partition may begin to cross: operators allow none now (`tideline limits`)"
+        for first in self.tally.waiting[:1]:
+            return f"partition {first}: {self.partitions[first].waiting_reason}"
         return ""
 
-    def details(self, known: TopicMigrationStatus) -> list[tuple[str, object]]:
-        counted = ", ".join(f"{n} {phase}" for phase, n in self.tally.phases.items())
+    def details(self, reason: str) -> list[tuple[str, object]]:
+        """For the Temporal UI; costs the same however many partitions there are. ``reason``: of
+        :meth:`reason`."""
+        tally = self.tally
+        counted = ", ".join(f"{n} {phase}" for phase, n in tally.phases.items())
         return [
-            ("topic", f"{known.topic} (id {known.topic_id})"),
-            ("stage", f"**{known.stage}** since {known.since}"),
-            ("paused", "yes" if known.paused else ""),
-            ("waits because", known.waiting_reason),
+            ("topic", f"{self.ref.topic} (id {self.ref.topic_id})"),
+            ("stage", f"**{self.stage}** since {self.since}"),
+            ("paused", "yes" if self.paused else ""),
+            ("waits because", reason),
             ("partitions", counted),
-            ("next", known.next_step),
-            *((f"partition {p.partition}", p.waiting_reason) for p in self.tally.waiting),
+            ("next", NEXT_STEP[self.stage]),
+            *((f"partition {p}", self.partitions[p].waiting_reason) for p in tally.waiting),
         ]

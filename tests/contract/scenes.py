@@ -27,7 +27,7 @@ from tideline.domain.quiescence import LeaseReading
 from tideline.settings import JobsSettings
 
 TABLES = (
-    "watch_findings", "migration_places", "job_successes", "job_attempts",
+    "watch_findings", "migration_places", "migration_limits", "job_successes", "job_attempts",
     "read_pins", "verify_verdicts",
     "gc_runs", "orphan_reports", "lessened_files",
     "coverage_results", "marked_objects", "tiering_failures", "producer_snapshots",

@@ -80,3 +80,46 @@ async def test_many_that_ask_at_once_get_as_many_places_as_there_are(scene: Scen
     answers = await asyncio.gather(*asked)
     assert sum(answer.taken for answer in answers) == 3
     assert sorted(answer.before for answer in answers if not answer.taken) == list(range(7))
+
+
+async def limit(scene: Scene, topics: int | None, partitions: int | None) -> None:
+    await scene.plane.set_migration_limits(topics, partitions, "ada", "a busy evening")
+
+
+async def test_what_operators_allow_holds_instead_of_the_setting_and_at_once(scene: Scene) -> None:
+    assert await scene.plane.migration_limits() is None
+    await ask(scene, 1, 5)
+    await limit(scene, 1, None)
+    answer = await ask(scene, 2, 5)
+    assert (answer.taken, answer.places) == (False, 1)
+    assert (await ask(scene, 1, 5)).taken  # nothing is taken away
+    await limit(scene, None, 3)
+    assert (await ask(scene, 2, 5)).taken
+    held = await scene.plane.migration_limits()
+    assert held is not None
+    assert (held.topics, held.partitions) == (None, 3)
+    assert (held.set_by, held.reason) == ("ada", "a busy evening")
+
+
+async def test_topics_that_cross_share_the_partitions_that_operators_allow(scene: Scene) -> None:
+    """All shares together are the limit, whatever it is; a topic that has crossed leaves the
+    others its share."""
+    gateway = await scene.gateway()
+    logs = [(await scene.migrating_topic([gateway]))[1][0] for _ in range(3)]
+    for log in logs:
+        holder = PlaceHolder(log.topic_id, "", "first")
+        await scene.plane.take_migration_place(holder, 3, LONG)
+
+    async def shares() -> list[int | None]:
+        return [await scene.plane.migration_share(log.topic_id) for log in logs]
+
+    assert await shares() == [None] * 3
+    for partitions, expected in ((7, [3, 2, 2]), (2, [1, 1, 0]), (0, [0, 0, 0])):
+        await limit(scene, None, partitions)
+        assert await shares() == expected
+    await limit(scene, None, 7)
+    await scene.persist(logs[0], 10, await scene.quiesce(logs[0], [gateway], 9))
+    assert (await shares())[1:] == [4, 3]
+    assert await scene.plane.migration_share(UUID(int=99)) is None
+    await limit(scene, None, None)
+    assert await shares() == [None] * 3

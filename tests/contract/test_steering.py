@@ -8,7 +8,8 @@ import pytest
 
 from tests.contract.scenes import Scene, batch
 from tideline.control_plane.errors import BoundaryUnset, StaleGeneration, UnknownTopic
-from tideline.control_plane.model import ConfigOverride, RequestState, summarize
+from tideline.control_plane.model import ConfigOverride, ReadinessLook, RequestState, summarize
+from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 
 
@@ -64,6 +65,16 @@ async def test_a_new_attempt_of_a_phase_begins_its_clock_anew(scene: Scene) -> N
     assert await started(PhaseStatus.RUNNING) != first
 
 
+async def test_when_a_phase_of_one_partition_began_is_asked_for_alone(scene: Scene) -> None:
+    name, (log,) = await scene.migrating_topic([await scene.gateway()])
+    assert await scene.plane.phase_began(log, Phase.VALIDATE) is None
+    await scene.plane.record_phase(log, 0, Phase.VALIDATE, PhaseStatus.RUNNING, {})
+    (row,) = await scene.plane.migration_status(name)
+    assert await scene.plane.phase_began(log, Phase.VALIDATE) == row.phases[0].started_at
+    assert await scene.plane.phase_began(log, Phase.DRAIN_TRANSACTIONS) is None
+    assert await scene.plane.phase_began(TopicIdPartition(uuid4(), 0), Phase.VALIDATE) is None
+
+
 async def test_the_oldest_open_attempt_tells_how_long_a_phase_lasts(scene: Scene) -> None:
     """It is told while it runs, too: each try of a wait begins with a moment of running."""
     gateway = await scene.gateway()
@@ -114,6 +125,33 @@ async def test_readiness_is_set_and_cleared_and_fenced(scene: Scene) -> None:
         partition = await scene.plane.tracked_partition(log.topic_id, log.partition)
         assert partition is not None
         assert partition.ready is complete
+
+
+async def test_readiness_of_many_partitions_is_kept_for_those_that_nobody_has_moved(
+    scene: Scene,
+) -> None:
+    gateway = await scene.gateway()
+    name, logs = await scene.migrating_topic([gateway], 4)
+    topic_id = logs[0].topic_id
+    for log in logs[:3]:
+        await scene.persist(log, 10, await scene.quiesce(log, [gateway], 9))
+    await scene.plane.next_generation(logs[2])
+    looks = [
+        ReadinessLook(0, 1, True, "2 segments cover the prefix", {"segments": 2}),
+        ReadinessLook(1, 1, False, "replica 2 has not rolled"),
+        ReadinessLook(2, 1, True, "under a generation that is not the newest any more"),
+        ReadinessLook(3, 0, True, "it has no B0"),
+        ReadinessLook(9, 0, True, "there is no such partition"),
+    ]
+    assert sorted(await scene.plane.record_readiness(topic_id, looks)) == [0, 1]
+    assert await scene.plane.record_readiness(uuid4(), looks) == []
+    statuses = {s.log.partition: s for s in await scene.plane.migration_status(name)}
+    assert [statuses[p].tiering_complete for p in range(4)] == [True, False, False, False]
+    (done,) = [p for p in statuses[0].phases if p.phase is Phase.READINESS]
+    assert (done.status, done.evidence) == (PhaseStatus.DONE, {"segments": 2})
+    (waits,) = [p for p in statuses[1].phases if p.phase is Phase.READINESS]
+    assert (waits.status, waits.waiting_reason) == (PhaseStatus.WAITING, "replica 2 has not rolled")
+    assert not [p for p in statuses[2].phases if p.phase is Phase.READINESS]
 
 
 async def test_a_prefix_that_expired_leaves_a_diskless_partition(scene: Scene) -> None:

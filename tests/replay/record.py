@@ -190,6 +190,18 @@ async def place_never_came(world: World, client: Client) -> WorkflowHandle[Any, 
     return handle
 
 
+async def looked_at_together(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """Two partitions wait for remote storage; then B0 of one turns out to be unset."""
+    world.partitions = 2
+    world.script[Phase.READINESS] = [
+        *fails(failures.WAITING, "replica 2 has not rolled", times=4),
+        *fails(failures.BOUNDARY_RESET),
+    ]
+    handle = await world.start(client)
+    await ended(handle)
+    return handle
+
+
 async def follower(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     """A start by hand, which follows the topic's own workflow to its end."""
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
@@ -254,6 +266,7 @@ SCENARIOS: dict[str, Scenario] = {
     "forced": forced,
     "overdue": overdue,
     "continued": continued,
+    "looked_at_together": looked_at_together,
     "follower": follower,
     "waits_for_place": waits_for_place,
     "place_never_came": place_never_came,

@@ -31,6 +31,8 @@ from tideline.domain.messages import (
     Followed,
     JoinRequest,
     PhaseInput,
+    ReadinessFound,
+    ReadinessRequest,
     TopicActivity,
     TopicOutcome,
     TopicRef,
@@ -189,6 +191,7 @@ class Driver:
             TopicActivity.PROVE_COVERAGE_FOR_ROLL: _at_once,
             TopicActivity.FOLLOW_TOPIC_MIGRATION: self._follow,
             Phase.READINESS: _at_once,
+            TopicActivity.AWAIT_READINESS: _all_ready,
         }
         self.temporal = Temporal(world.loop, steps, worker.serving, self._began, self._succeeded)
         self._running, self._triggers = "", 0
@@ -277,6 +280,10 @@ class Driver:
             if at.partition == 0:
                 self.crossed = True
                 self.reached["crossed"].set()
+
+
+async def _all_ready(services: Any, request: ReadinessRequest) -> ReadinessFound:
+    return ReadinessFound(ready=request.partitions)
 
 
 async def _at_once(services: Any, given: Any) -> None:

@@ -77,9 +77,9 @@ FOUND_BY: dict[str, int] = {
     "deletion untold": 2,
     "born unawares": 25,
     "told in disorder": 1,
-    "given up untold": 32,
-    "sent is not committed": 32,
-    "retry placed": 11,
+    "given up untold": 126,
+    "sent is not committed": 126,
+    "retry placed": 269,
 }
 """The seed that finds a bug (docs/simulation.md says how it was looked for)."""
 

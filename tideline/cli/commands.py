@@ -51,6 +51,7 @@ TABLE = (
           "Change options of the migration of TOPIC that runs, also past the first B0."),
     _ours("complete", "operators", "complete",
           "End the migration of TOPIC behind B0. tieringComplete stays false where it is."),
+    _ours("limits", "limits", "app", "How much migrates at once, over all topics."),
     _ours("coverage", "coverage", "coverage",
           "The last verdict on each partition's prefix: which offsets are missing, since when, "
           "and what to do."),

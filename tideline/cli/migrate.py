@@ -57,6 +57,7 @@ def migrate(
     quiesce_hold_ms: Annotated[int | None, _option("quiesce_hold_ms")] = None,
     segment_wait_ms: Annotated[int | None, _option("segment_wait_ms")] = None,
     parallel_partitions: Annotated[int | None, _option("parallel_partitions")] = None,
+    first_partitions: Annotated[int | None, _option("first_partitions")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Start the migration of TOPIC, or join the one that runs."""

@@ -501,6 +501,32 @@ class PartitionMigrationStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MigrationLimits:
+    """What operators allow of all migrations together."""
+
+    topics: int | None
+    """That migrate at once; ``None``: as the worker's setting says."""
+    partitions: int | None
+    """Between validation and B0; ``None``: what each topic's options say."""
+    set_by: str
+    reason: str
+    set_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ReadinessLook:
+    """Whether one partition's prefix is in remote storage, as somebody has seen it."""
+
+    partition: int
+    generation: int
+    """The partition's when it was looked at."""
+    complete: bool
+    reason: str
+    """Why not yet; or by what it is complete."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TopicMigrationSummary:
     """What gauges show of a topic."""
 

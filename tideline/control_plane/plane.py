@@ -27,11 +27,13 @@ from tideline.control_plane.model import (
     ListOffsetsKind,
     LiveTopic,
     LogProducer,
+    MigrationLimits,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
     PlannedOutcome,
     PlannedTopic,
+    ReadinessLook,
     RejectedTopic,
     RequestState,
     StreamPlace,
@@ -497,6 +499,10 @@ class ControlPlane(Protocol):
         Raises ``StaleGeneration``, ``UnknownLog``.
         """
 
+    async def phase_began(self, log: TopicIdPartition, phase: Phase) -> datetime | None:
+        """When the phase's present attempt began; ``None``: it never did, or nothing lives under
+        ``log``."""
+
     async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
         """Every partition ever tracked whose topic is not deleted, aborted ones included."""
 
@@ -509,6 +515,11 @@ class ControlPlane(Protocol):
         """Set or clear ``tieringComplete`` (seed 000, I3). Raises ``StaleGeneration``,
         ``BoundaryUnset``.
         """
+
+    async def record_readiness(self, topic_id: UUID, looks: Sequence[ReadinessLook]) -> list[int]:
+        """Of many partitions of a topic, as :meth:`record_phase` of READINESS and, of those that
+        are complete, :meth:`set_tiering_complete` would. Returns the partitions of which it was
+        kept: not those of another generation, without B0, or that are not live."""
 
     async def override_config(
         self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
@@ -548,6 +559,19 @@ class ControlPlane(Protocol):
         A topic is one in the order of its first question; a later run takes over what an earlier
         one has. Who has a place and was not heard of for ``doubt_ms`` is named in one answer.
         """
+
+    async def migration_limits(self) -> MigrationLimits | None:
+        """What operators allow now; ``None``: they have never said."""
+
+    async def set_migration_limits(
+        self, topics: int | None, partitions: int | None, set_by: str, reason: str
+    ) -> None:
+        """From now on, in place of what held before. A smaller limit takes nothing away."""
+
+    async def migration_share(self, topic_id: UUID) -> int | None:
+        """How many of the topic's partitions may be between validation and B0
+        (:func:`tideline.domain.places.share_of`); ``None``: there is no limit, or the topic has no
+        place."""
 
     async def leave_migration_place(self, topic_id: UUID, run: str) -> bool:
         """Give it back, or do not wait any more. False: ``run`` has none and waits for none."""

@@ -25,12 +25,14 @@ from tideline.control_plane.calls import (
     array_literal,
     columns,
     document,
+    first,
     literals,
     mapper,
     nothing,
     only,
     rows,
     value,
+    values,
 )
 from tideline.control_plane.model import (
     AbortedTopic,
@@ -49,11 +51,13 @@ from tideline.control_plane.model import (
     ListOffsetsKind,
     LiveTopic,
     LogProducer,
+    MigrationLimits,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
     PlannedOutcome,
     PlannedTopic,
+    ReadinessLook,
     RejectedTopic,
     RequestState,
     SegmentCoordinates,
@@ -447,6 +451,9 @@ class PostgresControlPlane(ControlPlane):
         function = Function("record_phase", nothing)
         await self._call(function, log, generation, phase, status, evidence, waiting_reason)
 
+    async def phase_began(self, log: TopicIdPartition, phase: Phase) -> datetime | None:
+        return await self._call(Function("phase_began", value(_moment)), log, phase)
+
     async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
         return await self._call(Function("migration_status", rows(PartitionMigrationStatus)), topic)
 
@@ -458,6 +465,10 @@ class PostgresControlPlane(ControlPlane):
     ) -> None:
         function = Function("set_tiering_complete", nothing)
         await self._call(function, log, generation, complete, reason)
+
+    async def record_readiness(self, topic_id: UUID, looks: Sequence[ReadinessLook]) -> list[int]:
+        function = Function("record_readiness", values(int))
+        return await self._call(function, topic_id, document(looks))
 
     async def override_config(
         self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
@@ -503,6 +514,18 @@ class PostgresControlPlane(ControlPlane):
         return await self._call(
             function, asking.topic_id, asking.topic, asking.run, places, doubt_ms
         )
+
+    async def migration_limits(self) -> MigrationLimits | None:
+        return await self._call(Function("migration_limits_of", first(MigrationLimits)))
+
+    async def set_migration_limits(
+        self, topics: int | None, partitions: int | None, set_by: str, reason: str
+    ) -> None:
+        function = Function("set_migration_limits", nothing)
+        await self._call(function, topics, partitions, set_by, reason)
+
+    async def migration_share(self, topic_id: UUID) -> int | None:
+        return await self._call(Function("migration_share", value(_number)), topic_id)
 
     async def leave_migration_place(self, topic_id: UUID, run: str) -> bool:
         return await self._call(Function("leave_migration_place", value(bool)), topic_id, run)
@@ -635,6 +658,14 @@ def _seeds(seeds: Iterable[ProducerSeed]) -> Jsonb:
 
 def _uuid(found: object) -> UUID:
     return found if isinstance(found, UUID) else UUID(str(found))
+
+
+def _number(found: object) -> int | None:
+    return found if isinstance(found, int) else None
+
+
+def _moment(found: object) -> datetime | None:
+    return found if isinstance(found, datetime) else None
 
 
 def _topics(found: Sequence[Row]) -> list[TrackedTopic]:

@@ -54,6 +54,8 @@ class TopicActivity(StrEnum):
     once. Fails as Waiting, with how many come before it."""
     LEAVE_PLACE = "leave_place"
     """``PlaceRequest`` -> nothing: give the place back, or do not wait for one any more."""
+    PARTITION_SHARE = "partition_share"
+    """``PlaceRequest`` -> ``PartitionShare``: what operators allow now."""
     BEGIN_TRACKING = "begin_tracking"
     """``TopicStep`` -> nothing."""
     AWAIT_TRACKING = "await_tracking"
@@ -63,6 +65,8 @@ class TopicActivity(StrEnum):
     """``ConfigStep`` -> nothing. Fails as StaleStage when Postgres is past the stage."""
     PROVE_COVERAGE_FOR_ROLL = "prove_coverage_for_roll"
     """``TopicStep`` -> nothing, when all that counts as tiered is there. Fails as Waiting."""
+    AWAIT_READINESS = "await_readiness"
+    """``ReadinessRequest`` -> ``ReadinessFound``: what of a topic's partitions is ready by now."""
     ABORT_MIGRATION = "abort_migration"
     """``TopicStep`` -> ``AbortDecision``: one SQL update that wins only while no B0 is set."""
     STOP_TRACKING = "stop_tracking"
@@ -208,10 +212,39 @@ class PlaceRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionShare:
+    """How many partitions of a topic may be between validation and B0; ``None``: as its options
+    say."""
+
+    partitions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigStep:
     ref: TopicRef
     options: MigrationOptions
     stage: ConfigStage
+
+
+@dataclass(frozen=True, slots=True)
+class ReadinessRequest:
+    """About the partitions of a topic that have rolled or will: which may serve their prefix?"""
+
+    ref: TopicRef
+    options: MigrationOptions
+    partitions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadinessFound:
+    """Of the partitions that were asked for; those in neither list are to be asked for again."""
+
+    ready: list[int] = field(default_factory=list)
+    """So Postgres says by now."""
+    own_look: list[int] = field(default_factory=list)
+    """More than a wait for remote storage: the partition's own workflow must look and decide."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why not yet, by partition: of the first few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +350,8 @@ class WaitsFor(StrEnum):
     """Drained; the write pause may begin when the topic's workflow says so."""
     ROLL = "roll"
     """Crossed; readiness needs the topic's physical roll."""
+    READY = "ready"
+    """Crossed; the topic's workflow looks for all of its partitions whether they are ready."""
 
 
 DONE = "done"
@@ -357,6 +392,27 @@ class PartitionReport:
         return self.phase in ENDINGS
 
 
+MOST_REPORTS = 1_000
+"""That cross Temporal as objects; more go as columns (:mod:`tideline.domain.report_columns`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionColumns:
+    """The reports of partitions 0, 1, 2 … by column: Temporal takes messages of 2 MB at most."""
+
+    phases: list[str]
+    """Those that occur; ``phase`` has their places in it."""
+    phase: list[int]
+    since: list[str]
+    boundary: list[int]
+    leader_epoch: list[int]
+    waits_for: list[int]
+    """Places in ``WaitsFor``."""
+    round: list[int]
+    reasons: dict[str, str]
+    """By partition, as many as there is room for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Steering:
     """What the topic's workflow wants of a partition now; the newest one counts."""
@@ -371,6 +427,10 @@ class Steering:
     """An operator forced the completion: whoever has crossed ends, complete or not."""
     options: MigrationOptions | None = None
     """Those that an operator changed meanwhile; ``None``: those of the start."""
+    ready: int = 0
+    """The prefix is in remote storage, in rounds up to this one."""
+    own_look: bool = False
+    """The topic's look found what only the partition's workflow can deal with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,8 +461,10 @@ class TopicMigrationStatus:
     paused: bool
     next_step: str
     partitions: list[PartitionReport] = field(default_factory=list)
+    """Of a topic of at most :data:`MOST_REPORTS`; of a larger one ``columns`` has them."""
     options: MigrationOptions | None = None
     completion_forced_by: str = ""
+    columns: PartitionColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +503,8 @@ class PartitionState:
     """An :class:`Unsettled`, if a run ended before Postgres answered."""
     tiering_since: str = ""
     """When it was first looked whether remote storage covers the prefix; ISO 8601 in UTC."""
+    by_topic: bool = False
+    """Its topic's workflow looks whether it is ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,13 @@ def too_late(name: str, progress: Progress) -> str:
                 "durability: what it asks of the brokers is in force since before the first write "
                 "pause; it cannot change under a boundary"
             )
-        case "open_transactions" | "drain_deadline_ms" | "quiesce_hold_ms" | "parallel_partitions":
+        case (
+            "open_transactions"
+            | "drain_deadline_ms"
+            | "quiesce_hold_ms"
+            | "parallel_partitions"
+            | "first_partitions"
+        ):
             if progress.all_crossed:
                 return f"{name}: every partition has its B0, it has no effect any more"
         case "segment_wait_ms" if progress.frozen:

@@ -82,6 +82,15 @@ class MigrationOptions:
             high=1_000,
         ),
     )
+    first_partitions: int = field(
+        default=0,
+        metadata=_row(
+            "Partitions that cross before the others, which wait until they are resumed; 0: none.",
+            "Once as many have their B0 the topic is paused: look at what its clients do across "
+            "B0, then `tideline resume`. An abort is refused from the first B0 on.",
+            high=1_000,
+        ),
+    )
     segment_wait_ms: int = field(
         default=30_000,
         metadata=_row(

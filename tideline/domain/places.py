@@ -9,7 +9,7 @@ and those behind it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 SETTING = "TIDELINE_MIGRATION_PARALLEL_TOPICS"
@@ -36,6 +36,8 @@ class MigrationPlace:
     """How many wait that asked earlier."""
     doubtful: tuple[PlaceHolder, ...] = ()
     """Who has a place and was not heard of for long: named once, to one that asks, who looks."""
+    places: int = field(default=0, compare=False)
+    """How many there are."""
 
 
 def newly_admitted(waiting: Sequence[UUID], taken: int, places: int) -> Sequence[UUID]:
@@ -44,9 +46,18 @@ def newly_admitted(waiting: Sequence[UUID], taken: int, places: int) -> Sequence
     return waiting[: max(0, places - taken)]
 
 
+def share_of(limit: int, before: int, topics: int) -> int:
+    """Of ``limit`` partitions that may be between validation and B0 in all topics together, those
+    of the topic that asked for its place after ``before`` of the ``topics`` that share them."""
+    return limit // topics + (before < limit % topics)
+
+
 def waiting_reason(places: int, before: int) -> str:
     """Why a migration has not begun."""
-    return f"{_WAITS}{places} places of topics that migrate at once ({SETTING}); {before} before it"
+    return (
+        f"{_WAITS}{places} places of topics that migrate at once ({SETTING}, `tideline limits`); "
+        f"{before} before it"
+    )
 
 
 def waits_for_place(reason: str) -> bool:

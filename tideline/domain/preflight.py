@@ -30,9 +30,9 @@ INTERNAL_TOPICS = frozenset(
         "__remote_log_metadata",
     }
 )
-MOST_PARTITIONS = 1_000
-"""One workflow carries them all in one message, of which Temporal allows 2 MB, and tells each of
-them what it wants in one run, of which Temporal allows 51,200 events."""
+MOST_PARTITIONS = 5_000
+"""One workflow carries them all in one message, of which Temporal allows 2 MB. That of 10,000 would
+have half of it left; this is how many were tried."""
 TIERING_SWITCH = "remote.log.storage.system.enable"
 """A broker's own config: whether it has tiered storage at all."""
 MANY_STUCK_COPIES = 10

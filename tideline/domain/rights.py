@@ -84,6 +84,12 @@ KAFKA_RIGHTS = (
         },
     ),
     KafkaRight(
+        "DescribeTopicPartitions",
+        Resource.TOPIC,
+        "Describe",
+        {_WORKER: "leader and replicas of one partition, however many its topic has"},
+    ),
+    KafkaRight(
         "DescribeCluster",
         Resource.NOTHING,
         "",

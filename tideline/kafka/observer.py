@@ -15,11 +15,20 @@ from datetime import timedelta
 from enum import IntEnum
 from uuid import UUID
 
+from kio.schema.describe_topic_partitions.v0 import request as dt
+from kio.schema.describe_topic_partitions.v0.response import (
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+)
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v9 import request as lo
 from kio.schema.list_offsets.v9.response import ListOffsetsResponse
 from kio.schema.metadata.v12 import request as md
-from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
+from kio.schema.metadata.v12.response import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
@@ -191,12 +200,40 @@ class KafkaObserver:
         *,
         topic_id: UUID | None = None,
     ) -> PartitionLayout:
-        """One partition's layout. Raises :class:`KafkaError` if there is none, and what
-        :meth:`topic` raises if the name does not mean ``topic_id``."""
+        """One partition's layout, which costs the same however many the topic has. Raises
+        :class:`KafkaError` if there is none, and what :meth:`topic` raises if the name does not
+        mean ``topic_id``."""
+        first = await (self._cluster.any() if node is None else self._cluster.node(node))
+        if found := await self._partition_from(topic, partition, topic_id, first):
+            return found
+        # Not there as that broker sees it, or it does not know the request: all is looked at.
         layout = await self.topic(topic, node, topic_id=topic_id)
         if layout is None or partition not in layout.partitions:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"partition {topic}-{partition}")
         return layout.partitions[partition]
+
+    async def _partition_from(
+        self, topic: str, partition: int, topic_id: UUID | None, connection: KafkaConnection
+    ) -> PartitionLayout | None:
+        """KIP-966: a description of the one partition. ``None``: another look must tell."""
+        request = dt.DescribeTopicPartitionsRequest(
+            topics=(dt.TopicRequest(name=TopicName(topic)),),
+            response_partition_limit=i32(1),
+            cursor=dt.Cursor(topic_name=TopicName(topic), partition_index=i32(partition)),
+        )
+        if not connection.supports(int(request.__api_key__), int(request.__version__)):
+            return None
+        response = await connection.send(request, timeout_ms=self._timeout_ms)
+        assert isinstance(response, DescribeTopicPartitionsResponse)
+        for found in response.topics:
+            if found.error_code is not ErrorCode.none or found.topic_id is None:
+                continue
+            if topic_id is None or found.topic_id == topic_id:
+                return next(
+                    (_place(p) for p in found.partitions if int(p.partition_index) == partition),
+                    None,
+                )
+        return None
 
     async def _raise_replaced(self, topic: str, topic_id: UUID, layout: TopicLayout | None) -> None:
         now = f"has topic id {layout.topic_id}" if layout is not None else "does not exist"
@@ -393,17 +430,20 @@ def _layout(found: MetadataResponseTopic) -> TopicLayout:
         name=str(found.name),
         topic_id=found.topic_id,
         internal=found.is_internal,
-        partitions={
-            int(p.partition_index): PartitionLayout(
-                partition=int(p.partition_index),
-                leader=int(p.leader_id),
-                leader_epoch=int(p.leader_epoch),
-                replicas=tuple(map(int, p.replica_nodes)),
-                in_sync=tuple(map(int, p.isr_nodes)),
-                offline=tuple(map(int, p.offline_replicas)),
-            )
-            for p in found.partitions
-        },
+        partitions={int(p.partition_index): _place(p) for p in found.partitions},
+    )
+
+
+def _place(
+    found: MetadataResponsePartition | DescribeTopicPartitionsResponsePartition,
+) -> PartitionLayout:
+    return PartitionLayout(
+        partition=int(found.partition_index),
+        leader=int(found.leader_id),
+        leader_epoch=int(found.leader_epoch),
+        replicas=tuple(map(int, found.replica_nodes)),
+        in_sync=tuple(map(int, found.isr_nodes)),
+        offline=tuple(map(int, found.offline_replicas)),
     )
 
 

@@ -111,6 +111,10 @@ class RemoteLogFollower:
         await self.refresh(wanted.topic_id)
         return self._state.index.of(wanted)
 
+    def known(self, wanted: TopicIdPartition) -> tuple[RemoteSegment, ...]:
+        """The partition's segments as of the last :meth:`refresh` of its topic."""
+        return self._state.index.of(wanted)
+
     async def finished_once(self, wanted: TopicIdPartition) -> Mapping[int, int]:
         """By leader epoch the highest offset (inclusive) that was ever in remote storage."""
         await self.refresh(wanted.topic_id)

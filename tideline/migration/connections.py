@@ -237,6 +237,8 @@ class WorkerServices:
     pauses: PauseSlots = field(default_factory=lambda: PauseSlots(monotonic_ms))
     evidence: EvidenceQueue = field(default_factory=EvidenceQueue)
     cached: dict[TopicIdPartition, CachedObservation] = field(default_factory=dict)
+    unready: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Why a partition was not ready, as Postgres has it from this process."""
     proofs: ProofsForRoll = field(default_factory=lambda: ProofsForRoll(monotonic_ms))
 
     def cache(self, key: TopicIdPartition, observation: CachedObservation) -> None:
@@ -245,6 +247,12 @@ class WorkerServices:
         self.cached[key] = observation
         while len(self.cached) > MAX_CACHED:
             del self.cached[next(iter(self.cached))]
+
+    def remember_unready(self, key: TopicIdPartition, why: str) -> None:
+        """Postgres was told so."""
+        self.unready[key] = why
+        while len(self.unready) > MAX_CACHED:
+            del self.unready[next(iter(self.unready))]
 
     def forget(self, key: TopicIdPartition) -> None:
         """The partition has crossed or its migration has ended."""

@@ -35,6 +35,7 @@ from tideline.domain.migration import (
     phase_rule,
 )
 from tideline.domain.options import MigrationOptions
+from tideline.domain.report_columns import reports_of
 from tideline.domain.watched import FindingKind
 from tideline.errors import RefusedError, TidelineError
 from tideline.kafka.client import KafkaCluster
@@ -164,7 +165,7 @@ def topic_row(
 ) -> TopicRow:
     """``workflow`` is ``None`` when none runs, or when it did not answer."""
     reports: Mapping[int, PartitionReport] = (
-        {} if workflow is None else {p.partition: p for p in workflow.partitions}
+        {} if workflow is None else {p.partition: p for p in reports_of(workflow)}
     )
     first = statuses[0] if statuses else None
     return TopicRow(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from tideline.domain.coverage import Coverage, assess, lineage_ranges
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef
+from tideline.domain.remote_log import RemoteSegment
 from tideline.domain.tiered_storage import highest_claimed
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import DEBUG_CONSUMER, OffsetSpec, PartitionLayout
@@ -23,11 +24,13 @@ async def prefix_coverage(
     layout: PartitionLayout,
     end: int,
     start: int | None = None,
+    segments: Sequence[RemoteSegment] | None = None,
 ) -> Coverage:
     """What remote storage has of ``[start, end)``; ``start`` defaults to the log start.
+    ``segments``: of the brokers' metadata, if they were read just now.
 
-    The log start is read first: retention that moves it meanwhile makes the answer stricter,
-    never looser.
+    Else they are read after the log start: retention that moves it meanwhile makes the answer
+    stricter, never looser.
     """
     log_start = await services.observer.offset(
         ref.topic, ref.partition, OffsetSpec.EARLIEST, node=layout.leader, replica_id=DEBUG_CONSUMER
@@ -36,7 +39,8 @@ async def prefix_coverage(
     if first >= end:
         return assess(first, end, (), None, ())
     lineage = await services.observer.lineage(ref.topic, layout, log_start.offset)
-    segments = await services.remote_log.segments(ref.log)
+    if segments is None:
+        segments = await services.remote_log.segments(ref.log)
     objects = await services.inventory.objects(ref.topic, ref.log)
     return assess(first, end, segments, objects, lineage)
 

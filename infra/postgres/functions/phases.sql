@@ -34,6 +34,14 @@ BEGIN
 END
 $$;
 
+-- When a phase's present attempt began; NULL: it never did.
+CREATE FUNCTION phase_began(p_topic_id uuid, p_partition integer, p_phase text) RETURNS timestamptz
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT m.started_at FROM logs AS l JOIN migration_phases AS m USING (log_id)
+        WHERE l.topic_id = p_topic_id AND l.partition = p_partition AND l.deleted_at IS NULL
+            AND m.phase = p_phase
+$$;
+
 CREATE FUNCTION migration_status(p_topic text)
 RETURNS TABLE (
     topic text, topic_id uuid, partition integer, state text, generation integer,

@@ -141,6 +141,35 @@ BEGIN
 END
 $$;
 
+-- Of many partitions of a topic whether they are ready: p_looks is an array of objects with
+-- partition, generation, complete, reason and evidence. Answers the partitions of which it was kept;
+-- one of another generation, without B0 or not live is left out, as if each had been refused alone.
+CREATE FUNCTION record_readiness(p_topic_id uuid, p_looks jsonb) RETURNS SETOF integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_look record;
+BEGIN
+    FOR v_look IN
+        SELECT w.* FROM jsonb_to_recordset(p_looks) AS w (
+                partition integer, generation integer, complete boolean, reason text, evidence jsonb)
+            JOIN logs AS l ON l.topic_id = p_topic_id AND l.partition = w.partition
+                AND l.deleted_at IS NULL AND l.generation = w.generation
+                AND l.diskless_log_start_offset >= 0
+            -- In the order of all who lock rows of several partitions.
+            ORDER BY l.log_id FOR UPDATE OF l
+    LOOP
+        PERFORM record_phase(p_topic_id, v_look.partition, v_look.generation, 'readiness',
+            CASE WHEN v_look.complete THEN 'done' ELSE 'waiting' END, v_look.evidence,
+            CASE WHEN NOT v_look.complete THEN v_look.reason END);
+        IF v_look.complete THEN
+            PERFORM set_tiering_complete(
+                p_topic_id, v_look.partition, v_look.generation, true, v_look.reason);
+        END IF;
+        RETURN NEXT v_look.partition;
+    END LOOP;
+END
+$$;
+
 -- The units of the suffixes of p_log_ids: merged segments (region 1) and, where p_sized says so,
 -- all WAL batches as one row (region 2). One statement, so that a batch that is merged meanwhile
 -- counts once.

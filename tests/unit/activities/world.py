@@ -302,6 +302,7 @@ class FakeKafka:
     async def offsets(
         self, topic: str, partitions: Any, spec: int, *, node: int, replica_id: int = DEBUG_CONSUMER
     ) -> dict[int, OffsetAnswer]:
+        self.asked.append(f"{OffsetSpec(spec).name} of broker {node}")
         return {
             n: await self.offset(topic, n, spec, node=node, replica_id=replica_id)
             for n in partitions
@@ -447,6 +448,9 @@ class FakeStore:
     listing: dict[UUID, SegmentObjects] = field(
         default_factory=lambda: {UUID(int=9): SegmentObjects(10, OWN_KINDS)}
     )
+    refreshed: int = 0
+    listed: list[int] = field(default_factory=list)
+    """Partitions whose objects were listed."""
     once: dict[int, int] = field(default_factory=dict)
     """By leader epoch what was ever in remote storage."""
     exported: dict[str, bytes] = field(default_factory=dict)
@@ -455,6 +459,12 @@ class FakeStore:
     async def segments(self, log: TopicIdPartition) -> tuple[RemoteSegment, ...]:
         return tuple(self.found)
 
+    async def refresh(self, topic_id: UUID) -> None:
+        self.refreshed += 1
+
+    def known(self, log: TopicIdPartition) -> tuple[RemoteSegment, ...]:
+        return tuple(segment for segment in self.found if segment.log == log)
+
     async def finished_once(self, log: TopicIdPartition) -> Mapping[int, int]:
         return self.once
 
@@ -462,6 +472,7 @@ class FakeStore:
         return tuple(self.found)
 
     async def objects(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:
+        self.listed.append(log.partition)
         return self.listing
 
     async def copies(self, topic: str, log: TopicIdPartition) -> dict[UUID, SegmentObjects]:

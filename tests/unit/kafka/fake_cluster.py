@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.describe_quorum.v2 import response as dq
+from kio.schema.describe_topic_partitions.v0 import response as dt
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12 import response as md
 from kio.schema.types import BrokerId, TopicName
@@ -142,6 +143,23 @@ class FakeNode:
             cluster_id="c",
             controller_id=BrokerId(1),
             topics=tuple(rows),
+        )
+
+    def _DescribeTopicPartitionsRequest(self, request: Any) -> dt.DescribeTopicPartitionsResponse:
+        rows = []
+        for asked in request.topics:
+            topic_id = self.topics.get(asked.name)
+            unknown = ErrorCode.unknown_topic_or_partition
+            rows.append(
+                dt.DescribeTopicPartitionsResponseTopic(
+                    error_code=ErrorCode.none if topic_id else unknown,
+                    name=asked.name,
+                    topic_id=topic_id,
+                    partitions=(),
+                )
+            )
+        return dt.DescribeTopicPartitionsResponse(
+            throttle_time=no_throttle(), topics=tuple(rows), next_cursor=None
         )
 
     def _DeleteTopicsRequest(self, request: Any) -> DeleteTopicsResponse:

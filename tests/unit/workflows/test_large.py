@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.testing import WorkflowEnvironment
 
-from tests.unit.workflows.world import World, ended
+from tests.unit.workflows.world import World, ended, fails
+from tideline.domain import failures
+from tideline.domain.messages import TopicActivity
 from tideline.domain.migration import Phase
-from workflows import calls
+from workflows import calls, fan_out
 
 
 async def test_no_more_partitions_than_allowed_are_between_validate_and_b0(
@@ -77,3 +80,80 @@ async def test_a_worker_that_is_replaced_midway_is_no_loss(
     async with world.worker(server.client):
         assert (await ended(handle)).outcome == "hybrid"
     assert world.logs[0].generation == 1
+
+
+async def test_partitions_that_wait_for_remote_storage_are_looked_at_together(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    """A partition that waits costs neither activities nor events."""
+    world.partitions = 12
+    world.script[Phase.READINESS] = fails(failures.WAITING, "it has not rolled", times=24)
+    async with world.worker(server.client):
+        handle = await world.start(
+            server.client, {"topic": world.topic, "options": {"parallel_partitions": 12}}
+        )
+        outcome = await ended(handle)
+        partition = server.client.get_workflow_handle(world.ref.partition_workflow_id(11))
+        assert (await partition.result())["outcome"] == "ready"
+        history = await partition.fetch_history()
+    assert outcome.outcome == "hybrid"
+    assert all(log.ready for log in world.logs.values())
+    # Twice nobody was ready; a partition that had crossed later was perhaps asked for apart.
+    assert 3 <= world.count(TopicActivity.AWAIT_READINESS) <= 6
+    asked = [
+        event.activity_task_scheduled_event_attributes.activity_type.name
+        for event in history.events
+    ]
+    assert Phase.READINESS not in asked
+
+
+async def test_what_the_look_of_the_topic_cannot_decide_the_partition_meets_itself(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    world.partitions = 2
+    world.script[Phase.READINESS] = fails(failures.BOUNDARY_RESET)
+    async with world.worker(server.client):
+        outcome = await world.run(server.client)
+    assert outcome.outcome == "hybrid"
+    assert world.count(Phase.QUIESCE) == 3  # the partition whose B0 was unset crossed once more
+    assert all(log.ready for log in world.logs.values())
+
+
+async def test_a_topic_that_is_paused_is_not_looked_at(
+    world: World, server: WorkflowEnvironment
+) -> None:
+    held = world.hold(TopicActivity.PROVE_COVERAGE_FOR_ROLL)
+    async with world.worker(server.client):
+        handle = await world.start(server.client)
+        await asyncio.wait_for(world.reached[TopicActivity.PROVE_COVERAGE_FOR_ROLL].wait(), 20)
+        await handle.execute_update("pause")
+        held.set()
+        while True:
+            status = await handle.query("status")
+            if status["stage"] == "tiering" and "paused" in status["waiting_reason"]:
+                break
+            await asyncio.sleep(0.05)
+        assert world.count(TopicActivity.AWAIT_READINESS) == 0
+        await handle.execute_update("resume")
+        assert (await ended(handle)).outcome == "hybrid"
+
+
+async def test_a_topic_of_many_partitions_starts_and_steers_them_in_slices(
+    world: World, server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fan_out, "SLICE", 5)
+    world.partitions = 18
+    async with world.worker(server.client):
+        handle = await world.start(
+            server.client, {"topic": world.topic, "options": {"parallel_partitions": 18}}
+        )
+        outcome = await ended(handle)
+        history = await handle.fetch_history()
+    assert len(outcome.boundaries) == 18
+    initiated = [
+        event.start_child_workflow_execution_initiated_event_attributes
+        .workflow_task_completed_event_id
+        for event in history.events
+        if event.HasField("start_child_workflow_execution_initiated_event_attributes")
+    ]  # fmt: skip
+    assert max(Counter(initiated).values()) <= 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from temporalio.converter import DefaultPayloadConverter
 from tideline.domain.messages import (
     ABORTED,
     DONE,
+    MOST_REPORTS,
     PartitionRef,
     PartitionReport,
     PartitionState,
@@ -19,7 +21,9 @@ from tideline.domain.messages import (
 from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import MOST_PARTITIONS
+from tideline.domain.report_columns import reports_of
 from workflows.partition_migration import report_of
+from workflows.tally import Tally
 from workflows.topic_run import Continued
 from workflows.topic_state import MOST_WRITE_PAUSES, Stage, TopicState
 
@@ -49,9 +53,65 @@ def test_the_largest_topic_that_may_migrate_fits_into_one_message_of_temporal(re
     state = crossing(MOST_PARTITIONS)
     for number in range(MOST_PARTITIONS):
         state.receive(replace(report, partition=number))
-    for value in (Continued(state), state.status("")):
+    for value in (Continued(state.to_carry()), state.status("")):
         [payload] = DefaultPayloadConverter().to_payloads([value])
-        assert len(payload.SerializeToString()) < 2_000_000
+        assert len(payload.SerializeToString()) < 1_300_000
+
+
+def test_what_a_large_topic_hands_over_is_what_it_knew() -> None:
+    state = crossing(MOST_REPORTS + 1, parallel=50)
+    state.receive(PartitionReport(0, Phase.DRAIN_TRANSACTIONS, "s", waiting_reason="a transaction"))
+    state.receive(drained(1))
+    state.receive(PartitionReport(2, Phase.READINESS, "t", 2**62, 7, WaitsFor.READY, round=3))
+    converter = DefaultPayloadConverter()
+    [payload] = converter.to_payloads([Continued(state.to_carry())])
+    carried: TopicState = converter.from_payload(payload, Continued).continued
+    assert (carried.partitions, carried.columns is None) == ([], False)
+    carried.begin()
+    assert carried.partitions == state.partitions
+    assert carried.columns is None
+    assert carried.tally == state.tally
+    assert reports_of(state.status("")) == state.partitions
+    small = crossing(MOST_REPORTS)
+    assert small.to_carry() is small
+
+
+def test_what_is_counted_with_each_report_is_what_counting_anew_gives() -> None:
+    """Of 5,000 partitions, each of which reports some times: what it costs does not grow with
+    the number of partitions."""
+    state = crossing(5_000, parallel=500)
+    draw = random.Random(15)
+    made = (
+        PartitionReport(0, Phase.VALIDATE, ""),
+        PartitionReport(0, Phase.DRAIN_TRANSACTIONS, "", waiting_reason="a transaction is open"),
+        drained(0),
+        PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 100, 1),
+        PartitionReport(0, Phase.READINESS, "", 100, 1, WaitsFor.READY),
+        PartitionReport(0, DONE, "", 100, 1),
+    )
+    assert state.tally.running == 0
+    for report in draw.choices(made, k=30_000):
+        state.receive(replace(report, partition=draw.randrange(5_000)))
+        state.to_start()
+        state.details(state.reason(""))
+    assert state.tally == Tally.of(state.partitions)
+    assert state.tally.running == len(state.running())
+
+
+def test_a_partition_that_was_told_is_done_and_its_late_report_makes_it_told_again() -> None:
+    state = crossing(2)
+    state.rolled = True
+    waits = PartitionReport(1, Phase.READINESS, "", 9, 1, WaitsFor.READY)
+    state.receive(waits)
+    assert state.may_look_for_ready
+    assert state.wants_ready() == [1]
+    state.found_ready(1)
+    assert not state.may_look_for_ready
+    assert state.steering(1).ready == 1
+    state.told_of_ready(1, "now")
+    assert state.partitions[1].phase == DONE
+    state.receive(waits)
+    assert state.wants_ready() == [1]
 
 
 def test_a_place_is_free_again_once_a_partition_has_its_b0() -> None:
@@ -121,3 +181,51 @@ def test_a_report_of_an_unknown_partition_is_ignored() -> None:
     before = replace(state)
     state.receive(PartitionReport(5, DONE, ""))
     assert state == before
+
+
+def test_no_more_partitions_begin_than_operators_allow_the_topic() -> None:
+    state = crossing(5, parallel=4)
+    for share, expected in ((None, 4), (9, 4), (2, 2), (0, 0)):
+        state.share = share
+        assert len(state.to_start()) == expected
+    assert "`tideline limits`" in state.reason("")
+    state.share = 1
+    state.receive(PartitionReport(0, Phase.VALIDATE, ""))
+    assert state.to_start() == []
+    assert state.reason("") == ""
+
+
+def test_the_first_partitions_cross_and_the_others_wait_until_they_are_resumed() -> None:
+    state = crossing(5, parallel=4)
+    state.options = replace(state.options, first_partitions=2)
+    assert state.to_start() == [0, 1]
+    for partition in (0, 1):
+        state.receive(PartitionReport(partition, Phase.VALIDATE, ""))
+    assert state.to_start() == []
+    state.receive(PartitionReport(1, Phase.ZOMBIE_CLEANUP, "", boundary=7))
+    assert not state.paused
+    state.receive(PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", boundary=7))
+    assert state.paused
+    assert state.reason("").startswith("2 partitions have crossed before the others")
+    state.paused = False
+    state.receive(PartitionReport(0, Phase.READINESS, "", boundary=7))
+    assert not state.paused  # once
+    assert state.to_start() == [2, 3, 4]
+    small = crossing(2)
+    small.options = replace(small.options, first_partitions=2)
+    for partition in (0, 1):
+        small.receive(PartitionReport(partition, Phase.ZOMBIE_CLEANUP, "", boundary=7))
+    assert not small.paused  # nobody is left to wait
+
+
+def test_what_was_found_under_a_b0_that_was_unset_is_forgotten() -> None:
+    state = crossing(1)
+    state.rolled = True
+    waits = PartitionReport(0, Phase.READINESS, "", 9, 1, WaitsFor.READY)
+    state.receive(waits)
+    state.must_look_itself(0)
+    assert state.steering(0).own_look
+    state.receive(PartitionReport(0, Phase.DRAIN_TRANSACTIONS, "", round=2))
+    assert not state.steering(0).own_look
+    state.receive(replace(waits, round=2))
+    assert state.wants_ready() == [0]

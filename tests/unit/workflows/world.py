@@ -29,10 +29,13 @@ from tideline.domain.messages import (
     Followed,
     JoinRequest,
     PartitionRef,
+    PartitionShare,
     PartitionSituation,
     PhaseInput,
     PlaceRequest,
     QuiesceResult,
+    ReadinessFound,
+    ReadinessRequest,
     TopicActivity,
     TopicMigrationInput,
     TopicOutcome,
@@ -53,6 +56,7 @@ from tideline.domain.options import MigrationOptions
 from workflows.partition_migration import PartitionMigration
 from workflows.topic_migration import TopicMigration
 
+GONE_KINDS = (failures.UNKNOWN_TOPIC, failures.TOPIC_CHANGED)
 TOPIC_ID = UUID("6f1d3a52-0f1a-4b0e-9a39-5f0a52f1c0de")
 
 
@@ -97,6 +101,8 @@ class World:
     options: list[MigrationOptions] = field(default_factory=list)
     """With which a drain was asked for."""
     queue: str = TASK_QUEUE
+    share: int | None = None
+    """What operators allow of the topic's partitions."""
     places: list[str] = field(default_factory=list)
     """Runs that have one of the places of topics that migrate at once."""
     _between: set[int] = field(default_factory=set)
@@ -168,6 +174,11 @@ class World:
         if request.run in self.places:
             self.places.remove(request.run)
 
+    @activity.defn(name=TopicActivity.PARTITION_SHARE)
+    async def partition_share(self, request: PlaceRequest) -> PartitionShare:
+        await self._enter(TopicActivity.PARTITION_SHARE)
+        return PartitionShare(self.share)
+
     @activity.defn(name=TopicActivity.BEGIN_TRACKING)
     async def begin_tracking(self, step: TopicStep) -> None:
         await self._enter(TopicActivity.BEGIN_TRACKING)
@@ -185,6 +196,28 @@ class World:
     @activity.defn(name=TopicActivity.PROVE_COVERAGE_FOR_ROLL)
     async def prove_coverage_for_roll(self, step: TopicStep) -> None:
         await self._enter(TopicActivity.PROVE_COVERAGE_FOR_ROLL)
+
+    @activity.defn(name=TopicActivity.AWAIT_READINESS)
+    async def await_readiness(self, request: ReadinessRequest) -> ReadinessFound:
+        """What is scripted and held of READINESS holds for each partition that is looked at."""
+        await self._enter(TopicActivity.AWAIT_READINESS)
+        found = ReadinessFound()
+        for partition in request.partitions:
+            try:
+                await self._enter(Phase.READINESS, partition)
+            except ApplicationError as error:
+                if error.type == failures.WAITING:
+                    found.reasons[str(partition)] = error.message
+                    continue
+                if error.type in (failures.UNREACHABLE, *GONE_KINDS):
+                    raise
+                # Its own workflow meets with it.
+                self.script[Phase.READINESS].insert(0, error)
+                found.own_look.append(partition)
+            else:
+                self.logs[partition].ready = True
+                found.ready.append(partition)
+        return found
 
     @activity.defn(name=TopicActivity.ABORT_MIGRATION)
     async def abort_migration(self, step: TopicStep) -> AbortDecision:

@@ -14,7 +14,12 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from tideline.control_plane.errors import TopicDeleted, TrackingIncomplete, UnknownTopic
+from tideline.control_plane.errors import (
+    TopicDeleted,
+    TrackingIncomplete,
+    UnknownLog,
+    UnknownTopic,
+)
 from tideline.control_plane.memory.attestations import Attestations
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.findings import Findings
@@ -42,12 +47,14 @@ from tideline.control_plane.model import (
     ListOffsetsKind,
     LiveTopic,
     LogProducer,
+    MigrationLimits,
     MigrationRequest,
     OperatorAction,
     PartitionMigrationStatus,
     PhaseRecord,
     PlannedOutcome,
     PlannedTopic,
+    ReadinessLook,
     RejectedTopic,
     RequestState,
     StreamPlace,
@@ -74,7 +81,7 @@ from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 from tideline.domain.places import MigrationPlace, PlaceHolder
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
@@ -617,6 +624,13 @@ class MemoryControlPlane(ControlPlane):
             evidence=dict(evidence),
         )
 
+    async def phase_began(self, log: TopicIdPartition, phase: Phase) -> datetime | None:
+        try:
+            known = self.topics.live_partition(log).phases.get(phase)
+        except (UnknownLog, TopicDeleted):
+            return None
+        return None if known is None else known.started_at
+
     async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
         found = [
             partition.status()
@@ -633,6 +647,25 @@ class MemoryControlPlane(ControlPlane):
     ) -> None:
         self.topics.live_partition(log).set_tiering_complete(generation, complete)
         self._notify_log(log)
+
+    async def record_readiness(self, topic_id: UUID, looks: Sequence[ReadinessLook]) -> list[int]:
+        kept: list[int] = []
+        for look in looks:
+            log = TopicIdPartition(topic_id, look.partition)
+            status = PhaseStatus.DONE if look.complete else PhaseStatus.WAITING
+            reason = None if look.complete else look.reason
+            about = (log, look.generation, Phase.READINESS, status, look.evidence, reason)
+            try:
+                known = self.topics.live_partition(log)
+            except (UnknownLog, TopicDeleted):
+                continue
+            if known.generation != look.generation or known.boundary < 0:
+                continue
+            await self.record_phase(*about)
+            if look.complete:
+                await self.set_tiering_complete(log, look.generation, True, look.reason)
+            kept.append(look.partition)
+        return kept
 
     async def override_config(
         self, topic_id: UUID, key: str, override_value: str | None, user_value: str | None
@@ -689,6 +722,22 @@ class MemoryControlPlane(ControlPlane):
         self, asking: PlaceHolder, places: int, doubt_ms: int
     ) -> MigrationPlace:
         return self.places.take(asking, places, doubt_ms)
+
+    async def migration_limits(self) -> MigrationLimits | None:
+        return self.places.limits
+
+    async def set_migration_limits(
+        self, topics: int | None, partitions: int | None, set_by: str, reason: str
+    ) -> None:
+        self.places.limits = MigrationLimits(topics, partitions, set_by, reason, self._now())
+
+    async def migration_share(self, topic_id: UUID) -> int | None:
+        migrating = {
+            partition.log.topic_id
+            for partition in self.topics.partitions()
+            if partition.state is MigrationState.MIGRATING and not partition.deleted
+        }
+        return self.places.share(topic_id, migrating.__contains__)
 
     async def leave_migration_place(self, topic_id: UUID, run: str) -> bool:
         return self.places.leave(topic_id, run)

@@ -1,0 +1,256 @@
+"""Phase 7 for all partitions of a topic at once: which of them may any replica serve by now?
+
+The rule is that of :mod:`activities.readiness`, asked with one request per broker for many
+partitions. Buckets and leader epochs are looked at once what is cheap to know says that it can
+matter. What is more than a wait is left to the partition's own workflow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from activities.attempt import refuse_forgotten, rounds, typed_failures
+from activities.readiness import coverage_evidence
+from tideline.control_plane.model import ReadinessLook, TrackedPartition
+from tideline.domain.ids import TopicIdPartition
+from tideline.domain.messages import PartitionRef, ReadinessFound, ReadinessRequest
+from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState
+from tideline.domain.remote_log import SegmentState
+from tideline.errors import UnreachableError
+from tideline.kafka.errors import KafkaError
+from tideline.kafka.observer import OffsetAnswer, OffsetSpec, PartitionLayout
+from tideline.migration.connections import WorkerServices, monotonic_ms
+from tideline.migration.prefix import prefix_coverage
+from tideline.migration.side_by_side import side_by_side
+
+BOUND_MS = 60_000.0
+OBSERVE_EVERY_MS = 500.0
+GROWTH = 1.3
+AT_MOST_MS = 10_000.0
+"""Each look comes later than the one before: a roll takes minutes with Kafka's defaults."""
+GATHER_MS = 1_000.0
+"""How long the first that are ready wait for others, so that fewer answers are needed."""
+PARTITIONS_AT_ONCE = 500
+"""In one request to a broker."""
+WRITTEN_AT_ONCE = 500
+MOST_REASONS = 5
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one look has found so far, by partition."""
+
+    rows: dict[int, TrackedPartition]
+    layouts: dict[int, PartitionLayout]
+    open: dict[int, None] = field(default_factory=dict)
+    """Nothing speaks against them yet."""
+    complete: list[ReadinessLook] = field(default_factory=list)
+    waiting: dict[int, str] = field(default_factory=dict)
+    """Why it is not ready yet."""
+    own: list[int] = field(default_factory=list)
+    """More than a wait: its own workflow must look."""
+
+    def place(self, partition: int) -> None:
+        """Where a partition that was asked for stands in Postgres and Kafka."""
+        row = self.rows.get(partition)
+        if row is None or row.boundary == UNDEFINED_OFFSET or partition not in self.layouts:
+            self.own.append(partition)
+        elif row.state is MigrationState.DISKLESS_ONLY and row.ready:
+            self.covered(partition, "the prefix is empty", {})
+        else:
+            self.open[partition] = None
+
+    def waits(self, partition: int, why: str) -> None:
+        self.open.pop(partition, None)
+        self.waiting[partition] = why
+
+    def covered(self, partition: int, reason: str, evidence: dict[str, object]) -> None:
+        self.open.pop(partition, None)
+        generation = self.rows[partition].generation
+        self.complete.append(ReadinessLook(partition, generation, True, reason, evidence))
+
+    def end(self, partition: int) -> int:
+        """Where what Kafka must hold ends (exclusive): B0, or a log gap that was given up."""
+        row = self.rows[partition]
+        return row.boundary if row.prefix_end < 0 else row.prefix_end
+
+
+async def await_readiness(services: WorkerServices, request: ReadinessRequest) -> ReadinessFound:
+    """Look until some partition is ready, or the bound has passed. Sets ``tieringComplete`` of
+    those that are. Fails as the adapters' errors say; as UnknownTopic when the topic is gone."""
+    asked, first_at = dict.fromkeys(request.partitions), 0.0
+    ready: list[int] = []
+    own: list[int] = []
+    waiting: dict[int, str] = {}
+    bound = min(BOUND_MS, 6 * services.wait_bound_ms)
+    with typed_failures():
+        async for _ in rounds(bound, OBSERVE_EVERY_MS, growth=GROWTH, at_most_ms=AT_MOST_MS):
+            found, left, waiting = await _look(services, request, list(asked))
+            ready += found
+            own += left
+            for partition in (*found, *left):
+                del asked[partition]
+            now = monotonic_ms()
+            first_at = first_at or (now if ready or own else 0.0)
+            if not asked or (first_at and now - first_at >= GATHER_MS):
+                break
+    shown = sorted(waiting)[:MOST_REASONS]
+    return ReadinessFound(sorted(ready), sorted(own), {str(p): waiting[p] for p in shown})
+
+
+async def _look(
+    services: WorkerServices, request: ReadinessRequest, asked: Sequence[int]
+) -> tuple[list[int], list[int], dict[int, str]]:
+    """Who is ready, who must look alone, and why the others wait."""
+    ref = request.ref
+    topic = await services.control_plane.tracked_topic(ref.topic)
+    if topic is None or topic.topic_id != ref.id:
+        await refuse_forgotten(services, ref.topic, ref.id)
+        return [], list(asked), {}
+    layout = await services.observer.topic(ref.topic, topic_id=ref.id)
+    assert layout is not None  # else it raises
+    look = _Look(dict(topic.partitions), dict(layout.partitions))
+    for partition in asked:
+        look.place(partition)
+    await _prefix_starts(services, request, look)
+    await _unrolled(services, request, look)
+    await _coverage(services, request, look)
+    ready = await _write(services, request, look)
+    return ready, look.own, look.waiting
+
+
+async def _prefix_starts(services: WorkerServices, request: ReadinessRequest, look: _Look) -> None:
+    """A prefix of which retention has left nothing is another case than one to wait for."""
+    by_leader: dict[int, list[int]] = defaultdict(list)
+    for partition in list(look.open):
+        leader = look.layouts[partition].leader
+        if leader < 0:
+            look.waits(partition, "the partition has no leader")
+        else:
+            by_leader[leader].append(partition)
+    for leader, partitions in by_leader.items():
+        answers = await _offsets(services, request, OffsetSpec.EARLIEST, leader, partitions)
+        for partition, answer in answers:
+            if isinstance(answer, str):
+                look.waits(partition, f"the leader {leader} did not answer: {answer}")
+            elif answer >= look.end(partition):
+                del look.open[partition]
+                look.own.append(partition)
+
+
+async def _unrolled(services: WorkerServices, request: ReadinessRequest, look: _Look) -> None:
+    by_node: dict[int, list[int]] = defaultdict(list)
+    for partition in look.open:
+        for node in look.layouts[partition].replicas:
+            by_node[node].append(partition)
+    behind: dict[int, list[str]] = defaultdict(list)
+    for node, partitions in sorted(by_node.items()):
+        answers = await _offsets(services, request, OffsetSpec.EARLIEST_LOCAL, node, partitions)
+        for partition, answer in answers:
+            if isinstance(answer, str):
+                behind[partition].append(f"replica {node} did not answer: {answer}")
+            elif answer < (end := look.end(partition)):
+                why = f"replica {node} has not rolled: it still has {answer} to {end}"
+                behind[partition].append(why)
+    for partition, reasons in behind.items():
+        look.waits(partition, "; ".join(reasons))
+
+
+async def _offsets(
+    services: WorkerServices,
+    request: ReadinessRequest,
+    spec: OffsetSpec,
+    node: int,
+    partitions: Sequence[int],
+) -> list[tuple[int, int | str]]:
+    """One offset of each partition at ``node``, or why not."""
+    found: list[tuple[int, int | str]] = []
+    for some in _portions(partitions, PARTITIONS_AT_ONCE):
+        try:
+            answers = await services.observer.offsets(request.ref.topic, some, spec, node=node)
+        except (UnreachableError, KafkaError) as error:
+            found += [(partition, str(error)) for partition in some]
+            continue
+        found += [(partition, _offset(answers[partition])) for partition in some]
+    return found
+
+
+def _offset(answer: OffsetAnswer | ErrorCode) -> int | str:
+    return answer.offset if isinstance(answer, OffsetAnswer) else answer.name
+
+
+async def _coverage(services: WorkerServices, request: ReadinessRequest, look: _Look) -> None:
+    """Of those that have rolled everywhere. The bucket and the lineage are asked for only where the
+    brokers' metadata reach B0."""
+    if not look.open:
+        return
+    await services.remote_log.refresh(request.ref.id)
+    reached: list[int] = []
+    for partition in list(look.open):
+        log, end = TopicIdPartition(request.ref.id, partition), look.end(partition)
+        copied = max(
+            (
+                segment.end_offset + 1
+                for segment in services.remote_log.known(log)
+                if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+            ),
+            default=0,
+        )
+        if copied >= end:
+            reached.append(partition)
+        else:
+            look.waits(partition, f"remote storage has offsets up to {copied}, of {end}")
+
+    async def judge(partition: int) -> None:
+        ref = PartitionRef(request.ref.topic, request.ref.topic_id, partition)
+        coverage = await prefix_coverage(
+            services, ref, look.layouts[partition], look.end(partition),
+            segments=services.remote_log.known(ref.log),
+        )  # fmt: skip
+        if why := coverage.reason():
+            look.waits(partition, why)
+            return
+        reason = f"{coverage.segments} segments cover the prefix"
+        look.covered(partition, reason, coverage_evidence(coverage))
+
+    await side_by_side(judge, reached)
+
+
+async def _write(services: WorkerServices, request: ReadinessRequest, look: _Look) -> list[int]:
+    """Keep what was found, what is new of it. Returns who is ready now."""
+    ready: list[int] = []
+    for some in _portions(_news(services, request, look), WRITTEN_AT_ONCE):
+        kept = set(await services.control_plane.record_readiness(request.ref.id, some))
+        for each in some:
+            key = TopicIdPartition(request.ref.id, each.partition)
+            if each.partition not in kept:
+                # Another generation, or B0 was unset meanwhile: the next look sees it.
+                services.unready.pop(key, None)
+            elif each.complete:
+                services.unready.pop(key, None)
+                ready.append(each.partition)
+            else:
+                services.remember_unready(key, each.reason)
+    return ready
+
+
+def _news(
+    services: WorkerServices, request: ReadinessRequest, look: _Look
+) -> Iterator[ReadinessLook]:
+    yield from look.complete
+    for partition, why in look.waiting.items():
+        if services.unready.get(TopicIdPartition(request.ref.id, partition)) != why:
+            yield ReadinessLook(partition, look.rows[partition].generation, False, why, {})
+
+
+def _portions(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    remaining = iter(items)
+    while portion := list(islice(remaining, size)):
+        yield portion

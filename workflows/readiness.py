@@ -1,0 +1,88 @@
+"""Whether partitions are ready is looked for once for a whole topic: a partition that waits for
+remote storage costs nothing while it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from tideline.domain.messages import ReadinessFound, ReadinessRequest, TopicActivity
+    from workflows.calls import CallFailed, Interrupted, RetryUntilSuccess, slow
+    from workflows.fan_out import FanOut
+    from workflows.phases import TOPIC_IS_GONE
+    from workflows.topic_state import Stage, TopicState
+
+LOOK = slow(TopicActivity.AWAIT_READINESS, ReadinessFound, seconds=300)
+
+
+class TopicReadiness:
+    """Looks while some partition waits for it; :meth:`run` runs beside the topic's stages.
+    ``show`` gets the reason why partitions are not ready yet, and an empty one when they are."""
+
+    def __init__(self, state: TopicState, fan_out: FanOut, show: Callable[[str], None]) -> None:
+        self._state, self._fan_out, self._show = state, fan_out, show
+        self._retrying = RetryUntilSuccess(show)
+        self._misses = 0
+        self.busy = False
+
+    def retry_now(self) -> None:
+        """Look at once."""
+        self._retrying.retry_now()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await workflow.wait_condition(lambda: not self._must_stop())
+            self.busy = True
+            try:
+                await self._look()
+            except Interrupted:
+                continue
+            finally:
+                self.busy = False
+
+    def _must_stop(self) -> bool:
+        return self._fan_out.settling or not self._state.may_look_for_ready
+
+    async def _look(self) -> None:
+        state = self._state
+        request = ReadinessRequest(state.ref, state.options, state.wants_ready())
+        try:
+            found: ReadinessFound = await self._retrying.call(
+                LOOK, request, self._must_stop, reraise=TOPIC_IS_GONE
+            )
+        except CallFailed:
+            # Each partition finds out for itself that its topic is gone, and ends so.
+            found = ReadinessFound(own_look=request.partitions)
+        for partition in found.ready:
+            state.found_ready(partition)
+        for partition in found.own_look:
+            state.must_look_itself(partition)
+        decided = [*found.ready, *found.own_look]
+        self._fan_out.steer(decided)
+        self._misses = 0 if decided else self._misses + 1
+        self._tell(found.reasons, len(request.partitions) - len(decided))
+        if not decided:
+            # The activity has waited already; longer and longer for what takes so long.
+            await self._retrying.wait_before_retry(self._misses, self._must_stop)
+
+    def _tell(self, reasons: Mapping[str, str], waiting: int) -> None:
+        state = self._state
+        if state.stage is not Stage.TIERING:
+            return
+        first = next(iter(reasons.items()), None)
+        if first is None or not waiting:
+            self._show("")
+            return
+        others = f"; {waiting - 1} more are not ready" if waiting > 1 else ""
+        self._show(self._with_its_age(f"partition {first[0]}: {first[1]}{others}"))
+
+    def _with_its_age(self, reason: str) -> str:
+        """There is no way back from here: what lasts longer than it may goes on, and is told."""
+        since, allowed = self._state.since, self._state.options.segment_wait_ms
+        if workflow.now() - datetime.fromisoformat(since) <= timedelta(milliseconds=allowed):
+            return reason
+        return f"tiering takes longer than segment_wait_ms={allowed}, since {since}: {reason}"
