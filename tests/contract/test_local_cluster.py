@@ -17,11 +17,12 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from spark.common.rows import from_frame, map_rows, to_frame
-from spark.common.scratch import scratch_directory
 from spark.tiering.frames import merge
-from spark.tiering.merge_partition import MergeOrder, MergeOutcome
+from spark.tiering.merge_partition import MergeOrder
+from spark.tiering.outcomes import Ended, MergeOutcome
 from spark.tiering.services import Services
-from spark.tiering.split_file import Ended, split_file
+from spark.tiering.split_files import split
+from spark.tiering.whole_objects import local_directory
 from tests.contract.conftest import Database
 from tests.contract.test_tiering_frames import DirectoryStore, Opening
 from tests.contract.tiering_world import DISKLESS, TIERED, World, order
@@ -129,8 +130,9 @@ class Work:
     def look(self, rows: Iterator[Row]) -> Iterator[Seen]:
         security = KafkaSecurity.of(self.settings)
         secret = self.settings.postgres_dsn.get_secret_value() + security.password
-        for row in rows:
-            yield Seen(row.number, attempt(), str(scratch_directory()), secret)
+        with local_directory() as directory:
+            for row in rows:
+                yield Seen(row.number, attempt(), str(directory), secret)
 
 
 @dataclass
@@ -158,10 +160,11 @@ def scene(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Itera
             store.put(DISKLESS, key, world.store.objects[DISKLESS, key])
         opening = Opening(world.settings, store)
         with opening() as services:
-            for file in services.plane.claim_wal_files(
+            files = services.plane.claim_wal_files(
                 worker, max_files=9, max_batches=99, claim_ms=60_000, cutoffs=world.cutoffs()
-            ):
-                assert split_file(services, worker, file).ended is Ended.DONE
+            )
+            ended = [one.ended for one in split(services, worker, files, time.monotonic())]
+            assert ended == [Ended.DONE] * 3
         secrets = directory / "secrets.env"
         secrets.write_text(
             f"TIDELINE_POSTGRES_DSN=host={SECRET}\nTIDELINE_KAFKA_SASL_PASSWORD={SECRET}\n"
