@@ -28,6 +28,7 @@ CHANGING = (
     ("gateway retire 1 --cut-off",),
     ("gc adopt", *WHY),
     (f"gc allow {ID}", *WHY),
+    ("limits set --partitions 3", *WHY),
     ("migrate", "orders"),
     ("replicas cancel orders",),
     ("replicas normalise", "--run"),
@@ -61,7 +62,7 @@ ELSEWHERE = {
 LOOKING = {
     "cluster show", "db check", "doctor", "export remote-log-metadata", "gap show",
     "gateway list", "gateway show", "gc runs",
-    "installation show", "jobs", "preflight", "replicas report", "request list", "status",
+    "installation show", "jobs", "limits show", "preflight", "replicas report", "request list", "status",
     "tiered-storage show",
     "tiering status", "topic check", "topic deleted",
 }  # fmt: skip
