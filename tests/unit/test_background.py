@@ -130,10 +130,14 @@ def test_tasks_are_started_by_the_background_module_only() -> None:
     assert not list(starts_of_tasks())
 
 
+ALONE = ROOT / "tideline/airflow/temporal"
+"""Imports nothing of Tideline; its one group of tasks ends with those who wait for it."""
+
+
 def starts_of_tasks() -> Iterator[str]:
     for package in ("tideline", "activities", "spark", "dags"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            if path == Path(background.__file__):
+            if path == Path(background.__file__) or ALONE in path.parents:
                 continue
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Attribute) and node.attr in ("create_task", "TaskGroup"):

@@ -25,6 +25,7 @@ VIOLATIONS = {
     "tideline/gateway/messages.py": "import tideline.gateway.produce.handler",
     "tideline/gateway/transport/upstream.py": "import tideline.gateway.tracking.view",
     "spark/common/session.py": "import spark.gc.job",
+    "tideline/airflow/temporal/hook.py": "import tideline.errors",
 }
 
 

@@ -62,7 +62,8 @@ ELSEWHERE = {
 LOOKING = {
     "cluster show", "db check", "doctor", "export remote-log-metadata", "gap show",
     "gateway list", "gateway show", "gc runs",
-    "installation show", "jobs", "limits show", "preflight", "replicas report", "request list", "status",
+    "installation show", "jobs", "limits show", "preflight", "replicas report", "request list",
+    "status",
     "tiered-storage show",
     "tiering status", "topic check", "topic deleted",
 }  # fmt: skip

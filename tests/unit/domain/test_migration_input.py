@@ -40,6 +40,7 @@ def test_options_that_are_missing_or_null_take_their_defaults() -> None:
             st.integers(0, 86_400_000),
             st.integers(1_000, 60_000),
             st.integers(1, 1_000),
+            st.integers(0, 1_000),
             st.integers(0, 86_400_000),
         ),
         st.text(max_size=20),
