@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from spark.tiering.split_files import runs
 from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene, batch
 from tests.contract.tiering import ALL_OLD, Tiered, Worker, jobs
@@ -166,6 +168,35 @@ async def test_a_claim_that_goes_on_where_one_ended_reads_nothing_of_what_that_o
         _, going_on, _ = claim_counting(connection, log, 2, reached)
         assert anew >= 200 * WIDE, "it had to pass what is claimed"
         assert going_on <= alone + 3 * WIDE
+
+
+async def test_files_are_finished_by_looks_in_proportion_to_their_runs(
+    tiered: Tiered, database: Database
+) -> None:
+    """Not to all that their files hold, nor to the square of the runs: an object of 500 partitions
+    has 500 of them."""
+    _, (log, *_) = await tiered.scene.diskless_topic(WIDE)
+    with many_batches(tiered, database) as connection:
+        files = tiered.worker.claim({log.topic_id: ALL_OLD}, max_files=DEEP, max_batches=10**6)
+        recorded = [run for file in files for run in runs(file)]
+        assert len(recorded) == 250 * WIDE
+        arguments = [
+            [getattr(one, name) for one in some]
+            for some, names in (
+                (files, ("file_id", "token")),
+                (recorded, ("file_id", "log_id", "base_offset", "last_offset", "byte_size",
+                            "batch_count", "max_timestamp")),
+            )
+            for name in names
+        ]  # fmt: skip
+        before, started = rows_read(connection), time.monotonic()
+        connection.execute(
+            "SELECT finish_split(%s, %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],"
+            " %s::bigint[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[])",
+            [tiered.worker.worker, *arguments],
+        )
+        print(f"{len(recorded)} runs in {time.monotonic() - started:.1f} s")
+        assert rows_read(connection) - before <= 8 * len(recorded)
 
 
 async def test_a_claim_takes_250_files_at_most(tiered: Tiered, database: Database) -> None:
