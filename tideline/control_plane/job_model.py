@@ -35,7 +35,7 @@ class JobRow:
     @property
     def failing(self) -> bool:
         """A run has failed since one last ended well."""
-        return self.failed_ms is not None and self.failed_ms > (self.succeeded_ms or 0)
+        return self.failed_ms is not None and self.failed_ms >= (self.succeeded_ms or 0)
 
     @property
     def unfinished_ms(self) -> int | None:
