@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from uuid import UUID
 
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from spark.common import metadata_topic
 from spark.common.kept_fold import KeptFold
@@ -37,7 +37,6 @@ from tideline.settings import JobsSettings, KafkaSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 STORE_ERRORS = (ObjectStoreRefused, ObjectStoreUnavailable)
 FOLDED_AT_ONCE = 250_000
@@ -58,7 +57,7 @@ def events(
     rows of :class:`MetadataRecord`."""
     wanted = frozenset(topic.bytes for topic in topics)
     reader = RowReader(RecordReader(settings), tuple(extents), wanted)
-    return _frame(spark, "tideline_remote_log", MetadataRecord, reader)
+    return frame_of(spark, MetadataRecord, reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,43 +118,37 @@ def folded(
         now_ms - settings.coverage_audit_ms,
         keep and found.can_keep,
     )
-    return _frame(spark, "tideline_remote_log_fold", PackedEvents, reader)
+    return frame_of(spark, PackedEvents, reader)
 
 
-def _frame(spark: SparkSession, name: str, row: type, reader: Reader) -> DataFrame:
-    """The reader, with the password in it, travels by value to whoever reads, and not as options:
-    Spark shows those of a plan to everybody."""
-    if not reader.partitions():
-        return spark.createDataFrame([], spark_schema(row))
+def frame_of(spark: SparkSession, row: type, reader: Reader) -> DataFrame:
+    """A task for each partition that has records. The reader, with the password in it, travels by
+    value to whoever reads.
 
-    class Source(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return name
+    No Python Data Source: Spark plans those with the executors' Python on the driver's machine,
+    which need not have it where they do (``./environment/bin/python``).
+    """
+    schema = spark_schema(row)
+    wanted = [one for one in reader.extents if one.end > one.start]
+    if not wanted:
+        return spark.createDataFrame([], schema)
 
-        def schema(self) -> StructType:
-            return spark_schema(row)
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from reader.read(wanted[number])
 
-        def reader(self, schema: object) -> DataSourceReader:
-            return reader
-
-    spark.dataSource.register(Source)
-    return spark.read.format(name).load()
-
-
-@dataclass
-class MetadataPartition(InputPartition):
-    extent: Extent
+    return spark.range(0, len(wanted), 1, len(wanted)).mapInArrow(read, schema)
 
 
-class Reader(DataSourceReader):
-    """One task for each partition that has records."""
+class Reader(ABC):
+    """Rows out of the records of a partition."""
 
     def __init__(self, records: RecordReader, extents: Sequence[Extent]) -> None:
-        self._records, self._extents = records, extents
+        self._records, self.extents = records, tuple(extents)
 
-    def partitions(self) -> Sequence[InputPartition]:
-        return [MetadataPartition(one) for one in self._extents if one.end > one.start]
+    @abstractmethod
+    def read(self, extent: Extent) -> Iterator[pa.RecordBatch]: ...
 
 
 class RowReader(Reader):
@@ -167,12 +160,11 @@ class RowReader(Reader):
         super().__init__(records, extents)
         self._topics = topics
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, MetadataPartition)
-        for messages in self._records.messages(partition.extent):
+    def read(self, extent: Extent) -> Iterator[pa.RecordBatch]:
+        for messages in self._records.messages(extent):
             offsets = [message.offset() for message in messages]
             values = [message.value() for message in messages]
-            yield columns_of(partition.extent.partition, offsets, values, self._topics)
+            yield columns_of(extent.partition, offsets, values, self._topics)
 
 
 class FoldReader(Reader):
@@ -191,9 +183,7 @@ class FoldReader(Reader):
         self._snapshots, self._keys, self._topics = found.snapshots, found.keys, topics
         self._now_ms, self._whole_since, self._keep = now_ms, whole_since, keep
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, MetadataPartition)
-        extent = partition.extent
+    def read(self, extent: Extent) -> Iterator[pa.RecordBatch]:
         made = self._from_snapshot(extent) or self._from_start(extent)
         if self._keep and made.is_worth_keeping and made.last is not None:
             self._write(extent, made, made.last)

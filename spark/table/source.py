@@ -6,6 +6,7 @@ options of a plan to everybody, and they hold no secret.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from spark.table.times import offset_at
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.table import Bounds, TableRefused, parse_offsets, resolve
+from tideline.errors import UsageError
 from tideline.settings import JobsSettings, load
 
 if TYPE_CHECKING:
@@ -46,9 +48,21 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 def register(spark: SparkSession, settings: JobsSettings | None = None) -> None:
     """Make the format known to ``spark``, with ``settings`` or those of this process, and let its
-    filters be pushed down. Raises :class:`tideline.errors.UsageError` for wrong settings."""
+    filters be pushed down. Raises :class:`tideline.errors.UsageError` for wrong settings, and where
+    Spark could not plan a query."""
+    _can_plan(spark.sparkContext.pythonExec)
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(_source(settings or load(JobsSettings)))
+
+
+def _can_plan(python: str) -> None:
+    """Spark plans a Python Data Source on the driver's machine, with the executors' Python."""
+    if shutil.which(python) is None:
+        raise UsageError(
+            f"spark.pyspark.python is {python}, which the driver's machine does not have: Spark "
+            f"plans the format {NAME} there with it. Unpack the environment on every machine in "
+            "one place, and name that (docs/table.md)"
+        )
 
 
 def _source(settings: JobsSettings) -> type[TopicSource]:

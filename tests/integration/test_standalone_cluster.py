@@ -29,6 +29,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.harness import migration_case
 from tests.rehearsed import blocks, substituted
 from tests.standalone import Standalone, standalone
 from tideline.object_store.client import ObjectStoreClient
@@ -144,6 +145,15 @@ def site(stack: Stack, archive: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
+def hybrid(stack: Stack) -> Iterator[str]:
+    """A topic whose segments lie in the tiered bucket and whose remote log the metadata tells."""
+    with migration_case(stack, name="on-a-cluster") as case:
+        case.trigger()
+        case.until_ready()
+        yield case.topic
+
+
+@pytest.fixture(scope="module")
 def listed(stack: Stack) -> Iterator[int]:
     """Objects that nobody knows: the executors list at least so many."""
     settings = JobsSettings.of(stack.environment("jobs"))
@@ -181,11 +191,20 @@ def test_the_environment_runs_where_it_is_unpacked_and_knows_no_other_place(site
 
 
 def test_a_driver_on_this_machine_has_its_executors_take_the_archive(
-    site: Site, listed: int
+    site: Site, hybrid: str, listed: int
 ) -> None:
     found = site.submitted("standalone-client", "gc", "--dry-run")
     assert (found["ok"], found["dry_run"]) == (True, True)
-    assert found["listed"] >= listed
+    assert found["listed"] > listed
+    assert found["segments_not_judged"] is None, "executors read what the brokers wrote"
+
+
+def test_executors_read_kafka_postgres_and_objects_for_a_driver_that_lacks_their_python(
+    site: Site, hybrid: str
+) -> None:
+    assert "./environment" in site.block("by-hand"), "a place that only executors have"
+    found = site.submitted("standalone-client", "coverage", "--topic", hybrid)
+    assert (found["ok"], found["covered"], found["not_covered"]) == (True, 1, 0), found
 
 
 def test_a_driver_in_the_cluster_leaves_its_result_in_the_object_store(

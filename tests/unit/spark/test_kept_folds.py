@@ -18,7 +18,7 @@ from spark.common.kept_fold import MOST_NOT_UNDERSTOOD, NOT_UNDERSTOOD, KeptFold
 from spark.common.metadata_records import MetadataRecord, record_of
 from spark.common.metadata_topic import Extent
 from spark.common.packing import PackedEvents, pack_events, unpack
-from spark.common.remote_log import FoldReader, MetadataPartition, Plan
+from spark.common.remote_log import FoldReader, Plan
 from spark.common.rows import arrow_schema, to_batch
 from spark.common.snapshots import KEPT, Identity, LastRecord, Snapshot, SnapshotStore, Unusable
 from tests.unit.spark.test_covering import LOG, RECORDS, as_domain
@@ -206,7 +206,7 @@ class World:
             self.now_ms - audit_ms, keep,
         )  # fmt: skip
         self.log.read.clear()
-        (batch,) = reader.read(MetadataPartition(extent))
+        (batch,) = reader.read(extent)
         table = pa.Table.from_batches([batch])
         strange = [p == NOT_UNDERSTOOD[1] for p in table["partition"].to_pylist()]
         self.strange = len(unpack(table.filter(pa.array(strange)))[0])

@@ -39,7 +39,7 @@ EXTENTS = [Extent(3, 0, 3), Extent(4, 7, 7), Extent(5, 0, 3)]
 def test_records_arrive_one_by_one(spark: SparkSession) -> None:
     wanted = frozenset([LOG.topic_id.bytes])
     reader = RowReader(Records(), EXTENTS, wanted)  # type: ignore[arg-type]
-    found = from_frame(MetadataRecord, remote_log._frame(spark, "rows", MetadataRecord, reader))
+    found = from_frame(MetadataRecord, remote_log.frame_of(spark, MetadataRecord, reader))
     assert sorted((r.metadata_partition, r.record_offset, r.kind) for r in found) == [
         (place, n, kind) for place in (3, 5) for n, kind in enumerate((0, 1, UNKNOWN))
     ]
@@ -50,7 +50,7 @@ def test_folded_they_are_a_row_for_each_wanted_log(spark: SparkSession, topic: U
     kept = SnapshotStore(Store(), "b", "", Identity("c", UUID(int=7), 50))  # type: ignore[arg-type]
     plan = Plan(kept, {}, tuple(EXTENTS), False)
     reader = FoldReader(Records(), plan, frozenset([topic.bytes]), 0, 0, False)  # type: ignore[arg-type]
-    found = remote_log._frame(spark, "folded", PackedEvents, reader).toArrow()
+    found = remote_log.frame_of(spark, PackedEvents, reader).toArrow()
     of_logs = [partition != UNKNOWN_PARTITION for partition in found["partition"].to_pylist()]
     logs = found.filter(pa.array(of_logs))["partition"].to_pylist()
     assert len(found) - len(logs) == 2, "what is not understood concerns every log"

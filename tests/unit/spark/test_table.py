@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,7 +29,7 @@ from spark.table.options import bounds_of, parse
 from spark.table.pieces import Piece, Place, SegmentPart
 from spark.table.rows import arrow_rows
 from spark.table.scan import Scanner
-from spark.table.source import shared_out
+from spark.table.source import register, shared_out
 from tests.unit.kafka.segment_batches import Built, Spec, segment, sized, spec_lists
 from tideline.domain.table import Bounds, Isolation, TableUnreadable
 from tideline.errors import UsageError
@@ -255,3 +257,11 @@ def test_a_limit_is_kept_and_something_is_read(logs: dict[int, tuple[int, int]],
     assert sum(read.values()) > 0 or ends == begun
     if sum(ends.values()) - sum(begun.values()) <= most:
         assert found == ends
+
+
+def test_the_format_is_refused_where_the_drivers_machine_lacks_the_executors_python() -> None:
+    there: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(pythonExec="./environment/bin/python")
+    )
+    with pytest.raises(UsageError, match=re.escape("./environment/bin/python, which the driver's")):
+        register(there, SETTINGS)
