@@ -73,8 +73,8 @@ def gateway(
 ) -> Iterator[Beside]:
     """A process beside broker ``node``, with a new state directory and, by default, an id that no
     other one had. Its clients are told of it in the place of the stack's gateway of that broker,
-    and, with ``alone``, of no other one; with ``peers`` of those alone, itself among them.
-    ``settings`` over the others."""
+    and, with ``alone``, of no other one; with ``peers`` of those alone, itself among them, and it
+    stands in for nobody. ``settings`` over the others."""
     number = next(_ids) if number is None else number
     own = peers[node] if peers is not None else f"127.0.0.1:{free_port()}"
     environment = stack.environment(f"gateway-{node}")
@@ -82,6 +82,12 @@ def gateway(
     if peers is not None:
         told = [f"{peer}={address}" for peer, address in peers.items()]
         del environment["TIDELINE_GATEWAY_STAND_IN"]
+    elif places := environment.get("TIDELINE_GATEWAY_STAND_IN"):
+        # The stack's own gateway may be listening at its addresses.
+        nodes = (place.partition("=")[0] for place in places.split(","))
+        environment["TIDELINE_GATEWAY_STAND_IN"] = ",".join(
+            f"{other}=127.0.0.1:{free_port()}" for other in nodes
+        )
     others = [] if alone else [peer for peer in told if not peer.startswith(f"{node}=")]
     environment |= {
         "TIDELINE_GATEWAY_ID": str(number),

@@ -57,9 +57,8 @@ def test_a_doubled_gateway_id_that_is_cut_off_in_the_quiesce_loses_nothing(
             stop.release()
         second = held.enter_context(gateway(stack, leader, tmp_path / "two", number=number))
         (boundary,) = case.until_crossed()
-        assert (
-            gateways(case)[number].incarnation != first or gateways(case)[number].status != "active"
-        )
+        held_by = gateways(case)[number]
+        assert held_by.incarnation != first or held_by.status != "active"
         until("the second process to hold the id", lambda: gateways(case)[number].status == "active"
               and gateways(case)[number].incarnation != first)  # fmt: skip
         cut.close()
