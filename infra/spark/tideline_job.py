@@ -1,16 +1,16 @@
 """Runs a job of Tideline: ``spark-submit … tideline_job.py [NAME=VALUE …] JOB [OPTION …]``.
 
-``JOB``: coverage, retention, split, merge, tiering or gc. The ``NAME=VALUE`` words are set in the
-environment first, in every deploy mode alike. This file lies in a directory of its own: Python puts
-the directory of what it runs before everything that is installed, and in that of a job its modules
-would be taken for others of the same names.
+``JOB``: coverage, retention, split, merge, tiering, gc or verify. The ``NAME=VALUE`` words are set
+in the environment first, in every deploy mode alike. This file lies in a directory of its own:
+Python puts the directory of what it runs before everything that is installed, and in that of a job
+its modules would be taken for others of the same names.
 """
 
 import os
 import runpy
 import sys
 
-JOBS = ("coverage", "retention", "split", "merge", "tiering", "gc")
+JOBS = ("coverage", "retention", "split", "merge", "tiering", "gc", "verify")
 
 
 def main():

@@ -1,4 +1,4 @@
-"""``python -m spark.coverage``; for ``spark-submit``, this file."""
+"""``python -m spark.coverage``."""
 
 from spark.common.entry import main
 from spark.coverage.job import coverage

@@ -1,4 +1,4 @@
-"""``python -m spark.gc``; for ``spark-submit``, this file."""
+"""``python -m spark.gc``."""
 
 from spark.common.entry import main
 from spark.gc.job import gc

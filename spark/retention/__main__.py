@@ -1,4 +1,4 @@
-"""``python -m spark.retention``; for ``spark-submit``, this file."""
+"""``python -m spark.retention``."""
 
 from spark.common.entry import main
 from spark.retention.job import retention

@@ -1,4 +1,4 @@
-"""``python -m spark.table``; for ``spark-submit``, this file."""
+"""``python -m spark.table``."""
 
 from spark.common.entry import main
 from spark.table.job import count

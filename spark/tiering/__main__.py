@@ -1,4 +1,4 @@
-"""``python -m spark.tiering``; for ``spark-submit``, this file."""
+"""``python -m spark.tiering``."""
 
 from spark.common.entry import main
 from spark.tiering.job import tiering

@@ -1,4 +1,4 @@
-"""``python -m spark.verify``; for ``spark-submit``, this file."""
+"""``python -m spark.verify``."""
 
 from spark.common.entry import main
 from spark.verify.job import verify

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from tideline.cli.runs import HANGS_MS
-from tideline.control_plane.job_model import JobRow
+from tideline.control_plane.job_model import VERIFY, JobRow
 from tideline.control_plane.model import RequestState
 from tideline.domain.migration import MigrationState, Phase
 from tideline.domain.request_handling import RouteKind
@@ -131,10 +131,20 @@ def test_a_job_that_never_runs_is_an_alert_once_there_is_a_topic_that_needs_it()
     registry = CollectorRegistry()
     JobGauges(registry).update([job_row("gc", succeeded_ms=5_000)])
     found = of_jobs(registry, "inkless_job_last_success_timestamp_seconds")
-    assert found == {"coverage": 0, "gc": 5, "merge": 0, "retention": 0, "split": 0}
-    assert "by (job) (inkless_job_last_success_timestamp_seconds) > 6 * 3600" in alert
+    assert found == {"coverage": 0, "gc": 5, "merge": 0, "retention": 0, "split": 0, "verify": 0}
+    assert f'(inkless_job_last_success_timestamp_seconds{{job!="{VERIFY}"}}) > 6 * 3600' in alert
     (states,) = re.findall(r'inkless_migration_topics_state\{state=~"([A-Z_|]+)"\}', alert)
     assert set(states.split("|")) == {MigrationState.HYBRID, MigrationState.DISKLESS_ONLY}
+
+
+def test_a_topic_with_a_boundary_that_was_never_verified_is_an_alert_of_its_own() -> None:
+    (never,) = (a for a in alerts() if a.startswith("TidelineNeverVerified\n"))
+    registry = CollectorRegistry()
+    MigrationGauges(registry), VerifyGauges(registry)
+    known = {metric.name for metric in registry.collect()}
+    with_one, without = re.findall(r"max by \(topic\) \((\w+)\)", never)
+    assert {with_one, without} <= known
+    assert "unless on (topic)" in never
 
 
 def job_row(job: str, **ms: int | None) -> JobRow:

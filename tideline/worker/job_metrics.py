@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
-from tideline.control_plane.job_model import JOBS, JobRow
-
-NEVER = JobRow("", None, None, None, None, None, None, None, 0, now_ms=0)
+from tideline.control_plane.job_model import JOBS, NEVER, VERIFY, JobRow
 
 
 class JobGauges:
@@ -54,7 +52,7 @@ class JobGauges:
         rows = {row.job: row for row in found}
         self._age.clear()
         self._overdue.set(_overdue_s(rows.values()))
-        for job in JOBS:
+        for job in (*JOBS, VERIFY):
             row = rows.get(job, NEVER)
             self._succeeded.labels(job).set(_seconds(row.succeeded_ms))
             self._began.labels(job).set(_seconds(row.began_ms))

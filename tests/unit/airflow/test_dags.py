@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import socket
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from tideline.airflow import wiring
+from tideline.airflow.clusters import LAUNCHER
+from tideline.airflow.jobs import TidelineJobOperator
+from tideline.installation import shipped
 
 DAGS = Path(__file__).parents[3] / "dags"
 IDS = {
@@ -62,6 +66,18 @@ def test_every_task_has_an_owner_and_is_tried_again_with_growing_waits(dags: Any
             assert task.retries > 0
             assert task.retry_exponential_backoff > 1
             assert task.max_retry_delay >= task.retry_delay
+
+
+def test_the_launcher_knows_the_job_of_every_dag(dags: Any) -> None:
+    launcher = runpy.run_path(str(shipped("infra/spark") / LAUNCHER))
+    named = {
+        task.job
+        for dag in dags.values()
+        for task in dag.tasks
+        if isinstance(task, TidelineJobOperator)
+    }
+    assert named <= set(launcher["JOBS"])
+    assert len(named) == len(wiring.JOB_POOLS)
 
 
 def test_no_job_runs_beside_itself_or_waits_for_the_slot_of_another(dags: Any) -> None:

@@ -129,7 +129,9 @@ def test_what_is_no_result_is_none(tmp_path: Path, text: str) -> None:
 LAUNCHER = shipped("infra/spark") / "tideline_job.py"
 
 
-@pytest.mark.parametrize("job", ["coverage", "retention", "split", "merge", "tiering", "gc"])
+@pytest.mark.parametrize(
+    "job", ["coverage", "retention", "split", "merge", "tiering", "gc", "verify"]
+)
 def test_the_launcher_runs_each_job_and_has_nothing_before_it_in_the_path(
     job: str, tmp_path: Path
 ) -> None:
@@ -149,4 +151,4 @@ def test_the_launcher_refuses_what_is_no_job() -> None:
             [sys.executable, str(LAUNCHER), *words], capture_output=True, text=True, timeout=60
         )
         assert ran.returncode == 2
-        assert "write one of coverage, retention, split, merge, tiering, gc" in ran.stderr
+        assert "write one of coverage, retention, split, merge, tiering, gc, verify" in ran.stderr
