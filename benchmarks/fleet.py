@@ -29,11 +29,11 @@ from spark.common.rows import chunks
 from spark.coverage.job import coverage
 from spark.retention.job import retention
 from tideline.demo.run import machine
-from tideline.domain.ids import TopicIdPartition, topic_id_from_base64, topic_id_to_base64
+from tideline.domain.ids import TopicIdPartition, topic_id_from_base64
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.kafka import remote_log_metadata as codec
 from tideline.object_store.client import ObjectStoreClient
-from tideline.object_store.inventory import partition_prefix
+from tideline.object_store.inventory import segment_stem
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
 
@@ -162,11 +162,9 @@ class Fleet:
 
         def put(one: tuple[str, RemoteSegment]) -> None:
             topic, found = one
-            name = f"{found.start_offset:020d}-{topic_id_to_base64(found.segment_id)}"
+            stem = segment_stem(root, topic, found.log, found.start_offset, found.segment_id)
             for kind in KINDS:
-                self.store.put(
-                    bucket, f"{partition_prefix(root, topic, found.log)}{name}.{kind}", b"x"
-                )
+                self.store.put(bucket, f"{stem}.{kind}", b"x")
 
         with ThreadPoolExecutor(WRITERS) as pool:
             for some in chunks(segments, 1_000):

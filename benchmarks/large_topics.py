@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from temporalio.api.enums.v1 import EventType
@@ -31,11 +30,13 @@ from benchmarks.own_stack import own_stack
 from tideline import control_plane, temporal
 from tideline.control_plane import ControlPlane
 from tideline.demo import topic as topics
+from tideline.demo.ledger import quantile
 from tideline.demo.run import machine
 from tideline.domain.messages import SearchAttribute, TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.options import MigrationOptions
 from tideline.settings import WorkerSettings
 from tideline.stack import Stack
+from tideline.stack.processes import cpu_seconds, family
 
 RECORDS = 5
 """In each partition before the migration."""
@@ -132,7 +133,7 @@ class Fleet:
         return sum(len(s.boundaries) for s in summaries if s.topic == name)
 
     def _cpu(self) -> dict[str, float]:
-        return {part: _cpu_of(self.stack.pid(part)) for part in PARTS}
+        return {part: sum(map(cpu_seconds, family(self.stack.pid(part)))) for part in PARTS}
 
     async def _read_histories(self, ref: TopicRef, found: FleetRun) -> None:
         stages: list[tuple[float, str]] = []
@@ -159,20 +160,6 @@ class Fleet:
     async def _events(self, workflow_id: str, run: str | None) -> list[HistoryEvent]:
         history = await self.client.get_workflow_handle(workflow_id, run_id=run).fetch_history()
         return list(history.events)
-
-
-def _cpu_of(pid: int) -> float:
-    process = psutil.Process(pid)
-    total = 0.0
-    for one in (process, *process.children(recursive=True)):
-        try:
-            spent = one.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += spent.user + spent.system
-        if one is process:
-            total += spent.children_user + spent.children_system
-    return total
 
 
 def _time(event: HistoryEvent) -> float:
@@ -245,11 +232,6 @@ async def measure(
             ]
 
 
-def _percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
 def _spread(values: Sequence[float], digits: int = 0) -> str:
     middle = f"{statistics.median(values):.{digits}f}"
     if len(values) == 1:
@@ -273,9 +255,9 @@ def to_markdown(runs: Sequence[FleetRun], on: str) -> str:
              lambda run, p=part: 1000 * run.cpu[p] / run.partitions, 0)
             for part in PARTS
         ),
-        ("workflow tasks wait, ms, p50", lambda run: _percentile(run.waited_ms, 0.5), 0),
-        ("workflow tasks wait, ms, p99", lambda run: _percentile(run.waited_ms, 0.99), 0),
-        ("workflow tasks take, ms, p99", lambda run: _percentile(run.took_ms, 0.99), 0),
+        ("workflow tasks wait, ms, p50", lambda run: quantile(run.waited_ms, 0.5), 0),
+        ("workflow tasks wait, ms, p99", lambda run: quantile(run.waited_ms, 0.99), 0),
+        ("workflow tasks take, ms, p99", lambda run: quantile(run.took_ms, 0.99), 0),
         ("workflow tasks take, ms, most", lambda run: max(run.took_ms, default=0.0), 0),
         ("events of a partition", lambda run: run.events, 0),
         ("events of the topic, a partition", lambda run: run.topic_events / run.partitions, 1),

@@ -22,6 +22,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import SecretStr
 
+from benchmarks.beside import spread
 from spark.common.entry import Job, Launch
 from spark.tiering import job as tiering
 from tideline.control_plane import connect
@@ -186,10 +187,8 @@ def one_round(stack: Stack, settings: JobsSettings, job: Job, topic: str) -> Tie
         copy_s=copy_s,
         split_s=split["elapsed_ms"] / 1000,
         merge_s=merge["elapsed_ms"] / 1000,
-        puts=split.get("object_writes", 0)
-        + merge["object_writes"]
-        + CATALOG_PUTS * merge["segments"],
-        gets=split.get("object_reads", 0) + merge["object_reads"],
+        puts=merge["object_writes"] + CATALOG_PUTS * merge["segments"],
+        gets=merge["object_reads"],
         rows_before=before,
         rows_after=rows(dsn, topic),
         segments=merge["segments"],
@@ -242,10 +241,6 @@ def _query(dsn: str, query: str, topic: str) -> Iterator[tuple[object, ...]]:
 def to_markdown(result: TieringResult, machine: str) -> str:
     """The table that docs/performance.md shows."""
 
-    def cell(values: list[float], digits: int = 1) -> str:
-        low, high = min(values), max(values)
-        return f"{statistics.median(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-
     lines = [
         f"Batches of {BATCH_BYTES // 1024} KiB in WAL objects of 8 MiB, segments of up to 64 MiB, "
         f"local[{result.cores}]. Machine: {machine}. Median (lowest to highest) of "
@@ -260,10 +255,11 @@ def to_markdown(result: TieringResult, machine: str) -> str:
         first = found[0]
         lines.append(
             f"| {fan_out} | {first.bytes / MB:.0f}, {first.objects}, {first.segments} "
-            f"| {cell([r.copy_rate for r in found])} "
-            f"| {cell([r.bytes / MB / r.split_s for r in found])} "
-            f"| {cell([r.bytes / MB / r.merge_s for r in found])} "
-            f"| {cell([r.rate for r in found])} | {cell([r.rate / r.copy_rate for r in found], 2)} "
+            f"| {spread([r.copy_rate for r in found], '.1f')} "
+            f"| {spread([r.bytes / MB / r.split_s for r in found], '.1f')} "
+            f"| {spread([r.bytes / MB / r.merge_s for r in found], '.1f')} "
+            f"| {spread([r.rate for r in found], '.1f')} "
+            f"| {spread([r.rate / r.copy_rate for r in found], '.2f')} "
             f"| {statistics.median(r.puts_per_gb for r in found):.0f} "
             f"| {statistics.median(r.gets / (r.bytes / 1e9) for r in found):.0f} "
             f"| {first.rows_before} → {first.rows_after} |"

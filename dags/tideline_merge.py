@@ -1,4 +1,4 @@
-"""The second half of the tiering pipeline: split files become tiered segments."""
+"""The second half of the tiering pipeline: recorded runs become tiered segments."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from airflow.sdk import DAG
 from tideline.airflow import job_tasks, watch, wiring
 
 DOC = """
-Makes a tiered segment of what `tideline_split` has cut, for each partition that has enough of it or
-has waited long enough. It does not wait for files that cannot be split: the other partitions' are
-merged. May be killed at any step and run again. Starts when the triggerer, which looks every
+Makes a tiered segment of what `tideline_split` has recorded, for each partition that has enough of
+it or has waited long enough. It does not wait for files that cannot be split: the other partitions'
+are merged. May be killed at any step and run again. Starts when the triggerer, which looks every
 `TIDELINE_TIERING_MERGER_INTERVAL_MS`, finds enough for a segment, and once an hour
 (`TIDELINE_AIRFLOW_TIERING_STARTS`).
 
@@ -24,7 +24,7 @@ timeout_ms = settings.airflow_merge_timeout_ms
 
 with DAG(
     "tideline_merge",
-    description="Makes tiered segments of the files that split has cut",
+    description="Makes tiered segments of what split has recorded",
     doc_md=DOC,
     schedule=watch.start_of("merge", settings, settings.tiering_merger_interval_ms),
     tags=["tideline", "spark", "tiering"],

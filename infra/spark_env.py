@@ -73,7 +73,7 @@ def make(archive: Path) -> None:
         python = Python.of_this_environment()
         copy_python(python, environment)
         install(environment, scratch)
-        clean(python, environment, scratch)
+        clean(python, environment)
         shutil.copy(LAUNCHER, environment)
         empty_jar(environment / LAUNCHER.with_suffix(".jar").name)
         compile_all(python, environment)
@@ -110,7 +110,7 @@ def install(environment: Path, scratch: Path) -> None:
     run(*uv, "install", *into, "--no-deps", *wheels.glob("*.whl"))
 
 
-def clean(python: Python, environment: Path, scratch: Path) -> None:
+def clean(python: Python, environment: Path) -> None:
     """Scripts name the interpreter by its path, and metadata where a wheel lay."""
     for script in (environment / "bin").iterdir():
         if not script.name.startswith("python"):

@@ -44,12 +44,11 @@ def write_segment(
             base_offset=base_offset,
             leader_epoch=leader_epoch,
             index_interval_bytes=index_interval_bytes,
-            producers=producers,
             lineage=lineage,
         )
         for buffer in batches:
             writer.append(buffer)
-        written = writer.finish(producers_since=producers_since)
+        written = writer.finish(producers=producers, producers_since=producers_since)
     for file, body in written.beside.items():
         files[file].write_bytes(body)
     return SegmentOnDisk(

@@ -63,6 +63,13 @@ def _address(value: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _addresses(value: object) -> object:
+    """A text as :func:`_address` reads each of its parts."""
+    if isinstance(value, str):
+        return tuple(_address(part.strip()) for part in value.split(",") if part.strip())
+    return value
+
+
 def _parses(secret: SecretStr) -> SecretStr:
     """libpq's own complaint shows the part that it does not understand, which may be a password."""
     try:
@@ -461,9 +468,7 @@ class KafkaSettings(KafkaSecuritySettings):
     @field_validator("kafka_bootstrap", mode="before")
     @classmethod
     def _parse_bootstrap(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(_address(part.strip()) for part in value.split(",") if part.strip())
-        return value
+        return _addresses(value)
 
 
 class PolicySettings(KafkaSettings):
@@ -744,9 +749,7 @@ class JobsSettings(
     @field_validator("verify_bootstrap", mode="before")
     @classmethod
     def _parse_gateways(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(_address(part.strip()) for part in value.split(",") if part.strip())
-        return value
+        return _addresses(value)
 
     @model_validator(mode="before")
     @classmethod

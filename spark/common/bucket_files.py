@@ -17,8 +17,8 @@ from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile,
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from tideline.object_store.client import ObjectMissing, ObjectStoreClient
+from tideline.object_store.runs import bucket_and_key
 
-SCHEME = "s3://"
 STORE = "tideline.store"
 _stores: dict[str, ObjectStoreClient] = {}
 _numbers = itertools.count()
@@ -51,7 +51,7 @@ class BucketFiles(FileIO):
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """One that is gone already counts as deleted."""
         name = location if isinstance(location, str) else location.location
-        bucket, key = _split(name)
+        bucket, key = bucket_and_key(name)
         self._store.delete(bucket, [key])
 
 
@@ -65,7 +65,7 @@ class _Object(InputFile):
     def _got(self) -> bytes:
         if self._body is None:
             try:
-                self._body = self._store.get(*_split(self.location))
+                self._body = self._store.get(*bucket_and_key(self.location))
             except ObjectMissing as error:
                 raise FileNotFoundError(self.location) from error
         return self._body
@@ -103,7 +103,7 @@ class _NewObject(OutputFile):
         return _Body(self)
 
     def put(self, body: bytes) -> None:
-        self._store.put(*_split(self.location), body)
+        self._store.put(*bucket_and_key(self.location), body)
         self._size = len(body)
 
 
@@ -131,9 +131,3 @@ class _Body(io.BytesIO):
     def __del__(self) -> Any:
         # Dropped without a word: what was written of it is no file.
         self._failed = True
-
-
-def _split(location: str) -> tuple[str, str]:
-    """Bucket and key."""
-    bucket, _, key = location.removeprefix(SCHEME).partition("/")
-    return bucket, key

@@ -146,9 +146,14 @@ class Job:
         return round((time.monotonic() - self._clock) * 1000)
 
     def close(self) -> None:
-        """Stop Spark if it was started."""
-        if "spark" in self.__dict__:
+        """Stop Spark if it was started. What was done and told stays so if it does not stop well:
+        its cluster may be away."""
+        if "spark" not in self.__dict__:
+            return
+        try:
             self.spark.stop()
+        except Exception as error:
+            self.progress(f"Spark did not stop: {error}")
 
 
 def run_job(
@@ -187,16 +192,8 @@ def run_job(
         _report(document | {"ok": code is ExitCode.OK, "exit_code": int(code)}, how.result)
     finally:
         if job is not None:
-            _end(job)
+            job.close()
     return code
-
-
-def _end(job: Job) -> None:
-    """What was done and told stays so if Spark does not stop well: its cluster may be away."""
-    try:
-        job.close()
-    except Exception as error:
-        job.progress(f"Spark did not stop: {error}")
 
 
 def carry_out(

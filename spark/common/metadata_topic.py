@@ -16,20 +16,18 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import KafkaError as LibrdkafkaError
 from kio.schema.errors import ErrorCode
 
+from spark.common.consumer import QUIET_TIMEOUTS, reader_config, what_came
 from spark.common.snapshots import Identity
 from tideline.kafka import remote_log_metadata as codec
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError, KafkaUnavailable
 from tideline.kafka.observer import CONSUMER, KafkaObserver, OffsetSpec, TopicLayout, refusal
-from tideline.kafka.security import KafkaSecurity
 from tideline.settings import KafkaSettings
 
 RECORDS_AT_ONCE = 50_000
 """Decoded at once: about five megabytes of values."""
 GONE = (LibrdkafkaError._AUTO_OFFSET_RESET, LibrdkafkaError.OFFSET_OUT_OF_RANGE)
 GATHER_S = 0.05
-QUIET_TIMEOUTS = 3
-"""A partition that sends nothing for so many request timeouts is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +116,9 @@ class RecordReader:
         """At least one message. An error that a later request may not have is waited out."""
         why = "nothing came"
         for _ in range(QUIET_TIMEOUTS):
-            # A consume() waits until it has all that it may take: ask for what has come.
-            first = consumer.poll(self.timeout_ms / 1000)
-            more = min(RECORDS_AT_ONCE, wanted.end - position) - 1
-            received = [first] if first is not None else []
-            received += consumer.consume(more, GATHER_S) if received and more > 0 else []
+            most = min(RECORDS_AT_ONCE, wanted.end - position)
             messages = []
-            for message in received:
+            for message in what_came(consumer, self.timeout_ms / 1000, most, GATHER_S):
                 if (error := message.error()) is None:
                     messages.append(message)
                 elif error.code() in GONE:
@@ -142,18 +136,6 @@ class RecordReader:
         )
 
     def _consumer(self) -> Consumer:
-        return Consumer(
-            {
-                **KafkaSecurity.of(self.settings).librdkafka,
-                "bootstrap.servers": ",".join(
-                    f"{host}:{port}" for host, port in self.settings.kafka_bootstrap
-                ),
-                "group.id": "tideline-jobs",  # asked for by the library; nothing is committed
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
-                "socket.timeout.ms": self.timeout_ms,
-                "queued.max.messages.kbytes": 16_384,
-                "log_level": 2,
-            }
-        )
+        brokers = (f"{host}:{port}" for host, port in self.settings.kafka_bootstrap)
+        config = reader_config(self.settings, brokers)
+        return Consumer(config | {"socket.timeout.ms": self.timeout_ms})

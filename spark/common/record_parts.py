@@ -63,9 +63,14 @@ class Part:
         )  # fmt: skip
 
 
+def pending_root(settings: JobsSettings) -> str:
+    """Before the key of every part in the diskless bucket."""
+    return f"{settings.diskless_prefix}{PENDING}"
+
+
 def pending(settings: JobsSettings, store: ObjectStoreClient) -> dict[str, list[Part]]:
     """What waits for each table, the oldest first; of tables that this version knows."""
-    root = f"{settings.diskless_prefix}{PENDING}"
+    root = pending_root(settings)
     found: dict[str, list[Part]] = {}
     seen = 0
     for entry in store.list_objects(settings.s3_bucket, root):

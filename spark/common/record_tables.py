@@ -28,11 +28,20 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
-from spark.common.bucket_files import SCHEME, files_of
-from spark.common.record_parts import MOST_PARTS, MOST_ROWS, PENDING, ROOT, Part, due, pending
+from spark.common.bucket_files import files_of
+from spark.common.record_parts import (
+    MOST_PARTS,
+    MOST_ROWS,
+    ROOT,
+    Part,
+    due,
+    pending,
+    pending_root,
+)
 from spark.common.record_rows import TABLES, columns
 from tideline.control_plane.pool import conninfo
 from tideline.object_store.client import ObjectMissing, ObjectStoreClient
+from tideline.object_store.runs import SCHEME
 from tideline.settings import JobsSettings
 
 EMBEDDED = "embedded"
@@ -196,7 +205,7 @@ def _appends(parts: Sequence[Part]) -> Iterator[list[Part]]:
 def _append(tables: RecordTables, name: str, parts: Sequence[Part]) -> int:
     """Tell those of ``parts`` that nobody has told, and forget them; rows that were appended."""
     settings, store = tables.settings, tables.store
-    root = f"{settings.diskless_prefix}{PENDING}"
+    root = pending_root(settings)
     for attempt in range(ATTEMPTS):
         try:
             table = tables.ready(name)
@@ -232,7 +241,7 @@ def _read(tables: RecordTables, table: Table, part: Part) -> pa.Table | None:
     """The rows of a part with the table's columns, null where an older version did not tell one.
     ``None``: another run has just told it, or a newer version must."""
     settings = tables.settings
-    key = f"{settings.diskless_prefix}{PENDING}{part.key}"
+    key = pending_root(settings) + part.key
     try:
         rows = pq.read_table(io.BytesIO(tables.store.get(settings.s3_bucket, key)))
     except ObjectMissing:

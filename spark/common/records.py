@@ -18,7 +18,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.common.record_parts import PENDING, Part, due, overdue_since, pending
+from spark.common.record_parts import Part, due, overdue_since, pending, pending_root
 from spark.common.record_rows import OfRun, RunRow, columns, table_of
 from spark.common.rows import chunks, to_batch
 from tideline import __version__
@@ -104,9 +104,7 @@ class Records:
         ])  # fmt: skip
         settings = self._settings
         try:
-            self._store.put(
-                settings.s3_bucket, f"{settings.diskless_prefix}{PENDING}{part.key}", body
-            )
+            self._store.put(settings.s3_bucket, pending_root(settings) + part.key, body)
         except TidelineError as error:
             self._told = replace(self._told, problem=f"rows are not kept: {error}")
             self._progress(f"what it did is not told to {part.table}: {error}")

@@ -21,6 +21,7 @@ from spark.table.prefix import (
     object_key_stem,
     overlapping,
     prefixes,
+    remote_segments,
 )
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
@@ -29,6 +30,7 @@ from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.coverage import OffsetRange
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.prefix import past_gap
+from tideline.domain.remote_log import RemoteLogIndex
 from tideline.domain.table import (
     Bounds,
     Isolation,
@@ -55,6 +57,11 @@ class Plan:
     def prefixes(self) -> Mapping[TopicIdPartition, Prefix]:
         """Of this topic's partitions, and perhaps of others (:func:`together`)."""
         return prefixes(self.settings, self.rows.values())
+
+    @cached_property
+    def remote_segments(self) -> RemoteLogIndex:
+        """Of :attr:`prefixes`, asked for behind them."""
+        return remote_segments(self.settings, self.prefixes)
 
     @cached_property
     def whole(self) -> dict[int, OffsetRange]:
@@ -114,7 +121,7 @@ class Plan:
     ) -> Iterator[Piece]:
         prefix = self.prefixes.get(row.log, Prefix(row.boundary))
         to_end = OffsetRange(wanted.start, row.prefix_end)
-        cover, gaps = prefix_cover(to_end, prefix.segments, prefix.lineage)
+        cover, gaps = prefix_cover(to_end, self.remote_segments.of(row.log), prefix.lineage)
         if missing := [gap for one in gaps if (gap := one.clip(wanted))]:
             raise TableRefused(
                 f"{row.topic}-{row.partition}: offsets {', '.join(map(str, missing[:3]))} of the "
@@ -214,9 +221,11 @@ def look(settings: JobsSettings, topic: str, *, pinned: bool = True) -> Plan:
 def together(plans: Sequence[Plan]) -> None:
     """Ask brokers for the prefixes of all ``plans`` at once: their metadata topic is read once, not
     once for each. Raises as :func:`spark.table.prefix.prefixes`."""
-    found = prefixes(plans[0].settings, (row for plan in plans for row in plan.rows.values()))
+    settings = plans[0].settings
+    found = prefixes(settings, (row for plan in plans for row in plan.rows.values()))
+    segments = remote_segments(settings, found)
     for plan in plans:
-        plan.__dict__["prefixes"] = found
+        plan.__dict__.update(prefixes=found, remote_segments=segments)
 
 
 def _may_hold(max_timestamp: int, bounds: Bounds) -> bool:

@@ -4,26 +4,27 @@ remote segments. Brokers are asked for metadata only; no record comes from them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from spark.common.stores import shared_store
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.coverage import OffsetRange
-from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
+from tideline.domain.ids import TopicIdPartition
 from tideline.domain.remote_log import EpochStart, RemoteLogIndex, RemoteSegment
 from tideline.domain.table import PrefixPiece, TableRefused, TableUnreadable
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import DEBUG_CONSUMER, KafkaObserver, OffsetSpec, TopicLayout
 from tideline.kafka.remote_log_reader import RemoteLogFollower
-from tideline.kafka.segment_files import SegmentFile, offset_name
+from tideline.kafka.segment_files import SegmentFile
 from tideline.kafka.txn_index import AbortedTxn, MalformedTxnIndex, decode_txn_index
-from tideline.object_store.client import ObjectMissing, ObjectStoreClient
-from tideline.object_store.inventory import partition_prefix
+from tideline.object_store.client import ObjectMissing
+from tideline.object_store.inventory import segment_stem
 from tideline.settings import JobsSettings
 
 APPLICATION = "tideline-table"
@@ -37,7 +38,7 @@ class Prefix:
 
     log_start: int
     lineage: tuple[EpochStart, ...] = ()
-    segments: tuple[RemoteSegment, ...] = ()
+    """Empty: nothing of it is left."""
 
 
 def has_prefix(row: PartitionRow) -> bool:
@@ -48,11 +49,10 @@ def has_prefix(row: PartitionRow) -> bool:
 def prefixes(
     settings: JobsSettings, rows: Iterable[PartitionRow]
 ) -> dict[TopicIdPartition, Prefix]:
-    """Of those of ``rows`` that :func:`has_prefix` names. The metadata topic is read once.
+    """Of those of ``rows`` that :func:`has_prefix` names.
 
-    The logs' starts are read before the metadata, so that retention that moves one meanwhile makes
-    a part missing and never an old one readable. Raises ``KafkaUnavailable``, ``KafkaError``,
-    :class:`TableRefused` when Kafka has another topic of this name.
+    Raises ``KafkaUnavailable``, ``KafkaError``, :class:`TableRefused` when Kafka has another topic
+    of this name.
     """
     wanted = [row for row in rows if has_prefix(row)]
     return asyncio.run(_prefixes(settings, wanted)) if wanted else {}
@@ -81,14 +81,22 @@ async def _prefixes(
                 return await _look(observer, of_topic[row.topic_id], row)
 
         found = await asyncio.gather(*(look(row) for row in rows))
-        index = RemoteLogIndex()
-        if needed := {r.topic_id for r, one in zip(rows, found, strict=True) if one.lineage}:
-            follower = RemoteLogFollower(cluster, settings.kafka_request_timeout_ms)
-            index = await follower.once(needed)
-    return {
-        row.log: replace(one, segments=index.of(row.log))
-        for row, one in zip(rows, found, strict=True)
-    }
+    return {row.log: one for row, one in zip(rows, found, strict=True)}
+
+
+def remote_segments(
+    settings: JobsSettings, found: Mapping[TopicIdPartition, Prefix]
+) -> RemoteLogIndex:
+    """Of the topics of which something is left of a prefix. The metadata topic is read once, after
+    the logs' starts were: retention that moves one meanwhile makes a part missing and never an old
+    one readable. Raises as :func:`prefixes`."""
+    needed = {log.topic_id for log, one in found.items() if one.lineage}
+    return asyncio.run(_read(settings, needed)) if needed else RemoteLogIndex()
+
+
+async def _read(settings: JobsSettings, topic_ids: set[UUID]) -> RemoteLogIndex:
+    async with KafkaCluster.of(settings, APPLICATION) as cluster:
+        return await RemoteLogFollower(cluster, settings.kafka_request_timeout_ms).once(topic_ids)
 
 
 async def _look(observer: KafkaObserver, layout: TopicLayout, row: PartitionRow) -> Prefix:
@@ -108,8 +116,10 @@ async def _look(observer: KafkaObserver, layout: TopicLayout, row: PartitionRow)
 
 def object_key_stem(settings: JobsSettings, segment: RemoteSegment) -> str:
     """The key of a remote segment's objects, without the suffix."""
-    where = partition_prefix(settings.s3_tiered_prefix, segment.topic, segment.log)
-    return f"{where}{offset_name(segment.start_offset)}-{topic_id_to_base64(segment.segment_id)}"
+    return segment_stem(
+        settings.s3_tiered_prefix, segment.topic, segment.log, segment.start_offset,
+        segment.segment_id,
+    )  # fmt: skip
 
 
 def aborted_transactions(
@@ -120,7 +130,10 @@ def aborted_transactions(
 
     Raises :class:`TableUnreadable`, and as the object store does.
     """
-    store = ObjectStoreClient(settings)
+    pieces = [piece for piece in cover if not piece.segment.txn_index_empty]
+    if not pieces:
+        return ()
+    store = shared_store(settings)
 
     def read(piece: PrefixPiece) -> list[AbortedTxn]:
         key = object_key_stem(settings, piece.segment) + SegmentFile.TXN_INDEX
@@ -134,12 +147,8 @@ def aborted_transactions(
             ) from error
         return [one for one in found if piece.range.start <= one.last_offset < piece.range.end]
 
-    pieces = [piece for piece in cover if not piece.segment.txn_index_empty]
-    try:
-        with ThreadPoolExecutor(min(AT_ONCE, max(1, len(pieces)))) as threads:
-            return tuple(one for found in threads.map(read, pieces) for one in found)
-    finally:
-        store.close()
+    with ThreadPoolExecutor(min(AT_ONCE, len(pieces))) as threads:
+        return tuple(one for found in threads.map(read, pieces) for one in found)
 
 
 def overlapping(transactions: Sequence[AbortedTxn], wanted: OffsetRange) -> tuple[AbortedTxn, ...]:

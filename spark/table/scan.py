@@ -15,8 +15,11 @@ from functools import cached_property
 from typing import Protocol, Self
 from uuid import UUID
 
+from spark.common.read_ahead import read_ahead
+from spark.common.stores import shared_store
 from spark.table.ahead import GET_BYTES, Ahead
 from spark.table.pieces import Piece, Place, SegmentPart
+from spark.table.prefix import APPLICATION
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.model import BatchCoordinates, FoundBatches, SegmentCoordinates
@@ -40,10 +43,9 @@ from tideline.kafka.segment_lookup import (
     lookup_offset,
 )
 from tideline.object_store.byte_ranges import ByteRange, ReadRanges, coalesce
-from tideline.object_store.client import ObjectMissing, ObjectStoreClient, ObjectTruncated
+from tideline.object_store.client import ObjectMissing, ObjectTruncated
 from tideline.settings import JobsSettings
 
-APPLICATION = "tideline-table"
 MANIFEST = ".rsm-manifest"
 """Beside the log object of a segment by Aiven's plugin, which packs the indexes."""
 
@@ -71,12 +73,11 @@ class StoredBatch:
 
 
 class Objects(Protocol):
-    """The part of :class:`ObjectStoreClient` that is needed."""
+    """The part of :class:`tideline.object_store.client.ObjectStoreClient` that is needed."""
 
     def get(
         self, bucket: str, key: str, start: int | None = None, size: int | None = None
     ) -> bytes: ...
-    def close(self) -> None: ...
 
 
 class Scanner:
@@ -88,7 +89,7 @@ class Scanner:
         """``not_before``: ms; batches whose records are all older are passed over. ``store``: by
         default the one of ``settings``."""
         self._settings, self._not_before = settings, not_before
-        self._store: Objects = store or ObjectStoreClient(settings)
+        self._store: Objects = store or shared_store(settings)
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -96,7 +97,6 @@ class Scanner:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
-        self._store.close()
 
     @cached_property
     def _plane(self) -> JobsControlPlane:
@@ -269,9 +269,11 @@ class Scanner:
         ]
         bucket = self._settings.s3_bucket
         try:
-            read = ReadRanges(
-                {p: self._store.get(bucket, p.key, p.start, p.size) for p in coalesce(parts)}
+            wanted_ranges = list(coalesce(parts))
+            bodies = read_ahead(
+                wanted_ranges, lambda p: self._store.get(bucket, p.key, p.start, p.size)
             )
+            read = ReadRanges(dict(zip(wanted_ranges, bodies, strict=True)))
         except (ObjectMissing, ObjectTruncated) as error:
             raise TableUnreadable(
                 f"{piece}: a batch between offsets {wanted[0].base_offset} and "

@@ -56,22 +56,11 @@ def merge(
     ``whole_objects``: WAL objects are fetched whole, once for each host."""
 
     def work(partitions: Iterator[MergeOrder]) -> Iterator[MergeOutcome]:
-        waits = is_another_attempt()
         with open_services() as services, local_directory() as directory:
             get = services.read_range
             if whole_objects:
                 get = WholeObjects(directory, services.read_object).get
             for order in partitions:
-                yield from merge_partition(
-                    services, worker, order, claim_ms=claim_ms, waits=waits, get=get
-                )
+                yield from merge_partition(services, worker, order, claim_ms=claim_ms, get=get)
 
     return map_rows(orders, MergeOrder, MergeOutcome, work, ONE_BY_ONE)
-
-
-def is_another_attempt() -> bool:
-    """Whether Spark has begun this task before: it failed, or it is slow and still runs."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    return task is not None and task.attemptNumber() > 0

@@ -30,9 +30,7 @@ from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.tiering import (
-    PendingMerge,
     TieringConfig,
-    merge_reason,
     segment_limit,
     suffix_lineage,
 )
@@ -213,10 +211,8 @@ def ready(
     """Partitions with enough for a segment, those with most bytes first."""
     now_ms = round(time.time() * 1000)
     found = [
-        order
-        for candidate in plane.merge_candidates()
-        if (config := rules.configs.get(candidate.topic_id)) is not None
-        and (order := order_of(candidate, config, settings, now_ms)) is not None
+        order_of(candidate, config, settings)
+        for candidate, config in rules.ready(plane.merge_candidates(), settings, now_ms)
     ]
     return sorted(found, key=lambda order: order.pending_bytes, reverse=True)
 
@@ -247,19 +243,10 @@ def with_lineages(job: Job, orders: list[MergeOrder]) -> list[MergeOrder]:
 
 
 def order_of(
-    candidate: MergeCandidate, config: TieringConfig, settings: JobsSettings, now_ms: int
-) -> MergeOrder | None:
-    """What to merge of a candidate, or ``None`` while it waits for more."""
+    candidate: MergeCandidate, config: TieringConfig, settings: JobsSettings
+) -> MergeOrder:
+    """What to merge of a candidate that has enough."""
     limit = segment_limit(config, settings.tiering_max_segment_bytes)
-    pending = PendingMerge(candidate.bytes, candidate.oldest_split_at, candidate.requested)
-    if not merge_reason(
-        pending,
-        config,
-        min_segment_bytes=settings.tiering_min_segment_bytes,
-        limit=limit,
-        now_ms=now_ms,
-    ):
-        return None
     return MergeOrder(
         topic=candidate.topic,
         topic_id=candidate.topic_id,

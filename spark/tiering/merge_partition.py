@@ -87,21 +87,20 @@ def merge_partition(
     order: MergeOrder,
     *,
     claim_ms: int,
-    waits: bool = False,
     get: ReadRange | None = None,
 ) -> Iterator[MergeOutcome]:
     """Make segments while there is enough for one, until another worker is met or one fails.
 
     ``get``: reads WAL objects; default: by a request for each range. Nothing is yielded when
-    another worker has the partition or nothing is left to merge. ``waits``: while a claim holds,
-    wait for its end: the worker may be another attempt of the same task, and who ends first ends
-    the other. What is not the partition's fault is not counted and ends the task:
+    another worker has the partition or nothing is left to merge. While ``worker`` itself has a
+    claim, its end is waited for: it is that of another attempt of the same task, dead or alive.
+    What is not the partition's fault is not counted and ends the task:
     :class:`~tideline.errors.UnreachableError`, refused credentials, a missing bucket.
     """
     left = order.pending_bytes
     while left > 0:
         ended = True
-        plans = _plans(services, worker, order, left, claim_ms, waits)
+        plans = _plans(services, worker, order, left, claim_ms)
         for outcome in _segments(services, order, plans, claim_ms, get or services.read_range):
             yield outcome
             left -= outcome.size_bytes
@@ -131,9 +130,10 @@ def _segments(
 
 
 def _plans(
-    services: Services, worker: UUID, order: MergeOrder, left: int, claim_ms: int, waits: bool
+    services: Services, worker: UUID, order: MergeOrder, left: int, claim_ms: int
 ) -> list[MergePlan]:
     plane, ids = services.plane, [uuid4() for _ in range(order.segments_at_once(left))]
+    waited = False
     while True:
         try:
             plans = retry(
@@ -141,11 +141,15 @@ def _plans(
                     order.log, worker, claim_ms, ids, order.limit_bytes, MAX_BATCHES
                 )
             )
-            if plans or not waits or not retry(lambda: plane.merge_claimed_for(order.log)):
-                return plans
+            held = not plans and retry(lambda: plane.merge_claimed_for(order.log, worker)) > 0
         except UnknownLog:
             return []
-        time.sleep(WAIT_S)
+        # A claim that ended between the two calls is asked for once more.
+        if plans or not (held or waited):
+            return plans
+        waited = held
+        if held:
+            time.sleep(WAIT_S)
 
 
 def _one_segment(

@@ -13,13 +13,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from types import TracebackType
 from typing import Self
 
+from spark.common.read_ahead import read_ahead
 from spark.common.retry import retry
 from spark.tiering.log_upload import LogUpload
 from spark.tiering.services import Services
-from spark.tiering.wal_reads import BatchMismatch, Read, in_segment, read_ahead, reads
+from spark.tiering.wal_reads import BatchMismatch, Read, in_segment, reads
 from tideline.control_plane.tiering_model import MergePlan
 from tideline.domain.remote_log import EpochStart
 from tideline.errors import TidelineError
@@ -85,12 +85,7 @@ class Builds:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._pool.shutdown(cancel_futures=True)
 

@@ -6,17 +6,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
 from spark.common.retry import retry
+from spark.common.stores import shared_store
 from tideline.control_plane.cataloged_jobs import CatalogedJobs, open_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import TieringScope
 from tideline.object_store.byte_ranges import ByteRange
-from tideline.object_store.client import ObjectStoreClient
-from tideline.settings import JobsSettings, ObjectStoreSettings
+from tideline.settings import JobsSettings
 
 FAILURE_BACKOFF_MS = 30_000
 """Before a failed file or partition is tried again; doubled with each failure in a row."""
@@ -84,7 +83,7 @@ class FromSettings:
         with _connected(settings, self.application_name) as plane:
             yield Services(
                 plane,
-                _store(settings),
+                shared_store(settings),
                 settings.s3_bucket,
                 settings.s3_tiered_bucket,
                 settings.tiering_failures_before_parking,
@@ -108,9 +107,3 @@ def _connected(settings: JobsSettings, application_name: str) -> Iterator[JobsCo
         plane.close()
         raise
     idle.put(plane)
-
-
-@lru_cache(maxsize=4)
-def _store(settings: ObjectStoreSettings) -> ObjectStoreClient:
-    """One client for all tasks that an executor's process runs: making one costs 100 ms."""
-    return ObjectStoreClient(settings)

@@ -7,9 +7,7 @@ never repaired by guessing.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tideline.control_plane.tiering_model import PlannedBatch
@@ -17,10 +15,6 @@ from tideline.errors import TidelineError
 from tideline.kafka.batches import InvalidBatch, parse_at, patch, verify_crc
 from tideline.object_store.byte_ranges import COALESCE_GAP, MAX_GET, ByteRange
 
-READ_AHEAD_BYTES = 16 * 1024 * 1024
-"""Bytes that are read ahead at most, beside the range in hand; one larger range goes alone."""
-READERS = 8
-"""Many ranges are small: their latency, not their bytes, is what reading ahead hides."""
 _REMEDY = "compare the object with a copy of it; nothing of it is tiered before it is right"
 
 
@@ -119,30 +113,3 @@ def check(piece: memoryview, batch: PlannedBatch, label: str) -> None:
             f"{where}, offsets [{batch.base_offset}, {batch.last_offset}] of {label}: the CRC does "
             f"not match the batch; {_REMEDY}"
         )
-
-
-def read_ahead(
-    wanted: Sequence[ByteRange],
-    get: Callable[[ByteRange], bytes],
-    *,
-    window_bytes: int = READ_AHEAD_BYTES,
-    threads: int = READERS,
-) -> Generator[bytes]:
-    """The bytes of ``wanted``, in their order. Raises what ``get`` raises, at the place of the
-    range that it concerns."""
-    under_way: deque[tuple[Future[bytes], int]] = deque()
-    ahead = 0
-    remaining = deque(wanted)
-    with ThreadPoolExecutor(threads, thread_name_prefix="read-ahead") as pool:
-        try:
-            while remaining or under_way:
-                while remaining and (not under_way or ahead + remaining[0].size <= window_bytes):
-                    part = remaining.popleft()
-                    under_way.append((pool.submit(get, part), part.size))
-                    ahead += part.size
-                future, size = under_way.popleft()
-                ahead -= size
-                yield future.result()
-        finally:
-            for future, _ in under_way:
-                future.cancel()

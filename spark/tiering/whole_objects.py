@@ -41,8 +41,6 @@ class WholeObjects:
         self, directory: Path, fetch: Callable[[str], bytes], most_bytes: int = MOST_BYTES
     ) -> None:
         self._directory, self._fetch, self._most = directory, fetch, most_bytes
-        self.fetched = 0
-        """Objects that this one fetched."""
 
     def get(self, part: ByteRange) -> bytes:
         """The bytes of the range; fewer where the object is shorter."""
@@ -54,7 +52,6 @@ class WholeObjects:
             if (found := _read(path, part)) is not None:
                 return found
             body = self._fetch(part.key)
-            self.fetched += 1
             self._make_room(len(body))
             draft = path.with_suffix(f".{os.getpid()}")
             draft.write_bytes(body)

@@ -15,17 +15,15 @@ from confluent_kafka import (
 )
 from confluent_kafka import KafkaError as LibrdkafkaError
 
+from spark.common.consumer import QUIET_TIMEOUTS, reader_config, what_came
 from spark.table.rows import MOST_MS
 from tideline.domain.table import Isolation
 from tideline.kafka.errors import KafkaUnavailable
 from tideline.kafka.record_columns import Headers
-from tideline.kafka.security import KafkaSecurity
 from tideline.settings import JobsSettings
 
 AT_ONCE = 5_000
 GATHER_S = 0.02
-QUIET_TIMEOUTS = 3
-"""A gateway that sends nothing for so many request timeouts is away."""
 
 
 class Record(NamedTuple):
@@ -51,18 +49,10 @@ class Gateways:
 
     def __init__(self, settings: JobsSettings, bootstrap: Sequence[str]) -> None:
         self._timeout_s = settings.kafka_request_timeout_ms / 1000
-        self._config = {
-            **KafkaSecurity.of(settings).librdkafka,
-            "bootstrap.servers": ",".join(bootstrap),
+        self._config = reader_config(settings, bootstrap) | {
             "client.id": "tideline-verify",
-            "group.id": "tideline-jobs",  # asked for by the library; nothing is committed
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "allow.auto.create.topics": False,
             "check.crcs": True,
             "enable.partition.eof": True,
-            "queued.max.messages.kbytes": 16_384,
-            "log_level": 2,
         }
         self._consumers: dict[Isolation, Consumer] = {}
 
@@ -91,12 +81,10 @@ class Gateways:
         try:
             quiet, why = 0, "nothing came"
             while quiet < QUIET_TIMEOUTS:
-                # A consume() waits until it has all that it may take: ask for what has come.
-                first = consumer.poll(self._timeout_s)
-                if first is None:
+                came = what_came(consumer, self._timeout_s, AT_ONCE, GATHER_S)
+                if not came:
                     quiet += 1
-                    continue
-                for message in [first, *consumer.consume(AT_ONCE, GATHER_S)]:
+                for message in came:
                     if (error := message.error()) is None:
                         if _offset(message) >= end:
                             return

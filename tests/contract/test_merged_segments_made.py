@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -398,7 +398,7 @@ def test_a_claim_is_held_while_its_segment_is_built_and_another_attempt_waits_fo
     world.append((log, sized(3, 50)))
     split_everything(world)
     (candidate,) = world.plane.merge_candidates()
-    ahead, waited = threading.Event(), threading.Event()
+    ahead, waited, run = threading.Event(), threading.Event(), uuid4()
     lefts: list[int] = []
 
     class Slow:
@@ -414,15 +414,15 @@ def test_a_claim_is_held_while_its_segment_is_built_and_another_attempt_waits_fo
         def __getattr__(self, name: str) -> object:
             return getattr(second, name)
 
-        def merge_claimed_for(self, log: TopicIdPartition) -> int:
+        def merge_claimed_for(self, log: TopicIdPartition, worker: UUID) -> int:
             if len(lefts) == 30:
                 waited.set()
-            lefts.append(left := second.merge_claimed_for(log))
+            lefts.append(left := second.merge_claimed_for(log, worker))
             return left
 
     def slow() -> list[MergeOutcome]:
         return list(
-            merge_partition(world.services(store=Slow()), uuid4(), order(candidate), claim_ms=300)
+            merge_partition(world.services(store=Slow()), run, order(candidate), claim_ms=300)
         )
 
     with (
@@ -431,10 +431,10 @@ def test_a_claim_is_held_while_its_segment_is_built_and_another_attempt_waits_fo
     ):
         first = pool.submit(slow)
         assert ahead.wait(60)
+        another = merge_partition(world.services(), uuid4(), order(candidate), claim_ms=300)
+        assert list(another) == [], "another run waits for nobody"
         again = list(
-            merge_partition(
-                world.services(Looking()), uuid4(), order(candidate), claim_ms=300, waits=True
-            )
+            merge_partition(world.services(Looking()), run, order(candidate), claim_ms=300)
         )
         assert [o.ended for o in first.result(60)] == [Ended.DONE]
     assert again == []

@@ -156,8 +156,7 @@ async def test_a_claim_that_is_asked_for_again_fences_the_first_and_another_atte
     tiered: Tiered,
 ) -> None:
     """A repeated call has the same segment id. Another attempt of the same task has another: were
-    it
-    to take the claim over, the two would end each other for ever."""
+    it to take the claim over, the two would end each other for ever."""
     log = await split_log(tiered)
     first = tiered.worker.begun(log)
     same = tiered.worker.begin(log, segment_id=first.segment_id)
@@ -166,11 +165,12 @@ async def test_a_claim_that_is_asked_for_again_fences_the_first_and_another_atte
     with pytest.raises(StaleClaim):
         tiered.plane.finish_merge(log, first.token, segment_of(first))
     assert tiered.worker.begin(log) is None
-    assert 0 < tiered.plane.merge_claimed_for(log) <= 60_000
+    assert 0 < tiered.plane.merge_claimed_for(log, tiered.worker.worker) <= 60_000
+    assert tiered.plane.merge_claimed_for(log, uuid4()) == 0, "another run has none"
     tiered.plane.renew_merge(log, same.token, 3_600_000)
-    assert tiered.plane.merge_claimed_for(log) > 60_000
+    assert tiered.plane.merge_claimed_for(log, tiered.worker.worker) > 60_000
     tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
-    assert tiered.plane.merge_claimed_for(log) == 0
+    assert tiered.plane.merge_claimed_for(log, tiered.worker.worker) == 0
     again = tiered.worker.begun(log)
     for lost in (first, same):
         with pytest.raises(StaleClaim):

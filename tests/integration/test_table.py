@@ -167,6 +167,10 @@ def hybrid(stack: Stack, spark: SparkSession) -> Iterator[Hybrid]:
         case.until_ready(180)
         write(case, 5_000, 60)
         yield Hybrid(case, spark, stack, failure.message)
+    # Reads of these tests are over: what dies from now on need not be kept for them.
+    with connect_jobs(settings_of(stack), application_name="test") as plane:
+        for pin in plane.read_pins():
+            plane.unpin_reads(pin.pin_id)
 
 
 def test_a_table_is_what_consumers_are_handed_before_and_after_merge(hybrid: Hybrid) -> None:

@@ -17,8 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tideline.airflow.clusters import Cluster, Submission, Target, submission
 from tideline.airflow.results import JobResult, read_result, result_of
 from tideline.errors import TidelineError, UsageError
-from tideline.object_store.client import ObjectStoreClient
-from tideline.object_store.runs import bucket_and_key, url_of
+from tideline.object_store.runs import SCHEME, bucket_and_key, url_of
 from tideline.settings import TOML, AirflowSettings, ObjectStoreSettings, load
 from tideline.settings_files import CONTEXT
 
@@ -124,8 +123,10 @@ class TidelineJobOperator(SparkSubmitOperator):
 
     def _result(self, context: Context, expected: Expected) -> JobResult | None:
         """Of this run, or of the one that an earlier try has submitted and this one has found."""
-        if not expected.place.startswith("s3://"):
+        if not expected.place.startswith(SCHEME):
             return read_result(Path(expected.place))
+        from tideline.object_store.client import ObjectStoreClient  # boto3: not when DAGs are read
+
         state = context.get("task_state_store") if self.durable else None
         noted = state.get(RUN_KEY) if state is not None else None
         run_id = UUID(str(noted)) if noted else expected.run_id

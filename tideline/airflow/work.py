@@ -4,13 +4,12 @@ to Kafka. No Spark."""
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.tiering_model import MergeCandidate
-from tideline.domain.tiering import PendingMerge, TieringConfig, merge_reason, segment_limit
 from tideline.kafka.topic_policies import TieringPolicies, read_tiering_policies, suffix_topics
 from tideline.settings import AirflowSettings, JobsSettings, load
 
@@ -44,7 +43,7 @@ def jobs_settings() -> JobsSettings:
     return load(JobsSettings, load(AirflowSettings).airflow_jobs_config)
 
 
-class _Look:
+class _Look(ABC):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._policies: TieringPolicies | None = None
@@ -55,8 +54,9 @@ class _Look:
         with closing(JobsControlPlane(settings, "tideline-airflow-work")) as plane:
             return self.work(plane, settings)
 
+    @abstractmethod
     def work(self, plane: JobsControlPlane, settings: JobsSettings) -> Work:
-        raise NotImplementedError
+        """By what Postgres knows now."""
 
     def policies(self, plane: JobsControlPlane, settings: JobsSettings) -> TieringPolicies:
         if self._policies is None or self._clock() - self._read_at >= POLICIES_KEPT_S:
@@ -77,33 +77,14 @@ class _SplitLook(_Look):
 
 class _MergeLook(_Look):
     def work(self, plane: JobsControlPlane, settings: JobsSettings) -> Work:
-        configs, now_ms = self.policies(plane, settings).configs, _now_ms()
+        policies = self.policies(plane, settings)
         candidates = plane.merge_candidates()
         if any(candidate.segments_in_progress for candidate in candidates):
             return Work(at_work=True)
-        ready = [
-            candidate
-            for candidate in candidates
-            if (config := configs.get(candidate.topic_id)) is not None
-            and has_enough(candidate, config, settings, now_ms)
-        ]
+        ready = [one for one, _ in policies.ready(candidates, settings, _now_ms())]
         items = frozenset(f"{one.log_id}:{one.base_offset}" for one in ready)
         told = {"partitions": len(ready), "bytes": sum(one.bytes for one in ready)}
         return Work(items, told=told)
-
-
-def has_enough(
-    candidate: MergeCandidate, config: TieringConfig, settings: JobsSettings, now_ms: int
-) -> bool:
-    """For a segment, now."""
-    reason = merge_reason(
-        PendingMerge(candidate.bytes, candidate.oldest_split_at, candidate.requested),
-        config,
-        min_segment_bytes=settings.tiering_min_segment_bytes,
-        limit=segment_limit(config, settings.tiering_max_segment_bytes),
-        now_ms=now_ms,
-    )
-    return reason is not None
 
 
 def _now_ms() -> int:

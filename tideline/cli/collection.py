@@ -16,7 +16,7 @@ from rich.table import Table
 from spark.gc.history import adopt_history
 from spark.gc.job import gc as gc_job
 from tideline.cli.jobs import DryRunFlag, RunFlag, choose, finish, run_here
-from tideline.cli.output import Format, FormatOption, console, echo_json
+from tideline.cli.output import ByOption, Format, FormatOption, ReasonOption, console, echo_json
 from tideline.cli.writing import changing_jobs_plane
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.garbage_model import GcRunRow
@@ -30,10 +30,6 @@ KINDS = {
     "segment": "objects of merged segments",
     "orphan": "orphans",
 }
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
-ByOption = Annotated[
-    str | None, typer.Option("--by", help="Who decides; by default the user of this machine.")
-]
 app = typer.Typer(
     invoke_without_command=True,
     add_completion=False,

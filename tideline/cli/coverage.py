@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from tideline.cli.output import Format, FormatOption, age, console, echo_json, topic_name
+from tideline.cli.output import Format, FormatOption, age, console, echo_json, moment, topic_name
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.tiering_model import CoverageStatusRow
 from tideline.errors import RefusedError
@@ -67,11 +66,7 @@ def _run(topic: str | None) -> None:
 def as_json(row: CoverageStatusRow) -> dict[str, Any]:
     """A row for programs; times as text."""
     times = ("observed_at", "since", "objects_seen_at")
-    return asdict(row) | {name: _time(getattr(row, name)) for name in times}
-
-
-def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+    return asdict(row) | {name: moment(getattr(row, name)) for name in times}
 
 
 def coverage_table(rows: Iterable[CoverageStatusRow]) -> Table:
@@ -86,9 +81,9 @@ def coverage_table(rows: Iterable[CoverageStatusRow]) -> Table:
             str(row.boundary),
             "[green]yes[/]" if row.tiering_complete else "[red]no[/]",
             _verdict(row),
-            age(_time(row.since)),
-            age(_time(row.observed_at)),
-            age(_time(row.objects_seen_at)),
+            age(moment(row.since)),
+            age(moment(row.observed_at)),
+            age(moment(row.objects_seen_at)),
         )
     return table
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tideline import control_plane
-from tideline.cli.output import Format, FormatOption, echo_json, run
+from tideline.cli.output import ByOption, Format, FormatOption, ReasonOption, echo_json, run
 from tideline.cli.writing import changing_plane
 from tideline.control_plane.model import MigrationLimits
 from tideline.errors import UsageError
@@ -26,7 +26,7 @@ def show(output: FormatOption = Format.TABLE) -> None:
 
 @app.command("set")
 def set_(
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")],
+    reason: ReasonOption,
     topics: Annotated[
         int | None, typer.Option(min=0, help="Topics that migrate at once; 0: no further one.")
     ] = None,
@@ -36,9 +36,7 @@ def set_(
             min=0, help="Partitions of all topics between validation and B0; 0: no further one."
         ),
     ] = None,
-    by: Annotated[
-        str | None, typer.Option("--by", help="Who decides; by default the user of this machine.")
-    ] = None,
+    by: ByOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Set both limits: one that is left out is as the settings and options say.

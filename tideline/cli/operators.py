@@ -11,7 +11,15 @@ from uuid import UUID
 import typer
 
 from tideline import control_plane, temporal
-from tideline.cli.output import Format, FormatOption, echo_json, run, topic_name
+from tideline.cli.output import (
+    ByOption,
+    Format,
+    FormatOption,
+    ReasonOption,
+    echo_json,
+    run,
+    topic_name,
+)
 from tideline.cli.steer import TopicArgument, update
 from tideline.cli.writing import changing_plane, changing_services
 from tideline.domain.ids import TopicIdPartition
@@ -37,11 +45,6 @@ from tideline.settings import WorkerSettings, load
 
 gaps = typer.Typer(help="Log gaps below B0 that nobody can fill.", no_args_is_help=True)
 requests = typer.Typer(help="Requests to migrate by config change.", no_args_is_help=True)
-
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
-ByOption = Annotated[
-    str | None, typer.Option("--by", help="Who decides; by default the user of this machine.")
-]
 
 
 def _decider(by: str | None, reason: str) -> Decider:

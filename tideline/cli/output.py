@@ -34,6 +34,16 @@ FormatOption = Annotated[
     Format, typer.Option("-o", "--output", help="table for people, json for programs")
 ]
 
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept with the decision.")]
+ByOption = Annotated[
+    str | None, typer.Option("--by", help="Who decides; by default the user of this machine.")
+]
+
+
+def moment(ms: int | None) -> datetime | None:
+    """Of ms since the epoch."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
 
 def console(*, stderr: bool = False) -> Console:
     """A console that does not wrap when it is piped."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
 
-from tideline.cli.output import Format, FormatOption, age, console, echo_json
+from tideline.cli.output import Format, FormatOption, age, console, echo_json, moment
 from tideline.control_plane.cataloged_jobs import connect_jobs
-from tideline.control_plane.job_model import JOBS, JobRow
+from tideline.control_plane.job_model import JOBS, NEVER, JobRow
 from tideline.settings import JobsSettings, load
 
 HANGS_MS = 6 * 3_600_000
@@ -33,35 +32,31 @@ def jobs(output: FormatOption = Format.TABLE) -> None:
 def as_json(row: JobRow) -> dict[str, Any]:
     """A row for programs; times as text."""
     times = {
-        name: _time(getattr(row, f"{name.removesuffix('_at')}_ms"))
+        name: moment(getattr(row, f"{name.removesuffix('_at')}_ms"))
         for name in ("began_at", "ended_at", "succeeded_at", "failed_at")
     }
     return {"job": row.job, "run_id": row.run_id, **times, "error": row.error}
-
-
-def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def jobs_table(found: Iterable[JobRow]) -> Table:
     table = Table("job", "last success", "last attempt", "it", "run", box=None, pad_edge=False)
     rows = {row.job: row for row in found}
     for job in sorted({*JOBS, *rows}):
-        row = rows.get(job)
+        row = rows.get(job, NEVER)
         table.add_row(
             job,
-            _ago(row, row.succeeded_ms if row else None),
-            _ago(row, row.began_ms if row else None),
-            "" if row is None or row.began_ms is None else _how(row),
-            str(row.run_id) if row is not None and row.run_id else "",
+            _ago(row, row.succeeded_ms),
+            _ago(row, row.began_ms),
+            "" if row.began_ms is None else _how(row),
+            str(row.run_id or ""),
         )
     return table
 
 
-def _ago(row: JobRow | None, ms: int | None) -> str:
-    if row is None or ms is None:
+def _ago(row: JobRow, ms: int | None) -> str:
+    if ms is None:
         return "[red]never[/]"
-    return f"{age(_time(ms), _time(row.now_ms))} ago"
+    return f"{age(moment(ms), moment(row.now_ms))} ago"
 
 
 def _how(row: JobRow) -> str:
@@ -74,14 +69,14 @@ def advice(found: Iterable[JobRow]) -> Iterator[str]:
     """Why a job fails; what one that does not run needs."""
     rows = {row.job: row for row in found}
     for job in sorted({*JOBS, *rows}):
-        row = rows.get(job)
-        if row is None or row.began_ms is None:
+        row = rows.get(job, NEVER)
+        if row.began_ms is None:
             yield f"{job}: no whole run was ever begun: is it scheduled? docs/jobs.md"
             continue
         if row.failing:
             yield f"{job}: {row.error}"
         if (unfinished := row.unfinished_ms) is not None and unfinished > HANGS_MS:
-            since = age(_time(row.began_ms), _time(row.now_ms))
+            since = age(moment(row.began_ms), moment(row.now_ms))
             yield (
                 f"{job}: run {row.run_id} has not ended for {since}: it hangs, or its driver was "
                 "killed; look at what runs it"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from tideline.cli.output import Format, FormatOption, console, echo_json, topic_name
+from tideline.cli.output import Format, FormatOption, console, echo_json, moment, topic_name
 from tideline.cli.writing import changing_jobs_plane
 from tideline.control_plane.cataloged_jobs import connect_jobs
 from tideline.control_plane.jobs import JobsControlPlane
@@ -178,7 +178,7 @@ def tiering_row(status: TieringStatusRow) -> TieringRow:
         merged_segments=status.merged_segments,
         merged_bytes=status.merged_bytes,
         paused=status.paused,
-        requested_at=_time(status.requested_at),
+        requested_at=moment(status.requested_at),
         failures=status.failures,
         parked=status.parked,
         reason=status.parked_reason or "",
@@ -249,7 +249,3 @@ def _offset(offset: int) -> int | None:
 
 def _shown(offset: int | None) -> str:
     return "" if offset is None else str(offset)
-
-
-def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)

@@ -97,6 +97,11 @@ def only(model: type[M]) -> Callable[[Sequence[Row]], M]:
     return lambda found: mapper(model)(found[0])
 
 
+def key_range(found: Sequence[Row]) -> tuple[int, int]:
+    """``[lo, hi)``, the function's one row."""
+    return found[0]["lo"], found[0]["hi"]
+
+
 def value(kind: Callable[[Any], R]) -> Callable[[Sequence[Row]], R]:
     """The function answers one scalar."""
     return lambda found: values(kind)(found)[0]

@@ -7,6 +7,8 @@ from uuid import UUID
 
 JOBS = ("coverage", "gc", "merge", "retention", "split")
 """Those that an installation with diskless topics needs."""
+VERIFY = "verify"
+"""Reads every record that it looks at: nightly, not hourly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,7 @@ class JobRow:
         if self.began_ms is None or self.ended_ms is not None:
             return None
         return self.now_ms - self.began_ms
+
+
+NEVER = JobRow("", None, None, None, None, None, None, None, 0, now_ms=0)
+"""Of a job of which no whole run was ever begun."""

@@ -20,6 +20,7 @@ from tideline.control_plane.calls import (
     Row,
     columns,
     document,
+    key_range,
     literals,
     mapper,
     nothing,
@@ -92,11 +93,11 @@ class JobsControlPlane(GarbageCalls, TableCalls):
 
     def log_id_range(self) -> tuple[int, int]:
         """``[lo, hi)`` of the log ids in use; equal when there are none."""
-        return self._call(Function("log_id_range", _key_range))
+        return self._call(Function("log_id_range", key_range))
 
     def file_id_range(self) -> tuple[int, int]:
         """``[lo, hi)`` of the WAL file ids in use; equal when there are none."""
-        return self._call(Function("file_id_range", _key_range))
+        return self._call(Function("file_id_range", key_range))
 
     def partitions(self, lo: int, hi: int) -> Iterator[PartitionRow]:
         """Partitions with a log id in ``[lo, hi)``, by log id; deleted ones too."""
@@ -248,9 +249,10 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         or has ended."""
         self._call(Function("renew_merge", nothing), log, token, claim_ms)
 
-    def merge_claimed_for(self, log: TopicIdPartition) -> int:
-        """For how many ms a claim of the partition holds yet, 0 if none does."""
-        return self._call(Function("merge_claimed_for", value(int)), log)
+    def merge_claimed_for(self, log: TopicIdPartition, worker: UUID) -> int:
+        """For how many ms the claim that ``worker`` has on the partition holds yet, 0 if it has
+        none."""
+        return self._call(Function("merge_claimed_for", value(int)), log, worker)
 
     def finish_merge(self, log: TopicIdPartition, token: int, segment: NewSegment) -> None:
         """Every object is uploaded: register the segment, delete its batch rows and move the
@@ -318,8 +320,8 @@ class JobsControlPlane(GarbageCalls, TableCalls):
 
     def split_work(self, cutoffs: Mapping[UUID, int]) -> SplitWork:
         """What ``claim_wal_files`` would begin with. Costs a look into an index for each log."""
-        function = Function("split_work", rows(SplitWork))
-        return self._call(function, list(cutoffs), list(cutoffs.values()))[0]
+        function = Function("split_work", only(SplitWork))
+        return self._call(function, list(cutoffs), list(cutoffs.values()))
 
     def estimate_batch_rows(self) -> int:
         """Rows of all batches, as Postgres' statistics have it: off by what came and went since the
@@ -456,10 +458,6 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         """Forget which topics changed more than ``kept_ms`` ago; how many notes. A gateway that
         has not read since then reads everything."""
         return self._call(Function("forget_tracking_changes", value(int)), kept_ms)
-
-
-def _key_range(found: Sequence[Row]) -> tuple[int, int]:
-    return found[0]["lo"], found[0]["hi"]
 
 
 def _claimed_files(found: Sequence[Row]) -> list[ClaimedFile]:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from tideline.control_plane.calls import Function, Row, nothing, rows
+from tideline.control_plane.calls import Function, Row, key_range, nothing, rows
 from tideline.control_plane.model import FoundBatches
 from tideline.control_plane.pool import JobsConnection
 from tideline.control_plane.postgres import found_batches
@@ -35,7 +35,7 @@ class TableCalls:
 
     def topic_log_ids(self, topic: str) -> tuple[int, int]:
         """``[lo, hi)``: the log ids of the live topic lie there, and others; equal without one."""
-        return self._connection.call(Function("topic_log_ids", _lo_hi), topic)
+        return self._connection.call(Function("topic_log_ids", key_range), topic)
 
     def table_suffix(self, log_id: int, start: int, end: int, chunk_bytes: int) -> list[SuffixRow]:
         """What holds the offsets ``[start, end)`` of a suffix, in one snapshot, by offset: a row
@@ -87,10 +87,6 @@ class TableCalls:
     def verify_verdicts(self, topic: str | None = None) -> list[VerifyVerdict]:
         """The last verdict on each live topic, or on ``topic``."""
         return self._connection.call(Function("verify_verdicts_of", rows(VerifyVerdict)), topic)
-
-
-def _lo_hi(found: Sequence[Row]) -> tuple[int, int]:
-    return found[0]["lo"], found[0]["hi"]
 
 
 def _addresses(found: Sequence[Row]) -> list[str]:

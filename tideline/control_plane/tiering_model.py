@@ -15,6 +15,7 @@ from uuid import UUID
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.prefix import prefix_end
 from tideline.domain.producer_state import StoredProducerState
+from tideline.domain.tiering import age
 
 SEGMENT_SUFFIXES = (
     ".log",
@@ -166,7 +167,7 @@ class ClaimedFile:
     @property
     def oldest_ms(self) -> int:
         """The age (ms) for which the file was chosen; those of a claim do not decrease."""
-        return min(min(batch.max_timestamp, batch.append_time) for batch in self.batches)
+        return min(age(batch.max_timestamp, batch.append_time) for batch in self.batches)
 
 
 @dataclass(frozen=True, slots=True)

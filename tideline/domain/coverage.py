@@ -142,7 +142,7 @@ def assess(
             pieces.extend(clipped)
         if segment.start_offset < boundary <= segment.end_offset:
             overshooting += 1
-    gaps = tuple(_gaps(wanted, pieces))
+    gaps = tuple(gaps_in(wanted, pieces))
     return Coverage(
         wanted=wanted,
         gaps=gaps,
@@ -193,7 +193,8 @@ def object_problem(segment: RemoteSegment, found: SegmentObjects | None) -> str 
     return None
 
 
-def _gaps(wanted: OffsetRange, pieces: Iterable[OffsetRange]) -> Iterable[OffsetRange]:
+def gaps_in(wanted: OffsetRange, pieces: Iterable[OffsetRange]) -> Iterable[OffsetRange]:
+    """The offsets of ``wanted`` that none of ``pieces``, which lie in it, has."""
     reached = wanted.start
     for piece in sorted(pieces):
         if piece.start > reached:

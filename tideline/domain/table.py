@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tideline.domain.coverage import OffsetRange, lineage_ranges, own_pieces
+from tideline.domain.coverage import OffsetRange, gaps_in, lineage_ranges, own_pieces
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState
 from tideline.errors import RefusedError, TidelineError, UsageError
 
@@ -124,15 +124,8 @@ def prefix_cover(
 
 
 def uncovered(wanted: OffsetRange, held: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The offsets of ``wanted`` that none of ``held``, in order of their starts, has."""
-    gaps, reached = [], wanted.start
-    for one in held:
-        if one.start > reached:
-            gaps.append(OffsetRange(reached, min(one.start, wanted.end)))
-        reached = max(reached, one.end)
-    if reached < wanted.end:
-        gaps.append(OffsetRange(reached, wanted.end))
-    return gaps
+    """The offsets of ``wanted`` that none of ``held`` has."""
+    return list(gaps_in(wanted, [inside for one in held if (inside := one.clip(wanted))]))
 
 
 def resolve(

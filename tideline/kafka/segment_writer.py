@@ -88,12 +88,10 @@ class SegmentWriter:
         base_offset: int,
         leader_epoch: int,
         index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
-        producers: Iterable[ProducerSnapshotEntry] = (),
         lineage: Sequence[EpochStart] | None = None,
     ) -> None:
-        """``log``: takes the bytes of the ``.log``. ``producers``: the state at ``base_offset``.
-        ``lineage``: all epochs of the log up to this segment, for the checkpoint; without it the
-        segment's own epoch from its base on.
+        """``log``: takes the bytes of the ``.log``. ``lineage``: all epochs of the log up to this
+        segment, for the checkpoint; without it the segment's own epoch from its base on.
 
         Raises :class:`InvalidSegment` for a lineage that does not lead to ``leader_epoch``.
         """
@@ -112,7 +110,6 @@ class SegmentWriter:
         self._largest = TimestampOffset(NO_TIMESTAMP, base_offset)
         self._indexed_timestamp = NO_TIMESTAMP
         self._batches = self._records = 0
-        self._producers = {entry.producer_id: entry for entry in producers}
         self._newest: dict[int, BatchHeader] = {}
         self._log, self._index, self._timeindex = log, BytesIO(), BytesIO()
 
@@ -195,22 +192,19 @@ class SegmentWriter:
     def finish(
         self,
         *,
-        producers: Iterable[ProducerSnapshotEntry] | None = None,
+        producers: Iterable[ProducerSnapshotEntry] = (),
         producers_since: int | None = None,
     ) -> WrittenSegment:
         """Write what belongs to the end.
 
-        ``producers``: the state at the base offset, where it was not known before. Producers whose
-        last batch is older than ``producers_since`` (ms) are left out, as a broker forgets them
-        after ``producer.id.expiration.ms``. Raises :class:`InvalidSegment` for a segment without
-        records.
+        ``producers``: the state at the base offset. Producers whose last batch is older than
+        ``producers_since`` (ms) are left out, as a broker forgets them after
+        ``producer.id.expiration.ms``. Raises :class:`InvalidSegment` for a segment without records.
         """
         if not self._batches:
             raise InvalidSegment(f"no batch was appended to the segment at {self._base}")
         self._add_time_entry()
-        before = self._producers
-        if producers is not None:
-            before = {entry.producer_id: entry for entry in producers}
+        before = {entry.producer_id: entry for entry in producers}
         newest = {number: after_batch(header) for number, header in self._newest.items()}
         left = tuple(
             entry

@@ -8,23 +8,30 @@ entry hides.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.tiering_model import PartitionRow
+from tideline.control_plane.tiering_model import MergeCandidate, PartitionRow
 from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.retention import UNLIMITED, Policy, policy_of
-from tideline.domain.tiering import LOCAL_RETENTION_MS, TieringConfig, effective_config
+from tideline.domain.tiering import (
+    LOCAL_RETENTION_MS,
+    PendingMerge,
+    TieringConfig,
+    effective_config,
+    merge_reason,
+    segment_limit,
+)
 from tideline.domain.topic_configs import RETENTION_BYTES
 from tideline.errors import RefusedError, UsageError
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.topic_observer import TopicObserver
-from tideline.settings import KafkaSettings, PolicySettings
+from tideline.settings import JobsSettings, KafkaSettings, PolicySettings
 
 AT_ONCE = 16
 """DescribeConfigs requests under way."""
@@ -60,6 +67,21 @@ class TieringPolicies:
         """For ``claim_wal_files``: batches older than this are split."""
         found = {topic_id: config.cutoff(now_ms) for topic_id, config in self.configs.items()}
         return {topic_id: cutoff for topic_id, cutoff in found.items() if cutoff is not None}
+
+    def ready(
+        self, candidates: Iterable[MergeCandidate], settings: JobsSettings, now_ms: int
+    ) -> Iterator[tuple[MergeCandidate, TieringConfig]]:
+        """Those that have enough for a segment now, each with its topic's config."""
+        for one in candidates:
+            config = self.configs.get(one.topic_id)
+            if config is not None and merge_reason(
+                PendingMerge(one.bytes, one.oldest_split_at, one.requested),
+                config,
+                min_segment_bytes=settings.tiering_min_segment_bytes,
+                limit=segment_limit(config, settings.tiering_max_segment_bytes),
+                now_ms=now_ms,
+            ):
+                yield one, config
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,14 @@ def partition_prefix(key_prefix: str, topic: str, log: TopicIdPartition) -> str:
     return f"{root}{topic}-{topic_id_to_base64(log.topic_id)}/{log.partition}/"
 
 
+def segment_stem(
+    key_prefix: str, topic: str, log: TopicIdPartition, start_offset: int, segment_id: UUID
+) -> str:
+    """The key of a segment's objects, without the suffix."""
+    name = f"{start_offset:020d}-{topic_id_to_base64(segment_id)}"
+    return f"{partition_prefix(key_prefix, topic, log)}{name}"
+
+
 def group_by_segment(objects: Iterator[tuple[str, int]]) -> dict[UUID, SegmentObjects]:
     """Keys with their sizes in bytes, as the objects of each segment. Foreign keys are left out."""
     sizes: dict[UUID, int | None] = {}

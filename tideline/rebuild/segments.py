@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tideline.domain.catalog import MergedSegment
-from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
+from tideline.domain.ids import TopicIdPartition
 from tideline.domain.producer_state import StoredProducerState
-from tideline.kafka.segment_files import MalformedSnapshot, decode_snapshot, offset_name
+from tideline.kafka.segment_files import MalformedSnapshot, decode_snapshot
 from tideline.object_store.client import ObjectMissing
-from tideline.object_store.inventory import group_by_segment, partition_prefix
+from tideline.object_store.inventory import group_by_segment, partition_prefix, segment_stem
 from tideline.rebuild.reader import Store
 
 
@@ -43,10 +43,9 @@ class SegmentReader:
         self, topic: str, log: TopicIdPartition, segment: MergedSegment
     ) -> tuple[StoredProducerState, ...] | None:
         """At the segment's end; ``None``: its snapshot is missing or damaged."""
-        name = f"{offset_name(segment.base_offset)}-{topic_id_to_base64(segment.segment_id)}"
-        key = f"{partition_prefix(self.prefix, topic, log)}{name}.snapshot"
+        stem = segment_stem(self.prefix, topic, log, segment.base_offset, segment.segment_id)
         try:
-            entries = decode_snapshot(self.store.get(self.bucket, key))
+            entries = decode_snapshot(self.store.get(self.bucket, f"{stem}.snapshot"))
         except (ObjectMissing, MalformedSnapshot):
             return None
         return tuple(

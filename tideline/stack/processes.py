@@ -103,16 +103,19 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def cpu_seconds(process: psutil.Process) -> float:
+    """CPU that it and those of its children that have ended have used, user and system; 0 when it
+    is gone."""
+    with suppress(psutil.NoSuchProcess):
+        return float(sum(process.cpu_times()[:4]))
+    return 0.0
+
+
 def busy_seconds(pid: int) -> float:
     """CPU that a process, its descendants and those of them that have ended have used, and what
     their threads have waited for a core: on a machine that is busy, what starts does little else.
     """
-    busy = 0.0
-    for process in family(pid):
-        with suppress(psutil.NoSuchProcess):
-            busy += sum(process.cpu_times()[:4])  # own and ended children's, user and system
-        busy += _seconds_runnable(process.pid)
-    return busy
+    return sum(cpu_seconds(process) + _seconds_runnable(process.pid) for process in family(pid))
 
 
 def _seconds_runnable(pid: int) -> float:

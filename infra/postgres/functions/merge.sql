@@ -264,8 +264,6 @@ DECLARE
     v_claim merge_claims;
     v_plan record;
     v_token bigint;
-    v_from bigint;
-    v_segment_id uuid;
 BEGIN
     PERFORM assert_positive(p_max_bytes, 'bytes of a segment'),
         assert_positive(cardinality(p_segment_ids), 'segments to plan'),
@@ -277,8 +275,8 @@ BEGIN
     SELECT l.* INTO v_log FROM logs AS l JOIN topics AS t USING (topic_id)
         WHERE l.log_id = v_claim.log_id AND l.deleted_at IS NULL
             AND l.diskless_log_start_offset >= 0 AND NOT t.tiering_paused;
-    v_from := greatest(merge_frontier(v_log), v_log.suffix_start);
-    v_plan := next_segment(v_log, v_from, p_max_bytes, p_max_batches);
+    v_plan := next_segment(v_log, greatest(merge_frontier(v_log), v_log.suffix_start), p_max_bytes,
+        p_max_batches);
     IF v_plan.base_offset IS NULL THEN
         RETURN;
     END IF;
@@ -287,12 +285,13 @@ BEGIN
             AND m.state = 'COPY_SEGMENT_STARTED' AND m.segment_id <> ALL (p_segment_ids)),
         'another attempt took over');
     v_token := nextval('tiering_tokens');
-    FOREACH v_segment_id IN ARRAY p_segment_ids LOOP
-        EXIT WHEN v_plan.base_offset IS NULL;
-        PERFORM begin_segment(v_log, v_token, v_segment_id, p_prefix, v_plan.base_offset,
+    FOR v_number IN 1 .. cardinality(p_segment_ids) LOOP
+        IF v_number > 1 THEN
+            v_plan := next_segment(v_log, v_plan.last_offset + 1, p_max_bytes, p_max_batches);
+            EXIT WHEN v_plan.base_offset IS NULL;
+        END IF;
+        PERFORM begin_segment(v_log, v_token, p_segment_ids[v_number], p_prefix, v_plan.base_offset,
             v_plan.last_offset, v_plan.byte_size, v_plan.batch_count);
-        v_from := v_plan.last_offset + 1;
-        v_plan := next_segment(v_log, v_from, p_max_bytes, p_max_batches);
     END LOOP;
     UPDATE merge_claims AS c SET worker = p_worker, token = v_token, segment_id = p_segment_ids[1],
             expires_at = clock_timestamp() + p_claim_ms * interval '1 millisecond'
@@ -336,13 +335,15 @@ BEGIN
 END
 $$;
 
--- For how many ms a claim of the partition holds yet, 0 if none does.
-CREATE FUNCTION merge_claimed_for(p_topic_id uuid, p_partition integer) RETURNS bigint
+-- For how many ms the claim that p_worker has on the partition holds yet, 0 if it has none.
+CREATE FUNCTION merge_claimed_for(p_topic_id uuid, p_partition integer, p_worker uuid)
+RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT coalesce(max(greatest(0,
         ceil(extract(epoch FROM c.expires_at - clock_timestamp()) * 1000)))::bigint, 0)
     FROM merge_claims AS c JOIN logs AS l USING (log_id)
-    WHERE l.topic_id = p_topic_id AND l.partition = p_partition AND c.expires_at IS NOT NULL
+    WHERE l.topic_id = p_topic_id AND l.partition = p_partition AND c.worker = p_worker
+        AND c.expires_at IS NOT NULL
 $$;
 
 -- Deletes the rows of the range and says what they were, and the rows of the same split files that

@@ -148,7 +148,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> Spark:
 
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
     monkeypatch.setattr(SparkSubmitOperator, "poll_until_complete", poll)
-    monkeypatch.setattr(jobs, "ObjectStoreClient", Store)
+    monkeypatch.setattr("tideline.object_store.client.ObjectStoreClient", Store)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     return found

@@ -125,22 +125,10 @@ def test_the_snapshot_carries_each_producers_last_batch_on_from_its_basis(tmp_pa
 
 def test_producers_that_a_broker_would_have_forgotten_are_left_out() -> None:
     known = ProducerSnapshotEntry(4, 0, 2, -1, 1, 600)
-    writer = SegmentWriter(BytesIO(), base_offset=0, leader_epoch=EPOCH, producers=[known])
+    writer = SegmentWriter(BytesIO(), base_offset=0, leader_epoch=EPOCH)
     writer.append(build(Spec((1_000,), producer_id=3, base_sequence=0), 0))
-    assert [entry.producer_id for entry in writer.finish(producers_since=700).producers] == [3]
-
-
-def test_the_producers_before_a_segment_may_be_told_at_its_end() -> None:
-    before = [
-        ProducerSnapshotEntry(4, 0, 2, -1, 1, 600),
-        ProducerSnapshotEntry(3, 0, 9, -1, 1, 500),
-    ]
-    batch = build(Spec((1_000,), producer_id=3, base_sequence=0), 0)
-    known = SegmentWriter(BytesIO(), base_offset=0, leader_epoch=EPOCH, producers=before)
-    told = SegmentWriter(BytesIO(), base_offset=0, leader_epoch=EPOCH)
-    for writer in (known, told):
-        writer.append(batch)
-    assert told.finish(producers=before) == known.finish()
+    written = writer.finish(producers=[known], producers_since=700)
+    assert [entry.producer_id for entry in written.producers] == [3]
 
 
 def test_the_checkpoint_has_the_logs_lineage_and_the_segment_its_own_epoch(tmp_path: Path) -> None:

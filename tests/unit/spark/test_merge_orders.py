@@ -10,6 +10,7 @@ import pytest
 from spark.tiering.job import order_of
 from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.tiering import TieringConfig
+from tideline.kafka.topic_policies import TieringPolicies
 from tideline.settings import JobsSettings
 
 CONFIG = TieringConfig(
@@ -38,15 +39,15 @@ def test_a_partition_waits_until_it_has_enough(found: MergeCandidate, merged: bo
     settings = JobsSettings.model_validate(
         {"postgres_dsn": "host=x", "kafka_bootstrap": "a:1", "tiering_min_segment_bytes": 500}
     )
-    made = order_of(found, CONFIG, settings, NOW)
-    assert (made is not None) == merged
-    if made is not None:
-        assert (made.limit_bytes, made.enough_bytes) == (1_000, 500)
+    policies = TieringPolicies({found.topic_id: CONFIG})
+    ready = list(policies.ready([found], settings, NOW))
+    assert ready == ([(found, CONFIG)] if merged else [])
+    made = order_of(found, CONFIG, settings)
+    assert (made.limit_bytes, made.enough_bytes) == (1_000, 500)
 
 
 def test_a_topic_with_small_segments_does_not_wait_for_more_than_one() -> None:
     settings = JobsSettings.model_validate({"postgres_dsn": "host=x", "kafka_bootstrap": "a:1"})
     small = replace(CONFIG, segment_bytes=200)
-    made = order_of(candidate(200), small, settings, NOW)
-    assert made is not None
+    made = order_of(candidate(200), small, settings)
     assert made.limit_bytes == made.enough_bytes == 200

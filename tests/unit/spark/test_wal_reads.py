@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark.tiering.wal_reads import BatchMismatch, check, in_segment, read_ahead, reads
+from spark.common.read_ahead import read_ahead
+from spark.tiering.wal_reads import BatchMismatch, check, in_segment, reads
 from tests.unit.kafka.segment_batches import build, sized
 from tideline.control_plane.tiering_model import PlannedBatch
 from tideline.kafka.batches import iter_batches

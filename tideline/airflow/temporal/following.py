@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from tideline.airflow.temporal.calls import CALL_TIMEOUT_S, TemporalSilent, cause_of, readable
+from tideline.airflow.temporal.calls import (
+    CALL_TIMEOUT_S,
+    TemporalSilent,
+    cause_of,
+    readable,
+    shared,
+)
 from tideline.airflow.temporal.target import Target
 
 if TYPE_CHECKING:
-    from temporalio.client import Client, WorkflowExecutionDescription
+    from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
 
 ENDED, FAILED, SILENT = "ended", "failed", "silent"
 LONGEST_POLL_S = 60.0
@@ -25,7 +31,6 @@ AT_ONCE = 100
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
 """Before a further try at a Temporal that is silent."""
 
-Connect = Callable[[], Awaitable["Client"]]
 Looked = Callable[["WorkflowExecutionDescription"], None]
 
 
@@ -36,6 +41,9 @@ class WorkflowRun:
     workflow_id: str
     run_id: str = ""
     """Empty: the newest."""
+
+    def handle(self, client: Client) -> WorkflowHandle[Any, Any]:
+        return client.get_workflow_handle(self.workflow_id, run_id=self.run_id or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,6 @@ class Ended:
 
 async def follow(
     target: Target,
-    connect: Connect,
     run: WorkflowRun,
     patience_s: float,
     looked: Looked = lambda _: None,
@@ -71,8 +78,7 @@ async def follow(
     while True:
         try:
             with readable(target, run.workflow_id):
-                client = await connect()
-                handle = client.get_workflow_handle(run.workflow_id, run_id=run.run_id or None)
+                handle = run.handle(await shared(target))
                 looked(await handle.describe(rpc_timeout=timedelta(seconds=CALL_TIMEOUT_S)))
                 # Each round begins with a short call: a silence is counted from the last answer.
                 answered, tries = time.monotonic(), 0
@@ -95,7 +101,6 @@ async def follow(
 
 async def follow_all(
     target: Target,
-    connect: Connect,
     runs: Sequence[WorkflowRun],
     patience_s: float,
     looked: Callable[[WorkflowRun], Looked] = lambda _: lambda _: None,
@@ -105,7 +110,7 @@ async def follow_all(
 
     async def one(run: WorkflowRun) -> Ended:
         async with places:
-            return await follow(target, connect, run, patience_s, looked(run))
+            return await follow(target, run, patience_s, looked(run))
 
     async with asyncio.TaskGroup() as group:
         waits = [group.create_task(one(run)) for run in runs]
@@ -120,16 +125,7 @@ def event_of(found: Sequence[Ended]) -> dict[str, Any]:
     return {
         "status": status,
         "message": "; ".join(messages)[:2_000],
-        "workflows": [
-            {
-                "workflow_id": one.workflow_id,
-                "run_id": one.run_id,
-                "status": one.status,
-                "result": one.result,
-                "message": one.message,
-            }
-            for one in found
-        ],
+        "workflows": [asdict(one) for one in found],
     }
 
 

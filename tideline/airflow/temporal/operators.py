@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -124,7 +125,7 @@ class TemporalWorkflowOperator(TemporalOperator):
         if self.deferrable:
             self.defer(trigger=self.trigger(run), method_name="ended")
         self._followed = target, run
-        found = asyncio.run(_followed(target, [run], self.patience_s))
+        found = asyncio.run(follow_all(target, [run], self.patience_s))
         return self.ended(context, event_of(found))
 
     async def _start(self, client: Client) -> WorkflowRun:
@@ -167,7 +168,7 @@ class TemporalWorkflowOperator(TemporalOperator):
         how = self.when_killed
 
         async def end(client: Client) -> None:
-            await stop(client.get_workflow_handle(run.workflow_id, run_id=run.run_id or None), how)
+            await stop(run.handle(client), how)
 
         self.call(target, run.workflow_id, end)
 
@@ -179,17 +180,6 @@ def must_have_ended(event: dict[str, Any]) -> None:
         raise AirflowException(f"{event['message']}. The workflow goes on; the next try joins it")
     if event["status"] != ENDED:
         raise AirflowFailException(event["message"])
-
-
-async def _followed(target: Target, runs: Sequence[WorkflowRun], patience_s: float) -> Any:
-    client: Client | None = None
-
-    async def connected() -> Client:
-        nonlocal client
-        client = client or await connect(target)
-        return client
-
-    return await follow_all(target, connected, runs, patience_s)
 
 
 async def _runs(client: Client, workflow_id: str) -> bool:
@@ -228,8 +218,9 @@ class _ToWorkflow(TemporalOperator):
         keep_link(context, target.link(self.workflow_id, self.run_id))
         return self.call(target, f"{self.name} of {self.workflow_id}", self.send, self.timeout_s)
 
+    @abstractmethod
     async def send(self, client: Client) -> Any:
-        raise NotImplementedError
+        """What Temporal answers."""
 
 
 class TemporalSignalOperator(_ToWorkflow):

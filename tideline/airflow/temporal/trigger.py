@@ -76,13 +76,8 @@ class TemporalWorkflowTrigger(BaseTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def wait(self) -> list[Ended]:
-        target = await self.target()
         return await follow_all(
-            target,
-            lambda: shared(target),
-            runs_of(self.workflows),
-            self.patience_s,
-            self._looked,
+            await self.target(), runs_of(self.workflows), self.patience_s, self._looked
         )
 
     async def target(self) -> Target:
@@ -113,10 +108,7 @@ class TemporalWorkflowTrigger(BaseTrigger):
         client = await shared(target)
         for run in runs_of(self.workflows):
             with readable(target, run.workflow_id):
-                await stop(
-                    client.get_workflow_handle(run.workflow_id, run_id=run.run_id or None),
-                    self.when_killed,
-                )
+                await stop(run.handle(client), self.when_killed)
 
 
 async def stop(handle: WorkflowHandle[Any, Any], how: WhenKilled) -> None:

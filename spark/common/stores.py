@@ -1,0 +1,17 @@
+"""The object store, as tasks of one process share it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tideline.object_store.client import ObjectStoreClient
+from tideline.settings import ObjectStoreSettings
+
+
+@lru_cache(maxsize=4)
+def shared_store(settings: ObjectStoreSettings) -> ObjectStoreClient:
+    """One client for all tasks that an executor's process runs: making one costs 100 ms. It is made
+    at once: several threads must not."""
+    store = ObjectStoreClient(settings)
+    store.connect()
+    return store
