@@ -135,10 +135,10 @@ IN_PROCESS_MS = 300.0
 """How long a phase waits that is tried as a local activity: a workflow task is under way."""
 
 
-def wait_bound_ms(services: WorkerServices) -> float:
-    """How long one attempt waits for what may come by itself."""
+def wait_bound_ms(services: WorkerServices, in_process: float = IN_PROCESS_MS) -> float:
+    """How long one attempt waits for what may come by itself; ``in_process``: as a local one."""
     if activity.in_activity() and activity.info().is_local:
-        return min(IN_PROCESS_MS, services.wait_bound_ms)
+        return min(in_process, services.wait_bound_ms)
     return services.wait_bound_ms
 
 

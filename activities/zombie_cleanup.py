@@ -67,7 +67,7 @@ async def zombie_cleanup(services: WorkerServices, given: PhaseInput) -> None:
     why = ""
     async with phase_evidence(services, given, Phase.ZOMBIE_CLEANUP) as evidence:
         await services.evidence.flush(given.ref.log)
-        async for number in rounds(wait_bound_ms(services), OBSERVE_EVERY_MS):
+        async for number in rounds(wait_bound_ms(services, in_process=0.0), OBSERVE_EVERY_MS):
             survey = await _survey(services, given)
             evidence.observed |= {
                 "log_start": survey.log_start,

@@ -79,13 +79,15 @@ class Call:
 ONCE = RetryPolicy(maximum_attempts=1)
 
 
-def tried_in_process(call: Call) -> Call:
-    """The same, once and at once; what fails or has to wait is then called as it is."""
-    return replace(call, in_process=TRIED_FOR)
-
-
 TRIED_FOR = timedelta(seconds=2)
 """Longer than an activity looks when it is tried in process; much shorter than a workflow task."""
+
+
+def tried_in_process(call: Call, bound: timedelta = TRIED_FOR) -> Call:
+    """The same, once and at once; what fails or has to wait is then called as it is."""
+    return replace(call, in_process=bound)
+
+
 LONG_HISTORY = 4_000
 """Events after which a workflow that waits continues as new."""
 

@@ -155,14 +155,9 @@ class FanOut:
     async def _look_after_silent(self) -> None:
         """Look after partitions that an earlier run has started, some at a time: one that was
         terminated meanwhile is started again, the others report."""
-        cursor = 0
         while True:
             await asyncio.sleep(CHECK_SILENT_EVERY.total_seconds())
-            running = self._state.running()
-            silent = [p for p in running if p not in self._children]
-            behind = [p for p in silent if p >= cursor] or silent
-            self._lost.update(behind[:MOST_AT_ONCE])
-            cursor = behind[:MOST_AT_ONCE][-1] + 1 if behind else 0
+            self._lost.update(self._state.to_look_after(self._children, MOST_AT_ONCE))
 
     def _has_work(self) -> bool:
         if self._settling:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NoReturn
 
@@ -57,7 +56,14 @@ with workflow.unsafe.imports_passed_through():
         quick,
         tried_in_process,
     )
-    from workflows.reporting import Reporter, SearchAttributes, markdown_table, now, reportable
+    from workflows.reporting import (
+        Reporter,
+        SearchAttributes,
+        markdown_table,
+        now,
+        reportable,
+        with_age,
+    )
 
 TELLS_OVERDUE = "tells-overdue-tiering"
 
@@ -168,7 +174,8 @@ class PartitionMigration:
         call, given = phases.PHASE_CALLS[phase], self._input()
         if self._is_tried_in_process(phase):
             try:
-                return await perform(tried_in_process(call), given, self._must_end)
+                once = tried_in_process(call, phases.TRIED_IN_PROCESS[phase])
+                return await perform(once, given, self._must_end)
             except CallFailed as failure:
                 if failure.kind in phases.DECIDED:
                     raise
@@ -196,6 +203,8 @@ class PartitionMigration:
         self._failed_tries += 1
         reason = failure.message
         if phases.PHASE_CALLS[phase].parks_producers:
+            if workflow.patched(phases.ASKS_FOR_EACH_PAUSE):
+                self._state.round += 1
             self._believe(await self._let_producers_go())
             if has_ended(self._state) or crossed(self._state):
                 return
@@ -223,15 +232,11 @@ class PartitionMigration:
         await self._retrying.wait_before_retry(1 if waited else self._failed_tries, self._must_end)
 
     def _with_its_age(self, phase: Phase, kind: str, reason: str) -> str:
-        """``reason``, and since when, of a wait for tiering that lasts longer than it may. There
-        is no way back from here: it goes on, and is told."""
         if phase is not Phase.READINESS or kind != failures.WAITING:
             return reason
-        since, allowed = self._state.tiering_since, self._options().segment_wait_ms
-        waited = workflow.now() - datetime.fromisoformat(since)
-        if waited <= timedelta(milliseconds=allowed) or not workflow.patched(TELLS_OVERDUE):
-            return reason
-        return f"tiering takes longer than segment_wait_ms={allowed}, since {since}: {reason}"
+        since, allowed_ms = self._state.tiering_since, self._options().segment_wait_ms
+        told = with_age(reason, since, allowed_ms)
+        return told if told != reason and workflow.patched(TELLS_OVERDUE) else reason
 
     async def _let_producers_go(self) -> PartitionSituation:
         """Reopen the quiesce; nothing is reopened if B0 turns out to be persisted."""

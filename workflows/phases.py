@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 from tideline.domain import failures
 from tideline.domain.messages import BoundaryObservation, QuiesceResult
 from tideline.domain.migration import Phase
-from workflows.calls import NOT_RETRIED_BY_TEMPORAL, Call, slow
+from workflows.calls import NOT_RETRIED_BY_TEMPORAL, TRIED_FOR, Call, slow
 
 URGENT = RetryPolicy(
     initial_interval=timedelta(milliseconds=20),
@@ -58,9 +58,16 @@ ASK_POSTGRES = (failures.STALE_GENERATION, failures.REFUSED, failures.STALE_LEAD
 READY_BY_TOPIC = "readiness-is-looked-for-by-the-topic-2026-11"
 """Patch: before it each partition looked again and again whether its prefix was complete."""
 
-TRIED_IN_PROCESS = (Phase.VALIDATE, Phase.DRAIN_TRANSACTIONS, Phase.ZOMBIE_CLEANUP)
-"""Phases that mostly have nothing to wait for."""
+TRIED_IN_PROCESS = {
+    Phase.VALIDATE: TRIED_FOR,
+    Phase.DRAIN_TRANSACTIONS: TRIED_FOR,
+    Phase.ZOMBIE_CLEANUP: timedelta(milliseconds=500),
+}
+"""Phases that mostly have nothing to wait for, and for how long they are tried so. That a partition
+has crossed is told behind the try: until then it holds a permit that another one waits for."""
 FIRST_IN_PROCESS = "first-tries-in-process-2026-11"
 """Patch: before it each try at each phase was a task of Temporal's."""
+ASKS_FOR_EACH_PAUSE = "asks-for-each-write-pause-2026-11"
+"""Patch: before it a permit outlasted a write pause that failed, and the next one asked nobody."""
 DECIDED = (*TOPIC_IS_GONE, *BOUNDARY_WAS_RESET, *ASK_POSTGRES)
 """Failures of a try in process that another try would not change."""

@@ -4,7 +4,6 @@ remote storage costs nothing while it waits."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
 
 from temporalio import workflow
 
@@ -13,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.calls import CallFailed, Interrupted, RetryUntilSuccess, slow
     from workflows.fan_out import FanOut
     from workflows.phases import TOPIC_IS_GONE
+    from workflows.reporting import with_age
     from workflows.topic_state import Stage, TopicState
 
 LOOK = slow(TopicActivity.AWAIT_READINESS, ReadinessFound, seconds=300)
@@ -49,7 +49,8 @@ class TopicReadiness:
 
     async def _look(self) -> None:
         state = self._state
-        request = ReadinessRequest(state.ref, state.options, state.wants_ready())
+        asked = {partition: state.partitions[partition].round for partition in state.wants_ready()}
+        request = ReadinessRequest(state.ref, state.options, list(asked))
         try:
             found: ReadinessFound = await self._retrying.call(
                 LOOK, request, self._must_stop, reraise=TOPIC_IS_GONE
@@ -57,11 +58,15 @@ class TopicReadiness:
         except CallFailed:
             # Each partition finds out for itself that its topic is gone, and ends so.
             found = ReadinessFound(own_look=request.partitions)
-        for partition in found.ready:
+        ready, own_look = (
+            [p for p in partitions if state.still_wants_ready(p, asked[p])]
+            for partitions in (found.ready, found.own_look)
+        )
+        for partition in ready:
             state.found_ready(partition)
-        for partition in found.own_look:
+        for partition in own_look:
             state.must_look_itself(partition)
-        decided = [*found.ready, *found.own_look]
+        decided = [*ready, *own_look]
         self._fan_out.steer(decided)
         self._misses = 0 if decided else self._misses + 1
         self._tell(found.reasons, len(request.partitions) - len(decided))
@@ -78,11 +83,5 @@ class TopicReadiness:
             self._show("")
             return
         others = f"; {waiting - 1} more are not ready" if waiting > 1 else ""
-        self._show(self._with_its_age(f"partition {first[0]}: {first[1]}{others}"))
-
-    def _with_its_age(self, reason: str) -> str:
-        """There is no way back from here: what lasts longer than it may goes on, and is told."""
-        since, allowed = self._state.since, self._state.options.segment_wait_ms
-        if workflow.now() - datetime.fromisoformat(since) <= timedelta(milliseconds=allowed):
-            return reason
-        return f"tiering takes longer than segment_wait_ms={allowed}, since {since}: {reason}"
+        reason = f"partition {first[0]}: {first[1]}{others}"
+        self._show(with_age(reason, state.since, state.options.segment_wait_ms))

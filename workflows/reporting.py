@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -29,6 +30,14 @@ MAX_REPORTED = 1_500
 The partition's own workflow has it whole."""
 _LONGEST_ESCAPE = 12
 """Bytes: a character outside of the basic plane is written as two escapes."""
+
+
+def with_age(reason: str, since: str, allowed_ms: int) -> str:
+    """``reason``, and since when (ISO), of a wait for tiering that lasts longer than it may. There
+    is no way back from there: it goes on, and is told."""
+    if workflow.now() - datetime.fromisoformat(since) <= timedelta(milliseconds=allowed_ms):
+        return reason
+    return f"tiering takes longer than segment_wait_ms={allowed_ms}, since {since}: {reason}"
 
 
 def search_attributes_at_start(topic: str) -> TypedSearchAttributes:

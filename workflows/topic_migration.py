@@ -93,6 +93,7 @@ class TopicMigration:
             raise InvalidMigrationInput(f"the input is not JSON: {error}") from error
         if isinstance(value, dict) and "continued" in value:
             state = converter.from_payload(raw.payload, Continued).continued
+            state.begin()  # signals of the first task come before :meth:`run`
             self._run = TopicRun(state, self._changed)
         elif isinstance(value, dict) and "follows" in value:
             self._following = converter.from_payload(raw.payload, Following).follows

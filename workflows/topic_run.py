@@ -232,17 +232,20 @@ class TopicRun:
             self.state.share = found.partitions
             self._changed()
 
+    def _shares(self) -> bool:
+        return self.state.stage is Stage.CROSSING and not self.state.paused
+
     def _asks_no_share(self) -> bool:
         return self.fan_out.settling or self._urgent()
 
     async def _keep_share(self) -> None:
         """While partitions cross. Until cancelled."""
         while True:
-            await workflow.wait_condition(lambda: self.state.stage is Stage.CROSSING)
+            await workflow.wait_condition(self._shares)
             if not workflow.patched(SHARES_PARTITIONS):
                 return
             await workflow.sleep(SHARE_LASTS)
-            if self.state.stage is Stage.CROSSING and not self._asks_no_share():
+            if self._shares() and not self._asks_no_share():
                 self._reading_share = True
                 try:
                     await self._read_share()
@@ -394,6 +397,7 @@ class TopicRun:
                 raise CallFailed(failures.REFUSED, f"meanwhile it became too late: {why}")
             self.state.options, _ = changed_options(self.state.options, request.options)
             self.state.configured = True
+            self.state.hold_after_first()
             self.fan_out.steer_all()
             self.retrying.retry_now()
             self.readiness.retry_now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
@@ -20,6 +21,7 @@ from tideline.domain.messages import (
     TopicRef,
     WaitsFor,
 )
+from tideline.domain.migration import Phase
 from tideline.domain.options import MigrationOptions
 from tideline.domain.report_columns import packed, unpacked
 from workflows.tally import Tally
@@ -98,6 +100,8 @@ class TopicState:
     """By partition the round in which its prefix was found to be complete, until it has ended."""
     own_look: dict[str, bool] = field(default_factory=dict)
     """Partitions that must look for themselves whether they are ready."""
+    looked_after: int = 0
+    """Partitions below this one were checked on, in this round of all."""
     columns: PartitionColumns | None = None
     """In the place of ``partitions``, of a large topic that continues as new."""
 
@@ -127,8 +131,7 @@ class TopicState:
             # B0 was unset: what was found under it says nothing of the next one.
             self.ready.pop(str(report.partition), None)
             self.own_look.pop(str(report.partition), None)
-        if self.first_have_crossed:
-            self.tried_first = self.paused = True
+        self.hold_after_first()
         if report.phase == ABORTED:
             # Only the SQL update aborts a partition, and it aborts the whole topic.
             self.aborted = True
@@ -178,6 +181,11 @@ class TopicState:
             return False
         return self.tally.crossed >= first
 
+    def hold_after_first(self) -> None:
+        """Pause when they have: with each report, and with other options."""
+        if self.first_have_crossed:
+            self.tried_first = self.paused = True
+
     # Readiness, which is looked for once for all partitions that wait for it
 
     @property
@@ -189,7 +197,12 @@ class TopicState:
         """Partitions whose prefix is to be looked for in remote storage."""
         return sorted(self.tally.want_ready)
 
+    def still_wants_ready(self, partition: int, round: int) -> bool:
+        """It waits under the B0 that it had when it was looked for: B0 may have been reset."""
+        return partition in self.tally.want_ready and self.partitions[partition].round == round
+
     def found_ready(self, partition: int) -> None:
+        """Under the B0 that it has."""
         self.ready[str(partition)] = self.partitions[partition].round
         self.not_waiting(partition)
 
@@ -200,7 +213,7 @@ class TopicState:
     def told_of_ready(self, partition: int, now: str) -> None:
         """Its workflow was steered by :meth:`steering`: it ends, and need not report that."""
         report = self.partitions[partition]
-        if not report.ended and self.ready.get(str(partition), 0) >= report.round:
+        if report.phase == Phase.READINESS and self.ready.get(str(partition), 0) >= report.round:
             self.receive(replace(report, phase=DONE, since=now, waiting_reason=""))
             del self.ready[str(partition)]
 
@@ -217,6 +230,14 @@ class TopicState:
     def running(self) -> list[int]:
         """Partitions whose workflow was started and has not ended."""
         return [p.partition for p in self.partitions if p.phase != TO_DO and not p.ended]
+
+    def to_look_after(self, heard_of: Container[int], most: int) -> list[int]:
+        """The next partitions, in turn, that run and of which this run hears nothing by itself. The
+        next run goes on behind them: one run reaches some hundred of a large topic."""
+        silent = [p for p in self.running() if p not in heard_of]
+        behind = [p for p in silent if p >= self.looked_after] or silent
+        self.looked_after = behind[:most][-1] + 1 if behind else 0
+        return behind[:most]
 
     def to_start(self) -> list[int]:
         """Partitions that may start now: a place is free until B0 is persisted."""

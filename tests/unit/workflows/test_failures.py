@@ -4,6 +4,7 @@ parked."""
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
@@ -12,7 +13,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
-from tideline.domain.messages import ConfigStage, TopicActivity
+from tideline.domain.messages import ConfigStage, PartitionStatus, TopicActivity
 from tideline.domain.migration import PHASE_ORDER, PHASES, Phase
 
 IN_WRITE_PAUSE = [rule.phase for rule in PHASES if rule.inside_write_pause]
@@ -58,6 +59,26 @@ async def test_a_write_pause_that_fails_lets_producers_go_and_starts_anew(
     assert order[failed_at + 1] == TopicActivity.REOPEN_PARTITION
     assert order[failed_at + 2] == Phase.DRAIN_TRANSACTIONS
     assert world.logs[0].generation == (1 if phase is Phase.QUIESCE else 2)
+
+
+async def test_a_write_pause_that_failed_is_begun_again_only_with_another_permit(
+    world: World, client: Client
+) -> None:
+    world.script[Phase.ROLL_AND_FLUSH] = fails(failures.NOT_SETTLED, times=2)
+    async with world.worker(client):
+        handle = await world.start(client)
+        assert (await ended(handle)).outcome == "hybrid"
+        events = (await handle.fetch_history()).events
+        partition = client.get_workflow_handle(world.ref.partition_workflow_id(0))
+        status: PartitionStatus = await partition.query("status", result_type=PartitionStatus)
+    told = [
+        event.signal_external_workflow_execution_initiated_event_attributes.input.payloads[0].data
+        for event in events
+        if event.HasField("signal_external_workflow_execution_initiated_event_attributes")
+    ]
+    permits = [json.loads(steering)["permit"] for steering in told]
+    assert sorted(set(permits) - {0}) == [1, 2, 3]
+    assert status.write_pauses == 3
 
 
 async def test_b0_that_was_persisted_by_an_attempt_of_unknown_outcome_stays(

@@ -11,9 +11,20 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.unit.workflows.world import World, ended, fails
 from tideline.domain import failures
-from tideline.domain.messages import TopicActivity
+from tideline.domain.messages import (
+    TOPIC_WORKFLOW,
+    PartitionReport,
+    Signal,
+    TopicActivity,
+    TopicMigrationStatus,
+    WaitsFor,
+)
 from tideline.domain.migration import Phase
-from workflows import calls, fan_out
+from tideline.domain.options import MigrationOptions
+from tideline.domain.report_columns import reports_of
+from workflows import calls, fan_out, topic_state
+from workflows.topic_run import Continued
+from workflows.topic_state import Stage, TopicState
 
 
 async def test_no_more_partitions_than_allowed_are_between_validate_and_b0(
@@ -157,3 +168,34 @@ async def test_a_topic_of_many_partitions_starts_and_steers_them_in_slices(
         if event.HasField("start_child_workflow_execution_initiated_event_attributes")
     ]  # fmt: skip
     assert max(Counter(initiated).values()) <= 5
+
+
+async def test_what_partitions_report_while_a_large_topic_continues_as_new_is_not_lost(
+    world: World, server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signals come with the first task of the new run, before its own code."""
+    monkeypatch.setattr(topic_state, "MOST_REPORTS", 3)
+    world.partitions = 4
+    state = TopicState(world.ref, MigrationOptions(), Stage.CROSSING, "2026-11-01T00:00:00+00:00")
+    state.begin()
+    for partition in range(4):
+        waits = PartitionReport(partition, Phase.QUIESCE, "", waits_for=WaitsFor.PERMIT)
+        state.receive(waits)
+    state.paused, state.permits[:2] = True, [1, 1]
+    handle = await server.client.start_workflow(
+        TOPIC_WORKFLOW,
+        Continued(state.to_carry()),
+        id=world.ref.workflow_id,
+        task_queue=world.queue,
+        start_signal=Signal.REPORT,
+        start_signal_args=[PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 100, 1)],
+    )
+    async with world.worker(server.client):
+        await handle.execute_update("pause")
+        status: TopicMigrationStatus = await handle.query(
+            "status", result_type=TopicMigrationStatus
+        )
+        await handle.terminate()
+    (first, *_, last) = reports_of(status)
+    assert (first.phase, first.boundary) == (Phase.ZOMBIE_CLEANUP, 100)
+    assert (last.partition, last.phase) == (3, Phase.QUIESCE)

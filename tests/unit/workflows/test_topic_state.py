@@ -218,6 +218,74 @@ def test_the_first_partitions_cross_and_the_others_wait_until_they_are_resumed()
     assert not small.paused  # nobody is left to wait
 
 
+def test_other_options_let_the_first_partitions_be_looked_at_at_once() -> None:
+    """Nobody need report any more: those that were begun wait for remote storage, or hang."""
+    state = crossing(20)
+    for partition in range(6):
+        state.receive(PartitionReport(partition, Phase.READINESS, "", 7, 1, WaitsFor.READY))
+    state.receive(PartitionReport(6, Phase.DRAIN_TRANSACTIONS, "", waiting_reason="a transaction"))
+    for first in (9, 5):
+        state.options = replace(state.options, first_partitions=first)
+        state.hold_after_first()
+        assert state.paused == (first == 5)
+    assert state.reason("").startswith("6 partitions have crossed before the others")
+    state.paused = False
+    assert state.to_start() == [7, 8, 9]
+
+
+def test_every_silent_partition_is_looked_after_in_turn_however_short_the_runs() -> None:
+    state = crossing(12, parallel=12)
+    for partition in range(11):
+        state.receive(PartitionReport(partition, Phase.READINESS, "", 7, 1, WaitsFor.READY))
+    seen: list[int] = []
+    converter = DefaultPayloadConverter()
+    for _ in range(4):
+        seen += state.to_look_after({3}, 4)
+        [payload] = converter.to_payloads([Continued(state.to_carry())])
+        state = converter.from_payload(payload, Continued).continued
+    assert seen == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2, 4]
+
+
+def test_each_write_pause_is_permitted_anew_so_that_no_more_run_than_may() -> None:
+    """As a partition's workflow reports a pause that failed: the next one is of another round."""
+    state = crossing(10, parallel=10)
+    for partition in range(10):
+        state.receive(drained(partition))
+    running: dict[int, int] = {}
+    for _ in range(30):
+        for partition in state.to_permit():
+            state.permits[partition] = running[partition] = state.partitions[partition].round
+        assert len(running) == MOST_WRITE_PAUSES
+        failed, round = running.popitem()
+        back = PartitionReport(failed, Phase.DRAIN_TRANSACTIONS, "", round=round + 1)
+        state.receive(back)
+        state.receive(drained(failed, round + 1))
+        assert state.permits[failed] <= round
+
+
+def test_what_was_looked_for_under_one_b0_says_nothing_of_the_next() -> None:
+    state = crossing(1)
+    state.rolled = True
+    waits = PartitionReport(0, Phase.READINESS, "", 9, 1, WaitsFor.READY)
+    state.receive(waits)
+    assert state.still_wants_ready(0, 1)
+    state.receive(PartitionReport(0, Phase.DRAIN_TRANSACTIONS, "", round=2))
+    assert not state.still_wants_ready(0, 1)
+    state.receive(replace(waits, boundary=50, round=2))
+    assert not state.still_wants_ready(0, 1)
+    assert state.still_wants_ready(0, 2)
+
+
+def test_a_partition_that_was_started_anew_is_not_done_by_what_its_former_run_was_told() -> None:
+    state = crossing(1)
+    state.receive(PartitionReport(0, Phase.READINESS, "", 9, 1, WaitsFor.READY))
+    state.found_ready(0)
+    state.receive(PartitionReport(0, Phase.ZOMBIE_CLEANUP, "", 9, 1))
+    state.told_of_ready(0, "now")
+    assert state.partitions[0].phase == Phase.ZOMBIE_CLEANUP
+    assert state.steering(0).ready == 1, "it hears of it when it waits"
+
+
 def test_what_was_found_under_a_b0_that_was_unset_is_forgotten() -> None:
     state = crossing(1)
     state.rolled = True
