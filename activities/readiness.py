@@ -74,13 +74,17 @@ async def _unrolled(
     services: WorkerServices, ref: PartitionRef, layout: PartitionLayout, boundary: int
 ) -> str:
     starts = await services.observer.on_replicas(ref.topic, layout, OffsetSpec.EARLIEST_LOCAL)
-    behind = []
-    for node, start in sorted(starts.items()):
-        if isinstance(start, str):
-            behind.append(f"replica {node} did not answer: {start}")
-        elif start < boundary:
-            behind.append(f"replica {node} has not rolled: it still has {start} to {boundary}")
-    return "; ".join(behind)
+    return "; ".join(
+        why for node, start in sorted(starts.items()) if (why := unrolled(node, start, boundary))
+    )
+
+
+def unrolled(node: int, start: int | str, end: int) -> str:
+    """Why a replica whose log begins at ``start``, or that gave this reason instead, may still have
+    offsets below ``end`` itself; empty if it has none."""
+    if isinstance(start, str):
+        return f"replica {node} did not answer: {start}"
+    return f"replica {node} has not rolled: it still has {start} to {end}" if start < end else ""
 
 
 def coverage_evidence(coverage: Coverage) -> dict[str, object]:

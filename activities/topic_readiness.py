@@ -7,6 +7,7 @@ matter. What is more than a wait is left to the partition's own workflow.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,17 +16,17 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from activities.attempt import refuse_forgotten, rounds, typed_failures
-from activities.readiness import coverage_evidence
+from activities.attempt import heartbeat, refuse_forgotten, rounds, typed_failures
+from activities.readiness import coverage_evidence, unrolled
 from tideline.control_plane.model import ReadinessLook, TrackedPartition
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef, ReadinessFound, ReadinessRequest
-from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState
+from tideline.domain.migration import UNDEFINED_OFFSET
 from tideline.domain.remote_log import SegmentState
 from tideline.errors import UnreachableError
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import OffsetAnswer, OffsetSpec, PartitionLayout
-from tideline.migration.connections import WorkerServices, monotonic_ms
+from tideline.migration.connections import WorkerServices
 from tideline.migration.prefix import prefix_coverage
 from tideline.migration.side_by_side import side_by_side
 
@@ -36,9 +37,13 @@ AT_MOST_MS = 10_000.0
 """Each look comes later than the one before: a roll takes minutes with Kafka's defaults."""
 GATHER_MS = 1_000.0
 """How long the first that are ready wait for others, so that fewer answers are needed."""
+JUDGED_AT_ONCE = 100
+"""What was found of so many is kept before more are looked at: an attempt that is cut off has not
+been for nothing."""
 PARTITIONS_AT_ONCE = 500
 """In one request to a broker."""
-WRITTEN_AT_ONCE = 500
+WRITTEN_AT_ONCE = 50
+"""In one transaction: commits to these partitions wait for it."""
 MOST_REASONS = 5
 T = TypeVar("T")
 
@@ -56,14 +61,16 @@ class _Look:
     """Why it is not ready yet."""
     own: list[int] = field(default_factory=list)
     """More than a wait: its own workflow must look."""
+    ready: list[int] = field(default_factory=list)
+    """And Postgres has it so."""
 
     def place(self, partition: int) -> None:
         """Where a partition that was asked for stands in Postgres and Kafka."""
         row = self.rows.get(partition)
         if row is None or row.boundary == UNDEFINED_OFFSET or partition not in self.layouts:
             self.own.append(partition)
-        elif row.state is MigrationState.DISKLESS_ONLY and row.ready:
-            self.covered(partition, "the prefix is empty", {})
+        elif row.ready:
+            self.ready.append(partition)
         else:
             self.open[partition] = None
 
@@ -78,28 +85,33 @@ class _Look:
 
     def end(self, partition: int) -> int:
         """Where what Kafka must hold ends (exclusive): B0, or a log gap that was given up."""
-        row = self.rows[partition]
-        return row.boundary if row.prefix_end < 0 else row.prefix_end
+        return self.rows[partition].prefix_end
 
 
 async def await_readiness(services: WorkerServices, request: ReadinessRequest) -> ReadinessFound:
     """Look until some partition is ready, or the bound has passed. Sets ``tieringComplete`` of
     those that are. Fails as the adapters' errors say; as UnknownTopic when the topic is gone."""
-    asked, first_at = dict.fromkeys(request.partitions), 0.0
+    asked = dict.fromkeys(request.partitions)
     ready: list[int] = []
     own: list[int] = []
     waiting: dict[int, str] = {}
+
+    async def look() -> None:
+        nonlocal waiting
+        found, left, waiting = await _look(services, request, list(asked))
+        ready.extend(found)
+        own.extend(left)
+        for partition in (*found, *left):
+            del asked[partition]
+
     bound = min(BOUND_MS, 6 * services.wait_bound_ms)
     with typed_failures():
         async for _ in rounds(bound, OBSERVE_EVERY_MS, growth=GROWTH, at_most_ms=AT_MOST_MS):
-            found, left, waiting = await _look(services, request, list(asked))
-            ready += found
-            own += left
-            for partition in (*found, *left):
-                del asked[partition]
-            now = monotonic_ms()
-            first_at = first_at or (now if ready or own else 0.0)
-            if not asked or (first_at and now - first_at >= GATHER_MS):
+            await look()
+            if ready or own:
+                if asked:
+                    await asyncio.sleep(GATHER_MS / 1000)
+                    await look()
                 break
     shown = sorted(waiting)[:MOST_REASONS]
     return ReadinessFound(sorted(ready), sorted(own), {str(p): waiting[p] for p in shown})
@@ -122,8 +134,8 @@ async def _look(
     await _prefix_starts(services, request, look)
     await _unrolled(services, request, look)
     await _coverage(services, request, look)
-    ready = await _write(services, request, look)
-    return ready, look.own, look.waiting
+    await _write(services, request, look)
+    return look.ready, look.own, look.waiting
 
 
 async def _prefix_starts(services: WorkerServices, request: ReadinessRequest, look: _Look) -> None:
@@ -154,10 +166,7 @@ async def _unrolled(services: WorkerServices, request: ReadinessRequest, look: _
     for node, partitions in sorted(by_node.items()):
         answers = await _offsets(services, request, OffsetSpec.EARLIEST_LOCAL, node, partitions)
         for partition, answer in answers:
-            if isinstance(answer, str):
-                behind[partition].append(f"replica {node} did not answer: {answer}")
-            elif answer < (end := look.end(partition)):
-                why = f"replica {node} has not rolled: it still has {answer} to {end}"
+            if why := unrolled(node, answer, look.end(partition)):
                 behind[partition].append(why)
     for partition, reasons in behind.items():
         look.waits(partition, "; ".join(reasons))
@@ -176,8 +185,10 @@ async def _offsets(
         try:
             answers = await services.observer.offsets(request.ref.topic, some, spec, node=node)
         except (UnreachableError, KafkaError) as error:
-            found += [(partition, str(error)) for partition in some]
-            continue
+            # Not asked once more for each portion: a broker that hangs takes its time each time.
+            answered = {partition for partition, _ in found}
+            found += [(p, str(error)) for p in partitions if p not in answered]
+            break
         found += [(partition, _offset(answers[partition])) for partition in some]
     return found
 
@@ -208,24 +219,40 @@ async def _coverage(services: WorkerServices, request: ReadinessRequest, look: _
         else:
             look.waits(partition, f"remote storage has offsets up to {copied}, of {end}")
 
+    away: list[int] = []
+
     async def judge(partition: int) -> None:
         ref = PartitionRef(request.ref.topic, request.ref.topic_id, partition)
-        coverage = await prefix_coverage(
-            services, ref, look.layouts[partition], look.end(partition),
-            segments=services.remote_log.known(ref.log),
-        )  # fmt: skip
+        try:
+            coverage = await prefix_coverage(
+                services, ref, look.layouts[partition], look.end(partition),
+                segments=services.remote_log.known(ref.log),
+            )  # fmt: skip
+        except (UnreachableError, KafkaError) as error:
+            # Of this partition: another's leader and objects may well be there.
+            away.append(partition)
+            look.waits(partition, str(error))
+            return
         if why := coverage.reason():
             look.waits(partition, why)
             return
         reason = f"{coverage.segments} segments cover the prefix"
         look.covered(partition, reason, coverage_evidence(coverage))
 
-    await side_by_side(judge, reached)
+    remaining = iter(reached)
+    for some in _portions(remaining, JUDGED_AT_ONCE):
+        heartbeat()
+        away.clear()
+        await side_by_side(judge, some)
+        await _write(services, request, look)
+        if len(away) == len(some):
+            break  # nothing answers
+    for partition in remaining:
+        look.waits(partition, look.waiting[away[0]])
 
 
-async def _write(services: WorkerServices, request: ReadinessRequest, look: _Look) -> list[int]:
-    """Keep what was found, what is new of it. Returns who is ready now."""
-    ready: list[int] = []
+async def _write(services: WorkerServices, request: ReadinessRequest, look: _Look) -> None:
+    """Keep what was found, what is new of it."""
     for some in _portions(_news(services, request, look), WRITTEN_AT_ONCE):
         kept = set(await services.control_plane.record_readiness(request.ref.id, some))
         for each in some:
@@ -235,10 +262,10 @@ async def _write(services: WorkerServices, request: ReadinessRequest, look: _Loo
                 services.unready.pop(key, None)
             elif each.complete:
                 services.unready.pop(key, None)
-                ready.append(each.partition)
+                look.ready.append(each.partition)
             else:
                 services.remember_unready(key, each.reason)
-    return ready
+    look.complete.clear()
 
 
 def _news(

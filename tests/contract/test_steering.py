@@ -145,6 +145,8 @@ async def test_readiness_of_many_partitions_is_kept_for_those_that_nobody_has_mo
     ]
     assert sorted(await scene.plane.record_readiness(topic_id, looks)) == [0, 1]
     assert await scene.plane.record_readiness(uuid4(), looks) == []
+    late = [ReadinessLook(0, 1, False, "what an attempt that slept had seen before")]
+    assert await scene.plane.record_readiness(topic_id, late) == []
     statuses = {s.log.partition: s for s in await scene.plane.migration_status(name)}
     assert [statuses[p].tiering_complete for p in range(4)] == [True, False, False, False]
     (done,) = [p for p in statuses[0].phases if p.phase is Phase.READINESS]

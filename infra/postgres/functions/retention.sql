@@ -143,7 +143,8 @@ $$;
 
 -- Of many partitions of a topic whether they are ready: p_looks is an array of objects with
 -- partition, generation, complete, reason and evidence. Answers the partitions of which it was kept;
--- one of another generation, without B0 or not live is left out, as if each had been refused alone.
+-- one of another generation, without B0 or not live is left out, as if each had been refused alone,
+-- and so is a wait that somebody saw before the partition was found ready.
 CREATE FUNCTION record_readiness(p_topic_id uuid, p_looks jsonb) RETURNS SETOF integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
@@ -154,7 +155,7 @@ BEGIN
                 partition integer, generation integer, complete boolean, reason text, evidence jsonb)
             JOIN logs AS l ON l.topic_id = p_topic_id AND l.partition = w.partition
                 AND l.deleted_at IS NULL AND l.generation = w.generation
-                AND l.diskless_log_start_offset >= 0
+                AND l.diskless_log_start_offset >= 0 AND (w.complete OR NOT l.tiering_complete)
             -- In the order of all who lock rows of several partitions.
             ORDER BY l.log_id FOR UPDATE OF l
     LOOP

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,10 +12,15 @@ import pytest
 from activities.topic_readiness import await_readiness
 from tests.unit.activities.world import TOPIC_ID, World
 from tideline.control_plane.model import TrackedPartition
+from tideline.domain.coverage import Coverage
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.messages import ReadinessFound, ReadinessRequest, TopicRef
+from tideline.domain.messages import PartitionRef, ReadinessFound, ReadinessRequest, TopicRef
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 from tideline.domain.options import MigrationOptions
+from tideline.errors import UnreachableError
+from tideline.kafka.errors import KafkaUnavailable
+from tideline.migration.prefix import prefix_coverage
+from tideline.object_store.client import ObjectStoreUnavailable
 
 PARTITIONS = 4
 
@@ -92,11 +99,76 @@ async def test_a_broker_that_is_away_is_a_reason_to_wait(crossed: World) -> None
     assert "replica 3 did not answer" in found.reasons["1"]
 
 
+@pytest.mark.parametrize(
+    "error", [KafkaUnavailable("closed by it"), ObjectStoreUnavailable("503 SlowDown")]
+)
+async def test_what_does_not_answer_for_one_partition_keeps_only_that_one_waiting(
+    crossed: World, monkeypatch: pytest.MonkeyPatch, error: UnreachableError
+) -> None:
+    async def not_of_2(services: Any, ref: PartitionRef, *args: Any, **more: Any) -> Coverage:
+        if ref.partition == 2:
+            raise error
+        return await prefix_coverage(services, ref, *args, **more)
+
+    monkeypatch.setattr("activities.topic_readiness.prefix_coverage", not_of_2)
+    found = await look(crossed)
+    assert (found.ready, found.reasons) == ([0, 1, 3], {"2": str(error)})
+
+
+async def test_a_look_that_is_cut_off_was_not_for_nothing(
+    crossed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.topic_readiness.JUDGED_AT_ONCE", 1)
+    objects = crossed.store.objects
+
+    async def until_2(topic: str, log: TopicIdPartition) -> object:
+        if log.partition == 2:
+            raise asyncio.CancelledError
+        return await objects(topic, log)
+
+    monkeypatch.setattr(crossed.store, "objects", until_2)
+    with pytest.raises(asyncio.CancelledError):
+        await look(crossed)
+    assert [row(crossed, partition).ready for partition in range(4)] == [True, True, False, False]
+    monkeypatch.setattr(crossed.store, "objects", objects)
+    crossed.store.listed.clear()
+    assert (await look(crossed)).ready == [0, 1, 2, 3]
+    assert set(crossed.store.listed) == {2, 3}
+
+
+async def test_while_nothing_answers_not_every_partition_is_tried(
+    crossed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.topic_readiness.JUDGED_AT_ONCE", 2)
+    asked: list[int] = []
+
+    async def away(topic: str, log: TopicIdPartition) -> object:
+        asked.append(log.partition)
+        raise ObjectStoreUnavailable("S3 at [::1]:9 is away")
+
+    monkeypatch.setattr(crossed.store, "objects", away)
+    crossed.services.wait_bound_ms = 0
+    found = await look(crossed)
+    assert (found.ready, found.reasons) == ([], dict.fromkeys("0123", "S3 at [::1]:9 is away"))
+    assert asked == [0, 1]
+
+
+async def test_a_broker_that_hangs_is_asked_once_a_look(
+    crossed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.topic_readiness.PARTITIONS_AT_ONCE", 1)
+    crossed.kafka.silent.add(3)
+    crossed.services.wait_bound_ms = 0
+    found = await look(crossed)
+    assert all("replica 3 did not answer" in why for why in found.reasons.values())
+    assert crossed.kafka.asked.count("EARLIEST_LOCAL of broker 3") == 1
+
+
 async def test_what_is_more_than_a_wait_is_left_to_the_partition(crossed: World) -> None:
     """B0 was unset meanwhile, or retention has taken the whole prefix."""
     unset = TrackedPartition(TOPIC_ID, 3, MigrationState.MIGRATING, 2, False)
     crossed.plane.put_row(unset, "orders")
-    assert await look(crossed) == ReadinessFound(ready=[0, 1, 2], own_look=[3])
+    assert await look(crossed, 1, 2, 3) == ReadinessFound(ready=[1, 2], own_look=[3])
     crossed.kafka.log_start = 100
     assert (await look(crossed, 0)).own_look == [0]
 

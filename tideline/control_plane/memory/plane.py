@@ -661,6 +661,8 @@ class MemoryControlPlane(ControlPlane):
                 continue
             if known.generation != look.generation or known.boundary < 0:
                 continue
+            if known.tiering_complete and not look.complete:
+                continue
             await self.record_phase(*about)
             if look.complete:
                 await self.set_tiering_complete(log, look.generation, True, look.reason)
