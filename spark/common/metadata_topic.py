@@ -39,14 +39,22 @@ class Extent:
     end: int
 
 
+def look(settings: KafkaSettings) -> tuple[Identity, list[Extent]]:
+    """Whose topic it is, and what it holds now, by partition.
+
+    Raises :class:`KafkaUnavailable`; :class:`KafkaError` if there is no such topic.
+    """
+    return asyncio.run(_look(settings))
+
+
 def identity(settings: KafkaSettings) -> Identity:
-    """Raises :class:`KafkaUnavailable`; :class:`KafkaError` if there is no such topic."""
-    return asyncio.run(_look(settings))[0]
+    """Raises as :func:`look`."""
+    return look(settings)[0]
 
 
 def extents(settings: KafkaSettings) -> list[Extent]:
-    """What the topic holds now, by partition. Raises as :func:`identity`."""
-    return asyncio.run(_look(settings))[1]
+    """Raises as :func:`look`."""
+    return look(settings)[1]
 
 
 async def _look(settings: KafkaSettings) -> tuple[Identity, list[Extent]]:

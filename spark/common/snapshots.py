@@ -44,6 +44,9 @@ RULES = hashlib.sha256(f"1 {WHOLE.descr} {EPOCH.descr}".encode()).hexdigest()[:1
 """Changes with what a fold keeps and how it lies in memory. The number counts changes of the fold
 itself (``spark/common/fold.py``)."""
 _HEADER = b"tideline"
+Seen = Mapping[str, tuple[str, Mapping[int, int]]]
+"""By topic id (base64) where its snapshots lie, and up to where (exclusive) they have seen each
+partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,11 @@ class Identity:
 
     def prefix(self, root: str) -> str:
         """Below which snapshots of all partitions lie."""
-        return f"{root}state/remote-log/{self.cluster_id}/{topic_id_to_base64(self.topic_id)}/"
+        return f"{self.of_cluster(root)}{topic_id_to_base64(self.topic_id)}/"
+
+    def of_cluster(self, root: str) -> str:
+        """Below which those of all topics that were its metadata lie."""
+        return f"{root}state/remote-log/{self.cluster_id}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +195,17 @@ class SnapshotStore:
             if place.isdigit() and name.endswith(".parquet"):
                 found.setdefault(int(place), []).append(entry.key)
         return {place: sorted(keys, reverse=True) for place, keys in found.items()}
+
+    def seen(self) -> Seen:
+        """What was read before, of every topic that was this cluster's metadata."""
+        prefix = self.identity.of_cluster(self.root)
+        found: dict[str, tuple[str, dict[int, int]]] = {}
+        for entry in self.store.list_objects(self.bucket, prefix):
+            match entry.key.removeprefix(prefix).split("/"):
+                case [topic_id, place, name] if place.isdigit() and name.endswith(".parquet"):
+                    _, ends = found.setdefault(topic_id, (f"{prefix}{topic_id}/", {}))
+                    ends[int(place)] = max(ends.get(int(place), 0), self.end_of(entry.key))
+        return found
 
     @staticmethod
     def end_of(key: str) -> int:

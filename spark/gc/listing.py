@@ -10,10 +10,13 @@ from uuid import UUID
 from spark.common import metadata_topic, remote_log
 from spark.common.control_plane import partitions
 from spark.common.entry import Job
+from spark.common.metadata_topic import Extent
+from spark.common.snapshots import Identity, Seen, SnapshotStore
 from spark.gc import frames
 from spark.gc.tasks import APPLICATION, Sweep, listed_segments, sweep_diskless, sweep_tiered
 from tideline.control_plane.tiering_model import PartitionRow
 from tideline.domain.collection import Amount
+from tideline.domain.ids import topic_id_to_base64
 from tideline.kafka.client import KafkaCluster
 from tideline.kafka.errors import KafkaError
 from tideline.kafka.observer import KafkaObserver
@@ -75,9 +78,11 @@ def _tiered_orphans(job: Job, rows: Sequence[PartitionRow], run_number: int | No
     count = listed.count()
     # From here on the metadata is read: it must be younger than the listing.
     try:
-        extents = metadata_topic.extents(job.settings)
+        identity, extents = metadata_topic.look(job.settings)
     except KafkaError as error:
         return Listing(count, Amount(), 0, not_judged=str(error))
+    if why := what_was_lost(_read_before(job.settings, identity), identity, extents):
+        return Listing(count, Amount(), 0, not_judged=why)
     if expired := [e.partition for e in extents if e.start > 0]:
         return Listing(count, Amount(), 0, not_judged=(
             f"records of __remote_log_metadata-{expired[0]} have expired, so that a segment "
@@ -94,6 +99,33 @@ def _tiered_orphans(job: Job, rows: Sequence[PartitionRow], run_number: int | No
         ))  # fmt: skip
     swept: Sweep = sweep_tiered(job, frames.orphans(listed, known), run_number)
     return Listing(count, Amount(swept.listed, swept.size), swept.unknown)
+
+
+def _read_before(settings: JobsSettings, now: Identity) -> Seen:
+    store = SnapshotStore(
+        ObjectStoreClient(settings), settings.s3_bucket, settings.diskless_prefix, now
+    )
+    return store.seen()
+
+
+def what_was_lost(before: Seen, now: Identity, extents: Sequence[Extent]) -> str:
+    """Why the metadata may lack what coverage has read of it, so that a segment without a record
+    may be the only copy of its records; empty if it has all of it."""
+    adopt = "If that is meant, delete {} in the diskless bucket"
+    ends = {one.partition: one.end for one in extents}
+    for topic_id, (prefix, read) in before.items():
+        if topic_id != topic_id_to_base64(now.topic_id):
+            return (
+                f"__remote_log_metadata was deleted and created again (it was topic {topic_id}): "
+                f"what it said of older segments is gone. {adopt.format(prefix)}"
+            )
+        for partition, end in read.items():
+            if end > ends.get(partition, 0):
+                return (
+                    f"__remote_log_metadata-{partition} ends at {ends.get(partition, 0)}, and was "
+                    f"read up to {end} before: it has lost records. {adopt.format(prefix)}"
+                )
+    return ""
 
 
 def _topics_of_this_cluster(

@@ -12,13 +12,16 @@ import pytest
 
 from spark.common.entry import Job
 from spark.common.metadata_records import MetadataRecord, decoded, record_of
+from spark.common.metadata_topic import Extent
 from spark.common.rows import to_frame
+from spark.common.snapshots import Identity
 from spark.gc import frames as gc
 from spark.gc.job import gc as job_of_gc
+from spark.gc.listing import what_was_lost
 from spark.gc.tasks import SEGMENT_NAME, SPLIT_NAME, WAL_NAME, Collector, Holds, Sweep
 from tideline.control_plane.garbage_model import ListedObject
 from tideline.control_plane.tiering_model import Bucket
-from tideline.domain.ids import TopicIdPartition
+from tideline.domain.ids import TopicIdPartition, topic_id_to_base64
 from tideline.domain.remote_log import EpochStart, RemoteSegment, SegmentState, SegmentUpdate
 from tideline.errors import UsageError
 from tideline.object_store.client import ObjectEntry
@@ -219,3 +222,20 @@ def test_a_grace_of_orphans_in_which_nobody_mends_a_restore_is_refused() -> None
     settings = settings_with(TIDELINE_GC_ORPHAN_GRACE_MS="3600000")
     with pytest.raises(UsageError, match=r"TIDELINE_GC_ORPHAN_GRACE_MS is 3600000.*86400000"):
         job_of_gc(Job("gc", settings))
+
+
+def test_metadata_that_lacks_what_was_read_before_judges_no_segment() -> None:
+    """What it told of older segments is gone, and they may be the only copy of their records."""
+    topic = UUID(int=7)
+    now = Identity("cluster", topic, 2)
+    name, prefix = topic_id_to_base64(topic), now.prefix("p/")
+    extents = [Extent(0, 0, 40), Extent(1, 0, 0)]
+    assert what_was_lost({}, now, extents) == ""
+    assert what_was_lost({name: (prefix, {0: 40})}, now, extents) == ""
+    cut = what_was_lost({name: (prefix, {0: 41})}, now, extents)
+    assert "-0 ends at 40, and was read up to 41" in cut
+    assert prefix in cut
+    assert "-9 ends at 0" in what_was_lost({name: (prefix, {9: 1})}, now, extents)
+    former = what_was_lost({"former": ("p/former/", {0: 5})}, now, extents)
+    assert "created again (it was topic former)" in former
+    assert "delete p/former/" in former

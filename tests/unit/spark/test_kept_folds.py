@@ -328,3 +328,15 @@ def test_without_leader_epochs_nothing_is_kept() -> None:
     world.log.add(registered(1), epoch=None)
     world.run()
     assert world.store.objects == {}
+
+
+def test_up_to_where_every_topic_was_read_is_told_by_its_snapshots(world: World) -> None:
+    former = Identity(OURS.cluster_id, UUID(int=99), OURS.partitions)
+    for identity in (OURS, former):
+        world.run(identity=identity)
+    world.store.objects[f"{OURS.prefix('p/')}00004/readme.txt"] = b""
+    kept = SnapshotStore(world.store, "b", "p/", OURS)  # type: ignore[arg-type]
+    assert dict(kept.seen().values()) == {
+        OURS.prefix("p/"): {4: len(world.log.messages_)},
+        former.prefix("p/"): {4: len(world.log.messages_)},
+    }
