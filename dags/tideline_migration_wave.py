@@ -28,6 +28,9 @@ triggerer.
   it is unpaused. Or set `approve_each_batch`: a person decides in *Required Actions*.
 * **A check failed?** The batch has not started. The task's last line names topic, check and remedy:
   repair it, clear the task, and the wave goes on from there.
+* **A topic is stuck?** The others of its batch go on; the next batch waits, unless
+  `patience_minutes` says for how long. Then the topic is left behind: its migration goes on by
+  itself, see `tideline status`.
 * **A migration failed or was aborted?** The other topics of its batch go on to their end; no
   further batch starts. Clear the task when the run has ended to try again.
 * **Stop one topic**: `tideline abort TOPIC`. Marking a task only ends Airflow's wait.

@@ -12,6 +12,9 @@ async def test_a_plan_keeps_the_newest_outcome_of_each_of_its_topics(scene: Scen
     await plane.record_plan_outcome("p", ["a"], PlannedOutcome.ABORTED, "a person did", "run 1")
     await plane.record_plan_outcome("q", ["a"], PlannedOutcome.REJECTED, "no", "run 2")
     await plane.record_plan_outcome("q", [], PlannedOutcome.DONE)
+    for outcome in PlannedOutcome:
+        await plane.record_plan_outcome("every", ["a"], outcome)
+        assert [f.outcome for f in await plane.plan_outcomes("every")] == [outcome]
     found = await plane.plan_outcomes("p")
     assert [(f.topic, f.outcome, f.reason, f.run) for f in found] == [
         ("a", PlannedOutcome.ABORTED, "a person did", "run 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tideline.airflow.temporal.link import keep_link
 from tideline.airflow.temporal.operators import TemporalWorkflowOperator
-from tideline.airflow.trigger import ENDED, SILENT, TopicMigrationTrigger
+from tideline.airflow.trigger import ENDED, LEFT, SILENT, TopicMigrationTrigger
 from tideline.domain.messages import TOPIC_WORKFLOW
 from tideline.errors import TidelineError, UnreachableError
 from tideline.settings import WorkerSettings, load
@@ -45,10 +46,12 @@ class TopicPreflightOperator(BaseOperator):
         topic: str,
         options: Mapping[str, Any] | None = None,
         plan: str = "",
+        patience_minutes: int | None = None,
         **kwargs: Any,
     ) -> None:
         """``options`` are those of ``tideline migrate``; ``plan`` keeps what became of the topic,
-        see :mod:`tideline.airflow.plans`."""
+        see :mod:`tideline.airflow.plans`. ``patience_minutes``: of :class:`TopicMigrationOperator`,
+        which is given the same of each topic of a batch."""
         super().__init__(**kwargs)
         self.topic = topic
         self.options = options
@@ -80,7 +83,7 @@ class TopicMigrationOperator(TemporalWorkflowOperator):
     run began. Returns the workflow's result: topic, topic id, outcome, B0 by partition.
     """
 
-    template_fields: Sequence[str] = ("topic", "options", "plan")
+    template_fields: Sequence[str] = ("topic", "options", "plan", "patience_minutes")
 
     def __init__(
         self,
@@ -88,16 +91,19 @@ class TopicMigrationOperator(TemporalWorkflowOperator):
         topic: str,
         options: Mapping[str, Any] | None = None,
         plan: str = "",
+        patience_minutes: int | None = None,
         abort_when_killed: bool = False,
         **kwargs: Any,
     ) -> None:
         """``options`` are those of ``tideline migrate``; ``plan`` keeps what became of the topic,
-        see :mod:`tideline.airflow.plans`; ``abort_when_killed``: see
-        :class:`TopicMigrationTrigger`."""
+        see :mod:`tideline.airflow.plans`; ``patience_minutes``: the task succeeds without the
+        migration's end when that has not come for so long, and the migration goes on;
+        ``abort_when_killed``: see :class:`TopicMigrationTrigger`."""
         super().__init__(workflow=TOPIC_WORKFLOW, task_queue="", **kwargs)
         self.topic = topic
         self.options = options
         self.plan = plan
+        self.patience_minutes = patience_minutes
         self.abort_when_killed = abort_when_killed
 
     def execute(self, context: Context) -> None:
@@ -117,8 +123,13 @@ class TopicMigrationOperator(TemporalWorkflowOperator):
         self.defer(trigger=self.trigger(started), method_name="ended")
 
     def trigger(self, run: WorkflowRun) -> TopicMigrationTrigger:
+        patience = self.patience_minutes
         return TopicMigrationTrigger(
-            run.workflow_id, run.run_id, self.topic, self.abort_when_killed
+            run.workflow_id,
+            run.run_id,
+            self.topic,
+            self.abort_when_killed,
+            leave_at=None if patience is None else time.time() + 60 * int(patience),
         )
 
     def ended(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -127,6 +138,10 @@ class TopicMigrationOperator(TemporalWorkflowOperator):
             raise AirflowException(
                 f"{self.topic}: {event['message']}. The migration goes on; the next try joins it"
             )
+        if event["status"] == LEFT:
+            tell(self, context, "left_behind", event["message"])
+            self.log.warning("%s: %s", self.topic, event["message"])
+            return {"topic": self.topic, "outcome": "left_behind", "reason": event["message"]}
         if event["status"] != ENDED:
             tell(self, context, "failed", event["message"])
             raise AirflowFailException(f"{self.topic}: {event['message']}")

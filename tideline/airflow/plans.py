@@ -23,6 +23,10 @@ log = structlog.get_logger()
 ANEW = "a person who wants it migrates it by name, with this DAG's parameters or `tideline migrate`"
 
 
+GOES_ON = (PlannedOutcome.DONE, PlannedOutcome.ALLOWED, PlannedOutcome.LEFT_BEHIND)
+"""Outcomes at which a plan does not halt."""
+
+
 class PlanHalted(RefusedError):
     """A topic of the plan has not become hybrid: no further one is started."""
 
@@ -71,6 +75,8 @@ async def left_out(wave: Wave, run_id: str) -> dict[str, str]:
     }
     done = {one.topic for one in told if one.outcome is PlannedOutcome.DONE}
     reasons |= dict.fromkeys(done, "the plan has migrated it")
+    left = {one.topic for one in told if one.outcome is PlannedOutcome.LEFT_BEHIND}
+    reasons |= dict.fromkeys(left, f"the wave went on without it, its migration goes on: {ANEW}")
     begins = {entry["topic"] for entry in wave.batch(reasons)}
     for one in told:
         if one.run != run_id and _halts(one, begins):
@@ -93,7 +99,7 @@ def _halts(told: PlannedTopic, begins: Collection[str]) -> bool:
     """A rejection halts the batch that was rejected, until a person allows just that."""
     if told.outcome is PlannedOutcome.REJECTED:
         return told.topic in begins
-    return told.outcome not in (PlannedOutcome.DONE, PlannedOutcome.ALLOWED)
+    return told.outcome not in GOES_ON
 
 
 async def begin(topic: str, plan: str, run_id: str, since: datetime) -> None:

@@ -16,6 +16,8 @@ PLAN_VARIABLE = "tideline_migration_wave"
 """Airflow Variable: the wave that starts by itself when coverage was found complete."""
 MAX_TOPICS = 10_000
 MAX_BATCH = 100
+MAX_PATIENCE = 7 * 24 * 60
+"""Minutes."""
 TOPIC_PATTERN = "^[a-zA-Z0-9._-]{1,249}$"
 
 
@@ -34,6 +36,8 @@ class Wave:
     """The run id of the first batch; empty in that run itself."""
     plan: str = ""
     """Of a planned wave; empty when a person named the topics."""
+    patience_minutes: int | None = None
+    """So long each topic may hold its batch up; ``None``: for as long as it takes."""
     asked_at: int = 0
     """ms; when a person asked for it. 0 in the first batch, and in every batch of a plan."""
 
@@ -46,7 +50,15 @@ class Wave:
         """Arguments of the operators, one entry per topic of this batch."""
         options = dict(self.options)
         chosen = [topic for topic in self.topics if topic not in left_out][: self.batch_size]
-        return [{"topic": topic, "options": options, "plan": self.plan} for topic in chosen]
+        return [
+            {
+                "topic": topic,
+                "options": options,
+                "plan": self.plan,
+                "patience_minutes": self.patience_minutes,
+            }
+            for topic in chosen
+        ]
 
     def rest(self, run_id: str, begun_at: int, last: str) -> dict[str, Any] | None:
         """The parameters of the next batch's run, of what stands behind ``last``, the last topic
@@ -59,6 +71,7 @@ class Wave:
             "topics": list(left),
             "batch_size": self.batch_size,
             "approve_each_batch": self.approve_each_batch,
+            "patience_minutes": self.patience_minutes,
             "batch": self.number + 1,
             "wave": self.name or run_id,
             "plan": self.plan,
@@ -93,6 +106,7 @@ def read_wave(params: Mapping[str, Any], planned: object, default_batch: int) ->
         number=int(given.get("batch") or 1),
         name=str(given.get("wave") or ""),
         plan=plan,
+        patience_minutes=_patience(given.get("patience_minutes")),
         asked_at=int(given.get("asked_at") or 0),
     )
 
@@ -137,6 +151,16 @@ def _batch_size(given: object, default: int) -> int:
     return size
 
 
+def _patience(given: object) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_PATIENCE:
+        raise UsageError(
+            f"patience_minutes: {given!r}; write a whole number from 1 to {MAX_PATIENCE}, or none"
+        )
+    return given
+
+
 def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
     """JSON schema and default of each parameter of a wave."""
 
@@ -162,6 +186,13 @@ def schemas(default_batch: int) -> dict[str, dict[str, Any]]:
             "title": "approve_each_batch",
             "description": "Ask a person before each further batch (Required Actions).",
         },
+        "patience_minutes": _number(
+            "patience_minutes",
+            1,
+            MAX_PATIENCE,
+            "So long each topic may hold its batch up; then the wave goes on without it, and its "
+            "migration goes on by itself. Empty: the next batch waits for as long as it takes.",
+        ),
         **{option.name: _schema(option) for option in OPTIONS.values()},
         "batch": {
             "default": 1,

@@ -640,6 +640,8 @@ class PlannedOutcome(StrEnum):
     """A person did not let its batch begin."""
     ALLOWED = "allowed"
     """A person did; nothing of it was started yet."""
+    LEFT_BEHIND = "left_behind"
+    """It took longer than the wave waits; its migration goes on."""
 
 
 @dataclass(frozen=True, slots=True)

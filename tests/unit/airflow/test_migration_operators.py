@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 from tests.unit.airflow.relay import NOWHERE, Relay
 from tests.unit.workflows.world import World, fails
 from tideline.airflow import migrations
+from tideline.airflow import trigger as trigger_module
 from tideline.airflow.operators import (
     TopicMigrationOperator,
     TopicPreflightOperator,
@@ -81,6 +83,37 @@ async def test_a_topic_is_migrated_and_its_boundaries_are_the_tasks_value(at: Wo
     assert outcome["outcome"] == "hybrid"
     assert set(outcome["boundaries"]) == {"0"}
     assert at.count(Phase.QUIESCE) == 1
+
+
+async def test_a_topic_that_takes_too_long_is_left_behind_and_its_migration_goes_on(
+    at: World,
+) -> None:
+    held = at.hold(Phase.DRAIN_TRANSACTIONS)
+    trigger = await deferred(migrate(at.topic, patience_minutes=5))
+    assert trigger.leave_at is not None
+    assert 290 < trigger.leave_at - time.time() <= 300
+    await asyncio.wait_for(at.reached[Phase.DRAIN_TRANSACTIONS].wait(), 20)
+    again = TopicMigrationTrigger(**(trigger.serialize()[1] | {"leave_at": time.time() + 1}))
+    event = await fired(again)
+    assert (event["status"], "crossing" in event["message"]) == ("left", True)
+    held.set()
+    assert (await fired(trigger))["outcome"]["outcome"] == "hybrid"
+
+
+async def test_a_topic_that_waits_for_a_place_holds_nobody_up_and_is_not_left_behind(
+    at: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trigger_module, "LOOKS_EVERY_S", 0.2)
+    held = at.hold(TopicActivity.TAKE_PLACE)
+    trigger = await deferred(migrate(at.topic, patience_minutes=1))
+    await asyncio.wait_for(at.reached[TopicActivity.TAKE_PLACE].wait(), 20)
+    trigger.leave_at = time.time()
+    waiting = asyncio.create_task(fired(trigger))
+    done, _ = await asyncio.wait([waiting], timeout=1)
+    assert not done
+    trigger.leave_at = None
+    held.set()
+    assert (await waiting)["status"] == "ended"
 
 
 async def test_a_second_task_joins_the_migration_that_runs(at: World) -> None:

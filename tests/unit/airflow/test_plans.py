@@ -95,10 +95,7 @@ async def test_a_further_batch_leaves_out_what_was_aborted_since_the_person_aske
         assert list(await plans.left_out(wave, "run-2")) == left_out
 
 
-GOES_ON = (PlannedOutcome.DONE, PlannedOutcome.ALLOWED)
-
-
-@pytest.mark.parametrize("outcome", [o for o in PlannedOutcome if o not in GOES_ON])
+@pytest.mark.parametrize("outcome", [o for o in PlannedOutcome if o not in plans.GOES_ON])
 async def test_a_plan_halts_at_a_topic_that_did_not_become_hybrid_and_says_why(
     plane: MemoryControlPlane, outcome: PlannedOutcome
 ) -> None:
@@ -160,6 +157,23 @@ async def test_a_try_starts_nothing_that_was_aborted_after_its_run_began(
     assert started == ["orders"]
     (told,) = await plane.plan_outcomes("p")
     assert told.outcome is PlannedOutcome.STARTED, "kept before anything was started"
+
+
+async def test_a_plan_goes_on_without_a_topic_that_was_left_behind_and_starts_it_no_second_time(
+    plane: MemoryControlPlane,
+) -> None:
+    wave = planned("orders", "payments", patience_minutes=90, batch_size=1)
+    (entry,) = wave.batch()
+    assert (entry["topic"], entry["patience_minutes"]) == ("orders", 90)
+    left = {"status": "left", "message": "it goes on. It is in crossing: a transaction is open"}
+    operator = TopicMigrationOperator(task_id="migrate", **(entry | {"plan": wave.plan}))
+    value = await asyncio.to_thread(operator.ended, context("run-1"), left)
+    assert (value["topic"], value["outcome"]) == ("orders", "left_behind")
+    (told,) = await plane.plan_outcomes(wave.plan)
+    assert (told.outcome, told.reason) == (PlannedOutcome.LEFT_BEHIND, left["message"])
+    left_out = await plans.left_out(wave, "run-2")
+    assert list(left_out) == ["orders"]
+    assert [one["topic"] for one in wave.batch(left_out)] == ["payments"]
 
 
 async def test_the_end_of_each_topic_is_kept(plane: MemoryControlPlane) -> None:

@@ -31,8 +31,11 @@ def test_a_wave_is_cut_into_batches_of_its_size_and_migrates_each_topic_once() -
 
 def test_every_batch_has_the_options_the_number_and_the_name_of_its_wave() -> None:
     first = read_wave(
-        given(topics=["a", "b"], batch_size=1, durability="tiered", approve_each_batch=True), {}, 5
-    )
+        given(
+            topics=["a", "b"], batch_size=1, durability="tiered", approve_each_batch=True,
+            patience_minutes=30,
+        ), {}, 5
+    )  # fmt: skip
     assert first is not None
     rest = first.rest("manual__1", 1000, "a")
     assert rest is not None
@@ -41,6 +44,7 @@ def test_every_batch_has_the_options_the_number_and_the_name_of_its_wave() -> No
     assert second.number == 2
     assert second.name == "manual__1"
     assert second.approve_each_batch
+    assert second.patience_minutes == 30
     assert first.batch()[0]["options"] == second.batch()[0]["options"]
     assert parse_options(second.batch()[0]["options"]).durability == "tiered"
 
@@ -74,6 +78,7 @@ def test_a_run_without_topics_and_plan_has_nothing_to_do(planned: object) -> Non
         ({"topics": "orders"}, "topics: write a list"),
         (["two words"], "'two words' is no topic name"),
         ({"topics": ["a"], "batch_size": 0}, "from 1 to 100"),
+        ({"topics": ["a"], "patience_minutes": 0}, "from 1 to 10080, or none"),
         ({"topics": ["a"], "durability": "maybe"}, "options.durability: 'maybe'"),
     ],
 )
