@@ -14,11 +14,12 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark.tiering import log_upload
+from spark.tiering import log_upload, segment_build
 from spark.tiering import merge_partition as merging
 from spark.tiering.merge_partition import merge_partition
 from spark.tiering.outcomes import Ended, MergeOutcome
 from spark.tiering.split_files import split
+from spark.tiering.wal_reads import in_segment
 from tests.contract.conftest import Database
 from tests.contract.tiering_world import (
     DISKLESS,
@@ -320,6 +321,33 @@ def test_what_lies_before_a_wrong_batch_is_merged_and_the_partition_is_parked_th
     world.plane.resume_tiering(status.topic)
     assert [o.ended for o in merged_once(world, wrong)] == [Ended.DONE]
     check_whole(world, [wrong, right], 1 << 30)
+
+
+def test_a_batch_that_changes_behind_its_check_fails_the_partition_and_nothing_appears(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what else of it is not as it was read: it is no place to end early."""
+    (log,) = world.born_diskless()
+    world.append((log, sized(3, 50)))
+    world.append(*[(log, sized(3, 50))] * 3)
+    split_everything(world)
+
+    def changed(*asked: object) -> Iterator[memoryview]:
+        for piece in in_segment(*asked):  # type: ignore[arg-type]
+            if len(list(iter_batches(piece))) > 1:
+                piece[-1] ^= 1
+            yield piece
+
+    with monkeypatch.context() as broken:
+        broken.setattr(segment_build, "in_segment", changed)
+        (failed,) = merged_once(world, log)
+    assert failed.ended == Ended.FAILED
+    assert "CRC" in str(failed.error)
+    assert not [key for key in world.store.keys(TIERED) if key.endswith(SegmentFile.LOG)]
+    assert world.merged(log) == b""
+    world.expire_claims()
+    assert [o.ended for o in merged_once(world, log)] == [Ended.DONE]
+    check_whole(world, [log], 1 << 30)
 
 
 def test_a_missing_object_is_the_partitions_own_failure(world: World) -> None:
