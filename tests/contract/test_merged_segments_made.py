@@ -40,6 +40,7 @@ from tideline.kafka.segment_lookup import (
     position_for_offset,
     position_for_timestamp,
 )
+from tideline.object_store.client import ObjectTruncated
 
 
 @pytest.fixture(scope="module")
@@ -357,6 +358,63 @@ def test_a_missing_object_is_the_partitions_own_failure(world: World) -> None:
     (failed,) = merged_once(world, log)
     assert failed.ended == Ended.FAILED
     assert "no such object" in str(failed.error)
+
+
+@pytest.mark.parametrize("left", [1.5, 1, 0.5, 0], ids="{} batches are left".format)
+def test_an_object_that_is_cut_short_is_the_failure_of_the_partitions_behind_the_cut(
+    world: World, left: float
+) -> None:
+    first, cut, another = world.born_diskless(3)
+    key = world.append(*((log, sized(2, 10)) for log in (first, cut)))
+    world.append((another, sized(2, 10)))
+    split_everything(world)
+    whole = world.store.objects[DISKLESS, key]
+    world.store.put(DISKLESS, key, whole[: int(len(whole) / 2 * left)])
+    (failed,) = merged_once(world, cut)
+    assert failed.ended == Ended.FAILED
+    assert f"{key} [{len(whole) // 2}, {len(whole)})" in str(failed.error)
+    assert [o.ended for o in merged_once(world, first)] == [
+        Ended.DONE if left >= 1 else Ended.FAILED
+    ]
+    assert [o.ended for o in merged_once(world, another)] == [Ended.DONE]
+    world.store.put(DISKLESS, key, whole)
+    world.expire_claims()
+    merge_everything(world, 1 << 30)
+    check_whole(world, [first, cut, another], 1 << 30)
+
+
+def test_of_a_read_that_an_objects_end_cuts_what_lies_before_it_is_merged(world: World) -> None:
+    (log,) = world.born_diskless()
+    key = world.append(*[(log, sized(2, 10))] * 3)
+    split_everything(world)
+    whole = world.store.objects[DISKLESS, key]
+    world.store.put(DISKLESS, key, whole[:-1])
+    done, failed = merged_once(world, log)
+    assert (done.ended, done.last_offset) == (Ended.DONE, 3)
+    assert (failed.ended, failed.base_offset) == (Ended.FAILED, 4)
+
+
+def test_a_body_that_was_cut_on_its_way_is_asked_for_again(world: World) -> None:
+    (log,) = world.born_diskless()
+    world.append((log, sized(2, 10)))
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+    asked: list[str] = []
+
+    class Cut:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.store, name)
+
+        def get(self, bucket: str, key: str, start: int, size: int) -> bytes:
+            asked.append(key)
+            if len(asked) == 1:
+                raise ObjectTruncated("the connection broke")
+            return world.store.get(bucket, key, start, size)
+
+    (done,) = merge_partition(
+        world.services(store=Cut()), uuid4(), order(candidate), claim_ms=60_000
+    )
+    assert (done.ended, len(asked)) == (Ended.DONE, 2)
 
 
 def test_an_object_that_another_ones_merge_has_set_free_is_no_failure(world: World) -> None:
