@@ -13,7 +13,7 @@ why:
   same leader epoch. An epoch has one leader, which only appends, and followers take over what it
   has: so with the same record of the same epoch everything before it is the same, too. A log that
   lost records (an unclean election, a topic cut short) and grew again has a later epoch there;
-- its first reading from the start is not too long ago.
+- its first reading from the start is not too long ago, nor at a time that is to come.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ class Snapshot:
         except (pa.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
             raise Unusable(f"it cannot be read: {error}") from error
 
-    def check(self, identity: Identity, place: int, start: int, end: int, whole_since: int) -> None:
+    def check(
+        self, identity: Identity, place: int, start: int, end: int, whole_since: int, now_ms: int
+    ) -> None:
         """Whether a run over ``[start, end)`` may go on from it, but for its last record. Raises
         :class:`Unusable`."""
         if (self.identity, self.fold.place) != (identity, place):
@@ -149,6 +151,9 @@ class Snapshot:
             raise Unusable(f"the log ends at {end}, it has seen {self.end}")
         if self.whole_at < whole_since:
             raise Unusable("the log was last read from its start too long ago")
+        if self.whole_at > now_ms:
+            # It would be young for as long as the clock of its run was ahead.
+            raise Unusable("the log was last read from its start at a time that is to come")
 
 
 def _digest(header: Mapping[str, Any], logs: Mapping[Key, PackedLog]) -> str:
@@ -194,11 +199,17 @@ class SnapshotStore:
         """Up to where (exclusive) the snapshot under ``key`` has seen its partition."""
         return int(key.rpartition("/")[2].split("-")[1])
 
+    @staticmethod
+    def written_at(key: str) -> int:
+        """ms, by the clock of the run that wrote it."""
+        return int(key.rpartition("/")[2].split("-")[0])
+
     def write(self, snapshot: Snapshot, now_ms: int, known: Sequence[str]) -> None:
         """Keep ``snapshot``, and no more than :data:`KEPT` of its partition. ``known``: keys of
-        those that were there, the newest first."""
+        those that were there. One of a time that is to come is no newer one: it goes first."""
         folder = f"{self.identity.prefix(self.root)}{snapshot.fold.place:05d}"
         key = f"{folder}/{now_ms:015d}-{snapshot.end:020d}-{uuid4().hex}.parquet"
         self.store.put(self.bucket, key, snapshot.to_parquet())
-        if superseded := sorted([key, *known], reverse=True)[KEPT:]:
+        newest = sorted(known, key=lambda k: (self.written_at(k) <= now_ms, k), reverse=True)
+        if superseded := newest[KEPT - 1 :]:
             self.store.delete(self.bucket, superseded)

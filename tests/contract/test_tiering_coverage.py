@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -147,6 +148,26 @@ async def test_a_look_that_is_not_the_last_one_is_not_confirmed(tiered: Tiered) 
     ]
     assert told == [True, True, False]
     assert list(tiered.plane.coverage_looks()) == [], "every object is listed again"
+
+
+IN_2100 = 4_102_444_800_000
+"""ms"""
+
+
+async def test_a_run_whose_clock_was_ahead_does_not_outlast_those_that_look_after_it(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    assert record(tiered, log, True, IN_2100)
+    assert record(tiered, log, True, IN_2100), "confirmed, too"
+    (status,) = tiered.plane.coverage_status()
+    now = time.time_ns() // 1_000_000
+    assert status.observed_at is not None
+    assert status.objects_seen_at is not None
+    assert now - 60_000 < status.objects_seen_at <= status.observed_at <= now + 1
+    assert record(tiered, log, False, now + 1_000)
+    tiered.scene.sql("UPDATE coverage_results SET observed_at = '2100-01-01'")
+    assert record(tiered, log, True, now), "what another version has written is no obstacle"
 
 
 async def test_a_run_that_looked_before_readiness_does_not_clear_what_readiness_proved(

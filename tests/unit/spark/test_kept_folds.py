@@ -81,26 +81,29 @@ SNAPSHOT = Snapshot(OURS, 2, 10, LAST, 500, kept_fold())
 def test_a_snapshot_is_used_over_the_log_that_it_was_made_of() -> None:
     again = Snapshot.from_parquet(SNAPSHOT.to_parquet())
     assert again == SNAPSHOT
-    again.check(OURS, 4, 2, 10, 500)
-    again.check(OURS, 4, 2, 999, 0)
+    again.check(OURS, 4, 2, 10, 500, 500)
+    again.check(OURS, 4, 2, 999, 0, 9_000)
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        (replace(OURS, cluster_id="another"), 4, 2, 10, 500),
-        (replace(OURS, topic_id=UUID(int=78)), 4, 2, 10, 500),
-        (replace(OURS, partitions=51), 4, 2, 10, 500),
-        (OURS, 5, 2, 10, 500),
-        (OURS, 4, 3, 10, 500),
-        (OURS, 4, 0, 10, 500),
-        (OURS, 4, 2, 9, 500),
-        (OURS, 4, 2, 10, 501),
+        (replace(OURS, cluster_id="another"), 4, 2, 10, 500, 9_000),
+        (replace(OURS, topic_id=UUID(int=78)), 4, 2, 10, 500, 9_000),
+        (replace(OURS, partitions=51), 4, 2, 10, 500, 9_000),
+        (OURS, 5, 2, 10, 500, 9_000),
+        (OURS, 4, 3, 10, 500, 9_000),
+        (OURS, 4, 0, 10, 500, 9_000),
+        (OURS, 4, 2, 9, 500, 9_000),
+        (OURS, 4, 2, 10, 501, 9_000),
+        (OURS, 4, 2, 10, 0, 499),
     ],
     ids=["cluster", "topic created anew", "more partitions", "partition", "expired", "start back",
-         "truncated", "too old"],
+         "truncated", "too old", "of a time to come"],
 )  # fmt: skip
-def test_a_snapshot_of_another_log_is_not_used(asked: tuple[Identity, int, int, int, int]) -> None:
+def test_a_snapshot_of_another_log_is_not_used(
+    asked: tuple[Identity, int, int, int, int, int],
+) -> None:
     with pytest.raises(Unusable):
         SNAPSHOT.check(*asked)
 
@@ -258,6 +261,25 @@ def test_few_new_records_are_read_again_and_many_are_kept(
         world.run()
     assert len(world.store.objects) == KEPT
     assert world.log.read != [0]
+
+
+def test_what_a_clock_that_ran_ahead_has_left_is_not_used_and_goes_first(world: World) -> None:
+    now, world.now_ms = world.now_ms, world.now_ms + 365 * 86_400_000
+    for _ in range(KEPT):
+        world.run(audit_ms=0)
+    world.now_ms = now
+    (kept,) = SnapshotStore(world.store, "b", "p/", OURS).keys().values()  # type: ignore[arg-type]
+    assert len(kept) == KEPT
+    assert len(world.run()) == 60
+    assert world.log.read == [0]
+    (left,) = SnapshotStore(world.store, "b", "p/", OURS).keys().values()  # type: ignore[arg-type]
+    assert len(set(left) - set(kept)) == 1, "the new one is there"
+    assert len(left) == KEPT
+    world.run()
+    assert world.log.read == [59], "and is used"
+    for _ in range(KEPT):
+        world.run(audit_ms=0)
+    assert not set(kept) & set(world.store.objects)
 
 
 def lost_and_grown_again(world: World) -> None:
