@@ -40,7 +40,7 @@ from tideline.object_store.client import (
 
 KEPT = 3
 """Snapshots of one partition that are left for runs that read them now; older ones go."""
-RULES = hashlib.sha256(f"1 {WHOLE.descr} {EPOCH.descr}".encode()).hexdigest()[:16]
+RULES = hashlib.sha256(f"2 {WHOLE.descr} {EPOCH.descr}".encode()).hexdigest()[:16]
 """Changes with what a fold keeps and how it lies in memory. The number counts changes of the fold
 itself (``spark/common/fold.py``)."""
 _HEADER = b"tideline"

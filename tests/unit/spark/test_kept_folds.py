@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from spark.common import snapshots
 from spark.common.fold import Segments, fold
-from spark.common.kept_fold import MOST_NOT_UNDERSTOOD, NOT_UNDERSTOOD, KeptFold
+from spark.common.kept_fold import NOT_UNDERSTOOD, KeptFold
+from spark.common.metadata_columns import columns_of
 from spark.common.metadata_records import MetadataRecord, record_of
 from spark.common.metadata_topic import Extent
 from spark.common.packing import PackedEvents, pack_events, unpack
@@ -323,17 +324,29 @@ def test_a_topic_that_was_created_anew_has_snapshots_of_its_own(world: World) ->
     assert world.log.read == [0]
 
 
-def test_what_is_not_understood_is_known_in_every_later_run(world: World) -> None:
-    world.log.add(b"\1\x09\0new", b"\7")
-    world.run(audit_ms=0)
-    assert world.strange == 2
-    world.run()
-    assert (world.log.read, world.strange) == ([61], 2)
-    world.log.add(*[b"\7"] * MOST_NOT_UNDERSTOOD)
+def test_what_is_not_understood_is_known_in_every_later_run_and_never_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Tideline that understands it decodes the records themselves, at once."""
     before = dict(world.store.objects)
-    world.run(audit_ms=0)
-    assert world.strange == MOST_NOT_UNDERSTOOD + 2
-    assert world.store.objects == before, "too many to be kept"
+    world.log.add(b"\1\x09\0new", b"\7", *map(finished, range(60)))
+    monkeypatch.setattr("spark.common.remote_log.WRITTEN_FROM", 10)
+    for audit_ms in (5_000, 0, 5_000):
+        world.run(audit_ms=audit_ms)
+        assert world.strange == 2
+    assert world.store.objects == before
+    monkeypatch.setattr("spark.common.remote_log.columns_of", knows_what_is_new)
+    assert world.run().base.state.tolist() == [1] * 60
+    assert (world.log.read, world.strange) == ([59], 0)
+    assert len(world.store.objects) == 2
+
+
+def knows_what_is_new(partition: int, offsets: list[int], values: list[bytes]) -> pa.RecordBatch:
+    """The decoder of a later version, which finds nothing about a segment there."""
+    known = [
+        (n, v) for n, v in zip(offsets, values, strict=True) if v not in (b"\1\x09\0new", b"\7")
+    ]
+    return columns_of(partition, [n for n, _ in known], [v for _, v in known])
 
 
 def test_a_dry_run_keeps_nothing_and_a_store_that_is_away_fails_nothing() -> None:
