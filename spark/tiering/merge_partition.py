@@ -174,7 +174,7 @@ def _one_segment(
     except (*WRONG, WrongPlan, TieringMismatch) as error:
         yield _failed(services, plan, planned, error)
         return
-    except TidelineError as error:
+    except Exception as error:
         # Another attempt need not wait for the claim to expire; if Postgres is away, it does.
         with suppress(TidelineError):
             services.plane.abandon_merge(plan.log, plan.token, str(error))

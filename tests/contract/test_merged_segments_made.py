@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,6 +21,7 @@ from spark.tiering.merge_partition import merge_partition
 from spark.tiering.outcomes import Ended, MergeOutcome
 from spark.tiering.split_files import split
 from spark.tiering.wal_reads import in_segment
+from spark.tiering.whole_objects import WholeObjects
 from tests.contract.conftest import Database
 from tests.contract.tiering_world import (
     DISKLESS,
@@ -31,6 +33,7 @@ from tests.contract.tiering_world import (
     order,
 )
 from tests.unit.kafka.segment_batches import Spec, sized, spec_lists
+from tests.unit.spark.test_whole_objects import full_disk
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches
@@ -415,6 +418,39 @@ def test_a_body_that_was_cut_on_its_way_is_asked_for_again(world: World) -> None
         world.services(store=Cut()), uuid4(), order(candidate), claim_ms=60_000
     )
     assert (done.ended, len(asked)) == (Ended.DONE, 2)
+
+
+def test_segments_are_made_of_ranges_where_the_disk_takes_no_whole_objects(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log,) = world.born_diskless()
+    world.append(*[(log, sized(2, 10))] * 3)
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+    full_disk(monkeypatch)
+    services = world.services()
+    get = WholeObjects(tmp_path, services.read_object, services.read_range).get
+    (done,) = merge_partition(services, uuid4(), order(candidate), claim_ms=60_000, get=get)
+    assert done.ended == Ended.DONE
+    assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
+    check_whole(world, [log], 1 << 30)
+
+
+def test_a_claim_is_given_back_whatever_ends_the_task(world: World) -> None:
+    (log,) = world.born_diskless()
+    world.append((log, sized(2, 10)))
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+
+    def broken(_: object) -> bytes:
+        raise OSError("the disk is broken")
+
+    run = uuid4()
+    with pytest.raises(OSError, match="the disk is broken"):
+        list(merge_partition(world.services(), run, order(candidate), claim_ms=60_000, get=broken))
+    assert world.plane.merge_claimed_for(log, run) == 0
+    assert world.scene.sql("SELECT count(*) FROM tiering_failures") == [(0,)]
+    assert [o.ended for o in merged_once(world, log)] == [Ended.DONE], "nobody waits for it"
 
 
 def test_an_object_that_another_ones_merge_has_set_free_is_no_failure(world: World) -> None:
