@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -44,6 +45,8 @@ RULES = hashlib.sha256(f"2 {WHOLE.descr} {EPOCH.descr}".encode()).hexdigest()[:1
 """Changes with what a fold keeps and how it lies in memory. The number counts changes of the fold
 itself (``spark/common/fold.py``)."""
 _HEADER = b"tideline"
+_NAME = re.compile(r"(\d+)/\d{15}-\d{20}-[0-9a-f]{32}\.parquet")
+"""Below the prefix of an identity: partition, when it was written (ms), end offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +188,13 @@ class SnapshotStore:
                 yield why
 
     def keys(self) -> dict[int, list[str]]:
-        """By partition the keys of its snapshots, the newest first."""
+        """By partition the keys of its snapshots, the newest first. Whatever else lies there is
+        nobody's."""
         prefix = self.identity.prefix(self.root)
         found: dict[int, list[str]] = {}
         for entry in self.store.list_objects(self.bucket, prefix):
-            place, _, name = entry.key.removeprefix(prefix).partition("/")
-            if place.isdigit() and name.endswith(".parquet"):
-                found.setdefault(int(place), []).append(entry.key)
+            if name := _NAME.fullmatch(entry.key.removeprefix(prefix)):
+                found.setdefault(int(name[1]), []).append(entry.key)
         return {place: sorted(keys, reverse=True) for place, keys in found.items()}
 
     @staticmethod

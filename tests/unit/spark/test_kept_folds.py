@@ -283,6 +283,26 @@ def test_what_a_clock_that_ran_ahead_has_left_is_not_used_and_goes_first(world: 
     assert not set(kept) & set(world.store.objects)
 
 
+def test_what_is_not_named_as_a_snapshot_is_left_alone(world: World) -> None:
+    folder = OURS.prefix("p/")
+    (ours,) = world.store.objects
+    foreign = [
+        f"{folder}00004/{name}"
+        for name in (
+            "foreign.parquet",
+            "9-9-9.parquet",
+            f"{'9' * 15}-{'9' * 20}-{'g' * 32}.parquet",
+        )
+    ] + [f"{folder}x/{ours.rpartition('/')[2]}", f"{folder}00004/deeper/{ours.rpartition('/')[2]}"]
+    world.store.objects |= dict.fromkeys(foreign, b"x")
+    kept = SnapshotStore(world.store, "b", "p/", OURS)  # type: ignore[arg-type]
+    assert kept.keys() == {4: [ours]}
+    assert Plan(kept, kept.keys(), (Extent(4, 0, 61),), True).new_records == 1
+    for _ in range(KEPT + 1):
+        world.run(audit_ms=0)
+    assert set(foreign) < world.store.objects.keys()
+
+
 def lost_and_grown_again(world: World) -> None:
     """An unclean election took the last records; others of a later leader are in their places."""
     kept = world.log.messages_[:50]
