@@ -142,7 +142,8 @@ def _plans(
                 )
             )
             held = not plans and retry(lambda: plane.merge_claimed_for(order.log, worker)) > 0
-        except UnknownLog:
+        except (UnknownLog, TieredRangeGone):
+            # What retention was removing meanwhile: the next run plans what is left.
             return []
         # A claim that ended between the two calls is asked for once more.
         if plans or not (held or waited):

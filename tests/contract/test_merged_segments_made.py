@@ -34,6 +34,7 @@ from tests.contract.tiering_world import (
 )
 from tests.unit.kafka.segment_batches import Spec, sized, spec_lists
 from tests.unit.spark.test_whole_objects import full_disk
+from tideline.control_plane.errors import TieredRangeGone
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches
@@ -434,6 +435,23 @@ def test_segments_are_made_of_ranges_where_the_disk_takes_no_whole_objects(
     assert done.ended == Ended.DONE
     assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
     check_whole(world, [log], 1 << 30)
+
+
+def test_what_retention_prunes_while_a_merge_is_planned_is_no_failure(world: World) -> None:
+    (log,) = world.born_diskless()
+    world.append((log, sized(2, 10)))
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+
+    class Pruned:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.plane, name)
+
+        def begin_merge(self, *_: object) -> object:
+            raise TieredRangeGone("TL025", "retention has removed it")
+
+    made = merge_partition(world.services(Pruned()), uuid4(), order(candidate), claim_ms=60_000)
+    assert list(made) == []
 
 
 def test_a_claim_is_given_back_whatever_ends_the_task(world: World) -> None:
