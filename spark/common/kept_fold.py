@@ -29,8 +29,6 @@ from spark.common.rows import arrow_schema
 Key = tuple[bytes, int]
 """Topic id (16 bytes) and partition."""
 NOT_UNDERSTOOD: Key = (bytes(16), UNKNOWN_PARTITION)
-MOST_NOT_UNDERSTOOD = 1_000
-"""Kept as they are; with more of them nothing is kept."""
 _WHOLE = FORMS.index(WHOLE)
 
 
@@ -61,8 +59,9 @@ class KeptFold:
 
     @property
     def can_be_kept(self) -> bool:
-        strange = self.logs.get(NOT_UNDERSTOOD)
-        return strange is None or strange.rows <= MOST_NOT_UNDERSTOOD
+        """Not while there is a record that was not understood: another version may understand it,
+        and has to see the record itself."""
+        return NOT_UNDERSTOOD not in self.logs
 
     def take(self, batch: pa.RecordBatch | pa.Table, upto: int) -> None:
         """Fold rows of :class:`PackedEvents`, all past what was taken before, the last of them at

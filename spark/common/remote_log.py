@@ -197,7 +197,7 @@ class FoldReader(Reader):
                     raise found
                 found.check(
                     self._snapshots.identity, extent.partition, extent.start, extent.end,
-                    self._whole_since,
+                    self._whole_since, self._now_ms,
                 )  # fmt: skip
                 return self._gone_on(found, extent)
             except Unusable as why:

@@ -13,7 +13,7 @@ why:
   same leader epoch. An epoch has one leader, which only appends, and followers take over what it
   has: so with the same record of the same epoch everything before it is the same, too. A log that
   lost records (an unclean election, a topic cut short) and grew again has a later epoch there;
-- its first reading from the start is not too long ago.
+- its first reading from the start is not too long ago, nor at a time that is to come.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,13 +41,15 @@ from tideline.object_store.client import (
 
 KEPT = 3
 """Snapshots of one partition that are left for runs that read them now; older ones go."""
-RULES = hashlib.sha256(f"1 {WHOLE.descr} {EPOCH.descr}".encode()).hexdigest()[:16]
+RULES = hashlib.sha256(f"2 {WHOLE.descr} {EPOCH.descr}".encode()).hexdigest()[:16]
 """Changes with what a fold keeps and how it lies in memory. The number counts changes of the fold
 itself (``spark/common/fold.py``)."""
 _HEADER = b"tideline"
 Seen = Mapping[str, tuple[str, Mapping[int, int]]]
 """By topic id (base64) where its snapshots lie, and up to where (exclusive) they have seen each
 partition."""
+_NAME = re.compile(r"(\d+)/\d{15}-\d{20}-[0-9a-f]{32}\.parquet")
+"""Below the prefix of an identity: partition, when it was written (ms), end offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,9 @@ class Snapshot:
         except (pa.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
             raise Unusable(f"it cannot be read: {error}") from error
 
-    def check(self, identity: Identity, place: int, start: int, end: int, whole_since: int) -> None:
+    def check(
+        self, identity: Identity, place: int, start: int, end: int, whole_since: int, now_ms: int
+    ) -> None:
         """Whether a run over ``[start, end)`` may go on from it, but for its last record. Raises
         :class:`Unusable`."""
         if (self.identity, self.fold.place) != (identity, place):
@@ -156,6 +161,9 @@ class Snapshot:
             raise Unusable(f"the log ends at {end}, it has seen {self.end}")
         if self.whole_at < whole_since:
             raise Unusable("the log was last read from its start too long ago")
+        if self.whole_at > now_ms:
+            # It would be young for as long as the clock of its run was ahead.
+            raise Unusable("the log was last read from its start at a time that is to come")
 
 
 def _digest(header: Mapping[str, Any], logs: Mapping[Key, PackedLog]) -> str:
@@ -187,13 +195,13 @@ class SnapshotStore:
                 yield why
 
     def keys(self) -> dict[int, list[str]]:
-        """By partition the keys of its snapshots, the newest first."""
+        """By partition the keys of its snapshots, the newest first. Whatever else lies there is
+        nobody's."""
         prefix = self.identity.prefix(self.root)
         found: dict[int, list[str]] = {}
         for entry in self.store.list_objects(self.bucket, prefix):
-            place, _, name = entry.key.removeprefix(prefix).partition("/")
-            if place.isdigit() and name.endswith(".parquet"):
-                found.setdefault(int(place), []).append(entry.key)
+            if name := _NAME.fullmatch(entry.key.removeprefix(prefix)):
+                found.setdefault(int(name[1]), []).append(entry.key)
         return {place: sorted(keys, reverse=True) for place, keys in found.items()}
 
     def seen(self) -> Seen:
@@ -201,10 +209,10 @@ class SnapshotStore:
         prefix = self.identity.of_cluster(self.root)
         found: dict[str, tuple[str, dict[int, int]]] = {}
         for entry in self.store.list_objects(self.bucket, prefix):
-            match entry.key.removeprefix(prefix).split("/"):
-                case [topic_id, place, name] if place.isdigit() and name.endswith(".parquet"):
-                    _, ends = found.setdefault(topic_id, (f"{prefix}{topic_id}/", {}))
-                    ends[int(place)] = max(ends.get(int(place), 0), self.end_of(entry.key))
+            topic_id, _, rest = entry.key.removeprefix(prefix).partition("/")
+            if name := _NAME.fullmatch(rest):
+                _, ends = found.setdefault(topic_id, (f"{prefix}{topic_id}/", {}))
+                ends[int(name[1])] = max(ends.get(int(name[1]), 0), self.end_of(entry.key))
         return found
 
     @staticmethod
@@ -212,11 +220,17 @@ class SnapshotStore:
         """Up to where (exclusive) the snapshot under ``key`` has seen its partition."""
         return int(key.rpartition("/")[2].split("-")[1])
 
+    @staticmethod
+    def written_at(key: str) -> int:
+        """ms, by the clock of the run that wrote it."""
+        return int(key.rpartition("/")[2].split("-")[0])
+
     def write(self, snapshot: Snapshot, now_ms: int, known: Sequence[str]) -> None:
         """Keep ``snapshot``, and no more than :data:`KEPT` of its partition. ``known``: keys of
-        those that were there, the newest first."""
+        those that were there. One of a time that is to come is no newer one: it goes first."""
         folder = f"{self.identity.prefix(self.root)}{snapshot.fold.place:05d}"
         key = f"{folder}/{now_ms:015d}-{snapshot.end:020d}-{uuid4().hex}.parquet"
         self.store.put(self.bucket, key, snapshot.to_parquet())
-        if superseded := sorted([key, *known], reverse=True)[KEPT:]:
+        newest = sorted(known, key=lambda k: (self.written_at(k) <= now_ms, k), reverse=True)
+        if superseded := newest[KEPT - 1 :]:
             self.store.delete(self.bucket, superseded)

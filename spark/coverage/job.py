@@ -10,7 +10,7 @@ second time first, because retention may have run between two looks.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -115,9 +115,16 @@ def coverage(
 
 def looks(job: Job) -> dict[int, CoverageLook]:
     """By log id what earlier runs found whole and no audit is due for."""
-    since = time.time_ns() // 1_000_000 - job.settings.coverage_audit_ms
+    now_ms = time.time_ns() // 1_000_000
     with connect_jobs(job.settings, application_name=control_plane.APPLICATION) as plane:
-        return {one.log_id: one for one in plane.coverage_looks() if one.objects_seen_at > since}
+        return no_audit_due(plane.coverage_looks(), now_ms, job.settings.coverage_audit_ms)
+
+
+def no_audit_due(
+    looks: Iterable[CoverageLook], now_ms: int, audit_ms: int
+) -> dict[int, CoverageLook]:
+    """Those of the last ``audit_ms``. One of a time that is to come would be young for ever."""
+    return {one.log_id: one for one in looks if now_ms - audit_ms < one.objects_seen_at <= now_ms}
 
 
 def observe(

@@ -125,11 +125,14 @@ def judge_log(table: pa.Table, now_ms: int, bucket: Bucket | None) -> CoverageVe
     if log_id == NO_LOG:
         must_be_understood(unpack(table)[0])
         return None
-    log = _taken_apart(*unpack(table), now_ms)
+    prefix = place_of(table)
+    # Where nobody lists, nobody relies on a digest either.
+    place = (bucket.bucket, prefix) if bucket is not None else ("", "")
+    log = _taken_apart(*unpack(table), now_ms, place)
     if log is None:
         return None
     if bucket is not None and log.seen_at < 0:
-        log = replace(log, objects=bucket.listed(log_id, place_of(table)), seen_at=now_ms)
+        log = replace(log, objects=bucket.listed(log_id, prefix), seen_at=now_ms)
     found = cover(
         log.start, log.boundary, log.segments, log.objects, log.lineage_epochs, log.lineage_starts
     )
@@ -177,9 +180,12 @@ def _with_segments(
     )
 
 
-def _taken_apart(everything: Events, objects: Objects, now_ms: int) -> _Log | None:
-    """Its objects are those that were handed over; where none were and an earlier look may be
-    relied on, what its segments must have. Else ``seen_at`` is -1: nobody has looked."""
+def _taken_apart(
+    everything: Events, objects: Objects, now_ms: int, place: tuple[str, str]
+) -> _Log | None:
+    """``place``: bucket and prefix. Its objects are those that were handed over; where none were
+    and an earlier look may be relied on, what its segments must have. Else ``seen_at`` is -1:
+    nobody has looked."""
     of_kind = everything.kind
 
     def rows(kind: int) -> Ints:
@@ -190,7 +196,7 @@ def _taken_apart(everything: Events, objects: Objects, now_ms: int) -> _Log | No
         return None
     segments = fold(everything.take(np.flatnonzero(of_kind < LOG)))
     merged, look = everything.take(rows(MERGED)), everything.take(rows(SEEN))
-    digest = digest_of(segments, merged)
+    digest = digest_of(segments, merged, place)
     seen_at = now_ms if len(objects) else -1
     if len(look) and not segments.anomalies and _id(look, 0).hex == digest:
         seen_at, objects = int(look.stamp[0]), what_must_be(segments.base, merged)
@@ -213,9 +219,11 @@ def _id(events: Events, row: int) -> UUID:
     return UUID(int=int(events.id_high[row]) << 64 | int(events.id_low[row]))
 
 
-def digest_of(segments: Segments, merged: Events) -> str:
-    """Hex of 16 bytes: of everything that says which objects there must be."""
+def digest_of(segments: Segments, merged: Events, place: tuple[str, str]) -> str:
+    """Hex of 16 bytes: of everything that says which objects there must be, and in which
+    ``place`` (bucket and prefix): a look into another one says nothing of it."""
     found = hashlib.blake2b(DIGEST_RULES, digest_size=16)
+    found.update(repr(place).encode())
     for some in (segments.base, merged):
         order = np.lexsort((some.id_low, some.id_high))
         found.update(len(order).to_bytes(8, "little"))

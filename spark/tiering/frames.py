@@ -59,7 +59,7 @@ def merge(
         with open_services() as services, local_directory() as directory:
             get = services.read_range
             if whole_objects:
-                get = WholeObjects(directory, services.read_object).get
+                get = WholeObjects(directory, services.read_object, services.read_range).get
             for order in partitions:
                 yield from merge_partition(services, worker, order, claim_ms=claim_ms, get=get)
 

@@ -20,6 +20,10 @@ PARTS_AT_ONCE = 2
 """Under way, beside the one that is being filled."""
 
 
+class WrongLength(TidelineError):
+    """A ``.log`` does not have the bytes that its segment is to be registered with."""
+
+
 class LogUpload:
     """The sink of a segment's ``.log``: an object in parts of :data:`PART_BYTES`, of which
     :data:`PARTS_AT_ONCE` are on their way; a small one is put whole. It is there when
@@ -74,8 +78,15 @@ class LogUpload:
         self.requests += 1
         return tag
 
-    def finish(self) -> None:
-        """Make the object appear, with everything that was written."""
+    def finish(self, log_bytes: int) -> None:
+        """Make the object appear, with everything that was written. Raises :class:`WrongLength`
+        unless that is ``log_bytes``."""
+        written = self._size + len(self._part)
+        if written != log_bytes:
+            raise WrongLength(
+                f"{self._key}: {written} bytes were written, its segment has {log_bytes}: it is "
+                "not uploaded; report it"
+            )
         if self._upload is None:
             body = bytes(self._part)
             retry(lambda: self._store.put(self._bucket, self._key, body))

@@ -142,7 +142,8 @@ def _plans(
                 )
             )
             held = not plans and retry(lambda: plane.merge_claimed_for(order.log, worker)) > 0
-        except UnknownLog:
+        except (UnknownLog, TieredRangeGone):
+            # What retention was removing meanwhile: the next run plans what is left.
             return []
         # A claim that ended between the two calls is asked for once more.
         if plans or not (held or waited):
@@ -174,7 +175,7 @@ def _one_segment(
     except (*WRONG, WrongPlan, TieringMismatch) as error:
         yield _failed(services, plan, planned, error)
         return
-    except TidelineError as error:
+    except Exception as error:
         # Another attempt need not wait for the claim to expire; if Postgres is away, it does.
         with suppress(TidelineError):
             services.plane.abandon_merge(plan.log, plan.token, str(error))

@@ -17,7 +17,7 @@ from typing import Self
 
 from spark.common.read_ahead import read_ahead
 from spark.common.retry import retry
-from spark.tiering.log_upload import LogUpload
+from spark.tiering.log_upload import LogUpload, WrongLength
 from spark.tiering.services import Services
 from spark.tiering.wal_reads import BatchMismatch, Read, in_segment, reads
 from tideline.control_plane.tiering_model import MergePlan
@@ -32,8 +32,11 @@ from tideline.object_store.client import ObjectMissing
 Producers = Sequence[ProducerSnapshotEntry]
 ReadRange = Callable[[ByteRange], bytes]
 """Of a WAL object; see :meth:`spark.tiering.services.Services.read_range`."""
-WRONG = (BatchMismatch, InvalidSegment, InvalidBatch, ObjectMissing)
-"""What of a WAL object can be wrong: the partition's own failure."""
+ENDS_EARLY = (BatchMismatch, ObjectMissing)
+"""What of a WAL object can be wrong. Everything before it is as committed, and is a segment."""
+WRONG = (*ENDS_EARLY, InvalidSegment, InvalidBatch, WrongLength)
+"""The partition's own failures. Batches that were right when they were read, and cannot be a
+segment, or one of another length than was counted, are nobody's data: nothing is made of them."""
 
 
 class WrongPlan(TidelineError):
@@ -111,7 +114,7 @@ class Builds:
             wrong = None
             try:
                 self._append(writer, plan, asked)
-            except WRONG as error:
+            except ENDS_EARLY as error:
                 if writer.next_offset == plan.base_offset:
                     raise
                 wrong = error
@@ -120,7 +123,7 @@ class Builds:
                 _must_be_as_planned(plan, written)
                 after.set_result(written.producers)
             self._put_beside(plan, written)
-            log.finish()
+            log.finish(written.log_bytes)
         return Built(
             written,
             object_reads=len(asked),

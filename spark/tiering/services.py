@@ -15,6 +15,7 @@ from tideline.control_plane.cataloged_jobs import CatalogedJobs, open_jobs
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.control_plane.tiering_model import TieringScope
 from tideline.object_store.byte_ranges import ByteRange
+from tideline.object_store.client import ObjectTooShort, ObjectTruncated
 from tideline.settings import JobsSettings
 
 FAILURE_BACKOFF_MS = 30_000
@@ -49,8 +50,21 @@ class Services:
     """Failures in a row after which one thing is left alone until an operator looks."""
 
     def read_range(self, part: ByteRange) -> bytes:
-        """Bytes of a WAL object, by one request."""
-        return retry(lambda: self.store.get(self.diskless_bucket, part.key, part.start, part.size))
+        """Bytes of a WAL object, by one request; fewer where the object is shorter."""
+        return retry(lambda: self._read_range(part))
+
+    def _read_range(self, part: ByteRange) -> bytes:
+        bucket, key = self.diskless_bucket, part.key
+        try:
+            return self.store.get(bucket, key, part.start, part.size)
+        except (ObjectTruncated, ObjectTooShort):
+            # A body that was cut on its way comes again; an object that was cut concerns only the
+            # partitions with a batch behind the cut, which are told by the batch that is not whole.
+            end = self.store.size(bucket, key)
+            if end >= part.end:
+                raise
+        left = end - part.start
+        return self.store.get(bucket, key, part.start, left) if left > 0 else b""
 
     def read_object(self, key: str) -> bytes:
         """A whole WAL object."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,16 +35,33 @@ def local_directory() -> Iterator[Path]:
 
 
 class WholeObjects:
-    """Reads ranges out of whole objects. Safe to share between threads and processes. ``fetch``:
-    the bytes of an object; what it raises is raised here."""
+    """Reads ranges out of whole objects, until the disk fails: then by ``read_range``. Safe to
+    share between threads and processes. ``fetch``: the bytes of an object; what the two raise is
+    raised here."""
 
     def __init__(
-        self, directory: Path, fetch: Callable[[str], bytes], most_bytes: int = MOST_BYTES
+        self,
+        directory: Path,
+        fetch: Callable[[str], bytes],
+        read_range: Callable[[ByteRange], bytes],
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._directory, self._fetch, self._most = directory, fetch, most_bytes
+        self._read_range = read_range
+        self._disk_failed = False
 
     def get(self, part: ByteRange) -> bytes:
         """The bytes of the range; fewer where the object is shorter."""
+        if not self._disk_failed:
+            try:
+                return self._out_of_whole(part)
+            except OSError as error:
+                # It is Spark's, and others fill it too; no segment has to wait for room.
+                self._disk_failed = True
+                print(f"whole objects are not kept, ranges are read: {error}", file=sys.stderr)
+        return self._read_range(part)
+
+    def _out_of_whole(self, part: ByteRange) -> bytes:
         path = self._directory / hashlib.sha256(part.key.encode()).hexdigest()
         if (found := _read(path, part)) is not None:
             return found
@@ -54,8 +72,11 @@ class WholeObjects:
             body = self._fetch(part.key)
             self._make_room(len(body))
             draft = path.with_suffix(f".{os.getpid()}")
-            draft.write_bytes(body)
-            draft.rename(path)
+            try:
+                draft.write_bytes(body)
+                draft.rename(path)
+            finally:
+                draft.unlink(missing_ok=True)
         return body[part.start : part.end]
 
     def _make_room(self, size: int) -> None:

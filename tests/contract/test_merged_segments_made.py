@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,11 +15,13 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark.tiering import log_upload
+from spark.tiering import log_upload, segment_build
 from spark.tiering import merge_partition as merging
 from spark.tiering.merge_partition import merge_partition
 from spark.tiering.outcomes import Ended, MergeOutcome
 from spark.tiering.split_files import split
+from spark.tiering.wal_reads import in_segment
+from spark.tiering.whole_objects import WholeObjects
 from tests.contract.conftest import Database
 from tests.contract.tiering_world import (
     DISKLESS,
@@ -30,6 +33,8 @@ from tests.contract.tiering_world import (
     order,
 )
 from tests.unit.kafka.segment_batches import Spec, sized, spec_lists
+from tests.unit.spark.test_whole_objects import full_disk
+from tideline.control_plane.errors import TieredRangeGone
 from tideline.control_plane.jobs import JobsControlPlane
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches
@@ -39,6 +44,7 @@ from tideline.kafka.segment_lookup import (
     position_for_offset,
     position_for_timestamp,
 )
+from tideline.object_store.client import ObjectTruncated
 
 
 @pytest.fixture(scope="module")
@@ -322,6 +328,33 @@ def test_what_lies_before_a_wrong_batch_is_merged_and_the_partition_is_parked_th
     check_whole(world, [wrong, right], 1 << 30)
 
 
+def test_a_batch_that_changes_behind_its_check_fails_the_partition_and_nothing_appears(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what else of it is not as it was read: it is no place to end early."""
+    (log,) = world.born_diskless()
+    world.append((log, sized(3, 50)))
+    world.append(*[(log, sized(3, 50))] * 3)
+    split_everything(world)
+
+    def changed(*asked: object) -> Iterator[memoryview]:
+        for piece in in_segment(*asked):  # type: ignore[arg-type]
+            if len(list(iter_batches(piece))) > 1:
+                piece[-1] ^= 1
+            yield piece
+
+    with monkeypatch.context() as broken:
+        broken.setattr(segment_build, "in_segment", changed)
+        (failed,) = merged_once(world, log)
+    assert failed.ended == Ended.FAILED
+    assert "CRC" in str(failed.error)
+    assert not [key for key in world.store.keys(TIERED) if key.endswith(SegmentFile.LOG)]
+    assert world.merged(log) == b""
+    world.expire_claims()
+    assert [o.ended for o in merged_once(world, log)] == [Ended.DONE]
+    check_whole(world, [log], 1 << 30)
+
+
 def test_a_missing_object_is_the_partitions_own_failure(world: World) -> None:
     (log,) = world.born_diskless()
     world.store.delete(DISKLESS, [world.append((log, sized(2, 10)))])
@@ -329,6 +362,113 @@ def test_a_missing_object_is_the_partitions_own_failure(world: World) -> None:
     (failed,) = merged_once(world, log)
     assert failed.ended == Ended.FAILED
     assert "no such object" in str(failed.error)
+
+
+@pytest.mark.parametrize("left", [1.5, 1, 0.5, 0], ids="{} batches are left".format)
+def test_an_object_that_is_cut_short_is_the_failure_of_the_partitions_behind_the_cut(
+    world: World, left: float
+) -> None:
+    first, cut, another = world.born_diskless(3)
+    key = world.append(*((log, sized(2, 10)) for log in (first, cut)))
+    world.append((another, sized(2, 10)))
+    split_everything(world)
+    whole = world.store.objects[DISKLESS, key]
+    world.store.put(DISKLESS, key, whole[: int(len(whole) / 2 * left)])
+    (failed,) = merged_once(world, cut)
+    assert failed.ended == Ended.FAILED
+    assert f"{key} [{len(whole) // 2}, {len(whole)})" in str(failed.error)
+    assert [o.ended for o in merged_once(world, first)] == [
+        Ended.DONE if left >= 1 else Ended.FAILED
+    ]
+    assert [o.ended for o in merged_once(world, another)] == [Ended.DONE]
+    world.store.put(DISKLESS, key, whole)
+    world.expire_claims()
+    merge_everything(world, 1 << 30)
+    check_whole(world, [first, cut, another], 1 << 30)
+
+
+def test_of_a_read_that_an_objects_end_cuts_what_lies_before_it_is_merged(world: World) -> None:
+    (log,) = world.born_diskless()
+    key = world.append(*[(log, sized(2, 10))] * 3)
+    split_everything(world)
+    whole = world.store.objects[DISKLESS, key]
+    world.store.put(DISKLESS, key, whole[:-1])
+    done, failed = merged_once(world, log)
+    assert (done.ended, done.last_offset) == (Ended.DONE, 3)
+    assert (failed.ended, failed.base_offset) == (Ended.FAILED, 4)
+
+
+def test_a_body_that_was_cut_on_its_way_is_asked_for_again(world: World) -> None:
+    (log,) = world.born_diskless()
+    world.append((log, sized(2, 10)))
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+    asked: list[str] = []
+
+    class Cut:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.store, name)
+
+        def get(self, bucket: str, key: str, start: int, size: int) -> bytes:
+            asked.append(key)
+            if len(asked) == 1:
+                raise ObjectTruncated("the connection broke")
+            return world.store.get(bucket, key, start, size)
+
+    (done,) = merge_partition(
+        world.services(store=Cut()), uuid4(), order(candidate), claim_ms=60_000
+    )
+    assert (done.ended, len(asked)) == (Ended.DONE, 2)
+
+
+def test_segments_are_made_of_ranges_where_the_disk_takes_no_whole_objects(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log,) = world.born_diskless()
+    world.append(*[(log, sized(2, 10))] * 3)
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+    full_disk(monkeypatch)
+    services = world.services()
+    get = WholeObjects(tmp_path, services.read_object, services.read_range).get
+    (done,) = merge_partition(services, uuid4(), order(candidate), claim_ms=60_000, get=get)
+    assert done.ended == Ended.DONE
+    assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
+    check_whole(world, [log], 1 << 30)
+
+
+def test_what_retention_prunes_while_a_merge_is_planned_is_no_failure(world: World) -> None:
+    (log,) = world.born_diskless()
+    world.append((log, sized(2, 10)))
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+
+    class Pruned:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.plane, name)
+
+        def begin_merge(self, *_: object) -> object:
+            raise TieredRangeGone("TL025", "retention has removed it")
+
+    made = merge_partition(world.services(Pruned()), uuid4(), order(candidate), claim_ms=60_000)
+    assert list(made) == []
+
+
+def test_a_claim_is_given_back_whatever_ends_the_task(world: World) -> None:
+    (log,) = world.born_diskless()
+    world.append((log, sized(2, 10)))
+    split_everything(world)
+    (candidate,) = world.plane.merge_candidates()
+
+    def broken(_: object) -> bytes:
+        raise OSError("the disk is broken")
+
+    run = uuid4()
+    with pytest.raises(OSError, match="the disk is broken"):
+        list(merge_partition(world.services(), run, order(candidate), claim_ms=60_000, get=broken))
+    assert world.plane.merge_claimed_for(log, run) == 0
+    assert world.scene.sql("SELECT count(*) FROM tiering_failures") == [(0,)]
+    assert [o.ended for o in merged_once(world, log)] == [Ended.DONE], "nobody waits for it"
 
 
 def test_an_object_that_another_ones_merge_has_set_free_is_no_failure(world: World) -> None:

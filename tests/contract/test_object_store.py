@@ -16,6 +16,7 @@ from tideline.object_store.client import (
     ObjectMissing,
     ObjectStoreClient,
     ObjectStoreRefused,
+    ObjectTooShort,
     ObjectTruncated,
 )
 from tideline.settings import ObjectStoreSettings
@@ -86,7 +87,7 @@ def test_ranges(settings: ObjectStoreSettings, client: ObjectStoreClient, key: s
     with pytest.raises(ObjectTruncated, match="7 bytes came, not 8"):
         client.get(bucket, key, 3, 8)
     for beyond in ((10, 1), (10, None), (50, 5)):
-        with pytest.raises(ObjectStoreRefused, match="InvalidRange"):
+        with pytest.raises(ObjectTooShort, match="InvalidRange"):
             client.get(bucket, key, *beyond)
 
 
@@ -136,5 +137,5 @@ async def test_small_calls_of_a_gateway_at_once(settings: ObjectStoreSettings, k
             await store.get(f"{key}/none", 0, 1)
         with pytest.raises(ObjectTruncated):
             await store.get(f"{key}/0", 0, 2)
-        with pytest.raises(ObjectStoreRefused, match="InvalidRange"):
+        with pytest.raises(ObjectTooShort, match="InvalidRange"):
             await store.get(f"{key}/0", 9, 2)

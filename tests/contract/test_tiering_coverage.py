@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,9 +35,10 @@ def record(
     generation: int = 1,
     boundary: int = 10,
     seen_complete: bool = True,
+    objects_seen_at: int | None = None,
 ) -> bool:
     told = recorded(tiered, log, complete, observed_at, generation=generation, boundary=boundary,
-                    seen_complete=seen_complete)  # fmt: skip
+                    seen_complete=seen_complete, objects_seen_at=objects_seen_at)  # fmt: skip
     assert told.refused is None
     return told.written
 
@@ -50,11 +52,14 @@ def recorded(
     generation: int = 1,
     boundary: int = 10,
     seen_complete: bool = True,
+    objects_seen_at: int | None = None,
 ) -> RecordedVerdict:
+    """``objects_seen_at``: of an earlier run, whose look is relied on."""
+    seen_at = observed_at if objects_seen_at is None else objects_seen_at
     verdict = NewVerdict(
         log_id(tiered, log), log.topic_id, log.partition, generation, boundary, complete,
         "whole" if complete else "offsets 3 to 5 are missing", {"gaps": [[3, 5]]}, observed_at,
-        seen_complete, observed_at, "ab" * 16 if complete else None,
+        seen_complete, seen_at, "ab" * 16 if complete else None,
     )  # fmt: skip
     (told,) = tiered.plane.record_coverage([verdict], "run")
     assert told.log_id == verdict.log_id
@@ -98,6 +103,71 @@ async def test_an_older_run_never_overwrites_a_newer_one(tiered: Tiered) -> None
     assert not record(tiered, log, True, 199)
     assert not await ready(tiered, log)
     assert record(tiered, log, False, 200)
+
+
+async def test_who_relies_on_an_earlier_look_does_not_undo_what_an_audit_has_found(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    assert record(tiered, log, True, 100)
+    assert record(tiered, log, True, 150, objects_seen_at=100), "nothing was found since"
+    assert record(tiered, log, False, 200)
+    assert not record(tiered, log, True, 300, objects_seen_at=100)
+    assert not await ready(tiered, log)
+    assert list(tiered.plane.coverage_looks()) == []
+    await tiered.scene.plane.set_tiering_complete(log, 1, True, "readiness has listed them")
+    assert not record(tiered, log, True, 400, objects_seen_at=100), "that look is not the last one"
+    (status,) = tiered.plane.coverage_status()
+    assert (status.complete, status.observed_at, status.tiering_complete) == (False, 200, True)
+    assert record(tiered, log, True, 500), "it has listed them itself"
+
+
+async def test_an_audit_counts_against_a_run_that_began_later_and_listed_nothing(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    assert record(tiered, log, True, 100)
+    assert record(tiered, log, True, 300, objects_seen_at=100)
+    assert record(tiered, log, False, 200)
+    assert not await ready(tiered, log)
+    assert record(tiered, log, True, 400)
+    assert not record(tiered, log, False, 350), "the objects were listed since"
+    assert await ready(tiered, log)
+
+
+async def test_a_look_that_is_not_the_last_one_is_not_confirmed(tiered: Tiered) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    whole = NewVerdict(log_id(tiered, log), log.topic_id, 0, 1, 10, True, "whole", {}, 100, True,
+                       100, "0f")  # fmt: skip
+    not_quite = replace(whole, observed_at=200, objects_seen_at=200, objects_digest=None)
+    late = replace(whole, observed_at=300)
+    told = [
+        one.written
+        for verdict in (whole, not_quite, late)
+        for one in tiered.plane.record_coverage([verdict], "run")
+    ]
+    assert told == [True, True, False]
+    assert list(tiered.plane.coverage_looks()) == [], "every object is listed again"
+
+
+IN_2100 = 4_102_444_800_000
+"""ms"""
+
+
+async def test_a_run_whose_clock_was_ahead_does_not_outlast_those_that_look_after_it(
+    tiered: Tiered,
+) -> None:
+    log = await tiered.scene.hybrid_log(tiered.gateway, 10)
+    assert record(tiered, log, True, IN_2100)
+    assert record(tiered, log, True, IN_2100), "confirmed, too"
+    (status,) = tiered.plane.coverage_status()
+    now = time.time_ns() // 1_000_000
+    assert status.observed_at is not None
+    assert status.objects_seen_at is not None
+    assert now - 60_000 < status.objects_seen_at <= status.observed_at <= now + 1
+    assert record(tiered, log, False, now + 1_000)
+    tiered.scene.sql("UPDATE coverage_results SET observed_at = '2100-01-01'")
+    assert record(tiered, log, True, now), "what another version has written is no obstacle"
 
 
 async def test_a_run_that_looked_before_readiness_does_not_clear_what_readiness_proved(
@@ -144,14 +214,14 @@ async def test_verdicts_that_stand_are_confirmed_without_a_lock_of_their_logs(
     ids = [log_id(tiered, log) for log in logs]
     verdicts = [
         NewVerdict(
-            number, log.topic_id, 0, 1, 10, True, "whole", {"segments": 1}, 100, False, 90, "0f"
+            number, log.topic_id, 0, 1, 10, True, "whole", {"segments": 1}, 100, False, 100, "0f"
         )
         for number, log in zip(ids, logs, strict=True)
     ]
     told = list(tiered.plane.record_coverage(verdicts, "first"))
     assert [one.log_id for one in told if one.written] == ids
     verdicts = [
-        replace(one, observed_at=200, seen_complete=True, objects_seen_at=190, objects_digest="1f")
+        replace(one, observed_at=200, seen_complete=True, objects_seen_at=200, objects_digest="1f")
         for one in verdicts
     ]
     verdicts[1] = replace(verdicts[1], complete=False, reason="offset 3 is missing")
@@ -166,11 +236,11 @@ async def test_verdicts_that_stand_are_confirmed_without_a_lock_of_their_logs(
     assert [found[n].since for n in ids] == [100, 200, 100]
     assert [found[n].run_id for n in ids] == ["second", "second", "first"]
     assert [await ready(tiered, log) for log in logs] == [True, False, True]
-    assert [found[n].objects_seen_at for n in ids] == [190, 190, 90]
+    assert [found[n].objects_seen_at for n in ids] == [200, 200, 100]
     looks = {one.log_id: one for one in tiered.plane.coverage_looks()}
     assert looks == {
-        ids[0]: CoverageLook(ids[0], 10, 190, b"\x1f"),
-        ids[2]: CoverageLook(ids[2], 10, 90, b"\x0f"),
+        ids[0]: CoverageLook(ids[0], 10, 200, b"\x1f"),
+        ids[2]: CoverageLook(ids[2], 10, 100, b"\x0f"),
     }, "of what is not complete nothing is relied on"
     assert [one.written for one in tiered.plane.record_coverage(verdicts[:1], "again")] == [True]
     late = replace(verdicts[0], observed_at=150)

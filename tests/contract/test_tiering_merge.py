@@ -186,6 +186,23 @@ async def test_a_claim_that_is_asked_for_again_fences_the_first_and_another_atte
         tiered.worker.begin(log, segment_id=again.segment_id)
 
 
+async def test_a_repeated_call_whose_segments_were_taken_over_begins_nothing(
+    tiered: Tiered,
+) -> None:
+    """Its answer was lost, and its claim has run out before it was asked again."""
+    log = await split_log(tiered)
+    lost = tiered.worker.begun(log)
+    tiered.scene.sql("UPDATE merge_claims SET expires_at = now() - interval '1 s'")
+    other = Worker(tiered.plane)
+    theirs = other.merge(log, max_batches=1)
+    assert theirs is not None
+    for _ in range(2):
+        assert tiered.worker.begin(log, segment_id=lost.segment_id) is None
+    rest = tiered.worker.merge(log)
+    assert rest is not None, "under another id it goes on"
+    assert rest.base_offset == theirs.last_offset + 1
+
+
 async def planned(tiered: Tiered, log: TopicIdPartition, segments: int) -> list[MergePlan]:
     """Of one batch each."""
     return tiered.plane.begin_merge(

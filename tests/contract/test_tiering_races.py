@@ -259,3 +259,22 @@ async def test_pruning_and_merging_one_range_both_happen(tiered: Tiered, race: R
     race.held.commit()
     finish.result(WAIT_S)
     assert await tiered.read(log) == [("segment", 0, 3)]
+
+
+async def test_a_merge_whose_batches_are_pruned_while_it_plans_begins_nothing(
+    tiered: Tiered, race: Race
+) -> None:
+    log = await tiered.diskless(files=2, batches=2)
+    tiered.worker.split(log.topic_id)
+    # It waits where it records its segment, after it has looked which batches there are.
+    race.held.execute("LOCK TABLE merged_segments IN EXCLUSIVE MODE")
+    begin = race.start(tiered.worker.begin, log)
+    race.hold("delete_records", log.topic_id, 0, 2)
+    race.hold("prune_batches", 100)
+    race.held.commit()
+    with pytest.raises(TieredRangeGone, match="while its batches were planned"):
+        begin.result(WAIT_S)
+    assert tiered.scene.sql("SELECT FROM merged_segments") == []
+    plan = tiered.worker.merge(log)
+    assert plan is not None, "nothing holds the partition"
+    assert (plan.base_offset, plan.last_offset, len(plan.batches)) == (2, 3, 2)

@@ -23,7 +23,12 @@ from tideline.control_plane.model import BatchToCommit, CommitError
 from tideline.control_plane.tiering_model import MergeCandidate
 from tideline.domain.ids import TopicIdPartition
 from tideline.kafka.batches import iter_batches, patch
-from tideline.object_store.client import ObjectMissing, ObjectStoreRefused
+from tideline.object_store.client import (
+    ObjectMissing,
+    ObjectStoreRefused,
+    ObjectTooShort,
+    ObjectTruncated,
+)
 from tideline.settings import JobsSettings
 
 DISKLESS, TIERED, PREFIX = "diskless", "tiered", "in/"
@@ -51,7 +56,11 @@ class MemoryStore:
             raise ObjectMissing(f"bucket {bucket}: get {key}: there is no such object")
         body = self.objects[bucket, key]
         first = start or 0
-        return body[first : len(body) if size is None else first + size]
+        found = body[first : len(body) if size is None else first + size]
+        if size is not None and len(found) < size:
+            kind = ObjectTruncated if found else ObjectTooShort
+            raise kind(f"get {key}: {len(found)} bytes came, not {size}")
+        return found
 
     def put(self, bucket: str, key: str, body: bytes) -> None:
         self.objects[bucket, key] = body

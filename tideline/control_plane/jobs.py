@@ -231,7 +231,9 @@ class JobsControlPlane(GarbageCalls, TableCalls):
         Each has whole batches up to ``max_bytes`` and ``max_batches``, but at least one, and
         follows the one before. They are finished in this order. Empty: nothing is split there, the
         topic is paused or deleted, or a claim holds, also one of the same worker: of two attempts
-        that run at once the first goes on. Raises ``UnknownLog``, ``InvalidInput``.
+        that run at once the first goes on; or it was called before with these ids, and another
+        attempt has taken over since. Raises ``UnknownLog``, ``InvalidInput``, and
+        ``TieredRangeGone`` where retention removed batches meanwhile; then nothing is begun.
         """
         return self._call(
             Function("begin_merge", rows(MergePlan)),

@@ -124,23 +124,28 @@ class SegmentWriter:
         return self._position
 
     def append(self, batches: Buffer) -> None:
-        """Append one or more whole batches, with offsets and leader epoch in place.
+        """Append one or more whole batches, with offsets and leader epoch in place: all of them,
+        or none where it raises.
 
         Raises :class:`OffsetGap`, or :class:`InvalidSegment` for a batch that is damaged, of
-        another leader epoch, transactional, or does not fit in a segment. The segment is then
-        unusable.
+        another leader epoch, transactional, or does not fit in a segment.
         """
+        following, position, checked = self._next, self._position, list[BatchHeader]()
         try:
             for header in iter_batches(batches):
-                self._check(batches, header)
-                self._append(header)
+                self._check(batches, header, following, position)
+                checked.append(header)
+                following, position = header.last_offset + 1, position + header.size
         except InvalidBatch as error:
-            raise InvalidSegment(f"after offset {self._next - 1}: {error}") from error
+            raise InvalidSegment(f"after offset {following - 1}: {error}") from error
+        # Only what is in the log is counted: what is registered is what was counted.
         self._log.write(batches)
+        for header in checked:
+            self._append(header)
 
-    def _check(self, batches: Buffer, header: BatchHeader) -> None:
-        if header.base_offset != self._next:
-            raise OffsetGap(self._next, header.base_offset)
+    def _check(self, batches: Buffer, header: BatchHeader, following: int, position: int) -> None:
+        if header.base_offset != following:
+            raise OffsetGap(following, header.base_offset)
         if header.partition_leader_epoch != self._epoch:
             raise InvalidSegment(
                 f"the batch at offset {header.base_offset} has leader epoch "
@@ -156,7 +161,7 @@ class SegmentWriter:
             raise InvalidSegment(
                 f"the batch at offset {header.base_offset} is transactional: a suffix has none"
             )
-        if self._position + header.size > MAX_INT or header.last_offset - self._base > MAX_INT:
+        if position + header.size > MAX_INT or header.last_offset - self._base > MAX_INT:
             raise InvalidSegment(
                 f"the batch at offset {header.base_offset} does not fit: a segment ends at "
                 f"{MAX_INT} bytes and {MAX_INT} offsets after its base {self._base}"

@@ -69,6 +69,10 @@ class ObjectMissing(ObjectStoreRefused):
     """There is no such object."""
 
 
+class ObjectTooShort(ObjectStoreRefused):
+    """The object ends before the range that was asked for begins."""
+
+
 class ObjectExists(ObjectStoreRefused):
     """The key is taken (``If-None-Match: *``). After a put of unknown outcome: it was ours."""
 
@@ -370,6 +374,10 @@ def _refusal(code: str, status: int, where: str) -> ObjectStoreUnavailable | Obj
         return ObjectStoreUnavailable(f"{where}: {code or status}")
     if code in ("NoSuchKey", "404"):
         return ObjectMissing(f"{where}: there is no such object")
+    if status == 416 or code == "InvalidRange":
+        return ObjectTooShort(
+            f"{where}: refused with {code or status}: the object ends before it begins"
+        )
     return ObjectStoreRefused(
         f"{where}: refused with {code or status}; check the bucket and the credentials"
     )

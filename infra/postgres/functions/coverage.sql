@@ -3,7 +3,9 @@
 -- What a coverage run says of a prefix decides tieringComplete (seed 000). Fenced by the generation
 -- and the B0 that the run looked at; of two runs the one that looked later stands. Answers false
 -- when a later one has written already, and when readiness has set the flag since the run read it as
--- p_seen_complete: what it saw is older than that.
+-- p_seen_complete: what it saw is older than that. A run that saw the objects before it began relies on
+-- the look of an earlier run: it says nothing against one that has listed them since, neither
+-- before it writes nor after.
 CREATE FUNCTION record_coverage(
     p_topic_id uuid, p_partition integer, p_generation integer, p_boundary bigint,
     p_complete boolean, p_reason text, p_detail jsonb, p_run_id text, p_observed_at timestamptz,
@@ -13,6 +15,9 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_log logs := lock_log(p_topic_id, p_partition);
     v_last coverage_results;
+    v_listed_since boolean;
+    -- What a run with a clock that is ahead says must not be later than what is found tomorrow.
+    v_now timestamptz := clock_timestamp();
 BEGIN
     IF v_log.diskless_log_start_offset < 0 THEN
         PERFORM refuse('TL022', format('%s has no B0', log_label(v_log)),
@@ -27,16 +32,20 @@ BEGIN
     END IF;
     SELECT * INTO v_last FROM coverage_results
         WHERE log_id = v_log.log_id AND boundary = p_boundary;
-    IF v_last.observed_at > p_observed_at
+    v_listed_since := NOT p_complete AND coalesce(v_last.objects_seen_at < p_objects_seen_at, false);
+    IF (v_last.observed_at > p_observed_at AND v_last.observed_at <= v_now AND NOT v_listed_since)
+        OR (p_complete AND p_objects_seen_at < p_observed_at
+            AND (NOT v_log.tiering_complete
+                OR v_last.objects_digest IS DISTINCT FROM p_objects_digest))
         OR (v_log.tiering_complete AND NOT p_complete AND NOT p_seen_complete) THEN
         RETURN false;
     END IF;
     INSERT INTO coverage_results AS r (log_id, generation, boundary, complete, reason, detail,
             run_id, observed_at, since, objects_seen_at, objects_digest)
         VALUES (v_log.log_id, p_generation, p_boundary, p_complete, p_reason, p_detail, p_run_id,
-            p_observed_at,
-            CASE WHEN v_last.complete = p_complete THEN v_last.since ELSE p_observed_at END,
-            p_objects_seen_at, p_objects_digest)
+            least(p_observed_at, v_now),
+            least(CASE WHEN v_last.complete = p_complete THEN v_last.since ELSE p_observed_at END, v_now),
+            least(p_objects_seen_at, v_now), p_objects_digest)
         ON CONFLICT (log_id) DO UPDATE SET generation = excluded.generation,
             boundary = excluded.boundary, complete = excluded.complete, reason = excluded.reason,
             detail = excluded.detail, run_id = excluded.run_id,
@@ -61,8 +70,8 @@ BEGIN
         ORDER BY r.log_id FOR UPDATE;
     RETURN QUERY
         UPDATE coverage_results AS r
-            SET observed_at = to_timestamp(v.observed_at / 1000.0), run_id = p_run_id,
-                objects_seen_at = to_timestamp(v.objects_seen_at / 1000.0),
+            SET observed_at = least(to_timestamp(v.observed_at / 1000.0), now()), run_id = p_run_id,
+                objects_seen_at = least(to_timestamp(v.objects_seen_at / 1000.0), now()),
                 objects_digest = decode(v.objects_digest, 'hex')
             FROM jsonb_to_recordset(p_verdicts) AS v (
                     log_id bigint, topic_id uuid, generation integer, boundary bigint,
@@ -74,6 +83,8 @@ BEGIN
                 AND r.generation = v.generation AND r.boundary = v.boundary
                 AND r.complete = v.complete AND r.reason = v.reason AND r.detail = v.detail
                 AND r.observed_at <= to_timestamp(v.observed_at / 1000.0)
+                AND (NOT v.complete OR v.objects_seen_at >= v.observed_at
+                    OR r.objects_digest IS NOT DISTINCT FROM decode(v.objects_digest, 'hex'))
                 AND (NOT has_prefix(l)
                     OR (l.tiering_complete = v.complete AND l.tiering_reason = v.reason))
             RETURNING r.log_id;

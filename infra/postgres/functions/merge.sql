@@ -246,7 +246,8 @@ $$;
 -- Plans as many segments that follow each other as there are ids, under one token, one row each; fewer
 -- where there is not more. No row: nothing to merge, paused, deleted, or a claim holds, also one of the
 -- same worker: of two attempts of a task that run at once the first goes on. A call that is repeated with
--- the same ids takes its own claim over.
+-- the same ids takes its own claim over; no row where another attempt has taken over what it began. TL025:
+-- retention has pruned batches meanwhile, and nothing is begun.
 CREATE FUNCTION begin_merge(
     p_topic_id uuid, p_partition integer, p_worker uuid, p_claim_ms bigint, p_segment_ids uuid[],
     p_prefix text, p_max_bytes bigint, p_max_batches integer
@@ -264,12 +265,19 @@ DECLARE
     v_claim merge_claims;
     v_plan record;
     v_token bigint;
+    v_begun integer := 0;
+    v_whole integer;
 BEGIN
     PERFORM assert_positive(p_max_bytes, 'bytes of a segment'),
         assert_positive(cardinality(p_segment_ids), 'segments to plan'),
         assert_positive(p_max_batches, 'batches of a segment'), assert_claim_time(p_claim_ms);
     v_claim := lock_merge_claim(p_topic_id, p_partition);
     IF v_claim.expires_at > clock_timestamp() AND v_claim.segment_id <> ALL (p_segment_ids) THEN
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM merged_segments AS m WHERE m.segment_id = ANY (p_segment_ids)
+            AND m.log_id = v_claim.log_id AND m.finished_at IS NULL
+            AND m.state <> 'COPY_SEGMENT_STARTED') THEN
         RETURN;
     END IF;
     SELECT l.* INTO v_log FROM logs AS l JOIN topics AS t USING (topic_id)
@@ -292,6 +300,7 @@ BEGIN
         END IF;
         PERFORM begin_segment(v_log, v_token, p_segment_ids[v_number], p_prefix, v_plan.base_offset,
             v_plan.last_offset, v_plan.byte_size, v_plan.batch_count);
+        v_begun := v_number;
     END LOOP;
     UPDATE merge_claims AS c SET worker = p_worker, token = v_token, segment_id = p_segment_ids[1],
             expires_at = clock_timestamp() + p_claim_ms * interval '1 millisecond'
@@ -301,7 +310,15 @@ BEGIN
         v_log.diskless_log_start_epoch, producers_before_segment(v_log), b.*
         FROM merged_segments AS m
         CROSS JOIN LATERAL planned_batches(v_log.log_id, m.base_offset, m.last_offset) AS b
-        WHERE m.log_id = v_log.log_id AND m.token = v_token ORDER BY m.base_offset;
+        WHERE m.log_id = v_log.log_id AND m.token = v_token
+            AND cardinality(b.base_offsets) = m.batch_count
+        ORDER BY m.base_offset;
+    GET DIAGNOSTICS v_whole = ROW_COUNT;
+    -- Each statement sees what prune_batches has left by then.
+    IF v_whole <> v_begun THEN
+        PERFORM refuse('TL025', format('retention has removed records of %s while its batches were planned',
+            log_label(v_log)), 'Plan the segments again.');
+    END IF;
 END
 $$;
 

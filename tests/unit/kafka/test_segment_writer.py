@@ -188,6 +188,32 @@ def test_a_batch_that_no_suffix_holds_is_refused(tmp_path: Path, batch: bytes, w
         write_segment(tmp_path, [batch], base_offset=0, leader_epoch=EPOCH)
 
 
+def test_of_a_piece_with_a_wrong_batch_nothing_is_appended() -> None:
+    first, second, third = build_all([sized(3, 5)] * 3)
+    log = BytesIO()
+    writer = SegmentWriter(log, base_offset=0, leader_epoch=EPOCH)
+    writer.append(first)
+    with pytest.raises(InvalidSegment, match="does not match its CRC"):
+        writer.append(second + damaged(third, 80, b"\xff"))
+    with pytest.raises(InvalidSegment, match="after offset 5"):
+        writer.append(second + third[:-1])
+    assert (writer.next_offset, writer.size) == (3, len(first))
+    written = writer.finish()
+    assert (written.last_offset, written.batches, written.records) == (2, 1, 3)
+    assert written.log_bytes == len(log.getvalue()) == len(first)
+
+
+def test_what_the_log_does_not_take_is_not_counted() -> None:
+    class Full(BytesIO):
+        def write(self, some: object, /) -> int:
+            raise OSError("no space left")
+
+    writer = SegmentWriter(Full(), base_offset=0, leader_epoch=EPOCH)
+    with pytest.raises(OSError, match="no space left"):
+        writer.append(build(sized(3, 5), 0))
+    assert (writer.next_offset, writer.size) == (0, 0)
+
+
 def test_a_segment_without_records_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSegment, match="no batch was appended to the segment at 9"):
         write_segment(tmp_path, [], base_offset=9, leader_epoch=EPOCH)

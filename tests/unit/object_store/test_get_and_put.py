@@ -35,6 +35,7 @@ from tideline.object_store.client import (
     ObjectStoreClient,
     ObjectStoreRefused,
     ObjectStoreUnavailable,
+    ObjectTooShort,
     ObjectTruncated,
 )
 from tideline.object_store.direct import Bucket
@@ -192,7 +193,7 @@ ANSWERS: dict[str, tuple[list[Step], type[Exception], str]] = {
     "403 without a body": ([answer(403)], ObjectStoreRefused, "refused with 403"),
     "400": ([error(400, "InvalidRequest")], ObjectStoreRefused, "InvalidRequest"),
     "412": ([error(412, "PreconditionFailed")], ObjectExists, "the key is taken"),
-    "416": ([error(416, "InvalidRange")], ObjectStoreRefused, "InvalidRange"),
+    "416": ([error(416, "InvalidRange")], ObjectTooShort, "InvalidRange"),
     "409": ([error(409, "ConditionalRequestConflict")], ObjectStoreUnavailable, "Conflict"),
     "429": ([error(429, "TooManyRequests")], ObjectStoreUnavailable, "TooManyRequests"),
     "429 without a body": ([answer(429)], ObjectStoreUnavailable, "429"),

@@ -307,6 +307,14 @@ def test_objects_are_listed_again_only_where_something_is_not_as_it_was(
     assert sorted(notes.read_text().split()) == [f"p{log}" for log in ids[1:]]
     assert second["whole"] == replace(first["whole"], objects_seen_at=5)
     assert [name for name in names if not second[name].complete] == ["broken"]
+    moved = [replace(log, prefix=f"another/{log.prefix}") for log in w.logs[:1]]
+    for logs, name in ((moved, ""), (w.logs[:1], "another bucket")):
+        notes.write_text("")
+        bucket = Noted(None, name, notes, tuple(w.objects))  # type: ignore[arg-type]
+        again = replace(w, logs=logs).verdicts(spark, bucket)["whole"]
+        assert again.complete
+        assert again.objects_digest != first["whole"].objects_digest
+        assert notes.read_text().split() == [log.prefix for log in logs], "nobody looked there"
     w.objects.clear()
     third = look()
     assert third["whole"].complete, "it is not looked at before an audit is due"

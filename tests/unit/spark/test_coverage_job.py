@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark.common.kafka_logs import ObservedLog
-from spark.coverage.job import covered_log, wanted_log
+from spark.coverage.job import covered_log, no_audit_due, wanted_log
 from tests.unit.spark.test_retention_orders import HYBRID
 from tideline.control_plane.tiering_model import CoverageLook
 
@@ -50,3 +50,9 @@ def test_only_what_keeps_readiness_relies_on_an_earlier_look_at_the_same_b0() ->
         (ready, None),
     ):
         assert covered_log(row, found, one, "p").seen_digest is None
+
+
+def test_an_audit_is_due_for_a_look_that_is_old_or_of_a_time_to_come() -> None:
+    looks = [CoverageLook(at, 10, at, b"digest") for at in (899, 900, 901, 1_000, 1_001)]
+    assert list(no_audit_due(looks, now_ms=1_000, audit_ms=100)) == [901, 1_000]
+    assert no_audit_due(looks, now_ms=1_000, audit_ms=0) == {}

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from spark.common import snapshots
 from spark.common.fold import Segments, fold
-from spark.common.kept_fold import MOST_NOT_UNDERSTOOD, NOT_UNDERSTOOD, KeptFold
+from spark.common.kept_fold import NOT_UNDERSTOOD, KeptFold
+from spark.common.metadata_columns import columns_of
 from spark.common.metadata_records import MetadataRecord, record_of
 from spark.common.metadata_topic import Extent
 from spark.common.packing import PackedEvents, pack_events, unpack
@@ -81,26 +82,29 @@ SNAPSHOT = Snapshot(OURS, 2, 10, LAST, 500, kept_fold())
 def test_a_snapshot_is_used_over_the_log_that_it_was_made_of() -> None:
     again = Snapshot.from_parquet(SNAPSHOT.to_parquet())
     assert again == SNAPSHOT
-    again.check(OURS, 4, 2, 10, 500)
-    again.check(OURS, 4, 2, 999, 0)
+    again.check(OURS, 4, 2, 10, 500, 500)
+    again.check(OURS, 4, 2, 999, 0, 9_000)
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        (replace(OURS, cluster_id="another"), 4, 2, 10, 500),
-        (replace(OURS, topic_id=UUID(int=78)), 4, 2, 10, 500),
-        (replace(OURS, partitions=51), 4, 2, 10, 500),
-        (OURS, 5, 2, 10, 500),
-        (OURS, 4, 3, 10, 500),
-        (OURS, 4, 0, 10, 500),
-        (OURS, 4, 2, 9, 500),
-        (OURS, 4, 2, 10, 501),
+        (replace(OURS, cluster_id="another"), 4, 2, 10, 500, 9_000),
+        (replace(OURS, topic_id=UUID(int=78)), 4, 2, 10, 500, 9_000),
+        (replace(OURS, partitions=51), 4, 2, 10, 500, 9_000),
+        (OURS, 5, 2, 10, 500, 9_000),
+        (OURS, 4, 3, 10, 500, 9_000),
+        (OURS, 4, 0, 10, 500, 9_000),
+        (OURS, 4, 2, 9, 500, 9_000),
+        (OURS, 4, 2, 10, 501, 9_000),
+        (OURS, 4, 2, 10, 0, 499),
     ],
     ids=["cluster", "topic created anew", "more partitions", "partition", "expired", "start back",
-         "truncated", "too old"],
+         "truncated", "too old", "of a time to come"],
 )  # fmt: skip
-def test_a_snapshot_of_another_log_is_not_used(asked: tuple[Identity, int, int, int, int]) -> None:
+def test_a_snapshot_of_another_log_is_not_used(
+    asked: tuple[Identity, int, int, int, int, int],
+) -> None:
     with pytest.raises(Unusable):
         SNAPSHOT.check(*asked)
 
@@ -260,6 +264,45 @@ def test_few_new_records_are_read_again_and_many_are_kept(
     assert world.log.read != [0]
 
 
+def test_what_a_clock_that_ran_ahead_has_left_is_not_used_and_goes_first(world: World) -> None:
+    now, world.now_ms = world.now_ms, world.now_ms + 365 * 86_400_000
+    for _ in range(KEPT):
+        world.run(audit_ms=0)
+    world.now_ms = now
+    (kept,) = SnapshotStore(world.store, "b", "p/", OURS).keys().values()  # type: ignore[arg-type]
+    assert len(kept) == KEPT
+    assert len(world.run()) == 60
+    assert world.log.read == [0]
+    (left,) = SnapshotStore(world.store, "b", "p/", OURS).keys().values()  # type: ignore[arg-type]
+    assert len(set(left) - set(kept)) == 1, "the new one is there"
+    assert len(left) == KEPT
+    world.run()
+    assert world.log.read == [59], "and is used"
+    for _ in range(KEPT):
+        world.run(audit_ms=0)
+    assert not set(kept) & set(world.store.objects)
+
+
+def test_what_is_not_named_as_a_snapshot_is_left_alone(world: World) -> None:
+    folder = OURS.prefix("p/")
+    (ours,) = world.store.objects
+    foreign = [
+        f"{folder}00004/{name}"
+        for name in (
+            "foreign.parquet",
+            "9-9-9.parquet",
+            f"{'9' * 15}-{'9' * 20}-{'g' * 32}.parquet",
+        )
+    ] + [f"{folder}x/{ours.rpartition('/')[2]}", f"{folder}00004/deeper/{ours.rpartition('/')[2]}"]
+    world.store.objects |= dict.fromkeys(foreign, b"x")
+    kept = SnapshotStore(world.store, "b", "p/", OURS)  # type: ignore[arg-type]
+    assert kept.keys() == {4: [ours]}
+    assert Plan(kept, kept.keys(), (Extent(4, 0, 61),), True).new_records == 1
+    for _ in range(KEPT + 1):
+        world.run(audit_ms=0)
+    assert set(foreign) < world.store.objects.keys()
+
+
 def lost_and_grown_again(world: World) -> None:
     """An unclean election took the last records; others of a later leader are in their places."""
     kept = world.log.messages_[:50]
@@ -301,17 +344,29 @@ def test_a_topic_that_was_created_anew_has_snapshots_of_its_own(world: World) ->
     assert world.log.read == [0]
 
 
-def test_what_is_not_understood_is_known_in_every_later_run(world: World) -> None:
-    world.log.add(b"\1\x09\0new", b"\7")
-    world.run(audit_ms=0)
-    assert world.strange == 2
-    world.run()
-    assert (world.log.read, world.strange) == ([61], 2)
-    world.log.add(*[b"\7"] * MOST_NOT_UNDERSTOOD)
+def test_what_is_not_understood_is_known_in_every_later_run_and_never_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Tideline that understands it decodes the records themselves, at once."""
     before = dict(world.store.objects)
-    world.run(audit_ms=0)
-    assert world.strange == MOST_NOT_UNDERSTOOD + 2
-    assert world.store.objects == before, "too many to be kept"
+    world.log.add(b"\1\x09\0new", b"\7", *map(finished, range(60)))
+    monkeypatch.setattr("spark.common.remote_log.WRITTEN_FROM", 10)
+    for audit_ms in (5_000, 0, 5_000):
+        world.run(audit_ms=audit_ms)
+        assert world.strange == 2
+    assert world.store.objects == before
+    monkeypatch.setattr("spark.common.remote_log.columns_of", knows_what_is_new)
+    assert world.run().base.state.tolist() == [1] * 60
+    assert (world.log.read, world.strange) == ([59], 0)
+    assert len(world.store.objects) == 2
+
+
+def knows_what_is_new(partition: int, offsets: list[int], values: list[bytes]) -> pa.RecordBatch:
+    """The decoder of a later version, which finds nothing about a segment there."""
+    known = [
+        (n, v) for n, v in zip(offsets, values, strict=True) if v not in (b"\1\x09\0new", b"\7")
+    ]
+    return columns_of(partition, [n for n, _ in known], [v for _, v in known])
 
 
 def test_a_dry_run_keeps_nothing_and_a_store_that_is_away_fails_nothing() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from spark.tiering import log_upload
-from spark.tiering.log_upload import LogUpload
+from spark.tiering.log_upload import LogUpload, WrongLength
 from tests.contract.tiering_world import TIERED, MemoryStore
 from tideline.object_store.client import ObjectStoreRefused, ObjectStoreUnavailable
 
@@ -25,7 +25,7 @@ def upload(store: MemoryStore, *pieces: bytes) -> int:
         for piece in pieces:
             log.write(memoryview(piece))
             assert store.keys(TIERED) == [], "nobody sees it before it is whole"
-        log.finish()
+        log.finish(sum(map(len, pieces)))
     return log.requests
 
 
@@ -79,7 +79,24 @@ def test_a_completion_that_is_refused_and_left_no_object_is_refused() -> None:
         log.write(b"x" * 25)
         store.parts.clear()
         with pytest.raises(ObjectStoreRefused):
-            log.finish()
+            log.finish(25)
+
+
+@pytest.mark.parametrize("written", [b"x" * 9, b"x" * 25], ids=["whole", "in parts"])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_log_of_another_length_than_its_segment_has_never_appears(
+    written: bytes, more: int
+) -> None:
+    store = MemoryStore()
+
+    def wrong() -> None:
+        with LogUpload(store, TIERED, KEY) as log:
+            log.write(written)
+            log.finish(len(written) + more)
+
+    with pytest.raises(WrongLength, match=f"{len(written)} bytes were written"):
+        wrong()
+    assert (store.objects, store.parts) == ({}, {})
 
 
 class Broken(MemoryStore):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,9 +28,13 @@ def part(key: str, start: int, end: int) -> ByteRange:
     return ByteRange(key, start, end)
 
 
+def no_range(wanted: ByteRange) -> bytes:
+    raise AssertionError(f"{wanted} is read out of the whole object")
+
+
 def test_every_range_of_an_object_costs_one_fetch_of_it(tmp_path: Path) -> None:
     store = Store()
-    tasks = [WholeObjects(tmp_path / "new", store.fetch) for _ in range(3)]
+    tasks = [WholeObjects(tmp_path / "new", store.fetch, no_range) for _ in range(3)]
     wanted = [part(key, n, n + 7) for n in range(20) for key in ("ab", "xyz")]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda n: tasks[n % 3].get(wanted[n]), range(len(wanted))))
@@ -40,7 +45,7 @@ def test_every_range_of_an_object_costs_one_fetch_of_it(tmp_path: Path) -> None:
 
 def test_the_oldest_objects_go_when_the_bound_is_reached(tmp_path: Path) -> None:
     store = Store()
-    objects = WholeObjects(tmp_path, store.fetch, most_bytes=25)
+    objects = WholeObjects(tmp_path, store.fetch, no_range, most_bytes=25)
     for n, key in enumerate(("a", "b", "c", "d")):
         objects.get(part(key, 0, 1))
         newest = max(tmp_path.iterdir(), key=lambda p: (not p.suffix, p.stat().st_mtime_ns))
@@ -54,12 +59,48 @@ def test_the_oldest_objects_go_when_the_bound_is_reached(tmp_path: Path) -> None
 
 def test_a_fetch_that_fails_leaves_nothing_and_the_next_one_asks_again(tmp_path: Path) -> None:
     store = Store()
-    objects = WholeObjects(tmp_path, store.fetch)
+    objects = WholeObjects(tmp_path, store.fetch, no_range)
     for _ in range(2):
         with pytest.raises(KeyError):
             objects.get(part("away", 0, 1))
     assert store.asked == ["away", "away"]
     assert [path for path in tmp_path.iterdir() if not path.suffix] == []
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes one byte more."""
+    write = Path.write_bytes
+
+    def write_bytes(path: Path, body: bytes) -> int:
+        write(path, body[:1])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+
+
+def test_where_the_disk_is_full_ranges_are_read_and_no_draft_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, ranges = Store(), list[ByteRange]()
+
+    def read_range(wanted: ByteRange) -> bytes:
+        ranges.append(wanted)
+        return (wanted.key.encode() * 10)[wanted.start : wanted.end]
+
+    objects = WholeObjects(tmp_path, store.fetch, read_range)
+    assert objects.get(part("ab", 1, 5)) == b"baba"
+    full_disk(monkeypatch)
+    wanted = [part("xyz", 0, 3), part("xyz", 3, 6), part("ab", 0, 2)]
+    assert [objects.get(one) for one in wanted] == [b"xyz", b"xyz", b"ab"]
+    assert (store.asked, ranges) == (["ab", "xyz"], wanted), "no object is fetched for nothing"
+    assert [path for path in tmp_path.iterdir() if path.suffix not in ("", ".lock")] == []
+    assert "No space left" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_made_leaves_ranges_to_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    objects = WholeObjects(tmp_path / "file" / "in it", Store().fetch, lambda _: b"range")
+    assert objects.get(part("ab", 0, 5)) == b"range"
 
 
 def test_objects_lie_in_sparks_own_directory(monkeypatch: pytest.MonkeyPatch) -> None:
