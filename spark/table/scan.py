@@ -43,7 +43,7 @@ from tideline.kafka.segment_lookup import (
     lookup_offset,
 )
 from tideline.object_store.byte_ranges import ByteRange, ReadRanges, coalesce
-from tideline.object_store.client import ObjectMissing, ObjectTruncated
+from tideline.object_store.client import ObjectMissing, ObjectTooShort, ObjectTruncated
 from tideline.settings import JobsSettings
 
 MANIFEST = ".rsm-manifest"
@@ -194,7 +194,7 @@ class Scanner:
                     data = log.peek(header.size)[: header.size]
                 except UnsupportedMagic as error:
                     raise _old_format(piece, log.peek(8), error) from error
-                except (InvalidBatch, ObjectTruncated) as error:
+                except (InvalidBatch, ObjectTooShort, ObjectTruncated) as error:
                     raise _damaged(
                         piece, key, position, max(follows, piece.start), error
                     ) from error
@@ -274,7 +274,7 @@ class Scanner:
                 wanted_ranges, lambda p: self._store.get(bucket, p.key, p.start, p.size)
             )
             read = ReadRanges(dict(zip(wanted_ranges, bodies, strict=True)))
-        except (ObjectMissing, ObjectTruncated) as error:
+        except (ObjectMissing, ObjectTooShort, ObjectTruncated) as error:
             raise TableUnreadable(
                 f"{piece}: a batch between offsets {wanted[0].base_offset} and "
                 f"{wanted[-1].last_offset}: {error}; restore the object"

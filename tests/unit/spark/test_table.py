@@ -35,7 +35,7 @@ from tideline.domain.table import Bounds, Isolation, TableUnreadable
 from tideline.errors import UsageError
 from tideline.kafka.batches import iter_batches
 from tideline.kafka.txn_index import AbortedTxn
-from tideline.object_store.client import ObjectMissing, ObjectTruncated
+from tideline.object_store.client import ObjectMissing, ObjectTooShort, ObjectTruncated
 from tideline.settings import JobsSettings
 
 SETTINGS = JobsSettings.of(
@@ -56,6 +56,8 @@ class Kept:
         if key not in self.objects:
             raise ObjectMissing(key)
         first = start or 0
+        if first >= len(self.objects[key]) and size:
+            raise ObjectTooShort(key)
         found = self.objects[key][first : None if size is None else first + size]
         if size is not None and len(found) < size:
             raise ObjectTruncated(key)
@@ -180,9 +182,9 @@ def test_an_old_format_is_refused_by_its_offset() -> None:
 
 def test_a_segment_that_was_cut_off_says_from_where_on() -> None:
     built = built_of([sized(3, 50) for _ in range(4)])
-    short = built.data[".log"][:-10]
-    with pytest.raises(TableUnreadable, match="t-3: offset"):
-        rows({**objects_of(built), "s.log": short}, piece_of(built))
+    for short in (built.data[".log"][:-10], b""):
+        with pytest.raises(TableUnreadable, match="t-3: offset"):
+            rows({**objects_of(built), "s.log": short}, piece_of(built))
 
 
 def test_more_than_one_get_follow_each_other_without_a_seam() -> None:
