@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -22,14 +23,14 @@ from tests.unit.gateway.fakes import (
 )
 from tideline.background import BackgroundTaskEnded, watching
 from tideline.control_plane.errors import ControlPlaneUnavailable, UnknownToThisVersion
-from tideline.control_plane.model import TopicStatus
+from tideline.control_plane.model import TopicStatus, TrackedTopic
 from tideline.domain.history import WrongHistory
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.request_handling import RouteKind
 from tideline.gateway.tracking import sync as tracking_sync
 from tideline.gateway.tracking.lease import Lease
 from tideline.gateway.tracking.postgres_watch import NotEstablished
-from tideline.gateway.tracking.snapshot import SnapshotFile
+from tideline.gateway.tracking.snapshot import PostgresIdentity, SnapshotFile
 from tideline.gateway.tracking.sync import TrackingSync
 from tideline.gateway.tracking.view import TrackingView
 
@@ -202,6 +203,35 @@ async def test_a_snapshot_that_cannot_be_written_holds_the_acknowledgement_back(
     assert not plane.tracking_acks
     bench.file.write = write  # type: ignore[method-assign]
     await until(lambda: plane.tracking_acks)
+
+
+async def test_snapshots_that_take_long_are_written_less_often_and_the_last_change_is_among_them(
+    bench: Bench, plane: GatewayPlane
+) -> None:
+    """Each write is of all partitions of a topic, each of which changes some times."""
+    plane.put(tracked_topic())
+    await bench.sync.start()
+    await until(lambda: bench.tracking.topics() and bench.acknowledged)
+    write, writes, boundaries = bench.file.write, 0, 200
+
+    def slow(identity: PostgresIdentity, topics: Iterable[TrackedTopic]) -> None:
+        nonlocal writes
+        writes += 1
+        time.sleep(0.02)
+        write(identity, topics)
+
+    bench.file.write = slow  # type: ignore[method-assign]
+    for boundary in range(1, boundaries + 1):
+        plane.put_row(tracked_row(generation=boundary, boundary=boundary, boundary_epoch=3))
+        await until(lambda: bench.tracking.partition(TOPIC_ID, 0).boundary == boundary)  # noqa: B023
+    assert writes < boundaries / 5
+    await until(lambda: _kept(bench) == boundaries)
+
+
+def _kept(bench: Bench) -> int:
+    snapshot = bench.file.read()
+    assert snapshot is not None
+    return snapshot.topics[0].partitions[0].boundary
 
 
 async def test_the_version_grows_when_a_topic_joins_so_that_fetch_sessions_are_looked_at(

@@ -36,6 +36,8 @@ WHOLE_EVERY_S = 300.0
 """Everything is read this often, although changes tell all there is."""
 TopicRound = tuple[str, UUID | None, int]
 """Name, id and round: an abort ends what was drained and acknowledged."""
+RESTS, RESTS_AT_MOST_S = 9, 2.0
+"""Times as long as a write of the snapshot took, before the next one."""
 SINGLE_ROWS = 8
 """More changed partitions than this are read with everything else, by one query."""
 
@@ -259,12 +261,17 @@ class TrackingSync:
                 self._hinted.set()
 
     async def _keep_snapshot(self) -> None:
-        """Beside everything else: a slow disk must not hold back the news of a B0."""
+        """Beside everything else: a slow disk must not hold back the news of a B0. It works a
+        tenth of the time at most: a write costs as much as the topic has partitions, and while it
+        migrates each of them changes some times."""
+        loop = asyncio.get_running_loop()
         while True:
             await self._changed.wait()
             self._changed.clear()
+            began = loop.time()
             try:
                 await self._write_if_changed()
+                await asyncio.sleep(min(RESTS * (loop.time() - began), RESTS_AT_MOST_S))
             except OSError as error:
                 log.error("tracking.snapshot_not_written", error=str(error))
                 await asyncio.sleep(RETRY_S)
