@@ -202,6 +202,19 @@ async def looked_at_together(world: World, client: Client) -> WorkflowHandle[Any
     return handle
 
 
+async def asked_for_each_pause(world: World, client: Client) -> WorkflowHandle[Any, Any]:
+    """Two write pauses fail, the last one does not; the topic waited paused for a while."""
+    world.script[Phase.ROLL_AND_FLUSH] = fails(failures.NOT_SETTLED, times=2)
+    held = world.hold(Phase.DRAIN_TRANSACTIONS)
+    handle = await world.start(client)
+    await world.reached[Phase.DRAIN_TRANSACTIONS].wait()
+    await handle.execute_update("pause")
+    held.set()
+    await handle.execute_update("resume")
+    await ended(handle)
+    return handle
+
+
 async def follower(world: World, client: Client) -> WorkflowHandle[Any, Any]:
     """A start by hand, which follows the topic's own workflow to its end."""
     held = world.hold(Phase.DRAIN_TRANSACTIONS)
@@ -267,6 +280,7 @@ SCENARIOS: dict[str, Scenario] = {
     "overdue": overdue,
     "continued": continued,
     "looked_at_together": looked_at_together,
+    "asked_for_each_pause": asked_for_each_pause,
     "follower": follower,
     "waits_for_place": waits_for_place,
     "place_never_came": place_never_came,

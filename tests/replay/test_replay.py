@@ -34,6 +34,6 @@ def test_every_ending_and_interruption_has_been_recorded() -> None:
     names = {file.name.split(".")[0] for file in HISTORIES}
     assert {"success", "abort", "late_abort", "retries", "pause_and_resume"} <= names
     assert {"configure", "accepted_gap", "forced", "overdue", "continued"} <= names
-    assert {"joined", "follower", "looked_at_together"} <= names
+    assert {"joined", "follower", "looked_at_together", "asked_for_each_pause"} <= names
     assert {"waits_for_place", "place_never_came"} <= names
     assert {"switched_off", "enabled_again", "redirected"} <= names
