@@ -21,7 +21,7 @@ from activities.readiness import coverage_evidence, unrolled
 from tideline.control_plane.model import ReadinessLook, TrackedPartition
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionRef, ReadinessFound, ReadinessRequest
-from tideline.domain.migration import UNDEFINED_OFFSET
+from tideline.domain.migration import UNDEFINED_OFFSET, MigrationState
 from tideline.domain.remote_log import SegmentState
 from tideline.errors import UnreachableError
 from tideline.kafka.errors import KafkaError
@@ -70,7 +70,10 @@ class _Look:
         if row is None or row.boundary == UNDEFINED_OFFSET or partition not in self.layouts:
             self.own.append(partition)
         elif row.ready:
-            self.ready.append(partition)
+            # By B0, a coverage run, or an attempt that was cut off: nobody need look again.
+            empty = row.state is MigrationState.DISKLESS_ONLY
+            reason = "the prefix is empty" if empty else "remote storage was found to have it"
+            self.covered(partition, reason, {})
         else:
             self.open[partition] = None
 

@@ -212,8 +212,9 @@ def test_a_driver_in_the_cluster_leaves_its_result_in_the_object_store(
     ], "a worker ran the driver"
     settings = JobsSettings.of(site.stack.environment("jobs"))
     key = f"{settings.diskless_prefix}runs/gc/{found['run_id']}.json"
-    left = ObjectStoreClient(settings).get(settings.s3_bucket, key)
-    assert json.loads(left) == found
+    left = json.loads(ObjectStoreClient(settings).get(settings.s3_bucket, key))
+    # A task keeps no list of objects that is too long for Airflow's database.
+    assert left | found == left
 
 
 def test_a_job_by_hand(site: Site) -> None:

@@ -196,6 +196,8 @@ async def test_a_diskless_partition_has_no_prefix_to_wait_for(crossed: World) ->
     assert row(crossed, 1).state is MigrationState.DISKLESS_ONLY
     assert (await look(crossed, 1)).ready == [1]
     assert crossed.store.listed == []
+    (done,) = [p for p in crossed.plane.phases if p[0] is Phase.READINESS]
+    assert done[1] is PhaseStatus.DONE, "it is told as any other"
 
 
 async def test_a_topic_of_another_id_is_nothing_to_look_at(crossed: World) -> None:
