@@ -78,10 +78,12 @@ def _tiered_orphans(job: Job, rows: Sequence[PartitionRow], run_number: int | No
     count = listed.count()
     # From here on the metadata is read: it must be younger than the listing.
     try:
+        # Before its ends are noted: coverage may be reading on meanwhile.
+        read_before = _read_before(job.settings, metadata_topic.identity(job.settings))
         identity, extents = metadata_topic.look(job.settings)
     except KafkaError as error:
         return Listing(count, Amount(), 0, not_judged=str(error))
-    if why := what_was_lost(_read_before(job.settings, identity), identity, extents):
+    if why := what_was_lost(read_before, identity, extents):
         return Listing(count, Amount(), 0, not_judged=why)
     if expired := [e.partition for e in extents if e.start > 0]:
         return Listing(count, Amount(), 0, not_judged=(
