@@ -49,7 +49,7 @@ def look(settings: KafkaSettings) -> tuple[Identity, list[Extent]]:
 
 def identity(settings: KafkaSettings) -> Identity:
     """Raises as :func:`look`."""
-    return look(settings)[0]
+    return asyncio.run(_identity(settings))
 
 
 def extents(settings: KafkaSettings) -> list[Extent]:
@@ -57,21 +57,36 @@ def extents(settings: KafkaSettings) -> list[Extent]:
     return look(settings)[1]
 
 
+async def _identity(settings: KafkaSettings) -> Identity:
+    async with KafkaCluster.of(settings, "tideline-jobs") as cluster:
+        observer = KafkaObserver(cluster, settings.kafka_request_timeout_ms)
+        return _identity_of(await cluster.cluster_id(), await _topic(observer))
+
+
 async def _look(settings: KafkaSettings) -> tuple[Identity, list[Extent]]:
     async with KafkaCluster.of(settings, "tideline-jobs") as cluster:
         cluster_id = await cluster.cluster_id()
         observer = KafkaObserver(cluster, settings.kafka_request_timeout_ms)
-        found = await observer.topic(codec.TOPIC)
-        if found is None or not found.partitions:
-            raise KafkaError(
-                ErrorCode.unknown_topic_or_partition,
-                f"{codec.TOPIC}: tiered storage has never been used on this cluster",
-            )
+        found = await _topic(observer)
         starts = await _offsets(observer, found, OffsetSpec.EARLIEST)
         ends = await _offsets(observer, found, OffsetSpec.LATEST)
-    return Identity(cluster_id, found.topic_id, len(found.partitions)), [
+    return _identity_of(cluster_id, found), [
         Extent(number, starts[number], ends[number]) for number in sorted(found.partitions)
     ]
+
+
+async def _topic(observer: KafkaObserver) -> TopicLayout:
+    found = await observer.topic(codec.TOPIC)
+    if found is None or not found.partitions:
+        raise KafkaError(
+            ErrorCode.unknown_topic_or_partition,
+            f"{codec.TOPIC}: tiered storage has never been used on this cluster",
+        )
+    return found
+
+
+def _identity_of(cluster_id: str, found: TopicLayout) -> Identity:
+    return Identity(cluster_id, found.topic_id, len(found.partitions))
 
 
 async def _offsets(observer: KafkaObserver, topic: TopicLayout, spec: OffsetSpec) -> dict[int, int]:
