@@ -212,3 +212,24 @@ async def test_calls_beyond_the_queue_are_refused_at_once(database: Database) ->
         assert await asyncio.gather(*queued) == [[{"one": 1}]] * pools.WAITING_PER_CONNECTION
         await holding
     await pool.close()
+
+
+async def test_a_server_that_said_why_it_closed_idle_connections_costs_no_call_minutes_later(
+    database: Database,
+) -> None:
+    """Its last words lie before the end of the stream: both are read before a connection is given,
+    however many of them there are and however few attempts the call has."""
+    pool = Pool(database.settings(postgres_pool_size=4), "last-words")
+    await pool.open()
+    mine = "FROM pg_stat_activity WHERE application_name = 'last-words'"
+    try:
+        await asyncio.gather(*(pool.fetch(b"SELECT pg_sleep(0.2)") for _ in range(4)))
+        with psycopg.connect(database.dsn, autocommit=True) as admin:
+            ended = admin.execute(f"SELECT pg_terminate_backend(pid) {mine}").fetchall()
+            assert len(ended) == 4
+            count = f"SELECT count(*) {mine}"
+            await until(lambda: admin.execute(count).fetchone() == (0,))
+        for _ in range(5):
+            assert await pool.fetch(b"SELECT 1 AS one", retry=False) == [{"one": 1}]
+    finally:
+        await pool.close()

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -48,6 +49,7 @@ class MemoryStore:
         self.objects: dict[tuple[str, str], bytes] = {}
         self.parts: dict[str, dict[int, bytes]] = {}
         """Of uploads that are not completed."""
+        self._uploads = count()
 
     def get(
         self, bucket: str, key: str, start: int | None = None, size: int | None = None
@@ -66,7 +68,8 @@ class MemoryStore:
         self.objects[bucket, key] = body
 
     def begin_parts(self, bucket: str, key: str) -> str:
-        self.parts[upload := f"upload-{len(self.parts)}"] = {}
+        # Not how many there are: those that are completed are gone, and their ids stay theirs.
+        self.parts[upload := f"upload-{next(self._uploads)}"] = {}
         return upload
 
     def put_part(self, bucket: str, key: str, upload: str, number: int, body: bytes) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import socket
 import threading
 import time
@@ -62,6 +63,8 @@ _ROLE_IS_FULL = "too many connections for role"
 server's own language a task does not wait, and is tried again by Spark."""
 LINGER_S = 60.0
 """How long a call that its caller gave up may go on before its connection is dropped."""
+LAST_WORDS = 16
+"""Reads of an idle connection at most: a server sends settings and warnings unasked, no more."""
 HEARTBEAT_S = 10.0
 """A silent connection is probed this often: TCP alone may not notice that the server is gone."""
 
@@ -116,9 +119,24 @@ def clock_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-async def _discard_broken(connection: psycopg.AsyncConnection[DictRow]) -> None:
-    """Raise if the server has closed an idle connection; costs a local read, no round trip."""
-    connection.pgconn.consume_input()
+def _is_over(connection: psycopg.AsyncConnection[DictRow]) -> bool:
+    """Whether the server has closed an idle connection; costs local reads, no round trip. A server
+    that shuts down says why first, and one read shows that alone: the end comes after it."""
+    unread = select.poll()
+    try:
+        unread.register(connection.fileno(), select.POLLIN)
+        for _ in range(LAST_WORDS):
+            connection.pgconn.consume_input()
+            if not unread.poll(0):
+                return False
+    except psycopg.Error:
+        pass
+    return True
+
+
+async def _given_up(pool: Connections, connection: psycopg.AsyncConnection[DictRow]) -> None:
+    await connection.close()
+    await pool.putconn(connection)
 
 
 def _drop(connection: psycopg.AsyncConnection[DictRow]) -> None:
@@ -173,7 +191,6 @@ class Pool:
             # would otherwise grow for as long as the outage and outlast it.
             reconnect_timeout=0.5,
             configure=self._compare,
-            check=_discard_broken,
             open=False,
         )
 
@@ -272,7 +289,11 @@ class Pool:
         self._asking += 1
         try:
             pool = self._pool
-            return pool, await pool.getconn()
+            # Each that is over is replaced; the pool's own ``check`` waits a second before it looks
+            # at the next, and longer before each further one.
+            while _is_over(connection := await pool.getconn()):
+                await asyncio.shield(_given_up(pool, connection))
+            return pool, connection
         finally:
             self._asking -= 1
 
