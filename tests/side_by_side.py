@@ -1,8 +1,9 @@
 """Which process of a run takes which file (docs/decisions/0006-tests-side-by-side.md).
 
 Tests with a stack wait: for a lease, an outage, a group. Those without want nothing but a core.
-So of three processes or more the last has no stack and takes files that need none, and the others
-begin with those that do, and take of what is left.
+So of three processes or more the last begins with files that need no stack, and the others with
+those that do. Who has done its own takes of what is left; the last one starts a stack for it only
+where there is enough left to be worth it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,28 @@ from xdist.workermanage import WorkerController
 WITH_A_STACK = ("tests/airflow/", "tests/integration/", "tests/fault/")
 WITHOUT_STACK_FROM = 3
 """Processes: fewer have a stack each."""
+WORTH_A_STACK = 8
+"""Files: its start and end take both cores for half a minute."""
 
 
-def next_file(files: Collection[str], process: int, processes: int) -> str | None:
+def next_file(
+    files: Collection[str], process: int, processes: int, has_a_stack: bool = False
+) -> str | None:
     """The file that ``process`` of ``processes``, counted from zero, takes next out of ``files``,
     which are in their order; ``None``: nothing is left for it."""
     if processes < WITHOUT_STACK_FROM:
         return next(iter(files), None)
-    without = (file for file in files if not file.startswith(WITH_A_STACK))
-    if process == processes - 1:
-        return next(without, None)
-    with_a_stack = (file for file in files if file.startswith(WITH_A_STACK))
-    return next(with_a_stack, None) or next(without, None)
+    with_a_stack = [file for file in files if needs_a_stack(file)]
+    without = [file for file in files if not needs_a_stack(file)]
+    if process != processes - 1:
+        return next(iter([*with_a_stack, *without]), None)
+    if not (has_a_stack or len(with_a_stack) >= WORTH_A_STACK):
+        with_a_stack = []
+    return next(iter([*without, *with_a_stack]), None)
+
+
+def needs_a_stack(file: str) -> bool:
+    return file.startswith(WITH_A_STACK)
 
 
 class SideBySide(LoadFileScheduling):
@@ -34,7 +45,8 @@ class SideBySide(LoadFileScheduling):
 
     def _next_for(self, node: WorkerController) -> str | None:
         process = int(node.gateway.id.removeprefix("gw"))
-        return next_file(self.workqueue, process, self.numnodes)
+        taken = any(needs_a_stack(file) for file in self.assigned_work.get(node, ()))
+        return next_file(self.workqueue, process, self.numnodes, taken)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         file = self._next_for(node)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,12 +20,51 @@ from workflows.topic_migration import TopicMigration
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
 
 
+KNOWN = [TopicMigration, PartitionMigration, TieredStorageChange]
+
+
+@pytest.fixture(scope="module")
+def failures() -> Mapping[str, Exception]:
+    """By run id. One worker replays all of them: each would check every workflow before it began."""
+
+    return asyncio.run(replay([recorded(file) for file in HISTORIES]))
+
+
+async def replay(histories: Sequence[WorkflowHistory]) -> Mapping[str, Exception]:
+    async def one_by_one() -> AsyncIterator[WorkflowHistory]:
+        for history in histories:
+            yield history
+
+    replayer = Replayer(workflows=KNOWN)
+    found = await replayer.replay_workflows(one_by_one(), raise_on_replay_failure=False)
+    return found.replay_failures
+
+
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.name.removesuffix(".json.gz"))
-async def test_a_recorded_history_replays(file: Path) -> None:
-    known = [TopicMigration, PartitionMigration, TieredStorageChange]
-    await Replayer(workflows=known).replay_workflow(recorded(file))
+def test_a_recorded_history_replays(file: Path, failures: Mapping[str, Exception]) -> None:
+    if (failure := failures.get(recorded(file).run_id)) is not None:
+        raise failure
 
 
+def test_each_history_is_of_a_run_of_its_own() -> None:
+    assert len({recorded(file).run_id for file in HISTORIES}) == len(HISTORIES)
+
+
+async def test_a_history_that_the_workflows_no_longer_follow_is_found() -> None:
+    (file,) = (file for file in HISTORIES if file.name == "success.partition.json.gz")
+    history = recorded(file).to_json_dict()
+    (scheduled, *_) = (
+        event["activityTaskScheduledEventAttributes"]
+        for event in history["events"]
+        if "activityTaskScheduledEventAttributes" in event
+    )
+    scheduled["activityType"]["name"] = "of_another_version"
+    other = WorkflowHistory.from_json(recorded(file).workflow_id, history)
+    (failure,) = (await replay([other, recorded(file)])).values()
+    assert "of_another_version" in str(failure)
+
+
+@cache
 def recorded(file: Path) -> WorkflowHistory:
     """The history, under the workflow id that it had: the workflows look at it."""
     history = json.loads(gzip.decompress(file.read_bytes()))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.side_by_side import next_file
+from tests.side_by_side import WORTH_A_STACK, next_file
 
 FILES = [
     "tests/unit/test_a.py",
@@ -25,6 +25,14 @@ def test_the_last_of_three_needs_no_stack_and_the_others_begin_with_what_does() 
     ]
     assert next_file(FILES[:2], 0, 3) == "tests/unit/test_a.py"
     assert next_file(FILES[2:], 2, 3) is None
+
+
+def test_the_last_starts_a_stack_where_enough_is_left_for_one_and_has_it_then() -> None:
+    many = [f"tests/fault/test_{n}.py" for n in range(WORTH_A_STACK)]
+    assert next_file([*many, *FILES[:2]], 2, 3) == FILES[0]
+    assert next_file(many, 2, 3) == many[0]
+    assert next_file(many[1:], 2, 3) is None
+    assert next_file(many[-1:], 2, 3, has_a_stack=True) == many[-1]
 
 
 def test_one_that_takes_the_place_of_a_process_that_died_may_start_a_stack() -> None:
