@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from tideline.errors import UsageError
 from tideline.stack.credentials import load_or_create
 from tideline.stack.home import Home
 from tideline.stack.parts import ALL_PARTS, parts_of
-from tideline.stack.parts.airflow import Airflow, dags_folder
+from tideline.stack.parts.airflow import Airflow, dags_folder, pools_file
 from tideline.stack.parts.base import StackPlan
 from tideline.stack.parts.kafka import new_cluster_id
 from tideline.stack.ports import preferred
@@ -90,8 +93,29 @@ def test_the_configuration_names_the_dags_and_the_pools_are_those_of_the_dags(
 ) -> None:
     parsed = configparser.RawConfigParser()
     parsed.read_string(airflow_parts(plan)[0].configuration())
-    assert parsed["core"]["dags_folder"] == str(dags_folder())
+    assert parsed["core"]["dags_folder"] != str(dags_folder()), "it is its owner's"
     assert parsed["database"]["sql_alchemy_conn"].startswith("sqlite:////")
     assert {*wiring.JOB_POOLS, wiring.MIGRATIONS_POOL} == set(
         json.loads((dags_folder() / "pools.json").read_text())
     )
+
+
+def test_the_stack_is_configured_as_the_page_for_an_existing_airflow_says(plan: StackPlan) -> None:
+    """So that the tests which run every DAG rehearse the page's own words."""
+    page = Path("docs/airflow.md").read_text()
+    (command,) = re.findall(r'`python -c "([^"]+)"`', page)
+    said = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300
+    )
+    directory = said.stdout.strip()
+    (bundles,) = re.findall(r'^ +\[\{"name": "dags-folder".*?\}\}\]$', page, re.MULTILINE | re.DOTALL)
+    parsed = configparser.ConfigParser()
+    airflow = airflow_parts(plan)[0]
+    airflow.write_files()
+    parsed.read_string((airflow.home / "airflow.cfg").read_text())
+    assert json.loads(parsed["dag_processor"]["dag_bundle_config_list"]) == json.loads(
+        bundles.replace("<that directory>", directory)
+    )
+    assert "`airflow pools import` of its `pools.json`" in page
+    assert (Path(directory) / "pools.json") == pools_file()
+    assert "AIRFLOW_CONN_SPARK_DEFAULT" in airflow.program().environment

@@ -169,6 +169,7 @@ class Airflow(StackPart):
     def write_files(self) -> None:
         """Configuration and settings, readable by their owner only."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.home / "dags").mkdir(mode=0o700, exist_ok=True)
         jobs = self.plan.environment("jobs")
         write_private(self._jobs_env, "".join(f"{name}={v}\n" for name, v in jobs.items()))
         write_private(self.home / "passwords.json", json.dumps({USER: self.secrets["password"]}))
@@ -177,7 +178,7 @@ class Airflow(StackPart):
     def configuration(self) -> str:
         """``airflow.cfg``: what differs from Airflow's defaults."""
         return f"""[core]
-dags_folder = {dags_folder()}
+dags_folder = {self.home / "dags"}
 load_examples = False
 executor = LocalExecutor
 parallelism = {PARALLELISM}
@@ -199,6 +200,7 @@ secret_key = {self.secrets["api"]}
 jwt_secret = {self.secrets["jwt"]}
 
 [dag_processor]
+dag_bundle_config_list = {json.dumps(dag_bundles()).replace("%", "%%")}
 refresh_interval = 30
 min_file_process_interval = {DAGS_READ_ANEW_S}
 dag_file_processor_timeout = {2 * DAG_IMPORT_S}
@@ -272,6 +274,15 @@ def prepared_for() -> str:
 
 def pools_file() -> Path:
     return dags_folder() / "pools.json"
+
+
+def dag_bundles() -> list[dict[str, object]]:
+    """Those of docs/airflow.md: the owner's own DAG files, and Tideline's beside them."""
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    return [
+        {"name": "dags-folder", "classpath": local, "kwargs": {}},
+        {"name": "tideline", "classpath": local, "kwargs": {"path": str(dags_folder())}},
+    ]
 
 
 def dags_folder() -> Path:
