@@ -16,7 +16,7 @@ from xdist.workermanage import WorkerController
 WITH_A_STACK = ("tests/airflow/", "tests/integration/", "tests/fault/")
 WITHOUT_STACK_FROM = 3
 """Processes: fewer have a stack each."""
-WORTH_A_STACK = 8
+WORTH_A_STACK = 4
 """Files: its start and end take both cores for half a minute."""
 
 

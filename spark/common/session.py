@@ -33,6 +33,7 @@ COMMON = {
     # may be a megabyte, by bytes.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
+    "spark.python.daemon.module": "spark.common.daemon",
 }
 """What they may."""
 LOOPBACK = {

@@ -20,11 +20,12 @@ SETTINGS = {
     "TIDELINE_TIERING_SPLITTER_INTERVAL_MS": "2000",
     "TIDELINE_TIERING_MERGER_INTERVAL_MS": "2000",
     "TIDELINE_AIRFLOW_RETRIES": "30",
-    "TIDELINE_AIRFLOW_RETRY_DELAY_MS": "3000",
-    "TIDELINE_AIRFLOW_MAX_RETRY_DELAY_MS": "8000",
+    "TIDELINE_AIRFLOW_RETRY_DELAY_MS": "10000",
+    "TIDELINE_AIRFLOW_MAX_RETRY_DELAY_MS": "15000",
     "TIDELINE_AIRFLOW_TEMPORAL_PATIENCE_MS": "3000",
 }
-"""Runs begin when a test says so, and are tried again soon; work of tiering is seen at once."""
+"""Runs begin when a test says so; work of tiering is seen at once. Tries again come when the store
+that a test took away is back: one that comes sooner costs a JVM."""
 
 DAGS = {
     "tideline_coverage",

@@ -72,6 +72,7 @@ class Kafka(StackPart):
                 "-Xms128m",
                 "-Xmx384m",
                 "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
                 *archived_classes(self._jars.output),
                 "-XX:+ExitOnOutOfMemoryError",
                 "-XX:-UsePerfData",

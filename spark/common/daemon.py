@@ -1,0 +1,33 @@
+"""The process that Spark's Python workers are copies of (``spark.python.daemon.module``).
+
+It has imported what the tasks of all jobs do before it is copied; each worker would do so itself,
+two seconds of a core. And it has no pandas: pyarrow looks for it as soon as an array is made of a
+list, which takes a second, and no job uses it.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("jobs do without pandas", name=fullname)
+
+
+def without_pandas() -> None:
+    """For this process and its copies it is not installed, unless it is loaded already. (Cython's
+    ``import`` takes a ``None`` in ``sys.modules`` for the module.)"""
+    sys.meta_path.insert(0, _NoPandas())
+
+
+if __name__ == "__main__":
+    without_pandas()
+    import spark.common.remote_log
+    import spark.common.stores
+    import tideline.control_plane.jobs
+    from pyspark.daemon import manager
+
+    manager()
