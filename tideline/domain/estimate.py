@@ -192,9 +192,9 @@ ROWS_ADDED_OF_PARTITION = Requests(15, gateways=2)
 """The log, its seven phases, the producers' snapshot, six tracking changes; for each gateway the
 witness and its acknowledgement. And one for each idempotent producer."""
 ROWS_CHANGED_OF_PARTITION = 13
-"""New versions of the log's row (6) and of its phases (7)."""
+"""New versions of the log's row (6) and of its phases (7, the last after a wait for tiering)."""
 ROWS_ADDED_OF_TOPIC = Requests(20, gateways=1)
-ROWS_CHANGED_OF_TOPIC = 7
+ROWS_CHANGED_OF_TOPIC = 5
 
 EVENTS_OF_PARTITION, TOPIC_EVENTS_A_PARTITION = 38, 25
 """docs/performance.md, "Topics of many partitions"."""
