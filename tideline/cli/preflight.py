@@ -122,7 +122,8 @@ def effort_table(effort: MigrationEstimate) -> Table:
 def _basis(found: Basis) -> str:
     if found.source is Source.DOCUMENTED:
         return f"{found.step}: documented, not observed here"
-    return f"{found.step}: observed here, {found.samples} samples"
+    what = "topic" if found.step == Span.TIERING else "partition"
+    return f"{found.step}: observed here, {found.samples} {what}{'s' * (found.samples != 1)}"
 
 
 def _seconds(found: Range | None, otherwise: str) -> str:

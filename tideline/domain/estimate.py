@@ -89,6 +89,11 @@ FIRST_TRY_S = 0.5
 after this; until then it has its place among those that cross."""
 
 
+SEEN_AFTER_S = Range(1.0, 11.0)
+"""That partitions are ready is seen by looks that come up to 10 s apart, and the first ones wait a
+second for others (docs/phases.md, "7. readiness")."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerIntervals:
     """Of the brokers' own work on tiered logs, in s; Kafka's defaults."""
@@ -102,7 +107,7 @@ class BrokerIntervals:
         """From the roll's config to a prefix that lies in remote storage alone. A replica rolls at
         one check, copies, and deletes what it has copied at a later check."""
         checks = Range(self.retention_check_s, 2 * self.retention_check_s)
-        return checks.plus(Range(self.copy_s, self.copy_s))
+        return checks.plus(Range(self.copy_s, self.copy_s)).plus(SEEN_AFTER_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,10 +81,17 @@ def test_each_line_says_what_it_goes_by() -> None:
     lines = {line.split("  ")[0].strip(): line for line in text.splitlines()}
     crossing = lines["until all 12 partitions have B0, 4 at once"]
     assert "6.0 to 15.0 s" in crossing
-    assert "crossing: observed here, 48 samples" in crossing
+    assert "crossing: observed here, 48 partitions" in crossing
     assert "tiering: documented, not observed here" in lines["until the topic is hybrid"]
     assert "100 to 300 ms" in lines["write pause of a partition"]
     assert "about " in lines["rows in Postgres"]
+
+
+def test_of_tiering_one_topic_is_enough_and_is_said() -> None:
+    tiered = StepDuration(Span.TIERING, 1, 60.0, 60.0)
+    text = shown(estimate(SCALE, MigrationOptions(), InForce(), (*OBSERVED, tiered)))
+    assert "tiering: observed here, 1 topic" in text
+    assert "66.0 to 75.0 s" in text
 
 
 def test_a_limit_of_zero_is_said_in_the_place_of_seconds() -> None:

@@ -108,7 +108,7 @@ def test_tiering_goes_by_the_brokers_intervals_until_a_topic_was_tiered_here() -
     quick = BrokerIntervals(retention_check_s=10.0, copy_s=1.0)
     found = estimate(SCALE, OPTIONS, InForce(), intervals=quick)
     (basis,) = [b for b in found.based_on if b.step == Span.TIERING]
-    assert (basis.source, basis.p50_s, basis.p90_s) == (Source.DOCUMENTED, 11.0, 21.0)
+    assert (basis.source, basis.p50_s, basis.p90_s) == (Source.DOCUMENTED, 12.0, 32.0)
 
 
 def test_many_segments_are_listed_page_by_page() -> None:
