@@ -37,7 +37,7 @@ GRANT EXECUTE ON FUNCTION
     force_completion, list_operator_actions, record_plan_outcome, plan_outcomes_of,
     take_migration_place, leave_migration_place, migration_limits_of, set_migration_limits,
     migration_share,
-    aborted_topics, rejected_topics, record_phase, phase_began, record_readiness, set_tiering_complete, override_config,
+    aborted_topics, rejected_topics, record_phase, phase_began, phase_durations, record_readiness, set_tiering_complete, override_config,
     update_user_config, update_topic_limits, record_findings, release_config,
     advance_prefix_start,
     -- What is eligible depends on the topics' configs, which the worker reads for its gauges.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import count
 from typing import Protocol
 from uuid import UUID, uuid4
@@ -22,6 +23,7 @@ from tideline.control_plane.model import (
     TrackingKind,
 )
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import Phase
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
 from tideline.settings import JobsSettings
@@ -128,6 +130,10 @@ class Scene(ABC):
     @abstractmethod
     def starts(self, log: TopicIdPartition) -> tuple[int, int]:
         """First readable offset of the whole log, and in tiered storage (-1: none)."""
+
+    @abstractmethod
+    def time_phase(self, log: TopicIdPartition, phase: Phase, began: float, ended: float) -> None:
+        """A phase that has ended began and ended then, Unix time."""
 
     @abstractmethod
     def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
@@ -275,6 +281,11 @@ class MemoryScene(Scene):
         partition = self.memory.topics.known_partition(log)
         return partition.log_start, partition.suffix.tiered_start if partition.suffix else -1
 
+    def time_phase(self, log: TopicIdPartition, phase: Phase, began: float, ended: float) -> None:
+        phases = self.memory.topics.known_partition(log).phases
+        times = [datetime.fromtimestamp(at, UTC) for at in (began, ended)]
+        phases[phase] = replace(phases[phase], started_at=times[0], ended_at=times[1])
+
     def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
         suffix = self.memory.topics.known_partition(log).suffix
         assert suffix is not None
@@ -332,6 +343,18 @@ class PostgresScene(Scene):
             log.partition,
         )
         return int(str(log_start)), int(str(tiered_start))
+
+    def time_phase(self, log: TopicIdPartition, phase: Phase, began: float, ended: float) -> None:
+        self.sql(
+            "UPDATE migration_phases AS m SET started_at = to_timestamp(%s), "
+            "ended_at = to_timestamp(%s) FROM logs AS l WHERE l.log_id = m.log_id "
+            "AND l.topic_id = %s AND l.partition = %s AND m.phase = %s",
+            began,
+            ended,
+            log.topic_id,
+            log.partition,
+            phase.value,
+        )
 
     def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
         self.sql(

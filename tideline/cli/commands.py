@@ -36,7 +36,7 @@ def _ours(name: str, module: str, attribute: str, help: str, extras: str = "") -
 
 TABLE = (
     _ours("preflight", "preflight", "preflight",
-          "Check whether TOPIC may migrate: each check with its verdict and remedy."),
+          "Check whether TOPIC may migrate, each check with its remedy, and what it takes."),
     _ours("migrate", "migrate", "migrate",
           "Start the migration of TOPIC, or join the one that runs."),
     _ours("status", "status", "status",

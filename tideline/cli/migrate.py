@@ -77,8 +77,8 @@ async def _migrate(
     settings = load(WorkerSettings)
     async with open_services(settings) as services:
         if dry_run:
-            report = await preflight_command.check(services, given.topic, given.options)
-            preflight_command.show(report, output)
+            report, effort = await preflight_command.check(services, given.topic, given.options)
+            preflight_command.show(report, output, effort)
             raise typer.Exit(ExitCode.OK if report.accepted else ExitCode.REFUSED)
         # First: preflight would find gateways that do not live in this Postgres, and advise to
         # retire them.

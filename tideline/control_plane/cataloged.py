@@ -102,6 +102,7 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "rejected_topics": _READS,
         "record_phase": _PROGRESS,
         "phase_began": _READS,
+        "phase_durations": _READS,
         "migration_status": _READS,
         "migration_summary": _READS,
         "record_readiness": "coverage observes it anew",

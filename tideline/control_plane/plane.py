@@ -50,6 +50,7 @@ from tideline.control_plane.model import (
 from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
+from tideline.domain.estimate import StepDuration
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
@@ -559,6 +560,12 @@ class ControlPlane(Protocol):
         A topic is one in the order of its first question; a later run takes over what an earlier
         one has. Who has a place and was not heard of for ``doubt_ms`` is named in one answer.
         """
+
+    async def phase_durations(self, partitions: int) -> list[StepDuration]:
+        """How long the newest ``partitions`` that have crossed took, by step: the median and the
+        90th percentile of each phase that is done and of each
+        :class:`~tideline.domain.estimate.Span`. Of a topic's tiering only where all of its
+        partitions among them are ready."""
 
     async def migration_limits(self) -> MigrationLimits | None:
         """What operators allow now; ``None``: they have never said."""

@@ -78,6 +78,7 @@ from tideline.control_plane.pool import Lanes, Pool
 from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
+from tideline.domain.estimate import StepDuration
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import Phase, PhaseStatus
@@ -514,6 +515,9 @@ class PostgresControlPlane(ControlPlane):
         return await self._call(
             function, asking.topic_id, asking.topic, asking.run, places, doubt_ms
         )
+
+    async def phase_durations(self, partitions: int) -> list[StepDuration]:
+        return await self._call(Function("phase_durations", rows(StepDuration)), partitions)
 
     async def migration_limits(self) -> MigrationLimits | None:
         return await self._call(Function("migration_limits_of", first(MigrationLimits)))

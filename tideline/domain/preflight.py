@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tideline.domain.estimate import TopicScale
 from tideline.domain.tiering import (
     AS_RETENTION,
     DEFAULT_AGE_MS,
@@ -171,6 +172,8 @@ class PreflightReport:
     """UUID in hexadecimal form; empty when there is no such topic."""
     partitions: int
     checks: tuple[CheckResult, ...]
+    scale: TopicScale | None = None
+    """What an estimate goes by; ``None``: there is no such topic, or it migrates already."""
 
     @property
     def accepted(self) -> bool:
@@ -641,4 +644,18 @@ def judge(observation: PreflightObservation) -> PreflightReport:
         topic_id=observation.topic_id or "",
         partitions=len(observation.partitions),
         checks=tuple(results),
+        scale=_scale(observation),
+    )
+
+
+def _scale(o: PreflightObservation) -> TopicScale | None:
+    if o.topic_id is None or o.already is not None:
+        return None
+    return TopicScale(
+        partitions=len(o.partitions),
+        replicas=max((len(p.replicas) for p in o.partitions), default=0),
+        brokers=len(o.brokers),
+        gateways=sum(gateway.status == "active" for gateway in o.gateways or ()),
+        segments=0 if o.remote_objects is None else o.remote_objects.segments,
+        tiered=o.configs.get("remote.storage.enable", "false") == "true" and not o.empty,
     )

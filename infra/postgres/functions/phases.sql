@@ -42,6 +42,47 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
             AND m.phase = p_phase
 $$;
 
+-- How long the newest p_partitions that have crossed took: median and 90th percentile, in s, of each
+-- phase that is done, of what spans several (the names of tideline.domain.estimate.Span), and of the
+-- tiering of topics all of whose partitions among these are ready.
+CREATE FUNCTION phase_durations(p_partitions integer)
+RETURNS TABLE (step text, samples bigint, p50_s double precision, p90_s double precision)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    WITH crossed AS MATERIALIZED (
+        SELECT log_id, ended_at AS boundary_at FROM migration_phases
+            WHERE phase = 'seed_and_persist' AND status = 'done'
+            ORDER BY ended_at DESC, log_id DESC LIMIT p_partitions
+    ), done AS MATERIALIZED (
+        -- One partition after the other: how many there are is not known when this is planned.
+        SELECT (SELECT l.topic_id FROM logs AS l WHERE l.log_id = c.log_id) AS topic_id,
+               c.boundary_at, m.phase, m.started_at, m.ended_at
+            FROM crossed AS c CROSS JOIN LATERAL (
+                SELECT p.phase, p.started_at, p.ended_at FROM migration_phases AS p
+                    WHERE p.log_id = c.log_id AND p.status = 'done' OFFSET 0
+            ) AS m
+    ), topics AS (
+        SELECT max(d.ended_at) FILTER (WHERE d.phase = 'readiness') AS ready_at,
+               max(d.boundary_at) AS boundary_at,
+               count(*) FILTER (WHERE d.phase = 'readiness') AS ready,
+               count(*) FILTER (WHERE d.phase = 'seed_and_persist') AS partitions
+            FROM done AS d GROUP BY d.topic_id
+    ), steps AS (
+        SELECT phase AS step, ended_at - started_at AS took FROM done
+        UNION ALL
+        SELECT CASE phase WHEN 'validate' THEN 'crossing' ELSE 'write_pause' END,
+               boundary_at - started_at
+            FROM done WHERE phase IN ('validate', 'quiesce')
+        UNION ALL
+        SELECT 'tiering', ready_at - boundary_at FROM topics
+            WHERE ready = partitions AND ready_at >= boundary_at
+    ), seconds AS (
+        SELECT step, extract(epoch FROM took)::double precision AS took_s FROM steps
+    )
+    SELECT s.step, count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY s.took_s),
+           percentile_cont(0.9) WITHIN GROUP (ORDER BY s.took_s)
+        FROM seconds AS s GROUP BY s.step ORDER BY s.step
+$$;
+
 CREATE FUNCTION migration_status(p_topic text)
 RETURNS TABLE (
     topic text, topic_id uuid, partition integer, state text, generation integer,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tideline.domain.estimate import TopicScale
 from tideline.domain.preflight import (
     MOST_PARTITIONS,
     GatewayHealth,
@@ -217,3 +218,23 @@ def test_a_standby_that_commits_do_not_wait_for_is_a_warning() -> None:
     (check,) = [c for c in report.checks if c.name == "postgres_synchronous_commit"]
     assert check.verdict is Verdict.WARNING
     assert "synchronous_standby_names" in check.remedy
+
+
+def test_what_an_estimate_goes_by_is_observed_with_the_checks() -> None:
+    wide = replace(PARTITION, partition=1, replicas=(1, 2, 3, 4))
+    retired = replace(GATEWAY, gateway_id=2, status="retired")
+    report = judge(
+        replace(
+            GOOD,
+            partitions=(PARTITION, wide),
+            gateways=(GATEWAY, retired),
+            remote_objects=RemoteObjects(7),
+        )
+    )
+    assert report.scale == TopicScale(2, replicas=4, brokers=3, gateways=1, segments=7)
+    empty = replace(PARTITION, log_end=0)
+    of_empty = judge(replace(GOOD, partitions=(empty,))).scale
+    assert of_empty is not None
+    assert not of_empty.tiered
+    assert judge(replace(GOOD, topic_id=None)).scale is None
+    assert judge(replace(GOOD, already="active")).scale is None

@@ -21,6 +21,7 @@ from tideline.control_plane.errors import (
     UnknownTopic,
 )
 from tideline.control_plane.memory.attestations import Attestations
+from tideline.control_plane.memory.durations import phase_durations
 from tideline.control_plane.memory.files import FileStatus, WalFiles
 from tideline.control_plane.memory.findings import Findings
 from tideline.control_plane.memory.gateways import Gateways
@@ -79,6 +80,7 @@ from tideline.control_plane.plane import (
 from tideline.control_plane.table_model import VerifyVerdict
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
+from tideline.domain.estimate import StepDuration
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
@@ -630,6 +632,9 @@ class MemoryControlPlane(ControlPlane):
         except (UnknownLog, TopicDeleted):
             return None
         return None if known is None else known.started_at
+
+    async def phase_durations(self, partitions: int) -> list[StepDuration]:
+        return phase_durations(self.topics.partitions(), partitions)
 
     async def migration_status(self, topic: str | None = None) -> list[PartitionMigrationStatus]:
         found = [
