@@ -80,7 +80,9 @@ class Fleet:
         )  # fmt: skip
         await happens(statuses)
 
-    def _one(self, statuses: list[PartitionMigrationStatus], *states: MigrationState):  # type: ignore[no-untyped-def]
+    def _one(
+        self, statuses: list[PartitionMigrationStatus], *states: MigrationState
+    ) -> PartitionMigrationStatus | None:
         wanted = [one for one in statuses if one.state in states]
         return self.chance.choice(wanted) if wanted else None
 
@@ -140,7 +142,7 @@ class Fleet:
 
     async def _forget(self, _: object) -> None:
         if self.chance.random() < 0.2:
-            self.scene.jobs.forget_tracking_changes(0)  # type: ignore[attr-defined]
+            self.scene.jobs.forget_tracking_changes(0)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -228,7 +230,7 @@ async def test_changes_that_were_forgotten_are_answered_with_everything(scene: S
     before = looker.since
     name, _ = await scene.diskless_topic()
     await looker.look()
-    scene.jobs.forget_tracking_changes(0)  # type: ignore[attr-defined]
+    scene.jobs.forget_tracking_changes(0)
     changes = await scene.plane.migration_changes(before)
     assert changes.whole
     assert [topic.topic for topic in changes.topics] == [name]
