@@ -111,7 +111,7 @@ class KeptStatuses:
         """Names of which something is not as it was."""
         changes = await self._plane.migration_status_changes(self._since)
         now = by_topic(changes.partitions)
-        changed = (self.topics.keys() if changes.whole else changes.names) | now.keys()
+        changed = {*(self.topics if changes.whole else changes.names), *now}
         for name in changed - now.keys():
             self.topics.pop(name, None)
         self.topics |= now

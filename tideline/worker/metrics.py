@@ -57,7 +57,8 @@ GC_RUNS = 100
 
 async def keep_migration_metrics(plane: ControlPlane) -> None:
     """Until cancelled."""
-    gauges, since = MigrationGauges(), None
+    gauges = MigrationGauges()
+    since: str | None = None
 
     async def update() -> None:
         nonlocal since
@@ -199,7 +200,7 @@ class MigrationGauges:
     def update(self, changes: MigrationChanges) -> None:
         """Only what has changed is touched: series are many."""
         now = {topic.topic: topic for topic in changes.topics}
-        for name in (self._shown.keys() if changes.whole else changes.names) | now.keys():
+        for name in {*(self._shown if changes.whole else changes.names), *now}:
             before, after = self._shown.pop(name, None), now.get(name)
             old = {} if before is None else self._series(before)
             new = {} if after is None else self._series(after)
