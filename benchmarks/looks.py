@@ -1,9 +1,9 @@
 """What a look at all migrations costs: `python -m benchmarks.looks --topics 1000 --partitions 10`.
 
 A Postgres of its own with generated rows of hybrid topics. Between two looks one phase of some
-partitions moves, each of another topic, and as many get a commit's high watermark. Looked at in
-turn: everything, and what has changed since the last look; by the worker's gauges and by
-`tideline status --watch`. The workflows, of which the latter asks for what runs, are not there.
+partitions moves, each of another topic, and as many get a commit's high watermark. Read by turns:
+what has changed since the last look, by the worker's gauges and by `tideline status --watch`; then,
+in as many rounds, everything. The workflows, of which the latter asks for what runs, are not there.
 """
 
 from __future__ import annotations
@@ -69,23 +69,26 @@ UPDATE logs SET high_watermark = high_watermark + 10
 
 @dataclass
 class Way:
-    """Of each look: rows that came, ms until they were read, ms until they were shown."""
+    """Of each look: rows that came, ms until they were read, ms from then until they were shown,
+    and ms of CPU that the asking process took for both."""
 
     rows: list[int] = field(default_factory=list)
     read_ms: list[float] = field(default_factory=list)
     shown_ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
 
     async def look(
         self, read: Callable[[], Awaitable[tuple[int, Any]]], show: Callable[[Any], object]
     ) -> None:
         gc.collect()  # What other ways have left is not this one's.
-        began = time.perf_counter()
+        cpu, began = time.process_time(), time.perf_counter()
         rows, found = await read()
         then = time.perf_counter()
         show(found)
         self.rows.append(rows)
         self.read_ms.append((then - began) * 1000)
         self.shown_ms.append((time.perf_counter() - then) * 1000)
+        self.cpu_ms.append((time.process_time() - cpu) * 1000)
 
 
 class Gauges:
@@ -155,12 +158,14 @@ async def measure(
             first = number * 2 * changing
             some = [names[(first + n) % topics] for n in range(2 * changing)]
             writer.execute(CHANGE, {"phases": some[:changing], "commits": some[changing:]})
-            await ways["gauges, everything"].look(gauges.everything, gauges.show)
             await ways["gauges, what changed"].look(gauges.changes, gauges.show)
+            await ways["status --watch, what changed"].look(watch.changes, watch.lay_out_screen)
+        for number in range(rounds):
+            await ways["gauges, everything"].look(gauges.everything, gauges.show)
             whole = watch.lay_out if number >= rounds - laid_out else lambda _: None
             await ways["status --watch, everything"].look(watch.everything, whole)
-            await ways["status --watch, what changed"].look(watch.changes, watch.lay_out_screen)
         del ways["status --watch, everything"].shown_ms[: rounds - laid_out]
+        del ways["status --watch, everything"].cpu_ms[: rounds - laid_out]
     return dict(ways)
 
 
@@ -170,12 +175,13 @@ def to_markdown(ways: dict[str, Way], topics: int, partitions: int, changing: in
         f"partitions moves, and {changing} high watermarks. Machine: {machine()}, load average "
         f"{os.getloadavg()[0]:.1f}.",
         "",
-        "| look | rows | read, ms | shown, ms |",
-        "| --- | ---: | ---: | ---: |",
+        "| look | rows | read, ms | shown, ms | CPU of the process, ms |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, way in ways.items():
         rows = f"{statistics.median(way.rows):,.0f}"
-        lines.append(f"| {name} | {rows} | {_spread(way.read_ms)} | {_spread(way.shown_ms)} |")
+        spreads = " | ".join(map(_spread, (way.read_ms, way.shown_ms, way.cpu_ms)))
+        lines.append(f"| {name} | {rows} | {spreads} |")
     return "\n".join(lines)
 
 

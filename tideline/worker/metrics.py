@@ -219,7 +219,9 @@ class MigrationGauges:
 
     def _series(self, topic: TopicMigrationSummary) -> dict[tuple[Gauge, tuple[str, ...]], float]:
         name, to_do = topic.topic, len(PHASES) * topic.partitions
-        series = {(self._progress, (name,)): 100.0 * topic.phases_done / to_do}
+        series: dict[tuple[Gauge, tuple[str, ...]], float] = {
+            (self._progress, (name,)): 100.0 * topic.phases_done / to_do
+        }
         for gauge, values in (
             (self._waiting, topic.waiting),
             (self._since, topic.since_s),
