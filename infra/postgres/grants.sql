@@ -5,7 +5,7 @@
 GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
-    migration_summary,
+    migration_summary, migration_changes, migration_status_changes,
     list_requests, cluster_attestations_of, watch_findings_of, live_topics, deleted_topics,
     tracked_changes, tracked_changes_begin, unaccounted_incarnations
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;

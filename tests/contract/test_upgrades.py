@@ -68,9 +68,9 @@ def next_version(schema: Path) -> None:
     version = max(int(file.name[1:].partition("_")[0]) for file in files) + 1
     (schema / "migrations" / f"V{version}__Add_note.sql").write_text(ADDED)
     edit(schema / "functions" / "gateways.sql", without("list_gateways"))
-    edit(schema / "functions" / "history.sql", without("server_identity"))
+    edit(schema / "functions" / "identity.sql", without("deleted_topics"))
     (schema / "functions" / "notes.sql").write_text(CHANGED)
-    edit(schema / "grants.sql", lambda text: text.replace("server_identity", "note_topic"))
+    edit(schema / "grants.sql", lambda text: text.replace("deleted_topics", "note_topic"))
 
 
 def function_ids(dsn: str) -> dict[str, int]:
@@ -123,7 +123,7 @@ def test_a_dump_of_this_version_is_brought_to_the_next_one(
         assert row_counts(upgraded) == rows
         functions = function_ids(upgraded)
         assert "note_topic" in functions
-        assert "server_identity" not in functions
+        assert "deleted_topics" not in functions
         with pytest.raises(RefusedError, match=r"Add_note, which this version .* not know"):
             apply(upgraded)
         assert function_ids(upgraded) == functions
@@ -183,7 +183,7 @@ def test_functions_of_others_stay_with_their_triggers(
             names = {name for (name,) in triggers}
         assert names == {
             "watch", "keep_topic_change", "keep_log_change", "keep_override_change",
-            "assert_state_move",
+            "keep_phase_begun", "keep_phase_change", "assert_state_move",
         }  # fmt: skip
         assert "watch" in function_ids(dsn)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -55,10 +56,31 @@ async def _status(topic: str | None, watch: bool, output: Format) -> None:
         elif not watch:
             console().print(overview_tables(overview))
         else:
-            with Live(overview_tables(overview), console=console(), auto_refresh=False) as live:
-                while True:
-                    await asyncio.sleep(WATCH_EVERY_S)
-                    live.update(overview_tables(await overviews.observe(topic)), refresh=True)
+            await _watch(overviews, topic, overview)
+
+
+async def _watch(overviews: Overviews, topic: str | None, overview: Overview) -> None:
+    """Until cancelled; what was seen last stays on the terminal, whole."""
+    with Live(console=console(), auto_refresh=False) as live:
+        try:
+            while True:
+                seen = on_screen(overview, live.console.height)
+                live.update(overview_tables(seen), refresh=True)
+                await asyncio.sleep(WATCH_EVERY_S)
+                overview = await overviews.observe(topic)
+        finally:
+            live.update(overview_tables(overview))
+
+
+def on_screen(overview: Overview, lines: int) -> Overview:
+    """What fills so many lines, if there is more: tables of a thousand topics take seconds to lay
+    out."""
+    for number, row in enumerate(overview.topics, 1):
+        # A title and a line for each partition, at least.
+        lines -= 1 + len(row.partitions)
+        if lines < 0:
+            return replace(overview, topics=overview.topics[:number])
+    return overview
 
 
 async def _by_state(state: MigrationState, output: Format) -> None:

@@ -105,6 +105,8 @@ NO_FACT: Mapping[str, str] = MappingProxyType(
         "phase_durations": _READS,
         "migration_status": _READS,
         "migration_summary": _READS,
+        "migration_changes": _READS,
+        "migration_status_changes": _READS,
         "record_readiness": "coverage observes it anew",
         "set_tiering_complete": "coverage observes it anew",
         "config_overrides_of": _READS,

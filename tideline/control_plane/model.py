@@ -544,6 +544,41 @@ class TopicMigrationSummary:
     """B0 by partition, of those that have it."""
 
 
+@dataclass(frozen=True, slots=True)
+class MigrationChanges:
+    """What has changed of migrations since a former reading, added up by topic."""
+
+    upto: str
+    """From where the next reading goes on."""
+    whole: bool
+    """This is everything there is: it is not known what has changed."""
+    names: frozenset[str] = frozenset()
+    """Whatever was known under these names is not true any more."""
+    topics: tuple[TopicMigrationSummary, ...] = ()
+    """What there is under them now."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedHighWatermark:
+    """Of a partition of which nothing else has changed."""
+
+    topic: str
+    partition: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStatusChanges:
+    """As :class:`MigrationChanges`, by partition."""
+
+    upto: str
+    whole: bool
+    names: frozenset[str] = frozenset()
+    partitions: tuple[PartitionMigrationStatus, ...] = ()
+    """Without evidence."""
+    moved: tuple[MovedHighWatermark, ...] = ()
+
+
 def summarize(statuses: Iterable[PartitionMigrationStatus]) -> list[TopicMigrationSummary]:
     """What ``migration_summary`` answers, in the order of the topics."""
     topics: dict[str, list[PartitionMigrationStatus]] = {}

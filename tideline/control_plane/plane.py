@@ -27,8 +27,10 @@ from tideline.control_plane.model import (
     ListOffsetsKind,
     LiveTopic,
     LogProducer,
+    MigrationChanges,
     MigrationLimits,
     MigrationRequest,
+    MigrationStatusChanges,
     OperatorAction,
     PartitionMigrationStatus,
     PlannedOutcome,
@@ -509,6 +511,15 @@ class ControlPlane(Protocol):
 
     async def migration_summary(self) -> list[TopicMigrationSummary]:
         """:meth:`migration_status` of all topics, added up by topic, without evidence."""
+
+    async def migration_changes(self, since: str | None) -> MigrationChanges:
+        """What has changed of :meth:`migration_summary` since the reading that answered ``since``
+        as its ``upto``, or everything: for ``None``, and where it is not known any more what has
+        changed. What was being written at that reading and was committed later is among it, and
+        some may come twice."""
+
+    async def migration_status_changes(self, since: str | None) -> MigrationStatusChanges:
+        """As :meth:`migration_changes`, of :meth:`migration_status` without evidence."""
 
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str

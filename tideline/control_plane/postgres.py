@@ -51,8 +51,11 @@ from tideline.control_plane.model import (
     ListOffsetsKind,
     LiveTopic,
     LogProducer,
+    MigrationChanges,
     MigrationLimits,
     MigrationRequest,
+    MigrationStatusChanges,
+    MovedHighWatermark,
     OperatorAction,
     PartitionMigrationStatus,
     PlannedOutcome,
@@ -461,6 +464,14 @@ class PostgresControlPlane(ControlPlane):
     async def migration_summary(self) -> list[TopicMigrationSummary]:
         return await self._call(Function("migration_summary", rows(TopicMigrationSummary)))
 
+    async def migration_changes(self, since: str | None) -> MigrationChanges:
+        function = Function("migration_changes", _migration_changes, many=True)
+        return await self._call(function, since)
+
+    async def migration_status_changes(self, since: str | None) -> MigrationStatusChanges:
+        function = Function("migration_status_changes", _status_changes, many=True)
+        return await self._call(function, since)
+
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str
     ) -> None:
@@ -722,6 +733,29 @@ def _changes(found: Sequence[Row]) -> TrackedChanges:
         names=frozenset(row["changed"] for row in changes),
         topics=tuple(_topics([row for row in changes if row["name"] is not None])),
     )
+
+
+def _migration_changes(found: Sequence[Row]) -> MigrationChanges:
+    reading, *changes = found
+    summaries = rows(TopicMigrationSummary)([row for row in changes if row["topic"] is not None])
+    return MigrationChanges(reading["upto"], reading["whole"], _names(changes), tuple(summaries))
+
+
+def _status_changes(found: Sequence[Row]) -> MigrationStatusChanges:
+    reading, *changes = found
+    read = [row for row in changes if row["phases"] is not None]
+    moved = [row for row in changes if row["topic"] is not None and row["phases"] is None]
+    return MigrationStatusChanges(
+        reading["upto"],
+        reading["whole"],
+        _names(changes),
+        tuple(rows(PartitionMigrationStatus)(read)),
+        tuple(rows(MovedHighWatermark)(moved)),
+    )
+
+
+def _names(changes: Iterable[Row]) -> frozenset[str]:
+    return frozenset(row["changed"] for row in changes if row["changed"] is not None)
 
 
 def partition_view(found: Sequence[Row]) -> TrackedPartition | None:

@@ -98,6 +98,35 @@ def by_topic(
     return dict(grouped)
 
 
+class KeptStatuses:
+    """Of every topic at the last look, so that the next one reads what has changed."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._since: str | None = None
+        self.topics: dict[str, list[PartitionMigrationStatus]] = {}
+        """By name, partitions in order; without evidence."""
+
+    async def look(self) -> set[str]:
+        """Names of which something is not as it was."""
+        changes = await self._plane.migration_status_changes(self._since)
+        now = by_topic(changes.partitions)
+        changed = {*(self.topics if changes.whole else changes.names), *now}
+        for name in changed - now.keys():
+            self.topics.pop(name, None)
+        self.topics |= now
+        moved: dict[str, dict[int, int]] = defaultdict(dict)
+        for one in changes.moved:
+            moved[one.topic][one.partition] = one.high_watermark
+        for name, high in moved.items():
+            self.topics[name] = [
+                replace(s, high_watermark=high.get(s.log.partition, s.high_watermark))
+                for s in self.topics[name]
+            ]
+        self._since = changes.upto
+        return changed | moved.keys()
+
+
 def partition_row(
     status: PartitionMigrationStatus, report: PartitionReport | None = None
 ) -> PartitionRow:
@@ -201,11 +230,21 @@ class Overviews:
     def __init__(self, settings: TemporalSettings, plane: ControlPlane) -> None:
         self._settings, self._plane = settings, plane
         self._client: Client | None = None
+        self._kept = KeptStatuses(plane)
+        self._resting: dict[str, TopicRow] = {}
+        """Of topics without a workflow, of which nothing has changed since."""
         self._places = asyncio.Semaphore(MOST_QUERIES)
 
     async def observe(self, topic: str | None) -> Overview:
-        """``topic``, or all. Raises :class:`RefusedError` when nothing is known of ``topic``."""
-        statuses = by_topic(await self._plane.migration_status(topic))
+        """``topic``, or all: then partitions that have not changed since the last look are not
+        read again. Raises :class:`RefusedError` when nothing is known of ``topic``."""
+        resting: dict[str, TopicRow] = {}
+        if topic is None:
+            for changed in await self._kept.look():
+                self._resting.pop(changed, None)
+            statuses, resting = self._kept.topics, self._resting
+        else:
+            statuses = by_topic(await self._plane.migration_status(topic))
         requests = {r.topic: r for r in await self._plane.list_requests(topic)}
         verdicts = {v.topic: v for v in await self._plane.verify_verdicts(topic)}
         actions: dict[str, list[OperatorAction]] = defaultdict(list)
@@ -220,7 +259,7 @@ class Overviews:
             notes.append(f"{error}; what only the workflows know is missing")
         rows = await asyncio.gather(
             *(
-                self._row(name, statuses.get(name, []), running.get(name), notes)
+                self._row(name, statuses.get(name, []), running.get(name), notes, resting)
                 for name in sorted(statuses.keys() | running.keys())
             )
         )
@@ -273,7 +312,10 @@ class Overviews:
         statuses: list[PartitionMigrationStatus],
         running: str | None,
         notes: list[str],
+        resting: dict[str, TopicRow],
     ) -> TopicRow:
+        if running is None and topic in resting:
+            return resting[topic]
         workflow_id = running or TopicRef(topic, statuses[0].log.topic_id.hex, 0).workflow_id
         answer: TopicMigrationStatus | None = None
         if running and self._client is not None:
@@ -287,7 +329,10 @@ class Overviews:
                         )
                 except TidelineError:
                     notes.append(f"the workflow of {topic} did not answer: is the worker running?")
-        return topic_row(statuses, answer, workflow_id, self._url(workflow_id))
+        row = topic_row(statuses, answer, workflow_id, self._url(workflow_id))
+        if running is None:
+            resting[topic] = row
+        return row
 
     def _url(self, workflow_id: str) -> str | None:
         return temporal.workflow_url(self._settings, workflow_id)

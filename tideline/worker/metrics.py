@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.garbage_model import GcRunRow
 from tideline.control_plane.jobs import JobsControlPlane
-from tideline.control_plane.model import TopicMigrationSummary
+from tideline.control_plane.model import MigrationChanges, TopicMigrationSummary
 from tideline.control_plane.table_model import VerifyVerdict
 from tideline.control_plane.tiering_model import (
     CoverageStatusRow,
@@ -58,9 +58,13 @@ GC_RUNS = 100
 async def keep_migration_metrics(plane: ControlPlane) -> None:
     """Until cancelled."""
     gauges = MigrationGauges()
+    since: str | None = None
 
     async def update() -> None:
-        await asyncio.to_thread(gauges.update, await plane.migration_summary())
+        nonlocal since
+        changes = await plane.migration_changes(since)
+        await asyncio.to_thread(gauges.update, changes)
+        since = changes.upto
 
     await _keep_updated("migration gauges", MIGRATION_EVERY_S, update)
 
@@ -190,23 +194,41 @@ class MigrationGauges:
             ["topic", "partition"],
             registry=registry,
         )
+        self._shown: dict[str, TopicMigrationSummary] = {}
+        self._counts: Counter[MigrationState] = Counter()
 
-    def update(self, topics: Iterable[TopicMigrationSummary]) -> None:
-        for gauge in (self._progress, self._waiting, self._since, self._boundary):
-            gauge.clear()
-        states: Counter[MigrationState] = Counter()
-        for topic in topics:
-            states[topic.state] += 1
-            to_do = len(PHASES) * topic.partitions
-            self._progress.labels(topic.topic).set(100.0 * topic.phases_done / to_do)
-            for phase, count in topic.waiting.items():
-                self._waiting.labels(topic.topic, phase).set(count)
-            for phase, since_s in topic.since_s.items():
-                self._since.labels(topic.topic, phase).set(since_s)
-            for partition, boundary in topic.boundaries.items():
-                self._boundary.labels(topic.topic, partition).set(boundary)
+    def update(self, changes: MigrationChanges) -> None:
+        """Only what has changed is touched: series are many."""
+        now = {topic.topic: topic for topic in changes.topics}
+        for name in {*(self._shown if changes.whole else changes.names), *now}:
+            before, after = self._shown.pop(name, None), now.get(name)
+            old = {} if before is None else self._series(before)
+            new = {} if after is None else self._series(after)
+            for gauge, labels in old.keys() - new.keys():
+                gauge.remove(*labels)
+            for (gauge, labels), value in new.items():
+                if old.get((gauge, labels)) != value:
+                    gauge.labels(*labels).set(value)
+            if before is not None:
+                self._counts[before.state] -= 1
+            if after is not None:
+                self._counts[after.state] += 1
+                self._shown[name] = after
         for state in MigrationState:
-            self._states.labels(state).set(states[state])
+            self._states.labels(state).set(self._counts[state])
+
+    def _series(self, topic: TopicMigrationSummary) -> dict[tuple[Gauge, tuple[str, ...]], float]:
+        name, to_do = topic.topic, len(PHASES) * topic.partitions
+        series: dict[tuple[Gauge, tuple[str, ...]], float] = {
+            (self._progress, (name,)): 100.0 * topic.phases_done / to_do
+        }
+        for gauge, values in (
+            (self._waiting, topic.waiting),
+            (self._since, topic.since_s),
+            (self._boundary, topic.boundaries),
+        ):
+            series |= {(gauge, (name, of)): float(value) for of, value in values.items()}
+        return series
 
 
 class VerifyGauges:

@@ -1,4 +1,5 @@
--- What has changed of what is tracked: gateways ask for it every few seconds, whatever is tracked.
+-- What has changed of what is tracked: gateways ask for it every few seconds, whatever is tracked;
+-- and of migrations: the worker's metrics and `tideline status --watch` do.
 
 CREATE FUNCTION keep_topic_change() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -32,6 +33,19 @@ BEGIN
 END
 $$;
 
+-- Once in a transaction: readiness is kept a hundred partitions at a time.
+CREATE FUNCTION keep_phase_change() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+BEGIN
+    INSERT INTO tracking_changes (name, routed)
+        SELECT l.topic_name, false FROM logs AS l
+        WHERE l.log_id = CASE TG_OP WHEN 'DELETE' THEN OLD.log_id ELSE NEW.log_id END
+            AND NOT EXISTS (SELECT FROM tracking_changes AS c
+                WHERE c.changed_by = pg_current_xact_id() AND c.name = l.topic_name);
+    RETURN NULL;
+END
+$$;
+
 CREATE TRIGGER keep_topic_change AFTER INSERT OR UPDATE OR DELETE ON topics
     FOR EACH ROW EXECUTE FUNCTION keep_topic_change();
 -- Not of offsets that move with commits, retention and tiering: no route depends on them.
@@ -41,6 +55,14 @@ CREATE TRIGGER keep_log_change AFTER INSERT OR DELETE OR UPDATE OF
     FOR EACH ROW EXECUTE FUNCTION keep_log_change();
 CREATE TRIGGER keep_override_change AFTER INSERT OR UPDATE OR DELETE ON config_overrides
     FOR EACH ROW EXECUTE FUNCTION keep_override_change();
+CREATE TRIGGER keep_phase_begun AFTER INSERT OR DELETE ON migration_phases
+    FOR EACH ROW EXECUTE FUNCTION keep_phase_change();
+-- Not of evidence alone: a partition that waits is looked at again and again.
+CREATE TRIGGER keep_phase_change AFTER UPDATE ON migration_phases FOR EACH ROW
+    WHEN ((OLD.status, OLD.generation, OLD.started_at, OLD.ended_at, OLD.waiting_reason)
+        IS DISTINCT FROM
+        (NEW.status, NEW.generation, NEW.started_at, NEW.ended_at, NEW.waiting_reason))
+    EXECUTE FUNCTION keep_phase_change();
 
 -- Since a reading that answered p_since. The first row says from where the next one goes on, the
 -- others each name a topic that has changed, with what is tracked under that name now, if anything
@@ -58,7 +80,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         SELECT pg_snapshot_xmin(pg_current_snapshot()) AS upto, k.forgotten_before
         FROM tracking_changes_kept AS k
     ), named AS (
-        SELECT DISTINCT c.name FROM tracking_changes AS c WHERE c.changed_by >= p_since::xid8
+        SELECT DISTINCT c.name FROM tracking_changes AS c
+            WHERE c.changed_by >= p_since::xid8 AND c.routed
     )
     SELECT CASE WHEN p_since::xid8 BETWEEN r.forgotten_before AND r.upto THEN r.upto::text END,
            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
@@ -71,6 +94,40 @@ $$;
 CREATE FUNCTION tracked_changes_begin() RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT pg_snapshot_xmin(pg_current_snapshot())::text
+$$;
+
+-- From where a later reading goes on, and of which history: after a failover or a restore the numbers
+-- of transactions may stand for others.
+CREATE FUNCTION place_of_reading() RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT format('%s/%s/%s:%s', i.system_identifier, i.timeline, i.history_id,
+            pg_snapshot_xmin(pg_current_snapshot()))
+        FROM server_identity(NULL, NULL) AS i
+$$;
+
+CREATE FUNCTION transaction_of_place(p_place text) RETURNS xid8
+LANGUAGE sql STABLE AS $$
+    SELECT split_part(p_place, ':', 2)::xid8
+$$;
+
+-- Names under which migrations have changed since a reading that answered p_since, late commits
+-- among them as for tracked_changes; null: that is not known, read everything.
+CREATE FUNCTION names_changed_since(p_since text) RETURNS text[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_now text := place_of_reading();
+    v_since xid8;
+BEGIN
+    IF split_part(p_since, ':', 1) IS DISTINCT FROM split_part(v_now, ':', 1) THEN
+        RETURN NULL;
+    END IF;
+    v_since := transaction_of_place(p_since);
+    IF v_since > transaction_of_place(v_now)
+        OR v_since < (SELECT forgotten_before FROM tracking_changes_kept) THEN
+        RETURN NULL;
+    END IF;
+    RETURN ARRAY(SELECT DISTINCT name FROM tracking_changes WHERE changed_by >= v_since);
+END
 $$;
 
 -- Called by a periodic job.

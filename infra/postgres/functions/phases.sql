@@ -83,63 +83,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         FROM seconds AS s GROUP BY s.step ORDER BY s.step
 $$;
 
-CREATE FUNCTION migration_status(p_topic text)
-RETURNS TABLE (
-    topic text, topic_id uuid, partition integer, state text, generation integer,
-    quiesced boolean, boundary bigint, boundary_epoch integer, high_watermark bigint,
-    tiering_complete boolean, phases jsonb
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    SELECT l.topic_name, l.topic_id, l.partition, l.migration_state, l.generation,
-           l.quiesce = 'closed', l.diskless_log_start_offset, l.diskless_log_start_epoch,
-           l.high_watermark, l.tiering_complete,
-           coalesce((SELECT jsonb_agg(to_jsonb(m) - 'log_id' ORDER BY m.started_at)
-               FROM migration_phases AS m WHERE m.log_id = l.log_id), '[]')
-    FROM logs AS l
-    WHERE l.deleted_at IS NULL AND (p_topic IS NULL OR l.topic_name = p_topic)
-    ORDER BY l.topic_name, l.partition
-$$;
-
--- What a worker's gauges need, one row per topic: evidence of 10,000 partitions is 150 MB.
-CREATE FUNCTION migration_summary()
-RETURNS TABLE (
-    topic text, state text, partitions bigint, phases_done bigint, waiting jsonb, since_s jsonb,
-    boundaries jsonb
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
-    WITH live AS (
-        SELECT l.log_id, l.topic_name, l.partition, l.diskless_log_start_offset AS boundary,
-               array_position(ARRAY['TIERED_ONLY', 'MIGRATING', 'HYBRID', 'DISKLESS_ONLY'],
-                   l.migration_state) AS advance
-        FROM logs AS l WHERE l.deleted_at IS NULL
-    ), counted AS (
-        SELECT v.topic_name, m.phase, count(*) FILTER (WHERE m.status = 'done') AS done,
-               -- What an aborted migration waited for nobody waits for.
-               count(*) FILTER (WHERE m.status = 'waiting' AND v.advance > 1) AS waiting,
-               min(m.started_at) FILTER (
-                   WHERE m.status IN ('running', 'waiting') AND v.advance > 1) AS since
-        FROM live AS v JOIN migration_phases AS m USING (log_id)
-        GROUP BY v.topic_name, m.phase
-    ), phases AS (
-        SELECT c.topic_name, sum(c.done)::bigint AS done,
-               jsonb_object_agg(c.phase, c.waiting) FILTER (WHERE c.waiting > 0) AS waiting,
-               jsonb_object_agg(c.phase, extract(epoch FROM c.since))
-                   FILTER (WHERE c.since IS NOT NULL) AS since_s
-        FROM counted AS c GROUP BY c.topic_name
-    )
-    SELECT v.topic_name,
-           (ARRAY['TIERED_ONLY', 'MIGRATING', 'HYBRID', 'DISKLESS_ONLY'])[min(v.advance)],
-           count(*),
-           -- A partition that was born diskless has its B0 without any phase: all seven are done.
-           coalesce(p.done, 0) + 7 * count(*) FILTER (WHERE v.boundary >= 0 AND NOT EXISTS
-               (SELECT FROM migration_phases AS m WHERE m.log_id = v.log_id)),
-           coalesce(p.waiting, '{}'), coalesce(p.since_s, '{}'),
-           coalesce(jsonb_object_agg(v.partition, v.boundary) FILTER (WHERE v.boundary >= 0), '{}')
-    FROM live AS v LEFT JOIN phases AS p USING (topic_name)
-    GROUP BY v.topic_name, p.done, p.waiting, p.since_s
-    ORDER BY v.topic_name
-$$;
-
 CREATE FUNCTION request_migration(
     p_topic text, p_topic_id uuid, p_requested_by text, p_options jsonb
 ) RETURNS void

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+import pytest
 from rich.console import Console
 
+from tideline.cli import status
 from tideline.cli.output import age
-from tideline.cli.status import state_table, topic_table
+from tideline.cli.status import on_screen, overview_tables, state_table, topic_table
 from tideline.control_plane.model import PartitionMigrationStatus, PhaseRecord
 from tideline.domain.ids import TopicIdPartition
 from tideline.domain.messages import PartitionReport, TopicMigrationStatus
 from tideline.domain.migration import PHASE_ORDER, MigrationState, Phase, PhaseStatus
 from tideline.migration.by_state import TopicInState
-from tideline.migration.overview import partition_row, topic_row
+from tideline.migration.overview import Overview, partition_row, topic_row
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -123,3 +128,50 @@ def test_ages_are_told_in_one_or_two_units() -> None:
     ages = [5, 65, 3_700, 200_000]
     told = [age(NOW - timedelta(seconds=seconds), NOW) for seconds in ages]
     assert told == ["5 s", "1 min 5 s", "1 h 1 min", "2 d 7 h"]
+
+
+def test_what_is_laid_out_for_a_screen_is_what_a_screen_shows_of_the_whole() -> None:
+    rows = [
+        topic_row([migration(record(Phase.VALIDATE, PhaseStatus.WAITING))] * n, None, "w", None)
+        for n in (3, 0, 1, 7, 2, 5)
+    ]
+    whole = Overview(rows, ["a note"])
+
+    def laid_out(overview: Overview) -> list[str]:
+        terminal = Console(width=120, height=10, no_color=True)
+        with terminal.capture() as captured:
+            terminal.print(overview_tables(overview))
+        return captured.get().splitlines()
+
+    lines = laid_out(whole)
+    for height in range(1, len(lines) + 3):
+        seen = laid_out(on_screen(whole, height))
+        assert seen[:height] == lines[:height]
+        assert (len(seen) > height) == (len(lines) > height)
+    assert len(on_screen(whole, 5).topics) < len(rows)
+
+
+async def test_who_stops_watching_keeps_the_whole_of_what_was_seen_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = [Overview([topic_row([migration()] * 9, None, f"w-{n}-{look}", None) for n in range(3)])
+            for look in range(3)]  # fmt: skip
+
+    class Looks:
+        """The last look is interrupted."""
+
+        async def observe(self, _: object) -> Overview:
+            if not seen:
+                raise asyncio.CancelledError
+            return seen.pop(0)
+
+    output = io.StringIO()
+    terminal = Console(file=output, width=120, height=10, force_terminal=True, no_color=True)
+    monkeypatch.setattr(status, "console", lambda: terminal)
+    monkeypatch.setattr(status, "WATCH_EVERY_S", 0.0)
+    looks: Any = Looks()
+    with pytest.raises(asyncio.CancelledError):
+        await status._watch(looks, None, seen.pop(0))
+    shown = output.getvalue()
+    assert [f"w-{n}-2" in shown for n in range(3)] == [True] * 3
+    assert "w-2-0" not in shown, "it was below the terminal's last line"

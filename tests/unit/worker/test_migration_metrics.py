@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from prometheus_client import CollectorRegistry
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from tideline.background import cancel_and_wait
 from tideline.control_plane.model import (
+    MigrationChanges,
     PartitionMigrationStatus,
     PhaseRecord,
     TopicMigrationSummary,
@@ -38,10 +42,54 @@ def partition(number: int, state: MigrationState, *done: Phase, waits: Phase | N
     )  # fmt: skip
 
 
+def everything(statuses: Iterable[PartitionMigrationStatus]) -> MigrationChanges:
+    return MigrationChanges("", True, topics=tuple(summarize(statuses)))
+
+
+def shown(registry: CollectorRegistry) -> set[str]:
+    """Every series with its value."""
+    return set(generate_latest(registry).decode().splitlines())
+
+
+summaries = st.builds(
+    TopicMigrationSummary,
+    topic=st.sampled_from(["orders", "payments", "clicks"]),
+    state=st.sampled_from(MigrationState),
+    partitions=st.just(2),
+    phases_done=st.integers(0, 14),
+    waiting=st.dictionaries(st.sampled_from(Phase), st.integers(1, 2), max_size=2),
+    since_s=st.dictionaries(st.sampled_from(Phase), st.floats(1.0, 9.0), max_size=2),
+    boundaries=st.dictionaries(st.sampled_from(["0", "1"]), st.integers(0, 9)),
+)
+readings = st.lists(
+    st.tuples(
+        st.booleans(), st.lists(summaries, unique_by=lambda summary: summary.topic, max_size=3)
+    ),
+    max_size=8,
+)
+
+
+@given(readings)
+def test_what_changed_reading_by_reading_shows_the_series_of_one_whole_reading(
+    history: list[tuple[bool, list[TopicMigrationSummary]]],
+) -> None:
+    step_by_step = CollectorRegistry()
+    gauges, before = MigrationGauges(step_by_step), dict[str, TopicMigrationSummary]()
+    for whole, reading in history:
+        now = {topic.topic: topic for topic in reading}
+        names = {name for name in before | now if before.get(name) != now.get(name)}
+        told = tuple(topic for topic in reading if whole or topic.topic in names)
+        gauges.update(MigrationChanges("", whole, frozenset(names), told))
+        before = now
+        at_once = CollectorRegistry()
+        MigrationGauges(at_once).update(MigrationChanges("", True, topics=tuple(reading)))
+        assert shown(step_by_step) == shown(at_once)
+
+
 def test_a_topic_counts_as_its_least_advanced_partition() -> None:
     registry = CollectorRegistry()
     MigrationGauges(registry).update(
-        summarize(
+        everything(
             [
                 partition(0, MigrationState.HYBRID, *PHASE_ORDER, boundary=42),
                 partition(
@@ -73,7 +121,7 @@ def test_a_topic_that_was_born_diskless_is_done_and_one_that_has_not_begun_is_no
         (MigrationState.MIGRATING, -1, 0),
     ):
         registry = CollectorRegistry()
-        MigrationGauges(registry).update(summarize([partition(0, state, boundary=boundary)]))
+        MigrationGauges(registry).update(everything([partition(0, state, boundary=boundary)]))
         name = "inkless_migration_topic_progress"
         assert registry.get_sample_value(name, {"topic": "orders"}) == percent
 
@@ -86,12 +134,13 @@ async def test_gauges_that_are_stale_are_logged_and_updated_once_postgres_answer
     class Plane:
         away = True
 
-        async def migration_summary(self) -> list[TopicMigrationSummary]:
+        async def migration_changes(self, since: str | None) -> MigrationChanges:
             if self.away:
                 self.away = False
                 raise UnreachableError("Postgres is away")
-            asked.set()
-            return []
+            if since is not None:
+                asked.set()
+            return MigrationChanges("there", since is None)
 
     monkeypatch.setattr(metrics, "MIGRATION_EVERY_S", 0.0)
     monkeypatch.setattr(metrics, "MigrationGauges", lambda: MigrationGauges(CollectorRegistry()))

@@ -29,6 +29,7 @@ from tideline.control_plane.memory.history import History
 from tideline.control_plane.memory.operators import Operators
 from tideline.control_plane.memory.partition import Partition
 from tideline.control_plane.memory.places import Places
+from tideline.control_plane.memory.progress import Progress
 from tideline.control_plane.memory.suffix import FIND_LIMIT_IN_ALL
 from tideline.control_plane.memory.topics import Topics
 from tideline.control_plane.memory.verdicts import Verdicts
@@ -48,8 +49,10 @@ from tideline.control_plane.model import (
     ListOffsetsKind,
     LiveTopic,
     LogProducer,
+    MigrationChanges,
     MigrationLimits,
     MigrationRequest,
+    MigrationStatusChanges,
     OperatorAction,
     PartitionMigrationStatus,
     PhaseRecord,
@@ -119,6 +122,7 @@ class MemoryControlPlane(ControlPlane):
         self._changes: dict[str, tuple[int, list[tuple[UUID | None, TrackedTopic | None]]]] = {}
         """By name: when it was seen to have changed, in the order of changes, and to what."""
         self._noted = self._forgotten_before = 0
+        self._progress = Progress()
         self._listeners: list[tuple[Sequence[str], asyncio.Queue[tuple[str, str]]]] = []
 
     # Gateways
@@ -647,6 +651,14 @@ class MemoryControlPlane(ControlPlane):
     async def migration_summary(self) -> list[TopicMigrationSummary]:
         return summarize(await self.migration_status())
 
+    async def migration_changes(self, since: str | None) -> MigrationChanges:
+        return self._progress.changes(self.history.history_id, await self.migration_status(), since)
+
+    async def migration_status_changes(self, since: str | None) -> MigrationStatusChanges:
+        return self._progress.status_changes(
+            self.history.history_id, await self.migration_status(), since
+        )
+
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str
     ) -> None:
@@ -903,6 +915,7 @@ class MemoryControlPlane(ControlPlane):
         self._note_changes()
         self._forgotten_before = self._noted + 1
         self._noted += 1
+        self._progress.forget()
         return 0
 
     def expire_producers(self, idle_ms: int, limit: int = STEP_ROWS) -> int:

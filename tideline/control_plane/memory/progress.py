@@ -1,0 +1,95 @@
+"""What has changed of migrations, by comparing with what was there before: SQL has triggers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from tideline.control_plane.model import (
+    MigrationChanges,
+    MigrationStatusChanges,
+    MovedHighWatermark,
+    PartitionMigrationStatus,
+    summarize,
+)
+
+
+class Progress:
+    """Each look gives everything that is there; a place is the history and a number of changes."""
+
+    def __init__(self) -> None:
+        self._noted = self._forgotten_before = 0
+        self._rows: dict[str, tuple[int, list[PartitionMigrationStatus]]] = {}
+        """By name: after which change it was so, without evidence and high watermarks."""
+        self._moved: dict[tuple[str, int], tuple[int, int]] = {}
+        """High watermarks in the same way."""
+
+    def forget(self) -> None:
+        """Who read before reads everything."""
+        self._noted += 1
+        self._forgotten_before = self._noted
+
+    def changes(
+        self, history: UUID, statuses: Sequence[PartitionMigrationStatus], since: str | None
+    ) -> MigrationChanges:
+        upto, names = self._look(history, statuses, since)
+        there = [one for one in statuses if names is None or one.topic in names]
+        return MigrationChanges(
+            upto, names is None, frozenset(names or ()), tuple(summarize(there))
+        )
+
+    def status_changes(
+        self, history: UUID, statuses: Sequence[PartitionMigrationStatus], since: str | None
+    ) -> MigrationStatusChanges:
+        upto, names = self._look(history, statuses, since)
+        there = [one for one in statuses if names is None or one.topic in names]
+        moved = [
+            MovedHighWatermark(one.topic, one.log.partition, one.high_watermark)
+            for one in statuses
+            if names is not None
+            and one.topic not in names
+            and self._moved[one.topic, one.log.partition][0] > _number(since)
+        ]
+        return MigrationStatusChanges(
+            upto,
+            names is None,
+            frozenset(names or ()),
+            tuple(map(without_evidence, there)),
+            tuple(moved),
+        )
+
+    def _look(
+        self, history: UUID, statuses: Sequence[PartitionMigrationStatus], since: str | None
+    ) -> tuple[str, set[str] | None]:
+        """From where the next look goes on, and what has changed; ``None``: that is not known."""
+        self._note(statuses)
+        upto = f"{history}:{self._noted}"
+        if since is None or since.partition(":")[0] != str(history):
+            return upto, None
+        if not self._forgotten_before <= _number(since) <= self._noted:
+            return upto, None
+        return upto, {name for name, (at, _) in self._rows.items() if at > _number(since)}
+
+    def _note(self, statuses: Sequence[PartitionMigrationStatus]) -> None:
+        now: dict[str, list[PartitionMigrationStatus]] = {}
+        for one in statuses:
+            shown = replace(without_evidence(one), high_watermark=-1)
+            now.setdefault(one.topic, []).append(shown)
+        for name in now.keys() | self._rows.keys():
+            if self._rows.get(name, (0, []))[1] != now.get(name, []):
+                self._noted += 1
+                self._rows[name] = self._noted, now.get(name, [])
+        for one in statuses:
+            at = one.topic, one.log.partition
+            if self._moved.get(at, (0, None))[1] != one.high_watermark:
+                self._noted += 1
+                self._moved[at] = self._noted, one.high_watermark
+
+
+def without_evidence(status: PartitionMigrationStatus) -> PartitionMigrationStatus:
+    return replace(status, phases=tuple(replace(phase, evidence={}) for phase in status.phases))
+
+
+def _number(place: str | None) -> int:
+    return int((place or ":0").partition(":")[2])
