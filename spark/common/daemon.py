@@ -8,7 +8,11 @@ list, which takes a second, and no job uses it.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.abc import MetaPathFinder
+
+IMPORTED = ("spark.common.remote_log", "spark.common.stores", "tideline.control_plane.jobs")
+"""And with them pyarrow and the clients of Kafka, of the object store and of Postgres."""
 
 
 class _NoPandas(MetaPathFinder):
@@ -25,9 +29,8 @@ def without_pandas() -> None:
 
 if __name__ == "__main__":
     without_pandas()
-    import spark.common.remote_log
-    import spark.common.stores
-    import tideline.control_plane.jobs
+    for module in IMPORTED:
+        import_module(module)
     from pyspark.daemon import manager
 
     manager()

@@ -25,7 +25,7 @@ KNOWN = [TopicMigration, PartitionMigration, TieredStorageChange]
 
 @pytest.fixture(scope="module")
 def failures() -> Mapping[str, Exception]:
-    """By run id. One worker replays all of them: each would check every workflow before it began."""
+    """By run id. One worker replays all of them: to start and to end one takes seconds."""
 
     return asyncio.run(replay([recorded(file) for file in HISTORIES]))
 

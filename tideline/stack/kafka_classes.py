@@ -76,7 +76,13 @@ def _archive_classes(java: str, jars: Path, rsm: Path, config: Path, libraries: 
         logging = f"-Dlog4j2.configurationFile={config / 'log4j2.properties'}"
         rest = [SILENT, logging, f"-Dtideline.log={place / 'log'}", "-cp", f"{jars}/*"]
         format_ = [java, *rest, "kafka.tools.StorageTool", "format"]
-        recording = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-XX:ArchiveClassesAtExit={made}", *rest]
+        recording = [
+            java,
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            f"-XX:ArchiveClassesAtExit={made}",
+            *rest,
+        ]
         with (libraries / "classes.log").open("wb") as log:
             subprocess.run(
                 [*format_, "-t", _CLUSTER, "-c", str(properties)],

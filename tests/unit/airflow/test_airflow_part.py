@@ -108,7 +108,9 @@ def test_the_stack_is_configured_as_the_page_for_an_existing_airflow_says(plan: 
         [sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300
     )
     directory = said.stdout.strip()
-    (bundles,) = re.findall(r'^ +\[\{"name": "dags-folder".*?\}\}\]$', page, re.MULTILINE | re.DOTALL)
+    (bundles,) = re.findall(
+        r'^ +\[\{"name": "dags-folder".*?\}\}\]$', page, re.MULTILINE | re.DOTALL
+    )
     parsed = configparser.ConfigParser()
     airflow = airflow_parts(plan)[0]
     airflow.write_files()
