@@ -193,12 +193,13 @@ LISTED_AT_ONCE = 1_000
 CATALOG_OF_PARTITION, CATALOG_OF_TOPIC = 2, 12
 """Records of the catalog that are put: announced and counted (docs/catalog.md)."""
 
-ROWS_ADDED_OF_PARTITION = Requests(15, gateways=2)
-"""The log, its seven phases, the producers' snapshot, six tracking changes; for each gateway the
-witness and its acknowledgement. And one for each idempotent producer."""
+ROWS_ADDED_OF_PARTITION = Requests(27, gateways=2)
+"""The log, its seven phases, the producers' snapshot, eighteen changes that are noted (six of what
+is tracked, twelve of phases); for each gateway the witness and its acknowledgement. And one for
+each idempotent producer."""
 ROWS_CHANGED_OF_PARTITION = 13
 """New versions of the log's row (6) and of its phases (7, the last after a wait for tiering)."""
-ROWS_ADDED_OF_TOPIC = Requests(20, gateways=1)
+ROWS_ADDED_OF_TOPIC = Requests(21, gateways=1)
 ROWS_CHANGED_OF_TOPIC = 5
 
 EVENTS_OF_PARTITION, TOPIC_EVENTS_A_PARTITION = 38, 25
