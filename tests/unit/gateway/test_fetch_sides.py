@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -25,6 +26,7 @@ from tests.unit.gateway.tracked_bench import (
 from tideline.control_plane.model import FindBatchesRequest, FoundBatches
 from tideline.gateway.context import ApiKey
 from tideline.gateway.fetch import late_answers, tracked_fetch
+from tideline.gateway.room import Room
 from tideline.kafka.batches import patch
 from tideline.kafka.errors import KafkaUnavailable
 
@@ -174,9 +176,18 @@ async def came_too_late(bench: TrackedBench, log: KafkaLog | None = None) -> Slo
     has = broker.answer
     if log is not None:
         broker.answer = serving({IN_PREFIX: log})
-    await ask(bench)
-    broker.gate.set()
-    await until(lambda: bench.parts.room.held("answers") > 0)
+    kept, take = asyncio.Event(), Room.take
+
+    def noted(room: Room, name: str, size: int) -> None:
+        take(room, name, size)
+        if name == "answers" and broker.gate.is_set():
+            kept.set()  # a look at the room may come when it is gone again
+
+    with mock.patch.object(Room, "take", noted):
+        await ask(bench)
+        broker.gate.set()
+        async with asyncio.timeout(5):
+            await kept.wait()
     broker.answer = has
     return broker
 
