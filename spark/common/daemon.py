@@ -2,23 +2,33 @@
 
 It has imported what the tasks of all jobs do before it is copied; each worker would do so itself,
 two seconds of a core. And it has no pandas: pyarrow looks for it as soon as an array is made of a
-list, which takes a second, and no job uses it.
+list, which takes a second, and no task uses it. (A driver has it: PySpark asks for it there.)
+
+A process with threads must not be copied: one of them may hold a lock, which nobody lets go in the
+copy. PySpark's own daemon imports nothing for that reason. This one keeps the libraries from
+starting any, and hands over to PySpark's where there are some all the same.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 
 IMPORTED = ("spark.common.remote_log", "spark.common.stores", "tideline.control_plane.jobs")
 """And with them pyarrow and the clients of Kafka, of the object store and of Postgres."""
+WITHOUT_THREADS = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Of pyarrow's allocator, and of numpy's linear algebra, which no task does."""
 
 
 class _NoPandas(MetaPathFinder):
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("jobs do without pandas", name=fullname)
+            raise ModuleNotFoundError("tasks do without pandas", name=fullname)
 
 
 def without_pandas() -> None:
@@ -27,10 +37,25 @@ def without_pandas() -> None:
     sys.meta_path.insert(0, _NoPandas())
 
 
-if __name__ == "__main__":
+def threads() -> int:
+    """Of this process; 0 where that cannot be seen."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
+
+
+def main() -> None:
     without_pandas()
+    os.environ.update(WITHOUT_THREADS)
     for module in IMPORTED:
         import_module(module)
+    if threads() != 1:
+        os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 
     manager()
+
+
+if __name__ == "__main__":
+    main()

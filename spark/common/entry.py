@@ -24,7 +24,6 @@ import typer
 
 from spark.common import session as sessions
 from spark.common.attempts import Attempt
-from spark.common.daemon import without_pandas
 from spark.common.records import Ended, Records, Told
 from spark.common.results import write_result
 from tideline.errors import ExitCode, TidelineError, UsageError
@@ -299,7 +298,6 @@ def _failure(kind: type[TidelineError], message: str) -> Failure:
 def main(name: str, work: Callable[..., Outcome]) -> NoReturn:
     """Run a job as a process. Its options: the parameters of ``work`` behind the job itself, unless
     they are keyword-only, and those of :func:`launch`."""
-    without_pandas()
     _, *own = inspect.signature(work, eval_str=True).parameters.values()
     shared = inspect.signature(launch, eval_str=True).parameters
     options = [one for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]

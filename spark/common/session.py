@@ -33,8 +33,9 @@ COMMON = {
     # may be a megabyte, by bytes.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
-    "spark.python.daemon.module": "spark.common.daemon",
 }
+DAEMON = ("spark.python.daemon.module", "spark.common.daemon")
+"""Not where modules are sent along, which reach executors when it has imported older ones."""
 """What they may."""
 LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
@@ -80,6 +81,8 @@ def make_session(
         local = not submitted() and str(conf.get("spark.master")).startswith("local")
         for key, value in (COMMON | LOOPBACK if local else COMMON).items():
             conf.setIfMissing(key, value)
+        if not conf.get("spark.submit.pyFiles", ""):
+            conf.setIfMissing(*DAEMON)
         if local:
             # Spark's own default is a cluster's: 200 tasks cost a small job more than its work.
             conf.setIfMissing("spark.sql.shuffle.partitions", str(4 * (os.cpu_count() or 1)))

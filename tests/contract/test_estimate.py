@@ -74,7 +74,7 @@ async def test_each_phase_and_span_has_its_median_and_its_90th_percentile(scene:
         await crossed(scene, log, at=10.0 * number, slower=number + 1, ready=95.5)
     found = by_step(await scene.plane.phase_durations(500))
     assert found[Phase.VALIDATE] == (3, 2.0, 2.8)
-    assert found[Span.CROSSING] == (3, 7.0, 9.8)
+    assert found[Span.CROSSING] == (3, 5.0, 7.0)
     assert found[Span.WRITE_PAUSE] == (3, 1.0, 1.4)
     # The last of them had its B0 at 20 + 3 * 3.5.
     assert found[Span.TIERING] == (1, 65.0, 65.0)
@@ -100,14 +100,24 @@ async def test_a_topic_of_which_a_partition_still_waits_tells_nothing_of_tiering
     assert Span.TIERING not in found
 
 
+async def test_a_topic_without_a_prefix_tells_nothing_of_tiering(scene: Scene) -> None:
+    log = await scene.hybrid_log(await scene.gateway(), boundary=0)
+    generation = (await scene.plane.migration_status())[0].generation
+    for phase in PHASE_ORDER:
+        await scene.plane.record_phase(log, generation, phase, PhaseStatus.DONE, {})
+    found = by_step(await scene.plane.phase_durations(500))
+    assert found[Phase.READINESS][0] == 1
+    assert Span.TIERING not in found
+
+
 async def test_what_failed_or_waits_is_no_duration(scene: Scene) -> None:
     _, (log,) = await scene.migrating_topic([await scene.gateway()])
     await crossed(scene, log, at=0.0)
     await scene.plane.record_phase(log, 1, Phase.ZOMBIE_CLEANUP, PhaseStatus.WAITING, {}, "a gap")
-    await scene.plane.record_phase(log, 1, Phase.VALIDATE, PhaseStatus.FAILED, {})
+    await scene.plane.record_phase(log, 1, Phase.DRAIN_TRANSACTIONS, PhaseStatus.FAILED, {})
     found = by_step(await scene.plane.phase_durations(500))
     assert Phase.ZOMBIE_CLEANUP not in found
-    assert Phase.VALIDATE not in found
+    assert Phase.DRAIN_TRANSACTIONS not in found
     assert Span.CROSSING not in found
     assert Span.WRITE_PAUSE in found
 

@@ -74,6 +74,10 @@ async def test_a_promotion_that_lost_nothing_is_told_from_a_crash_and_from_a_los
         with pytest.raises(TidelineError):
             await plane.identity()
         with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+            # Who asks for the progress of migrations before deciding on a promotion is answered.
+            for changes in ("migration_changes", "migration_status_changes"):
+                read = admin.execute(f"SELECT upto, whole FROM tideline.{changes}(NULL)")
+                assert read.fetchall() == [(None, True)]
             admin.execute("SELECT pg_promote()")
         promoted = await identity_once_it_answers(plane, before)
         assert promoted.timeline == before.timeline + 1

@@ -548,8 +548,8 @@ class TopicMigrationSummary:
 class MigrationChanges:
     """What has changed of migrations since a former reading, added up by topic."""
 
-    upto: str
-    """From where the next reading goes on."""
+    upto: str | None
+    """From where the next reading goes on; ``None``: it reads everything (a standby)."""
     whole: bool
     """This is everything there is: it is not known what has changed."""
     names: frozenset[str] = frozenset()
@@ -571,7 +571,7 @@ class MovedHighWatermark:
 class MigrationStatusChanges:
     """As :class:`MigrationChanges`, by partition."""
 
-    upto: str
+    upto: str | None
     whole: bool
     names: frozenset[str] = frozenset()
     partitions: tuple[PartitionMigrationStatus, ...] = ()

@@ -63,6 +63,8 @@ _ROLE_IS_FULL = "too many connections for role"
 server's own language a task does not wait, and is tried again by Spark."""
 LINGER_S = 60.0
 """How long a call that its caller gave up may go on before its connection is dropped."""
+ENDED_AT_ONCE_S = 0.2
+"""Between two attempts while connections are ended as soon as they are made."""
 LAST_WORDS = 16
 """Reads of an idle connection at most: a server sends settings and warnings unasked, no more."""
 HEARTBEAT_S = 10.0
@@ -288,11 +290,15 @@ class Pool:
             await self._forget_who_gave_up()
         self._asking += 1
         try:
-            pool = self._pool
+            pool, over = self._pool, 0
             # Each that is over is replaced; the pool's own ``check`` waits a second before it looks
-            # at the next, and longer before each further one.
+            # at the next, and longer before each further one. New ones that are over are another
+            # thing: somebody ends them.
             while _is_over(connection := await pool.getconn()):
                 await asyncio.shield(_given_up(pool, connection))
+                over += 1
+                if over > self._size:
+                    await asyncio.sleep(ENDED_AT_ONCE_S)
             return pool, connection
         finally:
             self._asking -= 1

@@ -27,11 +27,12 @@ class Span(StrEnum):
     """What lasts longer than a phase."""
 
     CROSSING = "crossing"
-    """Of a partition: from its validation to B0, waits for its turn among write pauses included."""
+    """Of a partition: from the drain that led to its B0 until that, waits for its turn among write
+    pauses included. Its validation may be that of an earlier migration, which was aborted."""
     WRITE_PAUSE = "write_pause"
     """Of a partition: from the closing of its generation to B0."""
     TIERING = "tiering"
-    """Of a topic: from the last B0 to the last partition that is ready."""
+    """Of a topic with a prefix: from the last B0 to the last partition that is ready."""
 
 
 class Source(StrEnum):
@@ -135,16 +136,25 @@ class InForce:
     topics: int = 1
     """That migrate at once at most."""
     others: int = 0
-    """Topics that migrate now, this one left out."""
+    """Topics with partitions that have no B0 yet, this one left out: they share ``partitions``."""
+    holding: int = 0
+    """Topics that have a place, this one left out: those, and those that wait for tiering."""
     write_pauses: int = 1
     """At once: one in each worker process, two of a topic at most."""
 
     def at_once(self, options: MigrationOptions, partitions: int) -> int:
         """Partitions of a topic between validation and B0 at once; 0: none may begin."""
-        allowed = min(options.parallel_partitions, partitions) if self.topics else 0
+        if self.partitions == 0 or not self.topics:
+            return 0
+        # One more at last when another topic has crossed: shares are looked at again and again.
+        return min(options.parallel_partitions, partitions, max(1, self.share(partitions)))
+
+    def share(self, partitions: int) -> int:
+        """Of a topic that comes behind the others; all of its ``partitions`` without a limit."""
         if self.partitions is None:
-            return allowed
-        return min(allowed, share_of(self.partitions, self.others, self.others + 1))
+            return partitions
+        others = min(self.others, self.topics - 1)
+        return share_of(self.partitions, others, others + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,9 +340,13 @@ def _to_boundaries(
     """As many rounds as the limit asks for; and never less than the pauses take, in turn."""
     crossing = basis[Span.CROSSING]
     of_one = crossing.range
-    if crossing.source is Source.OBSERVED and (cleanup := basis.get(Phase.ZOMBIE_CLEANUP)):
-        first_try = Range(min(cleanup.p50_s, FIRST_TRY_S), min(cleanup.p90_s, FIRST_TRY_S))
-        of_one = of_one.plus(first_try)
+    if crossing.source is Source.OBSERVED:
+        # What stands before and behind it, and is in the documented one.
+        if (validation := basis.get(Phase.VALIDATE)) is not None:
+            of_one = of_one.plus(Range(validation.p50_s, validation.p50_s))
+        if (cleanup := basis.get(Phase.ZOMBIE_CLEANUP)) is not None:
+            first_try = Range(min(cleanup.p50_s, FIRST_TRY_S), min(cleanup.p90_s, FIRST_TRY_S))
+            of_one = of_one.plus(first_try)
     rounds = _up(partitions, at_once) if partitions else 0
     in_turn = _up(partitions, max(1, min(pauses, at_once)))
     return of_one.times(rounds).at_least(pause.times(in_turn))
@@ -340,11 +354,9 @@ def _to_boundaries(
 
 def _write_pause(basis: Basis, options: MigrationOptions) -> Range:
     """Producers are let go when the hold ends, so that no pause lasts longer. With durability
-    ``tiered`` the prefix is waited for within it, of which nothing was measured."""
+    ``tiered`` the prefix is waited for within it: others' pauses tell nothing of that."""
     hold = options.quiesce_hold_ms / 1_000
-    upper = basis.p90_s
-    if options.durability is Durability.TIERED and basis.source is Source.DOCUMENTED:
-        upper = hold
+    upper = hold if options.durability is Durability.TIERED else basis.p90_s
     return Range(min(basis.p50_s, hold), min(upper, hold))
 
 
@@ -354,9 +366,14 @@ def _left_out(
     left_out = ["open transactions, replicas that are not in sync, retries"]
     if not at_once and scale.partitions:
         left_out.append("no partition may begin: a limit is 0 (`tideline limits`)")
-    if limits.others >= limits.topics > 0:
+    if at_once and not limits.share(scale.partitions):
         left_out.append(
-            f"the wait for one of {limits.topics} places: {limits.others} topics migrate now"
+            f"the wait for a share of {limits.partitions} partitions: "
+            f"{limits.others} topics cross now"
+        )
+    if limits.holding >= limits.topics > 0:
+        left_out.append(
+            f"the wait for one of {limits.topics} places: {limits.holding} topics migrate now"
         )
     if 0 < options.first_partitions < scale.partitions:
         left_out.append(

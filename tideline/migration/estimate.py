@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tideline.control_plane.model import TopicMigrationSummary
 from tideline.domain.estimate import (
@@ -13,7 +14,7 @@ from tideline.domain.estimate import (
     StepDuration,
     estimate,
 )
-from tideline.domain.migration import MigrationState
+from tideline.domain.migration import PHASE_ORDER, MigrationState
 from tideline.domain.options import MigrationOptions
 from tideline.domain.preflight import PreflightReport
 from tideline.errors import TidelineError
@@ -27,43 +28,43 @@ COPY = "remote.log.manager.task.interval.ms"
 async def estimate_migration(
     services: WorkerServices, report: PreflightReport, options: MigrationOptions
 ) -> MigrationEstimate | None:
-    """``None``: there is no such topic, or it migrates already. What cannot be looked up is taken
-    for Kafka's or this project's default."""
+    """``None``: there is no such topic, or it migrates already. Of what cannot be looked up Kafka's
+    or this project's default is taken; that Postgres did not answer is among what is left out."""
     if report.scale is None:
         return None
-    return estimate(
+    durations: Sequence[StepDuration] = ()
+    limits, unknown = InForce(topics=services.settings.migration_parallel_topics), ""
+    try:
+        limits = await _limits(services, report.topic)
+        durations = await services.control_plane.phase_durations(LOOKED_AT)
+    except TidelineError as error:
+        unknown = f"limits, other topics, and what was observed here could not be read: {error}"
+    found = estimate(
         report.scale,
         options,
-        await _limits(services, report.topic),
-        await _durations(services),
+        limits,
+        durations,
         await _intervals(services),
         await _metadata_partitions(services) if report.scale.tiered else 0,
     )
-
-
-async def _durations(services: WorkerServices) -> Sequence[StepDuration]:
-    try:
-        return await services.control_plane.phase_durations(LOOKED_AT)
-    except TidelineError:
-        return ()
+    return replace(found, left_out=(unknown, *found.left_out)) if unknown else found
 
 
 async def _limits(services: WorkerServices, topic: str) -> InForce:
     topics, partitions = services.settings.migration_parallel_topics, None
-    try:
-        limits = await services.control_plane.migration_limits()
-        summaries = await services.control_plane.migration_summary()
-    except TidelineError:
-        return InForce(topics=topics)
+    limits = await services.control_plane.migration_limits()
+    summaries = [s for s in await services.control_plane.migration_summary() if s.topic != topic]
     if limits is not None:
         partitions = limits.partitions
         topics = topics if limits.topics is None else limits.topics
-    return InForce(partitions, topics, others=sum(_shares(s, topic) for s in summaries))
+    others = sum(s.state is MigrationState.MIGRATING for s in summaries)
+    return InForce(partitions, topics, others, others + sum(map(_is_tiering, summaries)))
 
 
-def _shares(summary: TopicMigrationSummary, topic: str) -> bool:
-    """It has partitions without B0, and so a part of what may cross."""
-    return summary.state is MigrationState.MIGRATING and summary.topic != topic
+def _is_tiering(summary: TopicMigrationSummary) -> bool:
+    """It keeps its place until all of its partitions are ready."""
+    wanted = len(PHASE_ORDER) * summary.partitions
+    return summary.state is MigrationState.HYBRID and summary.phases_done < wanted
 
 
 async def _intervals(services: WorkerServices) -> BrokerIntervals:

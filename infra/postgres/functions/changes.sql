@@ -97,12 +97,17 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 $$;
 
 -- From where a later reading goes on, and of which history: after a failover or a restore the numbers
--- of transactions may stand for others.
+-- of transactions may stand for others. Null on a standby: there everything is read each time.
 CREATE FUNCTION place_of_reading() RETURNS text
-LANGUAGE sql STABLE AS $$
-    SELECT format('%s/%s/%s:%s', i.system_identifier, i.timeline, i.history_id,
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RETURN NULL;
+    END IF;
+    RETURN (SELECT format('%s/%s/%s:%s', i.system_identifier, i.timeline, i.history_id,
             pg_snapshot_xmin(pg_current_snapshot()))
-        FROM server_identity(NULL, NULL) AS i
+        FROM server_identity(NULL, NULL) AS i);
+END
 $$;
 
 CREATE FUNCTION transaction_of_place(p_place text) RETURNS xid8
@@ -118,7 +123,7 @@ DECLARE
     v_now text := place_of_reading();
     v_since xid8;
 BEGIN
-    IF split_part(p_since, ':', 1) IS DISTINCT FROM split_part(v_now, ':', 1) THEN
+    IF p_since IS NULL OR v_now IS NULL OR split_part(p_since, ':', 1) <> split_part(v_now, ':', 1) THEN
         RETURN NULL;
     END IF;
     v_since := transaction_of_place(p_since);

@@ -44,7 +44,7 @@ $$;
 
 -- How long the newest p_partitions that have crossed took: median and 90th percentile, in s, of each
 -- phase that is done, of what spans several (the names of tideline.domain.estimate.Span), and of the
--- tiering of topics all of whose partitions among these are ready.
+-- tiering of topics with a prefix, all of whose partitions among these are ready.
 CREATE FUNCTION phase_durations(p_partitions integer)
 RETURNS TABLE (step text, samples bigint, p50_s double precision, p90_s double precision)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
@@ -54,9 +54,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
             ORDER BY ended_at DESC, log_id DESC LIMIT p_partitions
     ), done AS MATERIALIZED (
         -- One partition after the other: how many there are is not known when this is planned.
-        SELECT (SELECT l.topic_id FROM logs AS l WHERE l.log_id = c.log_id) AS topic_id,
-               c.boundary_at, m.phase, m.started_at, m.ended_at
+        SELECT l.topic_id, l.has_prefix, c.boundary_at, m.phase, m.started_at, m.ended_at
             FROM crossed AS c CROSS JOIN LATERAL (
+                SELECT g.topic_id, g.diskless_log_start_offset <> 0 AS has_prefix FROM logs AS g
+                    WHERE g.log_id = c.log_id OFFSET 0
+            ) AS l CROSS JOIN LATERAL (
                 SELECT p.phase, p.started_at, p.ended_at FROM migration_phases AS p
                     WHERE p.log_id = c.log_id AND p.status = 'done' OFFSET 0
             ) AS m
@@ -65,13 +67,13 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
                max(d.boundary_at) AS boundary_at,
                count(*) FILTER (WHERE d.phase = 'readiness') AS ready,
                count(*) FILTER (WHERE d.phase = 'seed_and_persist') AS partitions
-            FROM done AS d GROUP BY d.topic_id
+            FROM done AS d GROUP BY d.topic_id HAVING bool_or(d.has_prefix)
     ), steps AS (
         SELECT phase AS step, ended_at - started_at AS took FROM done
         UNION ALL
-        SELECT CASE phase WHEN 'validate' THEN 'crossing' ELSE 'write_pause' END,
+        SELECT CASE phase WHEN 'quiesce' THEN 'write_pause' ELSE 'crossing' END,
                boundary_at - started_at
-            FROM done WHERE phase IN ('validate', 'quiesce')
+            FROM done WHERE phase IN ('drain_transactions', 'quiesce')
         UNION ALL
         SELECT 'tiering', ready_at - boundary_at FROM topics
             WHERE ready = partitions AND ready_at >= boundary_at

@@ -147,7 +147,7 @@ BEGIN
                 NULL::boolean, NULL::jsonb
             FROM logs AS l
             WHERE l.deleted_at IS NULL AND l.topic_name <> ALL (v_names)
-                AND age(l.xmin) <= age(transaction_of_place(p_since)::xid);
+                AND age(l.xmin) BETWEEN 0 AND age(transaction_of_place(p_since)::xid);
     END IF;
 END
 $$;

@@ -87,9 +87,26 @@ def test_under_a_limit_of_zero_it_never_ends_and_says_why(limits: InForce) -> No
     assert any("tideline limits" in why for why in found.left_out)
 
 
+def test_a_topic_whose_share_is_taken_up_by_others_gets_one_when_one_of_them_has_crossed() -> None:
+    found = estimate(SCALE, OPTIONS, InForce(partitions=4, topics=9, others=4))
+    assert found.at_once == 1
+    assert found.to_boundaries_s is not None
+    assert any("a share of 4 partitions: 4 topics cross" in why for why in found.left_out)
+
+
+def test_no_more_topics_share_than_there_are_places() -> None:
+    assert InForce(partitions=8, topics=2, others=7).at_once(OPTIONS, 12) == 4
+
+
+def test_a_pause_that_waits_for_remote_storage_may_take_its_whole_hold_whatever_was_seen() -> None:
+    options = replace(OPTIONS, durability=Durability.TIERED)
+    found = estimate(SCALE, options, InForce(), OBSERVED)
+    assert found.write_pause_ms.p90 == options.quiesce_hold_ms
+
+
 def test_what_nobody_can_foresee_is_named() -> None:
     options = replace(OPTIONS, first_partitions=1)
-    found = " ".join(estimate(SCALE, options, InForce(topics=2, others=2)).left_out)
+    found = " ".join(estimate(SCALE, options, InForce(topics=2, holding=2)).left_out)
     assert "open transactions" in found
     assert "one of 2 places" in found
     assert "after 1 partitions" in found

@@ -58,18 +58,24 @@ def _steps(partition: Partition, boundary_at: datetime) -> Iterator[tuple[str, t
     for phase, record in done.items():
         assert record.ended_at is not None  # what is done has ended
         yield phase, record.ended_at - record.started_at
-    for span, first in ((Span.CROSSING, Phase.VALIDATE), (Span.WRITE_PAUSE, Phase.QUIESCE)):
+    for span, first in (
+        (Span.CROSSING, Phase.DRAIN_TRANSACTIONS),
+        (Span.WRITE_PAUSE, Phase.QUIESCE),
+    ):
         if first in done:
             yield span, boundary_at - done[first].started_at
 
 
-def _tiering(looked_at: Iterable[tuple[datetime, Partition]]) -> Iterator[timedelta]:
-    """Of each topic all of whose partitions among these are ready."""
+def _tiering(looked_at: Sequence[tuple[datetime, Partition]]) -> Iterator[timedelta]:
+    """Of each topic with a prefix all of whose partitions among these are ready."""
     topics: dict[UUID, list[tuple[datetime, datetime | None]]] = defaultdict(list)
+    with_prefix = {p.log.topic_id for _, p in looked_at if p.boundary != 0}
     for boundary_at, partition in looked_at:
         ready_at = _ended(partition, Phase.READINESS)
         topics[partition.log.topic_id].append((boundary_at, ready_at))
-    for times in topics.values():
+    for topic_id, times in topics.items():
+        if topic_id not in with_prefix:
+            continue
         ready = [at for _, at in times if at is not None]
         last_boundary = max(boundary_at for boundary_at, _ in times)
         if len(ready) == len(times) and max(ready) >= last_boundary:

@@ -177,20 +177,21 @@ class Airflow(StackPart):
 
     def configuration(self) -> str:
         """``airflow.cfg``: what differs from Airflow's defaults."""
+        home = literal(self.home)
         return f"""[core]
-dags_folder = {self.home / "dags"}
+dags_folder = {home}/dags
 load_examples = False
 executor = LocalExecutor
 parallelism = {PARALLELISM}
 execution_api_server_url = {self.url}/execution/
 simple_auth_manager_users = {USER}:admin
-simple_auth_manager_passwords_file = {self.home / "passwords.json"}
+simple_auth_manager_passwords_file = {home}/passwords.json
 fernet_key = {self.secrets["fernet"]}
 dags_are_paused_at_creation = False
 dagbag_import_timeout = {DAG_IMPORT_S}
 
 [database]
-sql_alchemy_conn = sqlite:///{self.home / "airflow.db"}
+sql_alchemy_conn = sqlite:///{home}/airflow.db
 
 [api]
 base_url = {self.url}
@@ -200,13 +201,13 @@ secret_key = {self.secrets["api"]}
 jwt_secret = {self.secrets["jwt"]}
 
 [dag_processor]
-dag_bundle_config_list = {json.dumps(dag_bundles()).replace("%", "%%")}
+dag_bundle_config_list = {literal(json.dumps(dag_bundles()))}
 refresh_interval = 30
 min_file_process_interval = {DAGS_READ_ANEW_S}
 dag_file_processor_timeout = {2 * DAG_IMPORT_S}
 
 [logging]
-base_log_folder = {self.plan.home.logs / "airflow"}
+base_log_folder = {literal(self.plan.home.logs)}/airflow
 
 [scheduler]
 scheduler_idle_sleep_time = 0.5
@@ -274,6 +275,11 @@ def prepared_for() -> str:
 
 def pools_file() -> Path:
     return dags_folder() / "pools.json"
+
+
+def literal(text: object) -> str:
+    """As a value of ``airflow.cfg``, in which ``%`` begins a reference."""
+    return str(text).replace("%", "%%")
 
 
 def dag_bundles() -> list[dict[str, object]]:
