@@ -19,6 +19,7 @@ from tests.contract.scenes import MemoryScene, PostgresScene, Scene
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.model import CommitError
 from tideline.domain.ids import TopicIdPartition
+from tideline.domain.migration import Phase
 from tideline.errors import TidelineError
 
 
@@ -62,6 +63,10 @@ class TwinScene(Scene):
     def starts(self, log: TopicIdPartition) -> tuple[int, int]:
         assert self.postgres.starts(log) == self.of_memory.starts(log)
         return self.of_memory.starts(log)
+
+    def time_phase(self, log: TopicIdPartition, phase: Phase, began: float, ended: float) -> None:
+        self.postgres.time_phase(log, phase, began, ended)
+        self.of_memory.time_phase(log, phase, began, ended)
 
     def lose(self, log: TopicIdPartition, first: int, last: int) -> None:
         self.postgres.lose(log, first, last)
