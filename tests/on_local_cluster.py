@@ -22,7 +22,8 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import SparkSession
 
 from spark.common.session import make_session
-from tideline.stack.spark_classes import QUICK_START, driver_options
+from tideline.stack.kafka_classes import QUICK_START
+from tideline.stack.spark_classes import driver_options
 
 ROOT = Path(__file__).parents[1]
 MASTER = "local-cluster[2,1,1024]"

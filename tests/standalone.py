@@ -17,8 +17,8 @@ import psutil
 import pyspark
 
 from tests.harness import until
+from tideline.stack.kafka_classes import QUICK_START
 from tideline.stack.ports import LOOPBACK, allocate
-from tideline.stack.spark_classes import QUICK_START
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 DEPLOY = "org.apache.spark.deploy"

@@ -34,9 +34,10 @@ COMMON = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
-DAEMON = ("spark.python.daemon.module", "spark.common.daemon")
-"""Not where modules are sent along, which reach executors when it has imported older ones."""
 """What they may."""
+DAEMON = ("spark.python.daemon.module", "spark.common.daemon")
+"""They may, too. Not where modules are sent along: those reach executors when it has imported
+others."""
 LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -35,8 +35,9 @@ from tests.standalone import Standalone, standalone
 from tideline.object_store.client import ObjectStoreClient
 from tideline.settings import JobsSettings
 from tideline.stack import Stack
+from tideline.stack.kafka_classes import QUICK_START
 from tideline.stack.ports import LOOPBACK
-from tideline.stack.spark_classes import QUICK_START, driver_options
+from tideline.stack.spark_classes import driver_options
 
 pytestmark = [pytest.mark.integration]
 

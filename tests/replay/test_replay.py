@@ -18,15 +18,12 @@ from workflows.tiered_storage_change import TieredStorageChange
 from workflows.topic_migration import TopicMigration
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
-
-
 KNOWN = [TopicMigration, PartitionMigration, TieredStorageChange]
 
 
 @pytest.fixture(scope="module")
 def failures() -> Mapping[str, Exception]:
     """By run id. One worker replays all of them: to start and to end one takes seconds."""
-
     return asyncio.run(replay([recorded(file) for file in HISTORIES]))
 
 

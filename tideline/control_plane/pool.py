@@ -295,7 +295,7 @@ class Pool:
             # at the next, and longer before each further one. New ones that are over are another
             # thing: somebody ends them.
             while _is_over(connection := await pool.getconn()):
-                await asyncio.shield(_given_up(pool, connection))
+                await asyncio.shield(spawn(_given_up(pool, connection), "ended-connection"))
                 over += 1
                 if over > self._size:
                     await asyncio.sleep(ENDED_AT_ONCE_S)

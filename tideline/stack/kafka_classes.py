@@ -19,6 +19,8 @@ from tideline.stack.probes import kafka_nodes
 
 ARCHIVE = "classes.jsa"
 SILENT = "-Xlog:cds=off,cds+dynamic=off,class+path=off"
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""A JVM that ends after seconds or minutes need not compile for hours, nor collect in parallel."""
 STARTS_WITHIN_S = 60
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
 _TIERED = "Initialized topic-based RLMM resources"
@@ -76,13 +78,7 @@ def _archive_classes(java: str, jars: Path, rsm: Path, config: Path, libraries: 
         logging = f"-Dlog4j2.configurationFile={config / 'log4j2.properties'}"
         rest = [SILENT, logging, f"-Dtideline.log={place / 'log'}", "-cp", f"{jars}/*"]
         format_ = [java, *rest, "kafka.tools.StorageTool", "format"]
-        recording = [
-            java,
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            f"-XX:ArchiveClassesAtExit={made}",
-            *rest,
-        ]
+        recording = [java, *QUICK_START, f"-XX:ArchiveClassesAtExit={made}", *rest]
         with (libraries / "classes.log").open("wb") as log:
             subprocess.run(
                 [*format_, "-t", _CLUSTER, "-c", str(properties)],

@@ -16,11 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tideline.stack.home import exclusive
-from tideline.stack.kafka_classes import SILENT
+from tideline.stack.kafka_classes import QUICK_START, SILENT
 from tideline.stack.kafka_jars import libraries
 
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""A JVM that ends after seconds need not compile for hours."""
 MADE_WITHIN_S = 300
 _WORK = """
 import sys

@@ -116,18 +116,18 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Names under which migrations have changed since a reading that answered p_since, late commits
--- among them as for tracked_changes; null: that is not known, read everything.
-CREATE FUNCTION names_changed_since(p_since text) RETURNS text[]
+-- among them as for tracked_changes; null: that is not known, read everything. p_now: the place of
+-- this reading.
+CREATE FUNCTION names_changed_since(p_since text, p_now text) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_now text := place_of_reading();
     v_since xid8;
 BEGIN
-    IF p_since IS NULL OR v_now IS NULL OR split_part(p_since, ':', 1) <> split_part(v_now, ':', 1) THEN
+    IF p_since IS NULL OR p_now IS NULL OR split_part(p_since, ':', 1) <> split_part(p_now, ':', 1) THEN
         RETURN NULL;
     END IF;
     v_since := transaction_of_place(p_since);
-    IF v_since > transaction_of_place(v_now)
+    IF v_since > transaction_of_place(p_now)
         OR v_since < (SELECT forgotten_before FROM tracking_changes_kept) THEN
         RETURN NULL;
     END IF;

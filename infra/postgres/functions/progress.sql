@@ -107,9 +107,10 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
-    v_names text[] := names_changed_since(p_since);
+    v_now text := place_of_reading();
+    v_names text[] := names_changed_since(p_since, v_now);
 BEGIN
-    upto := place_of_reading();
+    upto := v_now;
     whole := v_names IS NULL;
     RETURN NEXT;
     upto := NULL;
@@ -131,9 +132,10 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
 DECLARE
-    v_names text[] := names_changed_since(p_since);
+    v_now text := place_of_reading();
+    v_names text[] := names_changed_since(p_since, v_now);
 BEGIN
-    upto := place_of_reading();
+    upto := v_now;
     whole := v_names IS NULL;
     RETURN NEXT;
     upto := NULL;

@@ -202,7 +202,9 @@ async def test_what_does_not_answer_leaves_what_is_documented(
         monkeypatch.setattr(world.plane, name, away)
     for name in ("nodes", "topic", "broker_config"):
         monkeypatch.setattr(world.kafka, name, silent)
-    assert (await estimated(world)).to_ready_s == known.to_ready_s
+    found = await estimated(world)
+    assert found.to_ready_s == known.to_ready_s
+    assert "could not be read: Postgres is away" in found.left_out[0]
 
 
 async def test_of_a_topic_that_does_not_exist_nothing_is_looked_up(world: World) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tideline.stack import spark_classes
+from tideline.stack.kafka_classes import QUICK_START
 from tideline.stack.kafka_jars import KafkaLibraries
-from tideline.stack.spark_classes import QUICK_START, archive, driver_options, make_archive
+from tideline.stack.spark_classes import archive, driver_options, make_archive
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from string import Template
 from tideline.stack.endpoints import S3_REGION, TIERED_BUCKET, TIERED_PREFIX
 from tideline.stack.errors import NotReadyError, StackError
 from tideline.stack.home import write_private
-from tideline.stack.kafka_classes import archived_classes
+from tideline.stack.kafka_classes import QUICK_START, archived_classes
 from tideline.stack.kafka_jars import ensure, is_current, java, libraries, tool_command
 from tideline.stack.parts.base import StackPart, StackPlan
 from tideline.stack.ports import LOOPBACK
@@ -71,8 +71,7 @@ class Kafka(StackPart):
                 java(),
                 "-Xms128m",
                 "-Xmx384m",
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
+                *QUICK_START,
                 *archived_classes(self._jars.output),
                 "-XX:+ExitOnOutOfMemoryError",
                 "-XX:-UsePerfData",
