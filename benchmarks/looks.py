@@ -29,8 +29,9 @@ from benchmarks.throwaway import throwaway
 from tideline.cli.status import on_screen, overview_tables
 from tideline.control_plane import ControlPlane, connect
 from tideline.control_plane.migrate import apply
-from tideline.control_plane.model import MigrationChanges
+from tideline.control_plane.model import MigrationChanges, RequestState
 from tideline.demo.run import machine
+from tideline.domain.migration import MigrationState
 from tideline.migration.overview import KeptStatuses, Overview, TopicRow, by_topic, topic_row
 from tideline.settings import ControlPlaneSettings
 from tideline.worker.metrics import MigrationGauges
@@ -54,6 +55,13 @@ INSERT INTO migration_phases (log_id, phase, status, generation, ended_at, evide
             FROM generate_series(1, {evidence}) AS n))
     FROM logs, unnest(ARRAY['validate', 'drain_transactions', 'quiesce', 'roll_and_flush',
         'seed_and_persist', 'zombie_cleanup', 'readiness']) AS phase;
+INSERT INTO migration_requests (topic_id, topic, requested_by, options, taken_at, state)
+    SELECT topic_id, name, 'User:bench', '{{}}', clock_timestamp(),
+           CASE WHEN name > 'topic-' || lpad(({topics} - {changing})::text, 6, '0')
+                THEN 'started' ELSE 'done' END
+    FROM topics;
+UPDATE logs SET migration_state = 'MIGRATING'
+    WHERE topic_name IN (SELECT topic FROM migration_requests WHERE state = 'started');
 """
 CHANGE = """
 WITH moved AS (
@@ -112,6 +120,30 @@ class Gauges:
         self._gauges.update(found)
 
 
+class Listing:
+    """`tideline status --state MIGRATING`, and requests whose migrations run as the worker's
+    dispatcher follows them."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    async def by_state_of_all(self) -> tuple[int, list[str]]:
+        found = await self._plane.migration_summary()
+        return len(found), [s.topic for s in found if s.state is MigrationState.MIGRATING]
+
+    async def by_state(self) -> tuple[int, list[str]]:
+        found = await self._plane.topic_states(MigrationState.MIGRATING)
+        return len(found), [one.topic for one in found]
+
+    async def requests_of_all(self) -> tuple[int, list[str]]:
+        found = await self._plane.list_requests()
+        return len(found), [r.topic for r in found if r.state is RequestState.STARTED]
+
+    async def requests(self) -> tuple[int, list[str]]:
+        found = await self._plane.started_requests()
+        return len(found), [r.topic for r in found]
+
+
 class Watch:
     """An operator's terminal."""
 
@@ -160,6 +192,12 @@ async def measure(
             writer.execute(CHANGE, {"phases": some[:changing], "commits": some[changing:]})
             await ways["gauges, what changed"].look(gauges.changes, gauges.show)
             await ways["status --watch, what changed"].look(watch.changes, watch.lay_out_screen)
+        listing, shown = Listing(plane), list
+        for _ in range(rounds):
+            await ways["status --state, what is in it"].look(listing.by_state, shown)
+            await ways["status --state, everything"].look(listing.by_state_of_all, shown)
+            await ways["dispatcher, what runs"].look(listing.requests, shown)
+            await ways["dispatcher, everything"].look(listing.requests_of_all, shown)
         for number in range(rounds):
             await ways["gauges, everything"].look(gauges.everything, gauges.show)
             whole = watch.lay_out if number >= rounds - laid_out else lambda _: None
@@ -205,7 +243,10 @@ def main() -> None:
             # No triggers: one transaction with all topics is nothing that happens.
             connection.execute("SET session_replication_role = replica")
             filling = FILL.format(
-                topics=asked.topics, partitions=asked.partitions, evidence=EVIDENCE
+                topics=asked.topics,
+                partitions=asked.partitions,
+                evidence=EVIDENCE,
+                changing=asked.changing,
             )
             connection.execute(filling.encode())
             connection.execute("VACUUM ANALYZE")

@@ -5,7 +5,7 @@
 GRANT EXECUTE ON FUNCTION
     list_gateways, server_identity, tracked_topics, tracked_partition, config_overrides_of,
     get_diskless_log_start_offset, list_offsets, high_watermarks, migration_status,
-    migration_summary, migration_changes, migration_status_changes,
+    migration_summary, migration_changes, migration_status_changes, topic_states,
     list_requests, cluster_attestations_of, watch_findings_of, live_topics, deleted_topics,
     tracked_changes, tracked_changes_begin, unaccounted_incarnations
 TO tideline_gateway_rights, tideline_worker_rights, tideline_jobs_rights;
@@ -33,8 +33,8 @@ GRANT EXECUTE ON FUNCTION
     next_generation, close_generation,
     quiesce_barrier, reopen_generation, initialize_diskless_migration, seed_producer_state,
     set_diskless_log_start_offset, reset_boundary, abort_migration, request_migration,
-    pending_requests, settle_request, call_off_request, record_configuration, accept_gap,
-    force_completion, list_operator_actions, record_plan_outcome, plan_outcomes_of,
+    pending_requests, started_requests, settle_request, call_off_request, record_configuration, accept_gap,
+    force_completion, list_operator_actions, told_of_topics, record_plan_outcome, plan_outcomes_of,
     take_migration_place, leave_migration_place, migration_limits_of, set_migration_limits,
     migration_share,
     aborted_topics, rejected_topics, record_phase, phase_began, phase_durations, record_readiness, set_tiering_complete, override_config,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
-from uuid import UUID
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -17,10 +19,14 @@ from tideline.control_plane.model import (
     MigrationChanges,
     PartitionMigrationStatus,
     ReadinessLook,
+    RequestState,
+    TopicState,
     TrackingKind,
     summarize,
 )
+from tideline.control_plane.told_model import Told, told_by_topic
 from tideline.domain.migration import MigrationState, Phase, PhaseStatus
+from tideline.domain.watched import Finding, FindingKind
 from tideline.migration.overview import KeptStatuses, by_topic
 from tideline.worker.metrics import MigrationGauges
 
@@ -51,12 +57,38 @@ class Looker:
         MigrationGauges(at_once).update(everything)
         assert series(self._registry) == series(at_once)
         assert self._kept.topics == by_topic(map(bare, statuses))
+        assert whenever_seen(self._kept.told) == whenever_seen(await self._told())
+        await self._states(statuses)
         return changes
+
+    async def _told(self) -> dict[str, Told]:
+        return told_by_topic(
+            await self._plane.list_requests(),
+            await self._plane.list_operator_actions(),
+            await self._plane.verify_verdicts(),
+            await self._plane.findings(),
+        )
+
+    async def _states(self, statuses: list[PartitionMigrationStatus]) -> None:
+        states = [TopicState(s.topic, s.state, s.partitions) for s in summarize(statuses)]
+        assert await self._plane.topic_states() == states
+        for state in MigrationState:
+            found = await self._plane.topic_states(state)
+            assert found == [one for one in states if one.state is state]
 
     async def names(self) -> set[str]:
         """What is told, of what is not told twice."""
         await self.look()
         return set((await self.look()).names)
+
+
+def whenever_seen(told: dict[str, Told]) -> dict[str, Told]:
+    """Of findings it is no change that they were seen once more."""
+    ever = datetime.fromtimestamp(0, UTC)
+    return {
+        name: replace(of, findings=tuple(replace(f, last_seen_at=ever) for f in of.findings))
+        for name, of in told.items()
+    }
 
 
 def series(registry: CollectorRegistry) -> set[str]:
@@ -76,7 +108,8 @@ class Fleet:
         happens = self.chance.choice(
             [self._begin, self._bear, self._record, self._record, self._record, self._record,
              self._cross, self._commit, self._commit, self._abort, self._delete, self._grow,
-             self._move, self._ready, self._forget]
+             self._move, self._ready, self._forget, self._ask, self._settle, self._decide,
+             self._find]
         )  # fmt: skip
         await happens(statuses)
 
@@ -140,12 +173,35 @@ class Fleet:
             look = ReadinessLook(one.log.partition, one.generation, complete, "segments")
             await self.plane.record_readiness(one.log.topic_id, [look])
 
+    async def _ask(self, statuses: list[PartitionMigrationStatus]) -> None:
+        one = self._one(statuses, *MigrationState)
+        topic, topic_id = (one.topic, one.log.topic_id) if one else ("not-tracked", uuid4())
+        await self.plane.request_migration(topic, topic_id, "ann", {})
+
+    async def _settle(self, _: object) -> None:
+        if known := await self.plane.list_requests():
+            one, state = self.chance.choice(known), self.chance.choice(list(RequestState))
+            await self.plane.settle_request(one.topic_id, one.requested_at, state, "so it is")
+
+    async def _decide(self, statuses: list[PartitionMigrationStatus]) -> None:
+        if one := self._one(statuses, *MigrationState):
+            await self.plane.record_configuration(
+                one.topic, one.log.topic_id, "ada", "it takes too long", {"waits": [1, 2]}
+            )
+
+    async def _find(self, statuses: list[PartitionMigrationStatus]) -> None:
+        if one := self._one(statuses, MigrationState.HYBRID, MigrationState.DISKLESS_ONLY):
+            kinds = self.chance.sample(list(FindingKind), self.chance.randint(0, 2))
+            offsets = {"offsets": self.chance.randint(1, 2)}
+            found = [Finding(kind, "0", offsets) for kind in kinds]
+            await self.plane.record_findings(one.log.topic_id, found)
+
     async def _forget(self, _: object) -> None:
         if self.chance.random() < 0.2:
             self.scene.jobs.forget_tracking_changes(0)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 async def test_whatever_happens_changes_show_what_a_whole_reading_shows(
     scene: Scene, number: int
 ) -> None:
@@ -289,3 +345,43 @@ async def test_a_transaction_notes_a_topic_once_however_many_partitions_it_moves
     looks = [ReadinessLook(n, 1, False, "a replica has not rolled") for n in range(20)]
     assert len(await postgres_scene.plane.record_readiness(logs[0].topic_id, looks)) == 20
     assert postgres_scene.sql(noted, name)[0][0] == int(str(before)) + 1
+
+
+async def test_a_finding_that_is_only_seen_again_is_no_change(scene: Scene) -> None:
+    name, (log,) = await scene.diskless_topic()
+    tail = Finding(FindingKind.TAIL, "0", {"offsets": 2})
+    looker = Looker(scene)
+    await looker.look()
+    await scene.plane.record_findings(log.topic_id, [tail])
+    assert (await looker.look()).names == {name}
+    await looker.look()
+    await scene.plane.record_findings(log.topic_id, [tail])
+    assert (await looker.look()).names == set()
+    await scene.plane.record_findings(log.topic_id, [])
+    assert (await looker.look()).names == {name}
+
+
+async def test_of_what_is_told_only_that_of_topics_that_have_changed_is_read(scene: Scene) -> None:
+    for name in ("orders", "payments"):
+        await scene.plane.request_migration(name, uuid4(), "ann", {})
+    kept, asked = KeptStatuses(scene.plane), []
+    await kept.look()
+    await kept.look()
+    read = scene.plane.told
+
+    async def noted(topics: Collection[str] | None = None) -> dict[str, Told]:
+        asked.append(topics)
+        return await read(topics)
+
+    scene.plane.told = noted  # type: ignore[method-assign]
+    try:
+        await kept.look()
+        request = kept.told["orders"].request
+        assert request is not None
+        settled = (request.topic_id, request.requested_at, RequestState.REFUSED, "compacted")
+        assert await scene.plane.settle_request(*settled)
+        assert "orders" in await kept.look()
+    finally:
+        del scene.plane.told
+    assert asked == [{"orders"}]
+    assert [of.request and of.request.state for of in kept.told.values()] == ["received", "refused"]

@@ -219,6 +219,21 @@ async def test_a_request_is_tried_again_when_its_time_has_come(scene: Scene) -> 
     assert [r.tries for r in await scene.plane.pending_requests()] == [2]
 
 
+async def test_of_requests_that_were_started_those_that_have_ended_are_left_out(
+    scene: Scene,
+) -> None:
+    for topic in ("first", "second", "third"):
+        await scene.plane.request_migration(topic, uuid4(), "admin", {})
+    assert await scene.plane.started_requests() == []
+    first, second, _ = await scene.plane.pending_requests()
+    settle = scene.plane.settle_request
+    for request in (second, first):
+        await settle(request.topic_id, request.requested_at, RequestState.STARTED)
+    assert [r.topic for r in await scene.plane.started_requests()] == ["first", "second"]
+    await settle(first.topic_id, first.requested_at, RequestState.DONE)
+    assert [r.topic for r in await scene.plane.started_requests()] == ["second"]
+
+
 async def test_a_refused_request_is_kept_as_refused_until_another_is_made(scene: Scene) -> None:
     topic_id = uuid4()
     await scene.plane.request_migration("orders", topic_id, "admin", {})

@@ -8,6 +8,7 @@ from tests.contract.conftest import Database
 from tests.contract.scenes import PostgresScene
 from tests.contract.tiering import jobs
 from tideline.control_plane.jobs import JobsControlPlane
+from tideline.migration.overview import KeptStatuses
 
 
 def record(plane: JobsControlPlane, topic_id: UUID, run_id: UUID, differences: int) -> None:
@@ -23,6 +24,8 @@ async def test_a_verdict_replaces_the_one_before_and_goes_with_its_topic(
 ) -> None:
     name, (log,) = await postgres_scene.diskless_topic()
     first, second = uuid4(), uuid4()
+    kept = KeptStatuses(postgres_scene.plane)
+    await kept.look()
     with jobs(database) as plane:
         assert plane.verify_verdicts(name) == []
         record(plane, log.topic_id, first, 1)
@@ -32,6 +35,8 @@ async def test_a_verdict_replaces_the_one_before_and_goes_with_its_topic(
         record(plane, log.topic_id, second, 0)
         (again,) = plane.verify_verdicts(name)
         assert (again.run_id, again.differences, again.detail) == (second, 0, [])
+        assert name in await kept.look()
+        assert kept.told[name].verdict == again
         assert again.verified_at > told.verified_at
         record(plane, uuid4(), first, 0)
         assert [v.topic for v in plane.verify_verdicts()] == [name]

@@ -545,6 +545,14 @@ class TopicMigrationSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicState:
+    topic: str
+    state: MigrationState
+    """That of its least advanced partition."""
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class MigrationChanges:
     """What has changed of migrations since a former reading, added up by topic."""
 

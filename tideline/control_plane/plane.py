@@ -42,6 +42,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
+    TopicState,
     TrackedChanges,
     TrackedPartition,
     TrackedTopic,
@@ -50,12 +51,13 @@ from tideline.control_plane.model import (
     WatchFinding,
 )
 from tideline.control_plane.table_model import VerifyVerdict
+from tideline.control_plane.told_model import Told
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
 from tideline.domain.estimate import StepDuration
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 from tideline.domain.places import MigrationPlace, PlaceHolder
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
@@ -412,6 +414,9 @@ class ControlPlane(Protocol):
     async def pending_requests(self) -> list[MigrationRequest]:
         """Requests that have to be started now, oldest first: received, or to be tried again."""
 
+    async def started_requests(self) -> list[MigrationRequest]:
+        """Those whose migrations run, as far as has been told, oldest first."""
+
     async def list_requests(self, topic: str | None = None) -> list[MigrationRequest]:
         """The newest request of each topic, whatever became of it."""
 
@@ -512,6 +517,10 @@ class ControlPlane(Protocol):
     async def migration_summary(self) -> list[TopicMigrationSummary]:
         """:meth:`migration_status` of all topics, added up by topic, without evidence."""
 
+    async def topic_states(self, state: MigrationState | None = None) -> list[TopicState]:
+        """Topics in ``state``, or all, by name. What is read grows with the topics that have a
+        partition in it."""
+
     async def migration_changes(self, since: str | None) -> MigrationChanges:
         """What has changed of :meth:`migration_summary` since the reading that answered ``since``
         as its ``upto``, or everything: for ``None``, and where it is not known any more what has
@@ -520,6 +529,11 @@ class ControlPlane(Protocol):
 
     async def migration_status_changes(self, since: str | None) -> MigrationStatusChanges:
         """As :meth:`migration_changes`, of :meth:`migration_status` without evidence."""
+
+    async def told(self, topics: Collection[str] | None = None) -> dict[str, Told]:
+        """What is told of these topics, or of all, beside where they stand; by name, of those of
+        which there is something. Changes of it, too, are among :meth:`migration_status_changes`,
+        but for the time at which a finding was seen last."""
 
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str

@@ -6,6 +6,7 @@ Each method is one call of the SQL function of its name (infra/postgres); what i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -68,6 +69,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
+    TopicState,
     TopicStatus,
     TrackedChanges,
     TrackedPartition,
@@ -79,12 +81,13 @@ from tideline.control_plane.model import (
 from tideline.control_plane.plane import ControlPlane
 from tideline.control_plane.pool import Lanes, Pool
 from tideline.control_plane.table_model import VerifyVerdict
+from tideline.control_plane.told_model import Told, told_by_topic
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
 from tideline.domain.estimate import StepDuration
 from tideline.domain.history import ServerIdentity
 from tideline.domain.ids import TopicIdPartition
-from tideline.domain.migration import Phase, PhaseStatus
+from tideline.domain.migration import MigrationState, Phase, PhaseStatus
 from tideline.domain.places import MigrationPlace, PlaceHolder
 from tideline.domain.producer_tail import ProducerSeed
 from tideline.domain.quiescence import LeaseReading
@@ -376,6 +379,9 @@ class PostgresControlPlane(ControlPlane):
     async def pending_requests(self) -> list[MigrationRequest]:
         return await self._call(Function("pending_requests", rows(MigrationRequest)))
 
+    async def started_requests(self) -> list[MigrationRequest]:
+        return await self._call(Function("started_requests", rows(MigrationRequest)))
+
     async def list_requests(self, topic: str | None = None) -> list[MigrationRequest]:
         return await self._call(Function("list_requests", rows(MigrationRequest)), topic)
 
@@ -464,6 +470,9 @@ class PostgresControlPlane(ControlPlane):
     async def migration_summary(self) -> list[TopicMigrationSummary]:
         return await self._call(Function("migration_summary", rows(TopicMigrationSummary)))
 
+    async def topic_states(self, state: MigrationState | None = None) -> list[TopicState]:
+        return await self._call(Function("topic_states", rows(TopicState)), state)
+
     async def migration_changes(self, since: str | None) -> MigrationChanges:
         function = Function("migration_changes", _migration_changes, many=True)
         return await self._call(function, since)
@@ -471,6 +480,10 @@ class PostgresControlPlane(ControlPlane):
     async def migration_status_changes(self, since: str | None) -> MigrationStatusChanges:
         function = Function("migration_status_changes", _status_changes, many=True)
         return await self._call(function, since)
+
+    async def told(self, topics: Collection[str] | None = None) -> dict[str, Told]:
+        names = None if topics is None else list(topics)
+        return await self._call(Function("told_of_topics", _told, many=True), names)
 
     async def set_tiering_complete(
         self, log: TopicIdPartition, generation: int, complete: bool, reason: str
@@ -751,6 +764,18 @@ def _status_changes(found: Sequence[Row]) -> MigrationStatusChanges:
         _names(changes),
         tuple(rows(PartitionMigrationStatus)(read)),
         tuple(rows(MovedHighWatermark)(moved)),
+    )
+
+
+def _told(found: Sequence[Row]) -> dict[str, Told]:
+    by_kind: dict[str, list[Row]] = defaultdict(list)
+    for row in found:
+        by_kind[row["kind"]].append(row["told"])
+    return told_by_topic(
+        rows(MigrationRequest)(by_kind["request"]),
+        rows(OperatorAction)(by_kind["action"]),
+        rows(VerifyVerdict)(by_kind["verdict"]),
+        rows(WatchFinding)(by_kind["finding"]),
     )
 
 

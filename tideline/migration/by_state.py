@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tideline.control_plane import ControlPlane
-from tideline.control_plane.model import TopicMigrationSummary
+from tideline.control_plane.model import TopicState
 from tideline.domain.config_changes import REMOTE_STORAGE
 from tideline.domain.migration import MigrationState
 from tideline.kafka.client import KafkaCluster
@@ -27,7 +27,7 @@ class TopicInState:
 
 
 def in_state(
-    state: MigrationState, tracked: Iterable[TopicMigrationSummary], tiered: Mapping[str, int]
+    state: MigrationState, tracked: Iterable[TopicState], tiered: Mapping[str, int]
 ) -> list[TopicInState]:
     """Topics in ``state``, by name. ``tiered``: partitions of Kafka's tiered topics, which are
     ``TIERED_ONLY`` unless Postgres knows better."""
@@ -46,11 +46,11 @@ async def topics_in_state(
 ) -> list[TopicInState]:
     """Kafka is asked for ``TIERED_ONLY`` alone: every other state is known to Postgres. Raises
     ``KafkaUnavailable``."""
-    tiered: Mapping[str, int] = {}
-    if state is MigrationState.TIERED_ONLY:
-        async with KafkaCluster.of(settings, "tideline-cli") as cluster:
-            tiered = await _tiered_topics(cluster, settings.kafka_request_timeout_ms)
-    return in_state(state, await plane.migration_summary(), tiered)
+    if state is not MigrationState.TIERED_ONLY:
+        return in_state(state, await plane.topic_states(state), {})
+    async with KafkaCluster.of(settings, "tideline-cli") as cluster:
+        tiered = await _tiered_topics(cluster, settings.kafka_request_timeout_ms)
+    return in_state(state, await plane.topic_states(), tiered)
 
 
 async def _tiered_topics(cluster: KafkaCluster, timeout_ms: int) -> dict[str, int]:

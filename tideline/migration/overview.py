@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,13 @@ from tideline import control_plane, temporal
 from tideline.control_plane import ControlPlane
 from tideline.control_plane.model import (
     MigrationRequest,
+    MigrationStatusChanges,
     OperatorAction,
     PartitionMigrationStatus,
     PhaseRecord,
 )
 from tideline.control_plane.table_model import VerifyVerdict
+from tideline.control_plane.told_model import Told
 from tideline.domain.messages import (
     PartitionReport,
     Query,
@@ -45,6 +48,8 @@ from tideline.settings import KafkaSettings, TemporalSettings, WorkerSettings
 ANSWER_WITHIN = timedelta(seconds=5)
 MOST_QUERIES = 20
 """Workflows that are asked at once."""
+ANSWER_LASTS_S = 10.0
+"""Of a workflow of which Postgres and Temporal's index tell nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +111,12 @@ class KeptStatuses:
         self._since: str | None = None
         self.topics: dict[str, list[PartitionMigrationStatus]] = {}
         """By name, partitions in order; without evidence."""
+        self.told: dict[str, Told] = {}
 
     async def look(self) -> set[str]:
         """Names of which something is not as it was."""
         changes = await self._plane.migration_status_changes(self._since)
+        await self._keep_told(changes)
         now = by_topic(changes.partitions)
         changed = {*(self.topics if changes.whole else changes.names), *now}
         for name in changed - now.keys():
@@ -125,6 +132,14 @@ class KeptStatuses:
             ]
         self._since = changes.upto
         return changed | moved.keys()
+
+    async def _keep_told(self, changes: MigrationStatusChanges) -> None:
+        if changes.whole:
+            self.told = await self._plane.told()
+        elif changes.names:
+            for name in changes.names:
+                self.told.pop(name, None)
+            self.told |= await self._plane.told(changes.names)
 
 
 def partition_row(
@@ -224,6 +239,19 @@ class Overview:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a workflow answered of itself, and until when it is not asked again."""
+
+    of: temporal.RunningTopic
+    answer: TopicMigrationStatus
+    until: float
+
+
+def _with_told(row: TopicRow, told: Told) -> TopicRow:
+    return replace(row, request=told.request, actions=list(told.actions), verified=told.verdict)
+
+
 class Overviews:
     """Postgres must answer, Temporal should."""
 
@@ -233,6 +261,8 @@ class Overviews:
         self._kept = KeptStatuses(plane)
         self._resting: dict[str, TopicRow] = {}
         """Of topics without a workflow, of which nothing has changed since."""
+        self._answers: dict[str, _Answer] = {}
+        """Of topics with one, of which nothing has changed since."""
         self._places = asyncio.Semaphore(MOST_QUERIES)
 
     async def observe(self, topic: str | None) -> Overview:
@@ -242,16 +272,14 @@ class Overviews:
         if topic is None:
             for changed in await self._kept.look():
                 self._resting.pop(changed, None)
-            statuses, resting = self._kept.topics, self._resting
+                self._answers.pop(changed, None)
+            statuses, told, resting = self._kept.topics, self._kept.told, self._resting
         else:
+            self._answers.clear()
             statuses = by_topic(await self._plane.migration_status(topic))
-        requests = {r.topic: r for r in await self._plane.list_requests(topic)}
-        verdicts = {v.topic: v for v in await self._plane.verify_verdicts(topic)}
-        actions: dict[str, list[OperatorAction]] = defaultdict(list)
-        for action in await self._plane.list_operator_actions(topic):
-            actions[action.topic].append(action)
+            told = await self._plane.told([topic])
         notes: list[str] = []
-        running: dict[str, str] = {}
+        running: dict[str, temporal.RunningTopic] = {}
         try:
             self._client = self._client or await temporal.connect(self._settings)
             running = await self._running(self._client, topic)
@@ -264,33 +292,28 @@ class Overviews:
             )
         )
         rows += [
-            self._asked_for(request)
-            for name, request in sorted(requests.items())
-            if name not in statuses and name not in running
+            self._asked_for(of.request)
+            for name, of in sorted(told.items())
+            if of.request is not None and name not in statuses and name not in running
         ]
-        rows = [
-            replace(
-                row,
-                request=requests.get(row.topic),
-                actions=actions[row.topic],
-                verified=verdicts.get(row.topic),
-            )
-            for row in rows
-        ]
+        rows = [_with_told(row, told.get(row.topic, Told())) for row in rows]
         if topic is not None and not rows:
             raise RefusedError(
                 f"topic {topic!r} does not migrate and never has. `tideline migrate {topic}` "
                 "starts it"
             )
-        found = await self._plane.findings(topic)
         # What a broker took past B0 is told for ever; everything else while it is so.
-        notes += [str(f) for f in found if f.ended_at is None or f.kind is FindingKind.TAIL]
+        notes += [
+            str(found)
+            for _, of in sorted(told.items())
+            for found in of.findings
+            if found.ended_at is None or found.kind is FindingKind.TAIL
+        ]
         return Overview(list(rows), notes)
 
-    async def _running(self, client: Client, topic: str | None) -> dict[str, str]:
-        """Workflow ids by topic. Also of topics that Postgres does not know yet."""
-        running = await temporal.running_topics(client, topic)
-        return {each.topic: each.workflow_id for each in running}
+    async def _running(self, client: Client, topic: str | None) -> dict[str, temporal.RunningTopic]:
+        """By topic. Also of topics that Postgres does not know yet."""
+        return {each.topic: each for each in await temporal.running_topics(client, topic)}
 
     def _asked_for(self, request: MigrationRequest) -> TopicRow:
         """A topic of which only a request is known."""
@@ -310,29 +333,41 @@ class Overviews:
         self,
         topic: str,
         statuses: list[PartitionMigrationStatus],
-        running: str | None,
+        running: temporal.RunningTopic | None,
         notes: list[str],
         resting: dict[str, TopicRow],
     ) -> TopicRow:
-        if running is None and topic in resting:
-            return resting[topic]
-        workflow_id = running or TopicRef(topic, statuses[0].log.topic_id.hex, 0).workflow_id
-        answer: TopicMigrationStatus | None = None
-        if running and self._client is not None:
-            async with self._places:
-                try:
-                    with temporal.temporal_errors():
-                        answer = await self._client.get_workflow_handle(running).query(
-                            Query.STATUS.value,
-                            result_type=TopicMigrationStatus,
-                            rpc_timeout=ANSWER_WITHIN,
-                        )
-                except TidelineError:
-                    notes.append(f"the workflow of {topic} did not answer: is the worker running?")
-        row = topic_row(statuses, answer, workflow_id, self._url(workflow_id))
         if running is None:
-            resting[topic] = row
-        return row
+            if topic not in resting:
+                workflow_id = TopicRef(topic, statuses[0].log.topic_id.hex, 0).workflow_id
+                resting[topic] = topic_row(statuses, None, workflow_id, self._url(workflow_id))
+            return resting[topic]
+        answer: TopicMigrationStatus | None = None
+        try:
+            answer = await self._answer(running)
+        except TidelineError:
+            notes.append(f"the workflow of {topic} did not answer: is the worker running?")
+        return topic_row(statuses, answer, running.workflow_id, self._url(running.workflow_id))
+
+    async def _answer(self, running: temporal.RunningTopic) -> TopicMigrationStatus | None:
+        """The workflow's own status; its last one while nothing tells of a change."""
+        if self._client is None:
+            return None
+        last = self._answers.get(running.topic)
+        if last is not None and last.of == running and time.monotonic() < last.until:
+            return last.answer
+        async with self._places:
+            with temporal.temporal_errors():
+                answer: TopicMigrationStatus = await self._client.get_workflow_handle(
+                    running.workflow_id
+                ).query(
+                    Query.STATUS.value,
+                    result_type=TopicMigrationStatus,
+                    rpc_timeout=ANSWER_WITHIN,
+                )
+        until = time.monotonic() + ANSWER_LASTS_S
+        self._answers[running.topic] = _Answer(running, answer, until)
+        return answer
 
     def _url(self, workflow_id: str) -> str | None:
         return temporal.workflow_url(self._settings, workflow_id)

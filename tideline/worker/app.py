@@ -119,6 +119,7 @@ async def _start(settings: WorkerSettings, health: Health, stack: AsyncExitStack
         _starter(settings, client),
         _current_id(services),
         partial(temporal.outcome_of, client),
+        partial(temporal.running_topics, client),
     )
     keeper = HistoryKeeper(
         plane, store, settings, history, position_s=settings.history_position_ms / 1000

@@ -9,7 +9,7 @@ Starting it twice changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,7 @@ from tideline.control_plane.model import MigrationRequest, RequestState, TopicSt
 from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.migration_input import InvalidMigrationInput, parse_options
 from tideline.errors import RefusedError, TidelineError, UnreachableError
-from tideline.temporal import MigrationFailed, NoSuchMigration
+from tideline.temporal import MigrationFailed, NoSuchMigration, RunningTopic
 
 log = structlog.get_logger()
 
@@ -36,20 +36,27 @@ FOLLOW_EVERY_S = 15.0
 Start = Callable[[TopicRef, TopicMigrationInput], Awaitable[Any]]
 CurrentId = Callable[[str], Awaitable[UUID | None]]
 Outcome = Callable[[TopicRef], Awaitable[TopicOutcome | None]]
+Running = Callable[[], Awaitable[Iterable[RunningTopic]]]
 
 
 class RequestDispatcher:
     """Takes requests until it is cancelled.
 
     ``current_id`` tells a topic's id in Kafka now; ``outcome`` how its migration ended, ``None``
-    while it runs (see :func:`tideline.temporal.outcome_of`).
+    while it runs (see :func:`tideline.temporal.outcome_of`). ``running`` lists the topics'
+    workflows that run, perhaps a moment late.
     """
 
     def __init__(
-        self, store: ControlPlane, start: Start, current_id: CurrentId, outcome: Outcome
+        self,
+        store: ControlPlane,
+        start: Start,
+        current_id: CurrentId,
+        outcome: Outcome,
+        running: Running,
     ) -> None:
         self._store, self._start = store, start
-        self._current_id, self._outcome = current_id, outcome
+        self._current_id, self._outcome, self._running = current_id, outcome, running
         self._heard = asyncio.Event()
         self._follow_at = 0.0
 
@@ -84,9 +91,14 @@ class RequestDispatcher:
             await self._settle(request, state, reason, delay)
 
     async def follow_all(self) -> None:
-        """See which of the started ones have ended."""
-        for request in await self._store.list_requests():
-            if request.state is not RequestState.STARTED:
+        """See which of the started ones have ended. Those that run by Temporal's index are not
+        asked for one by one; one that has just ended is seen the next time."""
+        started = await self._store.started_requests()
+        if not started:
+            return
+        running = {one.workflow_id for one in await self._running()}
+        for request in started:
+            if _ref(request).workflow_id in running:
                 continue
             try:
                 ended = await self._ending(request)

@@ -46,6 +46,24 @@ BEGIN
 END
 $$;
 
+-- Of what is told beside a migration: by the topic's name, or by its id.
+CREATE FUNCTION keep_told_change() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+DECLARE
+    v_row jsonb := CASE TG_OP WHEN 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;
+BEGIN
+    INSERT INTO tracking_changes (name, routed)
+        SELECT n.name, false
+        FROM (SELECT v_row ->> 'topic' AS name WHERE v_row ? 'topic'
+              UNION ALL
+              SELECT t.name FROM topics AS t
+                  WHERE NOT v_row ? 'topic' AND t.topic_id = (v_row ->> 'topic_id')::uuid) AS n
+        WHERE NOT EXISTS (SELECT FROM tracking_changes AS c
+            WHERE c.changed_by = pg_current_xact_id() AND c.name = n.name);
+    RETURN NULL;
+END
+$$;
+
 CREATE TRIGGER keep_topic_change AFTER INSERT OR UPDATE OR DELETE ON topics
     FOR EACH ROW EXECUTE FUNCTION keep_topic_change();
 -- Not of offsets that move with commits, retention and tiering: no route depends on them.
@@ -63,6 +81,19 @@ CREATE TRIGGER keep_phase_change AFTER UPDATE ON migration_phases FOR EACH ROW
         IS DISTINCT FROM
         (NEW.status, NEW.generation, NEW.started_at, NEW.ended_at, NEW.waiting_reason))
     EXECUTE FUNCTION keep_phase_change();
+
+CREATE TRIGGER keep_told_change AFTER INSERT OR UPDATE OR DELETE ON migration_requests
+    FOR EACH ROW EXECUTE FUNCTION keep_told_change();
+CREATE TRIGGER keep_told_change AFTER INSERT OR DELETE ON operator_actions
+    FOR EACH ROW EXECUTE FUNCTION keep_told_change();
+CREATE TRIGGER keep_told_change AFTER INSERT OR UPDATE OR DELETE ON verify_verdicts
+    FOR EACH ROW EXECUTE FUNCTION keep_told_change();
+CREATE TRIGGER keep_told_begun AFTER INSERT OR DELETE ON watch_findings
+    FOR EACH ROW EXECUTE FUNCTION keep_told_change();
+-- Not of the time alone at which it was seen once more.
+CREATE TRIGGER keep_told_change AFTER UPDATE ON watch_findings FOR EACH ROW
+    WHEN ((OLD.detail, OLD.ended_at) IS DISTINCT FROM (NEW.detail, NEW.ended_at))
+    EXECUTE FUNCTION keep_told_change();
 
 -- Since a reading that answered p_since. The first row says from where the next one goes on, the
 -- others each name a topic that has changed, with what is tracked under that name now, if anything

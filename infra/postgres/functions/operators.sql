@@ -135,6 +135,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
         ORDER BY requested_at
 $$;
 
+-- Those whose migrations run, as far as is known.
+CREATE FUNCTION started_requests() RETURNS SETOF migration_requests
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
+    SELECT * FROM migration_requests WHERE state = 'started' ORDER BY requested_at
+$$;
+
 -- What became of the request that was made at p_requested_at; a newer one is left alone, and what
 -- has ended stays ended. p_retry_after_ms counts from now.
 CREATE FUNCTION settle_request(

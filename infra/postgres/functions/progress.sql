@@ -96,6 +96,28 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp AS $$
     SELECT * FROM topic_summaries(NULL)
 $$;
 
+-- The state of a topic is that of its least advanced partition. Null: all topics. A topic in p_state
+-- has a partition in it, and none in a state before.
+CREATE FUNCTION topic_states(p_state text)
+RETURNS TABLE (topic text, state text, partitions bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    v_states CONSTANT text[] := ARRAY['TIERED_ONLY', 'MIGRATING', 'HYBRID', 'DISKLESS_ONLY'];
+BEGIN
+    RETURN QUERY SELECT l.topic_name,
+            v_states[min(array_position(v_states, l.migration_state))], count(*)
+        FROM logs AS l
+        WHERE l.deleted_at IS NULL AND (p_state IS NULL OR l.topic_name IN (
+            SELECT o.topic_name FROM logs AS o
+                WHERE o.deleted_at IS NULL AND o.migration_state = p_state))
+        GROUP BY l.topic_name
+        HAVING p_state IS NULL
+            OR min(array_position(v_states, l.migration_state)) = array_position(v_states, p_state)
+        ORDER BY l.topic_name;
+END
+$$;
+
 -- Since a reading that answered p_since, or everything there is: whole says which. The first row says
 -- from where the next reading goes on. Then come names of which nothing is true any more that was, and
 -- the topics that are there now.
@@ -151,5 +173,24 @@ BEGIN
             WHERE l.deleted_at IS NULL AND l.topic_name <> ALL (v_names)
                 AND age(l.xmin) BETWEEN 0 AND age(transaction_of_place(p_since)::xid);
     END IF;
+END
+$$;
+
+-- What is told of topics beside where they stand, each kind in its order. Null: of all.
+CREATE FUNCTION told_of_topics(p_names text[]) RETURNS TABLE (kind text, told jsonb)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = tideline, pg_temp
+SET plan_cache_mode = force_custom_plan AS $$
+BEGIN
+    RETURN QUERY SELECT 'request', to_jsonb(r) FROM migration_requests AS r
+        WHERE p_names IS NULL OR r.topic = ANY (p_names) ORDER BY r.requested_at;
+    RETURN QUERY SELECT 'action', to_jsonb(a) FROM operator_actions AS a
+        WHERE p_names IS NULL OR a.topic = ANY (p_names) ORDER BY a.action_id;
+    RETURN QUERY SELECT 'verdict', jsonb_build_object('topic', t.name) || to_jsonb(v)
+        FROM topics AS t JOIN verify_verdicts AS v USING (topic_id)
+        WHERE t.status <> 'deleted' AND (p_names IS NULL OR t.name = ANY (p_names));
+    RETURN QUERY SELECT 'finding', jsonb_build_object('topic', t.name) || to_jsonb(w)
+        FROM topics AS t JOIN watch_findings AS w USING (topic_id)
+        WHERE t.status <> 'deleted' AND (p_names IS NULL OR t.name = ANY (p_names))
+        ORDER BY t.name, w.kind, w.subject;
 END
 $$;

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tideline.control_plane.model import TopicMigrationSummary
+from tideline.control_plane.model import TopicState
 from tideline.domain.migration import MigrationState
 from tideline.migration.by_state import TopicInState, in_state
 
 
-def tracked(topic: str, state: MigrationState) -> TopicMigrationSummary:
-    return TopicMigrationSummary(topic, state, 3, 0, {}, {}, {})
+def tracked(topic: str, state: MigrationState) -> TopicState:
+    return TopicState(topic, state, 3)
 
 
 KNOWN = [

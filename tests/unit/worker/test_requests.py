@@ -23,7 +23,7 @@ from tideline.domain.messages import TopicMigrationInput, TopicOutcome, TopicRef
 from tideline.domain.migration import MigrationState
 from tideline.domain.options import Durability
 from tideline.errors import UnreachableError
-from tideline.temporal import MigrationFailed, NoSuchMigration
+from tideline.temporal import MigrationFailed, NoSuchMigration, RunningTopic
 from tideline.worker.requests import (
     FIRST_RETRY_MS,
     LONGEST_RETRY_MS,
@@ -72,6 +72,8 @@ class Workflows:
     started: list[tuple[TopicRef, TopicMigrationInput]] = field(default_factory=list)
     away_for: set[str] = field(default_factory=set)
     ended: dict[str, TopicOutcome | Exception] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, ref: TopicRef, given: TopicMigrationInput) -> None:
@@ -80,7 +82,15 @@ class Workflows:
         self.started.append((ref, given))
         self.news.set()
 
+    async def running(self) -> list[RunningTopic]:
+        return [
+            RunningTopic(ref.workflow_id, ref.topic, "", "")
+            for ref, _ in self.started
+            if ref.topic in self.listed
+        ]
+
     async def outcome(self, ref: TopicRef) -> TopicOutcome | None:
+        self.asked.append(ref.topic)
         if ref.topic in self.away_for:
             raise UnreachableError("Temporal is away")
         ended = self.ended.get(ref.topic)
@@ -106,7 +116,9 @@ def workflows() -> Workflows:
 
 @pytest.fixture
 def dispatcher(store: Store, kafka: Kafka, workflows: Workflows) -> RequestDispatcher:
-    return RequestDispatcher(store, workflows.start, kafka.current_id, workflows.outcome)
+    return RequestDispatcher(
+        store, workflows.start, kafka.current_id, workflows.outcome, workflows.running
+    )
 
 
 async def test_a_request_starts_the_workflow_that_belongs_to_its_topic_id(
@@ -226,6 +238,23 @@ async def test_what_became_of_a_started_migration_is_kept_with_its_request(
     assert (found.state, found.reason) == (state, reason)
 
 
+async def test_of_the_workflows_that_run_by_temporals_index_none_is_asked(
+    store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
+) -> None:
+    await dispatcher.follow_all()
+    kafka.ids = {topic: await store.ask(topic) for topic in ("first", "second", "third")}
+    await dispatcher.take_all()
+    workflows.listed = {"first", "third"}
+    # The index is late: this one runs no more.
+    workflows.ended = {"third": TopicOutcome("third", "", "hybrid")}
+    await dispatcher.follow_all()
+    assert workflows.asked == ["second"]
+    workflows.listed = {"first"}
+    await dispatcher.follow_all()
+    assert workflows.asked == ["second", "second", "third"]
+    assert await store.states() == {"first": "started", "second": "started", "third": "done"}
+
+
 async def test_a_migration_that_temporal_has_forgotten_is_started_again_until_it_is_over(
     store: Store, kafka: Kafka, workflows: Workflows, dispatcher: RequestDispatcher
 ) -> None:
@@ -266,7 +295,9 @@ async def test_only_what_is_left_to_do_is_started_again(
     topic_id = uuid4()
     await plane.request_migration("orders", topic_id, "ann", {})
     kafka.ids = {"orders": topic_id}
-    dispatcher = RequestDispatcher(plane, workflows.start, kafka.current_id, workflows.outcome)
+    dispatcher = RequestDispatcher(
+        plane, workflows.start, kafka.current_id, workflows.outcome, workflows.running
+    )
     await dispatcher.take_all()
     boundary = -1 if state is MigrationState.MIGRATING else 5
     row = TrackedPartition(topic_id, 0, state, 1, False, boundary, 1, ready=ready)

@@ -65,6 +65,7 @@ from tideline.control_plane.model import (
     SuffixOffset,
     Tombstone,
     TopicMigrationSummary,
+    TopicState,
     TopicStatus,
     TrackedChanges,
     TrackedPartition,
@@ -81,6 +82,7 @@ from tideline.control_plane.plane import (
     ControlPlane,
 )
 from tideline.control_plane.table_model import VerifyVerdict
+from tideline.control_plane.told_model import Told, told_by_topic
 from tideline.domain.ack_gate import Standing
 from tideline.domain.connections import ConnectionRoom
 from tideline.domain.estimate import StepDuration
@@ -490,6 +492,9 @@ class MemoryControlPlane(ControlPlane):
     async def pending_requests(self) -> list[MigrationRequest]:
         return self.operators.pending(self._now())
 
+    async def started_requests(self) -> list[MigrationRequest]:
+        return [r for r in await self.list_requests() if r.state is RequestState.STARTED]
+
     async def list_requests(self, topic: str | None = None) -> list[MigrationRequest]:
         found = [r for r in self.operators.requests.values() if topic in (None, r.topic)]
         return sorted(found, key=lambda request: request.requested_at)
@@ -651,12 +656,33 @@ class MemoryControlPlane(ControlPlane):
     async def migration_summary(self) -> list[TopicMigrationSummary]:
         return summarize(await self.migration_status())
 
+    async def topic_states(self, state: MigrationState | None = None) -> list[TopicState]:
+        return [
+            TopicState(one.topic, one.state, one.partitions)
+            for one in await self.migration_summary()
+            if state in (None, one.state)
+        ]
+
     async def migration_changes(self, since: str | None) -> MigrationChanges:
-        return self._progress.changes(self.history.history_id, await self.migration_status(), since)
+        return self._progress.changes(
+            self.history.history_id, await self.migration_status(), await self._all_told(), since
+        )
 
     async def migration_status_changes(self, since: str | None) -> MigrationStatusChanges:
         return self._progress.status_changes(
-            self.history.history_id, await self.migration_status(), since
+            self.history.history_id, await self.migration_status(), await self._all_told(), since
+        )
+
+    async def told(self, topics: Collection[str] | None = None) -> dict[str, Told]:
+        told = await self._all_told()
+        return {name: of for name, of in told.items() if topics is None or name in topics}
+
+    async def _all_told(self) -> dict[str, Told]:
+        return told_by_topic(
+            await self.list_requests(),
+            await self.list_operator_actions(),
+            await self.verify_verdicts(),
+            await self.findings(),
         )
 
     async def set_tiering_complete(

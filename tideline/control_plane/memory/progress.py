@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID
 
 from tideline.control_plane.model import (
@@ -13,6 +14,7 @@ from tideline.control_plane.model import (
     PartitionMigrationStatus,
     summarize,
 )
+from tideline.control_plane.told_model import Told
 
 
 class Progress:
@@ -20,7 +22,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._noted = self._forgotten_before = 0
-        self._rows: dict[str, tuple[int, list[PartitionMigrationStatus]]] = {}
+        self._rows: dict[str, tuple[int, list[PartitionMigrationStatus], Told]] = {}
         """By name: after which change it was so, without evidence and high watermarks."""
         self._moved: dict[tuple[str, int], tuple[int, int]] = {}
         """High watermarks in the same way."""
@@ -31,18 +33,26 @@ class Progress:
         self._forgotten_before = self._noted
 
     def changes(
-        self, history: UUID, statuses: Sequence[PartitionMigrationStatus], since: str | None
+        self,
+        history: UUID,
+        statuses: Sequence[PartitionMigrationStatus],
+        told: Mapping[str, Told],
+        since: str | None,
     ) -> MigrationChanges:
-        upto, names = self._look(history, statuses, since)
+        upto, names = self._look(history, statuses, told, since)
         there = [one for one in statuses if names is None or one.topic in names]
         return MigrationChanges(
             upto, names is None, frozenset(names or ()), tuple(summarize(there))
         )
 
     def status_changes(
-        self, history: UUID, statuses: Sequence[PartitionMigrationStatus], since: str | None
+        self,
+        history: UUID,
+        statuses: Sequence[PartitionMigrationStatus],
+        told: Mapping[str, Told],
+        since: str | None,
     ) -> MigrationStatusChanges:
-        upto, names = self._look(history, statuses, since)
+        upto, names = self._look(history, statuses, told, since)
         there = [one for one in statuses if names is None or one.topic in names]
         moved = [
             MovedHighWatermark(one.topic, one.log.partition, one.high_watermark)
@@ -60,26 +70,31 @@ class Progress:
         )
 
     def _look(
-        self, history: UUID, statuses: Sequence[PartitionMigrationStatus], since: str | None
+        self,
+        history: UUID,
+        statuses: Sequence[PartitionMigrationStatus],
+        told: Mapping[str, Told],
+        since: str | None,
     ) -> tuple[str, set[str] | None]:
         """From where the next look goes on, and what has changed; ``None``: that is not known."""
-        self._note(statuses)
+        self._note(statuses, told)
         upto = f"{history}:{self._noted}"
         if since is None or since.partition(":")[0] != str(history):
             return upto, None
         if not self._forgotten_before <= _number(since) <= self._noted:
             return upto, None
-        return upto, {name for name, (at, _) in self._rows.items() if at > _number(since)}
+        return upto, {name for name, (at, *_) in self._rows.items() if at > _number(since)}
 
-    def _note(self, statuses: Sequence[PartitionMigrationStatus]) -> None:
+    def _note(self, statuses: Sequence[PartitionMigrationStatus], told: Mapping[str, Told]) -> None:
         now: dict[str, list[PartitionMigrationStatus]] = {}
         for one in statuses:
             shown = replace(without_evidence(one), high_watermark=-1)
             now.setdefault(one.topic, []).append(shown)
-        for name in now.keys() | self._rows.keys():
-            if self._rows.get(name, (0, []))[1] != now.get(name, []):
+        for name in now.keys() | told.keys() | self._rows.keys():
+            there = now.get(name, []), _whenever_seen(told.get(name, Told()))
+            if self._rows.get(name, (0, [], Told()))[1:] != there:
                 self._noted += 1
-                self._rows[name] = self._noted, now.get(name, [])
+                self._rows[name] = self._noted, *there
         for one in statuses:
             at = one.topic, one.log.partition
             if self._moved.get(at, (0, None))[1] != one.high_watermark:
@@ -89,6 +104,11 @@ class Progress:
 
 def without_evidence(status: PartitionMigrationStatus) -> PartitionMigrationStatus:
     return replace(status, phases=tuple(replace(phase, evidence={}) for phase in status.phases))
+
+
+def _whenever_seen(told: Told) -> Told:
+    ever = datetime.fromtimestamp(0, UTC)
+    return replace(told, findings=tuple(replace(f, last_seen_at=ever) for f in told.findings))
 
 
 def _number(place: str | None) -> int:
