@@ -2,8 +2,10 @@
 
 Tests with a stack wait: for a lease, an outage, a group. Those without want nothing but a core.
 So of three processes or more the last begins with files that need no stack, and the others with
-those that do. Who has done its own takes of what is left; the last one starts a stack for it only
-where there is enough left to be worth it.
+those that do. The second of them takes those from their end, where nearly all of the time is waiting
+for what was killed: waits lie beside work then all the time, and what is left at last is short.
+Who has done its own takes of what is left; the last one starts a stack for it only where there is
+enough left to be worth it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from xdist.workermanage import WorkerController
 WITH_A_STACK = ("tests/airflow/", "tests/integration/", "tests/fault/")
 WITHOUT_STACK_FROM = 3
 """Processes: fewer have a stack each."""
+FROM_THE_END = 1
 WORTH_A_STACK = 4
 """Files: its start and end take both cores for half a minute."""
 
@@ -30,6 +33,8 @@ def next_file(
     with_a_stack = [file for file in files if needs_a_stack(file)]
     without = [file for file in files if not needs_a_stack(file)]
     if process != processes - 1:
+        if process == FROM_THE_END:
+            with_a_stack.reverse()
         return next(iter([*with_a_stack, *without]), None)
     if not (has_a_stack or len(with_a_stack) >= WORTH_A_STACK):
         with_a_stack = []

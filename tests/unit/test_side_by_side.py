@@ -17,12 +17,13 @@ FILES = [
 ]
 
 
-def test_the_last_of_three_needs_no_stack_and_the_others_begin_with_what_does() -> None:
+def test_the_last_of_three_needs_no_stack_and_the_others_take_what_does_from_both_ends() -> None:
     assert [next_file(FILES, process, 3) for process in range(3)] == [
         "tests/airflow/test_c.py",
-        "tests/airflow/test_c.py",
+        "tests/fault/test_e.py",
         "tests/unit/test_a.py",
     ]
+    assert next_file(FILES[:-1], 1, 3) == "tests/integration/test_d.py"
     assert next_file(FILES[:2], 0, 3) == "tests/unit/test_a.py"
     assert next_file(FILES[2:], 2, 3) is None
 

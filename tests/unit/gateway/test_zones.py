@@ -34,7 +34,12 @@ from tideline.gateway.leaders import Client, LeaderNaming
 from tideline.gateway.messages import messages
 from tideline.gateway.transport.server import GatewayServer
 from tideline.kafka.client import KafkaCluster
-from tideline.kafka.protocol import RequestHeader, decodable_versions, encode_response
+from tideline.kafka.protocol import (
+    RequestHeader,
+    decodable_versions,
+    decode_request,
+    encode_response,
+)
 
 RACKS = {1: "a", 2: "b", 3: "c"}
 PARTITIONS = 6
@@ -69,11 +74,13 @@ def versions(version: int) -> Any:
 
 
 async def kafka(header: RequestHeader, frame: bytes) -> bytes | None:
-    """A broker that says where partitions are, and has no record of them."""
+    """A broker that says where partitions are, and has no record of them. As any other it tells of
+    no topic to clients that ask for brokers alone, which they do when they have just connected."""
     if header.api_key == ApiKey.API_VERSIONS:
         return encode_response(versions(header.api_version), header.correlation_id)
     if header.api_key != ApiKey.METADATA:
         return None
+    request: Any = decode_request(frame, header)
     api = messages(ApiKey.METADATA, header.api_version)
     rows = tuple(
         api.response_part(
@@ -107,7 +114,7 @@ async def kafka(header: RequestHeader, frame: bytes) -> bytes | None:
         brokers=brokers,
         cluster_id="a cluster",
         controller_id=1,
-        topics=(topic,),
+        topics=() if request.topics == () else (topic,),
         cluster_authorized_operations=-1,
         error_code=ErrorCode.none,
     )
