@@ -161,7 +161,11 @@ def observe(
         to_frame(spark, CoveredLog, logs, tasks),
         remote_log.folded(spark, job.settings, plan, topics, keep=keep),
         control_plane.read(spark, job.settings, control_plane.MERGED_SEGMENTS, tasks),
-        Bucket(ObjectStoreClient(job.settings), job.settings.s3_tiered_bucket),
+        Bucket(
+            ObjectStoreClient(job.settings),
+            job.settings.s3_tiered_bucket,
+            job.settings.s3_endpoint or "",
+        ),
         at_ms,
     )
     by_log = {verdict.log_id: verdict for verdict in from_frame(CoverageVerdict, judged)}

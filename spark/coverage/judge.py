@@ -127,7 +127,7 @@ def judge_log(table: pa.Table, now_ms: int, bucket: Bucket | None) -> CoverageVe
         return None
     prefix = place_of(table)
     # Where nobody lists, nobody relies on a digest either.
-    place = (bucket.bucket, prefix) if bucket is not None else ("", "")
+    place = (bucket.server, bucket.bucket, prefix) if bucket is not None else ()
     log = _taken_apart(*unpack(table), now_ms, place)
     if log is None:
         return None
@@ -181,10 +181,10 @@ def _with_segments(
 
 
 def _taken_apart(
-    everything: Events, objects: Objects, now_ms: int, place: tuple[str, str]
+    everything: Events, objects: Objects, now_ms: int, place: tuple[str, ...]
 ) -> _Log | None:
-    """``place``: bucket and prefix. Its objects are those that were handed over; where none were
-    and an earlier look may be relied on, what its segments must have. Else ``seen_at`` is -1:
+    """``place``: store, bucket and prefix. Its objects are those that were handed over; where none
+    were and an earlier look may be relied on, what its segments must have. Else ``seen_at`` is -1:
     nobody has looked."""
     of_kind = everything.kind
 
@@ -219,9 +219,9 @@ def _id(events: Events, row: int) -> UUID:
     return UUID(int=int(events.id_high[row]) << 64 | int(events.id_low[row]))
 
 
-def digest_of(segments: Segments, merged: Events, place: tuple[str, str]) -> str:
+def digest_of(segments: Segments, merged: Events, place: tuple[str, ...]) -> str:
     """Hex of 16 bytes: of everything that says which objects there must be, and in which
-    ``place`` (bucket and prefix): a look into another one says nothing of it."""
+    ``place`` (store, bucket and prefix): a look into another one says nothing of it."""
     found = hashlib.blake2b(DIGEST_RULES, digest_size=16)
     found.update(repr(place).encode())
     for some in (segments.base, merged):

@@ -67,6 +67,8 @@ class Bucket:
 
     store: ObjectStoreClient
     bucket: str
+    server: str
+    """The store's URL; empty: AWS'."""
 
     def listed(self, log_id: int, prefix: str) -> Objects:
         """What lies under ``prefix`` now. Raises

@@ -287,7 +287,7 @@ def test_objects_are_listed_again_only_where_something_is_not_as_it_was(
 
     def look() -> dict[str, CoverageVerdict]:
         notes.write_text("")
-        bucket = Noted(None, "", notes, tuple(w.objects))  # type: ignore[arg-type]
+        bucket = Noted(None, "", "", notes, tuple(w.objects))  # type: ignore[arg-type]
         return w.verdicts(spark, bucket)
 
     first = look()
@@ -308,9 +308,13 @@ def test_objects_are_listed_again_only_where_something_is_not_as_it_was(
     assert second["whole"] == replace(first["whole"], objects_seen_at=5)
     assert [name for name in names if not second[name].complete] == ["broken"]
     moved = [replace(log, prefix=f"another/{log.prefix}") for log in w.logs[:1]]
-    for logs, name in ((moved, ""), (w.logs[:1], "another bucket")):
+    for logs, name, server in (
+        (moved, "", ""),
+        (w.logs[:1], "another bucket", ""),
+        (w.logs[:1], "", "https://another.store"),
+    ):
         notes.write_text("")
-        bucket = Noted(None, name, notes, tuple(w.objects))  # type: ignore[arg-type]
+        bucket = Noted(None, name, server, notes, tuple(w.objects))  # type: ignore[arg-type]
         again = replace(w, logs=logs).verdicts(spark, bucket)["whole"]
         assert again.complete
         assert again.objects_digest != first["whole"].objects_digest
