@@ -60,7 +60,8 @@ INSERT INTO migration_requests (topic_id, topic, requested_by, options, taken_at
            CASE WHEN name > 'topic-' || lpad(({topics} - {changing})::text, 6, '0')
                 THEN 'started' ELSE 'done' END
     FROM topics;
-UPDATE logs SET migration_state = 'MIGRATING'
+UPDATE logs SET migration_state = 'MIGRATING', diskless_log_start_offset = -1,
+        diskless_log_start_epoch = -1, suffix_start = -1, high_watermark = -1
     WHERE topic_name IN (SELECT topic FROM migration_requests WHERE state = 'started');
 """
 CHANGE = """
