@@ -1,10 +1,11 @@
 """Whole runs of the periodic jobs over a generated fleet: the first one, and the next.
 
-``python -m benchmarks.fleet --topics 10 --partitions 1000 --segments 500``. Everything a run touches
-is real: topics in Kafka, metadata records in ``__remote_log_metadata``, an S3 server that lists its
-objects (in Aiven's layout, three a segment), rows in Postgres. What is generated is their content:
-brokers would take days to copy it. The objects' entries are written where that server keeps them
-(:mod:`benchmarks.fleet_objects`), the records by a template (:mod:`benchmarks.fleet_records`).
+``python -m benchmarks.fleet --topics 10 --partitions 1000 --segments 500``. Everything that a run
+touches is real: topics in Kafka, metadata records in ``__remote_log_metadata``, an S3 server that
+lists its objects (in Aiven's layout, three a segment), rows in Postgres. What is generated is their
+content: brokers would take days to copy it. The objects' entries are written where that server
+keeps them (:mod:`benchmarks.fleet_objects`), the records by a template
+(:mod:`benchmarks.fleet_records`).
 
 The first round begins with the first run there is; each later one with a run that reads and lists
 everything again. Then comes one for which a hundredth of the partitions has a new segment, and one
@@ -28,7 +29,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
-from confluent_kafka import Producer, TopicCollection
+from confluent_kafka import KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.fleet_objects import FilerRows, configure, filer_rows
@@ -40,6 +41,7 @@ from spark.coverage.job import coverage
 from spark.gc.job import gc
 from spark.retention.job import retention
 from spark.tiering.job import merge, split
+from tideline.demo.patience import Patience
 from tideline.demo.run import machine
 from tideline.domain.ids import TopicIdPartition, topic_id_from_base64
 from tideline.domain.remote_log import RemoteSegment
@@ -73,6 +75,7 @@ WORK: Mapping[str, Callable[[Job], Outcome]] = {
     "merge": lambda job: merge(job, []),
 }
 LISTING = {"coverage", "gc"}
+TOPIC_S = 300.0
 Step = Callable[[str], None]
 
 
@@ -146,13 +149,27 @@ class Fleet:
         for name in names:
             made = admin.create_topics([NewTopic(name, self.partitions, 1, config=config)])
             made[name].result(120)
+        self.ids = {name: self._described(admin, name) for name in names}
         for name in names:
             for number in range(self.partitions):
-                self.producer.produce(name, b"x", partition=number)
-        flush(self.producer)
-        found = admin.describe_topics(TopicCollection(names))
-        for name in names:
-            self.ids[name] = topic_id_from_base64(str(found[name].result(60).topic_id))
+                self.producer.produce(name, b"x", partition=number, on_delivery=_must_be_there)
+                self.producer.poll(0)
+            flush(self.producer)
+
+    def _described(self, admin: AdminClient, name: str) -> UUID:
+        """The id of a topic, once its partitions have leaders: a broker hears of thousands late."""
+        patience = Patience(TOPIC_S)
+        while True:
+            try:
+                found = admin.describe_topics(TopicCollection([name]))[name].result(60)
+                if all(one.leader is not None for one in found.partitions):
+                    return topic_id_from_base64(str(found.topic_id))
+            except KafkaException:
+                if patience.over:
+                    raise
+            if patience.over:
+                raise RuntimeError(f"{name} has partitions without a leader")
+            time.sleep(0.5)
 
     def _make_rows(self) -> None:
         boundary = self.segments * RECORDS
@@ -230,7 +247,7 @@ def measure(
         with watched(fleet.groups) as usage:
             found = WORK[name](job).details
         measured.add(name, way, usage)
-        step(f"{name}: {usage.seconds:.1f} s, {usage.all_cpu:.1f} s of CPU")
+        step(f"{name}: {usage}")
         check(fleet, name, found)
 
     try:
@@ -291,6 +308,11 @@ def to_markdown(fleet: Fleet, measured: Measured, on: str) -> str:
         cells = [f"{max(u.memory.get(group, 0) for u in some) / 1e6:.0f}" for group in GROUPS]
         lines.append("| " + " | ".join([name, way, *cells]) + " |")
     return "\n".join(lines)
+
+
+def _must_be_there(error: object, message: object) -> None:
+    if error is not None:
+        raise RuntimeError(f"a record is not written: {error}")
 
 
 def _spread(values: Sequence[float]) -> str:

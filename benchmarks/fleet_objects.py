@@ -1,8 +1,8 @@
 """Objects of the embedded S3 server that nobody has put.
 
-SeaweedFS keeps what its directories list in a store, here a Postgres of its own (``filer.toml``). One
-object of each kind is put by S3; the entries that this has left are copied under other names, some
-hundred thousand a second. Listing them, by S3, is what it is for objects that were put: size, time
+SeaweedFS keeps what its directories list in a store, here a Postgres of its own (``filer.toml``).
+One object of each kind is put by S3; the entries that this has left are copied under other names,
+some ten thousand a second. Listing them, by S3, is what it is for objects that were put: size, time
 and tag are in the entry. Only their bytes, which no job reads, are those of the first.
 """
 
@@ -55,7 +55,8 @@ FILES = f"""
            place.directory, meta
         FROM (SELECT partition, directory, {HASH.format("directory")} AS dirhash
                   FROM generate_series(0, %(partitions)s - 1) AS partition
-                  CROSS JOIN LATERAL (SELECT %(topic)s::text || '/' || partition AS directory) AS named
+                  CROSS JOIN LATERAL
+                      (SELECT %(topic)s::text || '/' || partition AS directory) AS named
                   ORDER BY dirhash) AS place
         CROSS JOIN generate_series(0, %(segments)s - 1) AS number
         CROSS JOIN LATERAL (SELECT rtrim(translate(encode(decode(md5(
@@ -72,7 +73,8 @@ DIRECTORIES = f"""
 """
 ENTRY = f"""
     SELECT meta FROM filemeta
-    WHERE dirhash = {HASH.format("%(directory)s::text")} AND name = %(name)s AND directory = %(directory)s
+    WHERE dirhash = {HASH.format("%(directory)s::text")}
+        AND name = %(name)s AND directory = %(directory)s
 """
 
 

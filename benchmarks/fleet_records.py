@@ -1,7 +1,7 @@
 """Records of ``__remote_log_metadata`` for many segments, by several processes.
 
-The records of one log differ from segment to segment in its id and its offsets alone: one is encoded
-by the codec, and those bytes are put in its place.
+The records of one log differ from segment to segment in its id and its offsets alone: one is
+encoded by the codec, and those bytes are put in its place.
 """
 
 from __future__ import annotations

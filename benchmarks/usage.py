@@ -32,6 +32,13 @@ class Usage:
     memory: dict[str, int] = field(default_factory=dict)
     """Of a group with several processes: the largest one of them."""
 
+    def __str__(self) -> str:
+        parts = ", ".join(
+            f"{name} {used:.1f} s {self.memory.get(name, 0) / 1e6:.0f} MB"
+            for name, used in self.cpu.items()
+        )
+        return f"{self.seconds:.1f} s, {self.all_cpu:.1f} s of CPU ({parts})"
+
     @property
     def all_cpu(self) -> float:
         return sum(self.cpu.values())
@@ -81,9 +88,7 @@ def watched(groups: Groups) -> Iterator[Usage]:
         usage.memory = dict(most)
 
 
-def _look(
-    groups: Groups, most: dict[str, int], over: Callable[[float], bool]
-) -> None:
+def _look(groups: Groups, most: dict[str, int], over: Callable[[float], bool]) -> None:
     while True:
         for name, some in groups.members().items():
             for process in some:

@@ -8,6 +8,7 @@ state that goes back, a segment that is registered again after its deletion) rec
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,20 +72,22 @@ class Events:
         if not len(rows):
             return NO_EVENTS
         at, offsets = self.epochs.where(rows)
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
         return Events(
-            *(getattr(self, name)[rows] for name in _COLUMNS),
-            Ragged(self.epochs.values[at], offsets),
-            Ragged(self.epoch_starts.values[at], offsets),
+            **columns,
+            epochs=Ragged(self.epochs.values[at], offsets),
+            epoch_starts=Ragged(self.epoch_starts.values[at], offsets),
         )
 
 
 _COLUMNS = tuple(field.name for field in fields(Events))[:-2]
-_NO_INTS, _NO_IDS = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
-_NO_LISTS = Ragged(_NO_INTS, np.zeros(1, dtype=np.int64))
-NO_EVENTS = Events(
-    *(_NO_INTS,) * 3, *(_NO_IDS,) * 2, *(_NO_INTS,) * 4, np.zeros(0, dtype=bool),
-    *(_NO_INTS,) * 2, *(_NO_LISTS,) * 2,
-)  # fmt: skip
+_NO_LISTS = Ragged(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
+_NOTHING: dict[str, Any] = {name: np.zeros(0, dtype=np.int64) for name in _COLUMNS} | {
+    "id_high": np.zeros(0, dtype=np.uint64),
+    "id_low": np.zeros(0, dtype=np.uint64),
+    "txn_index_empty": np.zeros(0, dtype=bool),
+}
+NO_EVENTS = Events(**_NOTHING, epochs=_NO_LISTS, epoch_starts=_NO_LISTS)
 
 
 @dataclass(frozen=True, slots=True)

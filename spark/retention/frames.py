@@ -93,9 +93,9 @@ def prefix_units(logs: DataFrame, events: DataFrame, now_ms: int) -> DataFrame:
 
     ``logs``: rows of :class:`LimitedLog`; ``events``: as ``spark.common.remote_log`` makes them.
     Segments of a deposed leader count for nothing: their offsets belong to others. One that reaches
-    past the prefix's end (a tail that was never acknowledged) ends there as a unit. Of a log without
-    a limit by size nothing is told behind the first unit that stays: nothing of it matters, and that
-    is nearly all of it.
+    past the prefix's end (a tail that was never acknowledged) ends there as a unit. Of a log
+    without a limit by size nothing is told behind the first unit that stays: it changes nothing,
+    and is nearly all of the log.
     """
     of_logs = _with_bounds(logs, now_ms).select(
         "log_id",

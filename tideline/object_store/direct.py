@@ -250,9 +250,7 @@ class DirectCalls:
             self._finish(connection, head, body)
             return page
 
-        return self._again(
-            _Call("ListObjectsV2", "GET", bucket, "", {}, query=asked.query()), read
-        )
+        return self._again(_Call("ListObjectsV2", "GET", bucket, "", {}, query=asked.query()), read)
 
     def _again(self, call: _Call, take: Callable[[Connection, Head], T]) -> T:
         """What ``take`` makes of an answer of success, within the attempts."""
