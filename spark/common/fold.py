@@ -7,7 +7,6 @@ state that goes back, a segment that is registered again after its deletion) rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -35,12 +34,12 @@ class Ragged:
     values: Ints
     offsets: Ints
 
-    def take(self, rows: Ints) -> Ragged:
-        """The lists of ``rows``, in that order."""
+    def where(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Where the values of the lists of ``rows`` lie, and the offsets of those lists then."""
         lengths = (self.offsets[1:] - self.offsets[:-1])[rows]
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-        return Ragged(self.values[np.repeat(self.offsets[:-1][rows], lengths) + within], offsets)
+        return np.repeat(self.offsets[:-1][rows], lengths) + within, offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,8 @@ class Events:
     stamp: Ints
     newest: Ints
     epochs: Ragged
+    """The leader epochs of each segment, and beside them where each begins: lists of equal lengths.
+    """
     epoch_starts: Ragged
 
     def __len__(self) -> int:
@@ -68,9 +69,25 @@ class Events:
 
     def take(self, rows: Ints) -> Events:
         """Copies of ``rows``, in that order."""
-        columns: Iterator[Any] = (getattr(self, field.name) for field in fields(self))
-        taken: Iterator[Any] = (c.take(rows) if isinstance(c, Ragged) else c[rows] for c in columns)
-        return Events(*taken)
+        if not len(rows):
+            return NO_EVENTS
+        at, offsets = self.epochs.where(rows)
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return Events(
+            **columns,
+            epochs=Ragged(self.epochs.values[at], offsets),
+            epoch_starts=Ragged(self.epoch_starts.values[at], offsets),
+        )
+
+
+_COLUMNS = tuple(field.name for field in fields(Events))[:-2]
+_NO_LISTS = Ragged(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
+_NOTHING: dict[str, Any] = {name: np.zeros(0, dtype=np.int64) for name in _COLUMNS} | {
+    "id_high": np.zeros(0, dtype=np.uint64),
+    "id_low": np.zeros(0, dtype=np.uint64),
+    "txn_index_empty": np.zeros(0, dtype=bool),
+}
+NO_EVENTS = Events(**_NOTHING, epochs=_NO_LISTS, epoch_starts=_NO_LISTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +213,14 @@ def by_id(high: Ids, low: Ids) -> Ints:
     return order
 
 
+_MAY_FOLLOW = np.eye(4, dtype=bool)
+for _before, _after in LEGAL_TRANSITIONS:
+    _MAY_FOLLOW[_before, _after] = True
+
+
 def _legal(state: Ints) -> Flags:
     """Whether each state may follow the one before it."""
-    table = np.zeros((4, 4), dtype=bool)
-    for before, after in LEGAL_TRANSITIONS:
-        table[before, after] = True
-    np.fill_diagonal(table, True)
-    return np.concatenate(([True], table[state[:-1], state[1:]]))
+    return np.concatenate(([True], _MAY_FOLLOW[state[:-1], state[1:]]))
 
 
 def _fold_run(kind: Ints, state: Ints, stamp: Ints, rows: range) -> tuple[int, int, int, int]:

@@ -20,6 +20,7 @@ look was had in ``stamp`` (ms).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -256,6 +257,46 @@ def in_packs(
                 yield packing(batch)
 
     return frame.mapInArrow(pack_all, spark_schema(to))
+
+
+def by_log(
+    together: DataFrame,
+    work: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
+    to: type,
+    tasks: int = 0,
+) -> DataFrame:
+    """What ``work`` makes of the rows of each log of ``together`` (:class:`Packed`), as rows of
+    ``to``. ``tasks``: 0, where Spark may choose by their size.
+
+    No ``groupBy``: that makes a stream of Arrow of each group, which costs more than a log that has
+    not changed. Here logs come one after the other, so that no more than one need be unpacked.
+    """
+
+    def act(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return work(tables_of(batches))
+
+    placed = together.repartition(tasks, "log_id") if tasks else together.repartition("log_id")
+    return placed.sortWithinPartitions("log_id").mapInArrow(act, spark_schema(to))
+
+
+def tables_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Rows of which those of one log are side by side, log by log."""
+    begun: list[pa.RecordBatch] = []
+    for batch in batches:
+        logs = batch["log_id"].to_numpy(zero_copy_only=False)
+        if not len(logs):
+            continue
+        if begun and begun[-1]["log_id"][0].as_py() != logs[0]:
+            yield pa.Table.from_batches(begun)
+            begun = []
+        cuts = [0, *(np.flatnonzero(logs[1:] != logs[:-1]) + 1), len(logs)]
+        *whole, last = (batch.slice(a, b - a) for a, b in itertools.pairwise(cuts))
+        for part in whole:
+            yield pa.Table.from_batches([*begun, part])
+            begun = []
+        begun.append(last)
+    if begun:
+        yield pa.Table.from_batches(begun)
 
 
 def unpack(table: pa.Table) -> tuple[Events, Objects]:

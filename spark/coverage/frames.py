@@ -8,6 +8,7 @@ them is reported and does not decide. How one partition is judged is in :mod:`sp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -19,18 +20,21 @@ from spark.common.packing import (
     MERGED,
     PLACE,
     SEEN,
+    by_log,
     in_packs,
     pack,
     pack_objects,
     packed_events,
 )
-from spark.common.rows import spark_schema, to_batch
+from spark.common.rows import chunks, to_batch
 from spark.coverage.judge import CoverageVerdict, judge_log
 from spark.coverage.tasks import Bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+VERDICTS_AT_ONCE = 256
+"""Of one record batch."""
 TASKS_PER_CORE = 4
 """Tasks of unlike sizes even out."""
 FINISHED_MERGE = "COPY_SEGMENT_FINISHED"
@@ -74,17 +78,15 @@ def verdicts(
     bucket = objects if isinstance(objects, Bucket) else None
     listed = None if isinstance(objects, Bucket) else objects
 
-    def judge(table: pa.Table) -> pa.Table:
-        verdict = judge_log(table, now_ms, bucket)
-        return pa.Table.from_batches([to_batch(CoverageVerdict, [verdict] if verdict else [])])
+    def judge(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        found = (judge_log(table, now_ms, bucket) for table in tables)
+        for some in chunks((one for one in found if one is not None), VERDICTS_AT_ONCE):
+            yield to_batch(CoverageVerdict, some)
 
-    together = observations(logs, events, merged, listed)
-    if bucket is not None:
-        # By a number that is given: who judges waits for the bucket, and Spark would let one task
-        # do what looks like little.
-        tasks = logs.sparkSession.sparkContext.defaultParallelism * TASKS_PER_CORE
-        together = together.repartition(tasks, "log_id")
-    return together.groupBy("log_id").applyInArrow(judge, spark_schema(CoverageVerdict))
+    # By a number that is given where the bucket is waited for: Spark would let one task do what
+    # looks like little.
+    tasks = logs.sparkSession.sparkContext.defaultParallelism * TASKS_PER_CORE if bucket else 0
+    return by_log(observations(logs, events, merged, listed), judge, CoverageVerdict, tasks)
 
 
 def observations(

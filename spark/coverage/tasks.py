@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from uuid import UUID
 
 import numpy as np
@@ -19,6 +20,7 @@ from spark.common.packing import KIND_BITS, Objects, id_halves
 from tideline.domain.ids import topic_id_from_base64
 from tideline.object_store.client import ObjectEntry, ObjectStoreClient
 
+_NEVER = datetime.min.replace(tzinfo=UTC)
 _NAME = re.compile(r"(?P<start>\d{20})-(?P<segment>[A-Za-z0-9_-]{22})\.(?P<kind>[a-z-]+)$")
 
 
@@ -39,26 +41,31 @@ class ListedSegment:
 
 def segments_listed(log_id: int, objects: Iterable[ObjectEntry]) -> Iterator[ListedSegment]:
     """A log's objects in the order of their keys, as segments. Foreign keys are left out."""
-    stem, found = "", None
+    stem, start, kinds, newest = "", 0, 0, _NEVER
+    log_bytes: int | None = None
+
+    def made() -> ListedSegment:
+        modified = int(newest.timestamp() * 1000)
+        return ListedSegment(log_id, topic_id_from_base64(stem), start, log_bytes, kinds, modified)
+
+    # Millions in a run: plain variables, one row a segment.
     for entry in objects:
         if (name := _NAME.search(entry.key)) is None:
             continue
-        modified = int(entry.last_modified.timestamp() * 1000)
-        if found is None or name["segment"] != stem:
-            if found is not None:
-                yield found
-            stem = name["segment"]
-            segment_id, start = topic_id_from_base64(stem), int(name["start"])
-            found = ListedSegment(log_id, segment_id, start, None, 0, modified)
-        is_log = name["kind"] == "log"
-        found = replace(
-            found,
-            log_bytes=entry.size if is_log else found.log_bytes,
-            kinds=found.kinds | KIND_BITS.get(name["kind"], 0),
-            last_modified=max(found.last_modified, modified),
-        )
-    if found is not None:
-        yield found
+        first, segment, kind = name.groups()
+        if segment != stem:
+            if stem:
+                yield made()
+            stem, start, log_bytes, kinds = segment, int(first), None, 0
+            newest = entry.last_modified
+        if kind == "log":
+            log_bytes = entry.size
+        else:
+            kinds |= KIND_BITS.get(kind, 0)
+        if entry.last_modified > newest:
+            newest = entry.last_modified
+    if stem:
+        yield made()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ the cut (``retention_wal_cut``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -28,22 +29,24 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from spark.common.fold import PARTITION_DELETE, Flags, fold, within_lineage
+from spark.common.fold import PARTITION_DELETE, Flags, Ints, fold, within_lineage
 from spark.common.packing import (
     LOG,
     NO_LOG,
+    by_log,
     in_packs,
     must_be_understood,
     pack,
     packed_events,
     unpack,
 )
-from spark.common.rows import arrow_schema, spark_schema
+from spark.common.rows import ROWS_AT_ONCE, arrow_schema
 from tideline.domain.remote_log import SegmentState
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+Units = tuple[Ints, Ints, Ints, Ints]
 PREFIX_REGION, MERGED_REGION, WAL_REGION = 0, 1, 2
 """Where a unit of the log lies, in the order of the log."""
 
@@ -85,26 +88,42 @@ class Unit:
     max_timestamp: int
 
 
-def prefix_units(logs: DataFrame, events: DataFrame) -> DataFrame:
+def prefix_units(logs: DataFrame, events: DataFrame, now_ms: int) -> DataFrame:
     """The readable remote segments below B0 of each log's own lineage, as rows of :class:`Unit`.
 
     ``logs``: rows of :class:`LimitedLog`; ``events``: as ``spark.common.remote_log`` makes them.
     Segments of a deposed leader count for nothing: their offsets belong to others. One that reaches
-    past the prefix's end (a tail that was never acknowledged) ends there as a unit.
+    past the prefix's end (a tail that was never acknowledged) ends there as a unit. Of a log
+    without a limit by size nothing is told behind the first unit that stays: it changes nothing,
+    and is nearly all of the log.
     """
-    of_logs = logs.select(
+    of_logs = _with_bounds(logs, now_ms).select(
         "log_id",
         F.lit(LOG).cast("tinyint").alias("kind"),
         F.col("prefix_start").alias("first"),
         F.col("prefix_end").alias("last"),
+        F.col("retention_bytes").alias("size"),
+        F.col("cutoff").alias("stamp"),
         "epochs",
         "epoch_starts",
     )
     together = packed_events(events, logs).unionAll(in_packs(of_logs, pack))
-    return together.groupBy("log_id").applyInArrow(units_of_log, spark_schema(Unit))
+    return by_log(together, units_of_logs, Unit)
 
 
-def units_of_log(table: pa.Table) -> pa.Table:
+def units_of_logs(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Those of :func:`units_of_log`, by the thousand."""
+    some: list[pa.RecordBatch] = []
+    for table in tables:
+        some.append(units_of_log(table))
+        if sum(map(len, some)) >= ROWS_AT_ONCE or len(some) >= ROWS_AT_ONCE:
+            yield pa.concat_batches(some)
+            some = []
+    if some:
+        yield pa.concat_batches(some)
+
+
+def units_of_log(table: pa.Table) -> pa.RecordBatch:
     """The units of one log's packed records. None without the log itself: it brings the lineage,
     and nothing is within an empty one."""
     log_id, (everything, _) = table["log_id"][0].as_py(), unpack(table)
@@ -122,11 +141,23 @@ def units_of_log(table: pa.Table) -> pa.Table:
     )
     kept = np.flatnonzero(readable)
     columns = (found.start[kept], end[kept], found.size[kept], found.newest[kept])
-    of_log = (np.full(len(kept), log_id), np.full(len(kept), PREFIX_REGION))
-    return pa.Table.from_arrays(
+    if len(log) and log.size[0] < 0:
+        columns = _up_to_one_that_stays(columns, int(log.stamp[0]))
+    of_log = (np.full(len(columns[0]), log_id), np.full(len(columns[0]), PREFIX_REGION))
+    return pa.RecordBatch.from_arrays(
         [pa.array(values, pa.int64()) for values in (*of_log, *columns)],
         schema=arrow_schema(Unit),
     )
+
+
+def _up_to_one_that_stays(units: Units, cutoff: int) -> Units:
+    """Start, end, size and newest time of units that only age takes away, in the order in which
+    they are judged, to the first one that is young enough."""
+    order = np.lexsort(units[::-1])
+    starts, ends, sizes, newest = (values[order] for values in units)
+    young = np.flatnonzero((newest > cutoff) | (cutoff < 0))
+    told = slice(0, int(young[0]) + 1 if len(young) else len(order))
+    return starts[told], ends[told], sizes[told], newest[told]
 
 
 def segments_to_remove(

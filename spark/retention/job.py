@@ -150,7 +150,7 @@ def plan(job: Job, survey: Survey, *, keep: bool = True) -> list[Row]:
     if any(row.log_id in survey.observed for row in limited):
         topics = {row.topic_id for row in limited}
         events = remote_log.folded(job.spark, job.settings, _metadata(job), topics, keep=keep)
-        units = units.unionByName(frames.prefix_units(logs, events))
+        units = units.unionByName(frames.prefix_units(logs, events, now_ms))
     wal = suffixes.where(f"region = {frames.WAL_REGION}")
     wal = wal.selectExpr("log_id", "size_bytes AS wal_bytes")
     reached = frames.segments_to_remove(logs, units, wal, now_ms).localCheckpoint()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -18,10 +17,12 @@ from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.credentials import Credentials
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
 
 from tideline.errors import TidelineError, UnreachableError
 from tideline.object_store.direct import DirectCalls, LeftToBoto3
+from tideline.object_store.listing import Asked, Page
+from tideline.object_store.listing import ObjectEntry as ObjectEntry
 from tideline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -75,16 +76,6 @@ class ObjectTooShort(ObjectStoreRefused):
 
 class ObjectExists(ObjectStoreRefused):
     """The key is taken (``If-None-Match: *``). After a put of unknown outcome: it was ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectEntry:
-    """One object as a listing shows it. ``size`` in bytes; ``last_modified`` by S3's clock."""
-
-    key: str
-    size: int
-    last_modified: datetime
-    etag: str = ""
 
 
 class ObjectStoreClient:
@@ -182,25 +173,50 @@ class ObjectStoreClient:
         self, bucket: str, prefix: str, start_after: str | None = None
     ) -> Iterator[ObjectEntry]:
         """Objects under ``prefix`` in the order of their keys, from past ``start_after`` on."""
-        options: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
-        for page in self._pages(bucket, prefix, **options):
-            for entry in page.get("Contents", ()):
-                yield ObjectEntry(
-                    entry["Key"], entry["Size"], entry["LastModified"], entry.get("ETag", "")
-                )
+        for page in self._pages(bucket, Asked(prefix, start_after or None)):
+            yield from page.entries
 
     def list_prefixes(self, bucket: str, prefix: str) -> Iterator[str]:
         """The "directories" right under ``prefix``, each with its slash at the end."""
-        for page in self._pages(bucket, prefix, Delimiter="/"):
-            for entry in page.get("CommonPrefixes", ()):
-                yield entry["Prefix"]
+        for page in self._pages(bucket, Asked(prefix, delimiter="/")):
+            yield from page.prefixes
 
-    def _pages(self, bucket: str, prefix: str, **options: Any) -> Iterator[Any]:
-        paginator = self._client.get_paginator("list_objects_v2")
-        pages = iter(paginator.paginate(Bucket=bucket, Prefix=prefix, **options))
-        where = f"bucket {bucket}: list {prefix!r}"
-        while (page := self._call(where, lambda: next(pages, None))) is not None:
+    def _pages(self, bucket: str, asked: Asked) -> Iterator[Page]:
+        where = f"bucket {bucket}: list {asked.prefix!r}"
+        while True:
+            page = self._call(where, partial(self._page, bucket, asked))
             yield page
+            if page.further is None:
+                return
+            asked = replace(asked, token=page.further)
+
+    def _page(self, bucket: str, asked: Asked) -> Page:
+        if (direct := self._direct) is not None:
+            try:
+                return direct.list(bucket, asked)
+            except LeftToBoto3:
+                pass
+        options: dict[str, Any] = {
+            name: value
+            for name, value in (
+                ("StartAfter", asked.start_after),
+                ("Delimiter", asked.delimiter),
+                ("ContinuationToken", asked.token),
+            )
+            if value is not None
+        }
+        found = self._client.list_objects_v2(Bucket=bucket, Prefix=asked.prefix, **options)
+        further = found.get("NextContinuationToken") if found.get("IsTruncated") else None
+        if found.get("IsTruncated") and further in (None, asked.token):
+            raise ResponseStreamingError(error="there is more, but not how to go on")
+        return Page(
+            [
+                ObjectEntry(one["Key"], one["Size"], one["LastModified"], one.get("ETag", ""))
+                for one in found.get("Contents", ())
+            ],
+            [one["Prefix"] for one in found.get("CommonPrefixes", ())],
+            further,
+        )
 
     def get(
         self, bucket: str, key: str, start: int | None = None, size: int | None = None

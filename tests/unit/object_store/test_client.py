@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -32,11 +31,10 @@ class FakeS3:
         time.sleep(0.01)
         return self
 
-    def get_paginator(self, _: str) -> FakeS3:
-        return self
+    DEFAULT_SESSION = None
 
-    def paginate(self, **_: object) -> Iterator[dict[str, Any]]:
-        yield {"Contents": [{"Key": "k", "Size": 3, "LastModified": MODIFIED}]}
+    def list_objects_v2(self, **_: object) -> dict[str, Any]:
+        return {"Contents": [{"Key": "k", "Size": 3, "LastModified": MODIFIED}]}
 
 
 @pytest.fixture

@@ -134,9 +134,9 @@ def decided(spark: SparkSession, logs: Sequence[Log]) -> dict[int, Row]:
         for n, log in enumerate(logs)
     ]
     frame = to_frame(spark, LimitedLog, rows, 2)
-    units = retention.prefix_units(frame, to_frame(spark, MetadataRecord, segments, 2)).unionByName(
-        to_frame(spark, retention.Unit, merged, 2)
-    )
+    units = retention.prefix_units(
+        frame, to_frame(spark, MetadataRecord, segments, 2), NOW
+    ).unionByName(to_frame(spark, retention.Unit, merged, 2))
     reached = retention.segments_to_remove(
         frame, units, spark.createDataFrame(wal, "log_id long, wal_bytes long"), NOW
     ).collect()
@@ -216,10 +216,11 @@ def test_the_frames_fold_the_metadata_as_the_index_does(spark: SparkSession) -> 
     for event in events:
         index.apply(event)
     rows = [record_of(event, 0, position) for position, event in enumerate(events)]
-    whole = Log(RetainedLog(0, -1, -1, -1), Policy(), lineage=[EpochStart(1, 0)])
+    # With a limit by size every unit is told.
+    whole = Log(RetainedLog(0, -1, -1, -1), Policy(-1, 0), lineage=[EpochStart(1, 0)])
     logs = [limited(number, whole) for number in range(200)]
     units = retention.prefix_units(
-        to_frame(spark, LimitedLog, logs, 2), to_frame(spark, MetadataRecord, rows, 2)
+        to_frame(spark, LimitedLog, logs, 2), to_frame(spark, MetadataRecord, rows, 2), NOW
     )
     found = sorted(
         (u.log_id, u.start_offset, u.end_offset, u.size_bytes, u.max_timestamp)
@@ -232,3 +233,32 @@ def test_the_frames_fold_the_metadata_as_the_index_does(spark: SparkSession) -> 
     )
     assert found == wanted
     assert len(wanted) > 20
+
+
+def test_of_a_log_that_only_age_limits_nothing_is_told_behind_what_stays(
+    spark: SparkSession,
+) -> None:
+    ages = [10, 20, 90, 30, 95]
+    segments = [
+        RemoteSegment(
+            TopicIdPartition(TOPIC, number), "t", UUID(int=n + 1), 10 * n, 10 * n + 9, 5,
+            (EpochStart(2, 0),), SegmentState.COPY_SEGMENT_FINISHED, max_timestamp=age,
+        )
+        for number in range(3)
+        for n, age in enumerate(ages)
+    ]  # fmt: skip
+    bounds, lineage = RetainedLog(0, -1, -1, -1), [EpochStart(2, 0)]
+    policies = [Policy(NOW - 50, -1), Policy(NOW - 50, 1_000), Policy(NOW - 100, -1)]
+    logs = [limited(n, Log(bounds, policy, lineage=lineage)) for n, policy in enumerate(policies)]
+    rows = [record_of(segment, 0, n) for n, segment in enumerate(segments)]
+    units = retention.prefix_units(
+        to_frame(spark, LimitedLog, logs, 2), to_frame(spark, MetadataRecord, rows, 2), NOW
+    )
+    told: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for unit in from_frame(retention.Unit, units):
+        told[unit.log_id].append(unit.start_offset)
+    assert {n: sorted(starts) for n, starts in told.items()} == {
+        0: [0, 10, 20],
+        1: [0, 10, 20, 30, 40],
+        2: [0, 10, 20, 30, 40],
+    }
