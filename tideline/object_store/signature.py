@@ -49,12 +49,14 @@ class Signer:
         method: str,
         path: str,
         signed: Mapping[str, str],
-        body: bytes,
+        body: bytes | bytearray,
         keys: Keys,
         now_s: float,
+        query: str = "",
     ) -> dict[str, str]:
-        """``signed`` (names in lower case, ``host`` among them) and what makes them a signed call
-        without a query. ``path`` is escaped; ``now_s`` since the epoch."""
+        """``signed`` (names in lower case, ``host`` among them) and what makes them a signed call.
+        ``path`` and ``query`` are escaped, the latter in the order of its names; ``now_s`` since
+        the epoch."""
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
         digest = hashlib.sha256(body).hexdigest()
         headers = {**signed, "x-amz-content-sha256": digest, "x-amz-date": moment}
@@ -63,7 +65,7 @@ class Signer:
         names = sorted(headers)
         lines = "".join([f"{name}:{headers[name]}\n" for name in names])
         listed = ";".join(names)
-        request = f"{method}\n{path}\n\n{lines}\n{listed}\n{digest}"
+        request = f"{method}\n{path}\n{query}\n{lines}\n{listed}\n{digest}"
         scope = f"{moment[:8]}/{self._region}/s3/aws4_request"
         hashed = hashlib.sha256(request.encode()).hexdigest()
         text = f"{_ALGORITHM}\n{moment}\n{scope}\n{hashed}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from unittest.mock import patch
+from urllib.parse import quote
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -27,6 +28,7 @@ WORDS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1,
     token=st.none() | WORDS,
     region=WORDS,
     now=st.integers(1_500_000_000, 4_000_000_000),
+    upload=st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=20),
 )
 def test_a_call_is_signed_as_botocore_signs_it(
     method: str,
@@ -38,12 +40,15 @@ def test_a_call_is_signed_as_botocore_signs_it(
     token: str | None,
     region: str,
     now: int,
+    upload: str | None,
 ) -> None:
     keys, path = ReadOnlyCredentials(access, secret, token), f"/wal/{escaped(key)}"
+    query = "" if upload is None else f"partNumber=3&uploadId={quote(upload, safe='~')}"
     signer = Signer(region)
-    made = signer.headers(method, path, {"host": "h:9000", **asked}, body, keys, now)
-    assert made == signer.headers(method, path, {"host": "h:9000", **asked}, body, keys, now)
-    request = AWSRequest(method=method, url=f"http://h:9000{path}", data=body, headers=asked)
+    made = signer.headers(method, path, {"host": "h:9000", **asked}, body, keys, now, query)
+    assert made == signer.headers(method, path, {"host": "h:9000", **asked}, body, keys, now, query)
+    target = f"{path}?{query}" if query else path
+    request = AWSRequest(method=method, url=f"http://h:9000{target}", data=body, headers=asked)
     moment = time.gmtime(now)
     with patch("botocore.auth.get_current_datetime") as clock:
         clock.return_value.strftime = lambda form: time.strftime(form, moment)
